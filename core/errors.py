@@ -1,0 +1,56 @@
+"""Errors that Turret raises on purpose.
+
+Every message says what was given, what was expected and what to do.  Errors of the user's own program
+(an index out of range, a shape mismatch) keep torch's own types; these are for Turret itself.
+"""
+
+from __future__ import annotations
+
+
+class TurretError(Exception):
+    """Base of all errors raised by Turret on purpose."""
+
+
+class OptionError(TurretError, ValueError):
+    """An unknown or ill-typed mode, option, plugin or backend name."""
+
+
+class PluginError(TurretError):
+    """A plugin could not be found, loaded, or broke the contract of its hook."""
+
+
+class CaptureError(TurretError):
+    """The program could not be captured as asked for (``fullgraph=True`` and a graph break, say)."""
+
+
+class UnsupportedError(TurretError):
+    """A stage met a program that it cannot compile; the pipeline then falls back to eager."""
+
+
+class VerificationError(TurretError):
+    """A product broke the invariants of its level; a bug in the stage that made it."""
+
+
+class CodegenError(TurretError):
+    """Generated source did not compile, or the compiler is missing or broken."""
+
+
+class CacheError(TurretError):
+    """A cache folder is unusable or not private to the user."""
+
+
+class DoubleBackwardError(TurretError, RuntimeError):
+    """A gradient of a compiled backward was asked for."""
+
+
+class StageError(TurretError):
+    """A stage failed on a program it should have taken.
+
+    Carries the stage, the plugin at fault and the way to reproduce it; with ``on_error="fallback"`` the
+    pipeline warns once with this message and runs the program eagerly.
+    """
+
+    def __init__(self, stage: str, plugin: str, reason: str, hint: str = "") -> None:
+        self.stage, self.plugin, self.reason, self.hint = stage, plugin, reason, hint
+        message = f"stage {stage!r} (plugin {plugin}) failed: {reason}"
+        super().__init__(message + (f"\n  {hint}" if hint else ""))

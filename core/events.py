@@ -1,0 +1,39 @@
+"""Events: what observers (logs, progress, reports, the debug folder) are told while a compile runs."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import attrs
+
+EventKind = Literal[
+    "compile_started",
+    "compile_ended",
+    "stage_started",
+    "stage_ended",
+    "product",
+    "graph_break",
+    "recompile",
+    "fallback",
+    "cache_hit",
+    "cache_miss",
+    "perf_hint",
+]
+
+
+@attrs.frozen(eq=False)
+class Event:
+    """One thing that happened.
+
+    ``compile_id`` numbers the compilation within the process; ``stage`` is the hook's name without its
+    prefix; ``product`` is the stage's result (printable by ``str``) on ``"product"``; ``seconds`` is wall
+    time on ``*_ended``; ``message`` is one sentence for people.
+    """
+
+    kind: EventKind
+    compile_id: int
+    stage: str = ""
+    name: str = ""
+    product: Any = None
+    seconds: float | None = None
+    message: str = ""

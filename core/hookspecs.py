@@ -1,0 +1,142 @@
+"""The hooks: every decision of the pipeline, in the order in which things happen.
+
+A plugin is any object or module with functions of these names marked ``@turret.hookimpl``.  Built-in
+stages are plugins like any other, registered from one list (``plugin_manager.BUILTINS``); later
+registrations are asked first, so a plugin of yours comes before the built-ins.  An implementation names only
+the arguments that it needs.  Hooks run at compile time only.
+
+Each hook receives ``context``, the ``CompileContext`` of the compilation under way: its ``config``, its
+``hooks`` (to call smaller hooks), and ``emit`` (events).  *First result*: implementations are asked in turn
+until one returns something other than None.  *All*: every implementation is asked, and the pipeline
+merges.  Products are frozen: a hook returns a new one, it does not change the one it was given, except that
+``turret_graph_pass`` may edit the FX graph in place.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Callable, Mapping
+
+import pluggy
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from turret.context import CompileContext
+    from turret.events import Event
+    from turret.ir import FusionCandidate, Kernel, LoopProgram, Schedule
+    from turret.plan import Plan
+    from turret.products import (
+        BoxedCallable,
+        CapturedGraph,
+        JointGraph,
+        PartitionedGraph,
+        Placement,
+        StageGraph,
+        Target,
+    )
+
+hookspec = pluggy.HookspecMarker("turret")
+hookimpl = pluggy.HookimplMarker("turret")
+"""Marks a function of a plugin as the implementation of the hook of the same name."""
+
+
+@hookspec(firstresult=True)
+def turret_capture(
+    context: CompileContext, target: Callable, compile_graph: Callable[[CapturedGraph], Callable]
+) -> Callable | None:
+    """Intercept calls of ``target`` (a function or a module's forward) and turn them into graphs.
+
+    Called once per ``turret.compile``.  Returns a callable with the signature of ``target`` that, on a miss,
+    captures one or more graphs, hands each to ``compile_graph`` and calls what comes back with the
+    graph's flat inputs.  First result.
+    """
+
+
+@hookspec
+def turret_guard_filter(context: CompileContext, guards: tuple) -> list[bool] | None:
+    """Say keep (True) or drop (False) for each guard, or None for "keep all".  All must say keep."""
+
+
+@hookspec
+def turret_decompositions(context: CompileContext, target: Target) -> Mapping[Any, Callable | None] | None:
+    """Ops to decompose for this target: ``OpOverload -> function``; ``None`` as the function keeps the op whole.
+
+    All tables are merged: a keep (``None``) wins over any decomposition, and among functions an earlier
+    plugin's wins.  Functions take and return tensors and are traced under fake tensors.
+    """
+
+
+@hookspec
+def turret_graph_pass(context: CompileContext, phase: str, module: fx.GraphModule) -> bool | None:
+    """Rewrite an FX graph in place at a named phase; return True when something changed.
+
+    Phases, in order: ``"captured"`` (torch-level calls), ``"joint"`` (functional ATen, before the cut),
+    ``"forward"`` and ``"backward"`` (after the cut; an inference graph is a ``"forward"``).  Inputs and
+    outputs must stay as they are; new nodes need ``meta["val"]``.  All are called, in order.
+    """
+
+
+@hookspec(firstresult=True)
+def turret_joint(context: CompileContext, captured: CapturedGraph, decompositions: Mapping) -> JointGraph | None:
+    """Trace a captured graph to a functional ATen graph of forward, or forward and backward.  First result."""
+
+
+@hookspec(firstresult=True)
+def turret_partition(context: CompileContext, joint: JointGraph) -> PartitionedGraph | None:
+    """Cut a joint graph into forward and backward, and decide what to save and what to recompute.  First result."""
+
+
+@hookspec(firstresult=True)
+def turret_partition_cost(context: CompileContext, node: fx.Node) -> float | None:
+    """Cost of recomputing one node in the backward, in bytes-equivalents; ``inf`` forbids it.  First result."""
+
+
+@hookspec(firstresult=True)
+def turret_place(context: CompileContext, graph: StageGraph) -> Placement | None:
+    """Say for each call node whether it is compiled for the target or runs eagerly, and why.  First result."""
+
+
+@hookspec
+def turret_lowerings(context: CompileContext, target: Target) -> Mapping[Any, Callable] | None:
+    """``OpOverload -> lowering``: a function ``(builder, *args, **kwargs)`` that defines loop-level tensors.
+
+    All tables are merged; an earlier plugin's entry wins.  An op with no entry runs as an extern ATen call.
+    """
+
+
+@hookspec(firstresult=True)
+def turret_lower(
+    context: CompileContext, graph: StageGraph, placement: Placement, lowerings: Mapping
+) -> LoopProgram | None:
+    """Turn one ATen graph into a loop program by running the lowering of each node once.  First result."""
+
+
+@hookspec(firstresult=True)
+def turret_schedule(context: CompileContext, program: LoopProgram, target: Target) -> Schedule | None:
+    """Fuse definitions into kernels, order them, and record why each fusion was or was not made.  First result."""
+
+
+@hookspec(firstresult=True)
+def turret_fusion_score(context: CompileContext, candidate: FusionCandidate) -> float | None:
+    """Worth of one legal fusion in bytes of memory traffic saved; zero or less declines it.  First result."""
+
+
+@hookspec(firstresult=True)
+def turret_codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan | None:
+    """Emit, compile and load the kernels of a schedule; return the plan that runs them.
+
+    First result; a code generator returns None for a ``target.device_type`` that is not its own.
+    """
+
+
+@hookspec
+def turret_wrap_runtime(
+    context: CompileContext, function: BoxedCallable, partitioned: PartitionedGraph, role: str
+) -> BoxedCallable | None:
+    """Wrap an executable.  ``role`` is ``"inference"``, ``"forward"`` or ``"backward"``.  All, in order;
+    each gets what the one before returned, and None leaves it as it is."""
+
+
+@hookspec
+def turret_event(event: Event) -> None:
+    """Observe: stage started and ended, product made, graph break, recompile, fallback, cache hit.  All."""
