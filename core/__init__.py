@@ -1,0 +1,1 @@
+"""Turret: the torch.compile stack as a pipeline of swappable stages."""

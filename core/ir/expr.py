@@ -1,0 +1,422 @@
+"""The expressions of the loop IR: one immutable, hash-consed node type and a closed table of ops.
+
+An expression is the value of one element, as a function of the loop variables that occur free in it.  Nodes
+are interned, so equal expressions are the same object: common subexpressions, shared reductions and equal
+kernels are found by identity.  Build with ``call``, ``constant``, ``load``, ``reduce`` and friends; they fold
+what is exact and check arity.
+
+Dtypes are torch's.  Arithmetic ops want arguments of one dtype and give that dtype back (comparisons give
+bool): a lowering writes the casts, so that no later stage needs promotion rules.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import weakref
+from typing import Any, Callable, Iterable, Iterator, Literal, Mapping
+
+import attrs
+import torch
+
+from turret.errors import VerificationError
+from turret.ir.index import Index, Size, Var
+
+
+@attrs.frozen
+class OpInfo:
+    """One op: number of arguments, and the dtype of its result (``same`` as the last argument, or ``bool``)."""
+
+    arity: int
+    result: Literal["same", "bool"] = "same"
+    domain: Literal["any", "float", "integer", "bool"] = "any"
+
+
+def _ops(names: str, *args: Any, **kwargs: Any) -> dict[str, OpInfo]:
+    return {name: OpInfo(*args, **kwargs) for name in names.split()}
+
+
+OPS: dict[str, OpInfo] = {
+    **_ops("neg abs sign square", 1),
+    **_ops("bitwise_not", 1, domain="integer"),
+    **_ops("logical_not", 1, "bool", "bool"),
+    **_ops("isnan isinf signbit", 1, "bool"),
+    **_ops("exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sigmoid", 1, domain="float"),
+    **_ops("sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh", 1, domain="float"),
+    **_ops("erf erfc lgamma floor ceil trunc round", 1, domain="float"),
+    **_ops("add sub mul min max floordiv truncdiv mod fmod pow", 2),
+    **_ops("div atan2 hypot copysign nextafter", 2, domain="float"),
+    **_ops("bitwise_and bitwise_or bitwise_xor shl shr", 2, domain="integer"),
+    **_ops("logical_and logical_or logical_xor", 2, "bool", "bool"),
+    **_ops("eq ne lt le gt ge", 2, "bool"),
+    **_ops("where masked", 3),
+}
+"""The scalar ops.  ``mod`` has the sign of the divisor (Python), ``fmod`` that of the dividend (C); ``floordiv``
+rounds down, ``truncdiv`` to zero; ``round`` is half to even; ``min``, ``max`` hand NaN on; ``shr`` is arithmetic.
+Integer arithmetic wraps.  ``where(c, a, b)`` evaluates both; ``masked(c, a, b)`` promises that nothing in ``a`` is
+loaded where ``c`` is false, and ``b`` is a constant."""
+
+STRUCTURAL = frozenset(
+    "const load index check_index wrap_index cast bitcast reduce part scan random size".split()
+)
+"""Nodes with a payload, each built by the function of its name below."""
+
+ReductionKind = Literal["sum", "prod", "min", "max", "any", "all", "argmin", "argmax", "welford"]
+
+_INTEGERS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
+
+
+@attrs.frozen
+class Reduction:
+    """Payload of ``reduce``: how elements combine, and the variables bound and reduced over, outermost first."""
+
+    kind: ReductionKind
+    variables: tuple[Var, ...]
+
+
+class Expr:
+    """One node. ``op``, ``args`` (nodes), ``dtype`` and ``payload`` (hashable) identify it."""
+
+    __slots__ = ("__weakref__", "_hash", "_text", "args", "dtype", "op", "payload", "variables")
+    _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+
+    op: str
+    args: tuple[Expr, ...]
+    dtype: torch.dtype
+    payload: Any
+    variables: frozenset[Var]
+
+    @classmethod
+    def make(cls, op: str, args: tuple[Expr, ...], dtype: torch.dtype, payload: Any = None) -> Expr:
+        """The node, without folding or checks; use the builders below."""
+        # 0.0, -0.0, False and 0 are equal to Python yet different constants; repr tells them apart.
+        key = (op, args, dtype, repr(payload) if op == "const" else payload)
+        found = cls._interned.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            found.op, found.args, found.dtype, found.payload = op, args, dtype, payload
+            found._hash, found._text = hash(key), None
+            free = frozenset().union(*(arg.variables for arg in args)) if args else frozenset()
+            for coord in found.coords:
+                free |= coord.variables
+            if op == "reduce":
+                free -= frozenset(payload.variables)
+            elif op == "scan":
+                free |= {payload[1]}
+            found.variables = free
+            cls._interned[key] = found
+        return found
+
+    def __reduce__(self):
+        return (Expr.make, (self.op, self.args, self.dtype, self.payload))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def coords(self) -> tuple[Index, ...]:
+        """The indices in the payload (of ``load`` and ``index``)."""
+        if self.op == "load":
+            return self.payload[1]
+        return (self.payload,) if self.op == "index" else ()
+
+    @property
+    def tensor(self) -> str:
+        """Name of the tensor that a ``load`` reads."""
+        return self.payload[0]
+
+    def children(self) -> Iterator[Expr]:
+        """Arguments, then the expressions inside indices."""
+        yield from self.args
+        for coord in self.coords:
+            yield from coord.values
+
+    def __repr__(self) -> str:
+        if self._text is None:
+            self._text = _text(self)
+        return self._text
+
+
+def _text(expr: Expr) -> str:
+    dtype = str(expr.dtype).removeprefix("torch.")
+    args = ", ".join(map(str, expr.args))
+    match expr.op:
+        case "const":
+            return f"{expr.payload}:{dtype}"
+        case "load":
+            return f"{expr.tensor}[{', '.join(map(str, expr.coords))}]"
+        case "index":
+            return f"({expr.payload})"
+        case "size":
+            return f"size({expr.payload})"
+        case "cast" | "bitcast":
+            return f"{'' if expr.op == 'cast' else 'bits_'}{dtype}({args})"
+        case "reduce":
+            return f"{expr.payload.kind}<{', '.join(f'{v}<{v.extent}' for v in expr.payload.variables)}>({args})"
+        case "check_index" | "wrap_index":
+            return f"{expr.op}({args}, {expr.payload})"
+        case "part" | "random" | "scan":
+            return f"{expr.op}.{expr.payload}({args})"
+        case _:
+            return f"{expr.op}({args})"
+
+
+# ---------------------------------------------------------------- builders
+
+
+def constant(value: float | int | bool, dtype: torch.dtype) -> Expr:
+    """A literal of ``dtype``."""
+    if dtype == torch.bool:
+        value = bool(value)
+    elif dtype.is_floating_point:
+        value = float(value)
+    else:
+        value = int(value)
+    return Expr.make("const", (), dtype, value)
+
+
+def load(tensor: str, coords: Iterable[Index | Var | int], dtype: torch.dtype) -> Expr:
+    """Element of a named tensor at coordinates (one for each of its dimensions)."""
+    return Expr.make("load", (), dtype, (tensor, tuple(Index.wrap(c) for c in coords)))
+
+
+def index_value(index: Index | Var | Size, dtype: torch.dtype = torch.int64) -> Expr:
+    """An index used as a number."""
+    index = Index.wrap(index)
+    if index.is_constant and isinstance(index.const, int):
+        return constant(index.const, dtype)
+    if len(index.terms) == 1 and index.const == 0 and index.terms[0][1] == 1 and index.values:
+        value = getattr(index.terms[0][0], "expr", None)
+        if value is not None:
+            return cast(value, dtype)
+    return cast(Expr.make("index", (), torch.int64, index), dtype)
+
+
+def check_index(expr: Expr, extent: Size) -> Expr:
+    """``expr``, promised to lie in ``range(extent)``; where it does not, the kernel reports an IndexError."""
+    return Expr.make("check_index", (cast(expr, torch.int64),), torch.int64, extent)
+
+
+def wrap_index(expr: Expr, extent: Size) -> Expr:
+    """``expr + extent`` where ``expr`` is negative: Python's indices from the end."""
+    return Expr.make("wrap_index", (cast(expr, torch.int64),), torch.int64, extent)
+
+
+def cast(expr: Expr, dtype: torch.dtype) -> Expr:
+    """``expr`` converted as ``Tensor.to(dtype)`` converts."""
+    if expr.dtype == dtype:
+        return expr
+    if expr.op == "const" and math.isfinite(expr.payload) and _fits(expr.payload, dtype):
+        return constant(expr.payload, dtype)
+    return Expr.make("cast", (expr,), dtype)
+
+
+def _fits(value: float | int, dtype: torch.dtype) -> bool:
+    """Whether a literal survives the conversion exactly (or is rounded once, float to float32 and up)."""
+    if dtype == torch.bool or dtype in (torch.float64, torch.float32):
+        return True
+    if dtype.is_floating_point:
+        return float(torch.tensor(value, dtype=torch.float64).to(dtype)) == value
+    bounds = torch.iinfo(dtype)
+    return value == int(value) and bounds.min <= value <= bounds.max
+
+
+def bitcast(expr: Expr, dtype: torch.dtype) -> Expr:
+    """The same bits as another dtype of the same width."""
+    return expr if expr.dtype == dtype else Expr.make("bitcast", (expr,), dtype)
+
+
+def size_value(value: Size, dtype: torch.dtype = torch.int64) -> Expr:
+    """A size (an int or an expression over size symbols) as a number."""
+    if isinstance(value, int):
+        return constant(value, dtype)
+    return cast(Expr.make("size", (), torch.int64, value), dtype)
+
+
+def call(op: str, *args: Expr) -> Expr:
+    """A scalar op of the table ``OPS``."""
+    info = OPS.get(op)
+    if info is None or len(args) != info.arity:
+        raise VerificationError(f"loop IR op {op!r} with {len(args)} arguments; known: {', '.join(sorted(OPS))}")
+    dtype = torch.bool if info.result == "bool" else args[1 if op in ("where", "masked") else -1].dtype
+    return _fold(op, args, dtype) or Expr.make(op, args, dtype)
+
+
+_EXACT: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+
+
+def _fold(op: str, args: tuple[Expr, ...], dtype: torch.dtype) -> Expr | None:
+    """Rewrites that are exact for every value, NaN and signed zeros included; None where there is none."""
+    if op in ("where", "masked") and args[0].op == "const":
+        return args[1] if args[0].payload else args[2]
+    if op == "where" and args[1] is args[2]:
+        return args[1]
+    if op in ("neg", "logical_not", "bitwise_not") and args[0].op == op:
+        return args[0].args[0]
+    if op in ("mul", "div") and args[1].op == "const" and args[1].payload == 1 and dtype != torch.bool:
+        return args[0]
+    if op == "mul" and args[0].op == "const" and args[0].payload == 1 and dtype != torch.bool:
+        return args[1]
+    if op == "logical_and":
+        for one, other in (args, args[::-1]):
+            if one.op == "const":
+                return other if one.payload else one
+    if op in _EXACT and len(args) == 2 and args[0].op == args[1].op == "const" and args[0].dtype in _INTEGERS:
+        value = _EXACT[op](args[0].payload, args[1].payload)
+        if dtype == torch.bool or _fits(value, dtype):
+            return constant(value, dtype)
+    return None
+
+
+def reduce(kind: ReductionKind, variables: Iterable[Var], *args: Expr) -> Expr:
+    """Combine ``args[0]`` over all values of ``variables``, in the dtype of ``args[0]``.
+
+    ``argmin``, ``argmax`` take the value and an int64 that numbers the elements; they give the number of the
+    first best one (a NaN is better than anything).  ``welford`` gives a triple: read it with ``part``.
+    Over no elements: sum 0, prod 1, any False, all True; the others are for the lowering to refuse.
+    """
+    variables = tuple(v for v in variables if v.extent != 1)
+    if not variables and kind not in ("argmin", "argmax", "welford"):
+        return args[0]
+    dtype = torch.int64 if kind in ("argmin", "argmax") else args[0].dtype
+    return Expr.make("reduce", args, dtype, Reduction(kind, variables))
+
+
+def part(expr: Expr, which: Literal["mean", "m2"]) -> Expr:
+    """One result of a ``welford`` reduction: the mean, or the sum of squared differences from it."""
+    return Expr.make("part", (expr,), expr.dtype, which)
+
+
+def scan(kind: Literal["sum", "prod", "min", "max"], variable: Var, body: Expr) -> Expr:
+    """Running combination of ``body`` over ``range(variable + 1)``; ``variable`` stays free."""
+    return Expr.make("scan", (body,), body.dtype, (kind, variable))
+
+
+def random(kind: Literal["uniform", "normal", "bits"], seed: Expr, linear: Expr, offset: int) -> Expr:
+    """Philox random number ``linear`` of the stream ``(seed, offset)``; float32, or int64 for ``bits``."""
+    dtype = torch.int64 if kind == "bits" else torch.float32
+    return Expr.make("random", (seed, cast(linear, torch.int64)), dtype, (kind, offset))
+
+
+# ---------------------------------------------------------------- walking and rewriting
+
+
+def walk(*roots: Expr) -> Iterator[Expr]:
+    """Every node reachable from the roots once, operands before users (indices' values included)."""
+    seen: set[Expr] = set()
+    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((child, False) for child in node.children() if child not in seen)
+
+
+def loads(*roots: Expr) -> list[Expr]:
+    """Every distinct load below the roots, in a deterministic order."""
+    return [node for node in walk(*roots) if node.op == "load"]
+
+
+def rebuild(expr: Expr, args: tuple[Expr, ...], coords: tuple[Index, ...] = ()) -> Expr:
+    """The same node over other arguments and coordinates, folded again."""
+    match expr.op:
+        case "load":
+            return load(expr.tensor, coords, expr.dtype)
+        case "index":
+            return index_value(coords[0])
+        case "cast":
+            return cast(args[0], expr.dtype)
+        case op if op in OPS:
+            return call(op, *args)
+        case _:
+            return Expr.make(expr.op, args, expr.dtype, expr.payload)
+
+
+def rewrite(
+    root: Expr,
+    variables: Mapping[Var, Index] | None = None,
+    replace: Callable[[Expr], Expr | None] = lambda node: None,
+) -> Expr:
+    """Substitute loop variables, and replace nodes, bottom-up.
+
+    ``replace`` sees each node after its operands and variables were rewritten and returns its replacement or
+    None; what it returns is not rewritten again.  Variables bound by a reduction are renamed where a
+    substituted index would be captured.
+    """
+    return _Rewriter(variables or {}, replace).visit(root)
+
+
+class _Rewriter:
+    def __init__(self, variables: Mapping[Var, Index], replace: Callable[[Expr], Expr | None]) -> None:
+        self.variables, self.replace = variables, replace
+        self.incoming = frozenset().union(*(i.variables for i in variables.values())) if variables else frozenset()
+        self.done: dict[Expr, Expr] = {}
+
+    def visit(self, expr: Expr) -> Expr:
+        found = self.done.get(expr)
+        if found is None:
+            found = self._reduction(expr) if expr.op == "reduce" else self._scan(expr) if expr.op == "scan" else self._plain(expr)
+            self.done[expr] = found = self.replace(found) or found
+        return found
+
+    def _plain(self, expr: Expr) -> Expr:
+        args = tuple(self.visit(arg) for arg in expr.args)
+        coords = tuple(coord.substitute(self.variables, self.visit) for coord in expr.coords)
+        same = all(a is b for a, b in zip(args, expr.args, strict=True))
+        if same and all(a is b for a, b in zip(coords, expr.coords, strict=True)):
+            return expr
+        return rebuild(expr, args, coords)
+
+    def _scan(self, expr: Expr) -> Expr:
+        kind, variable = expr.payload
+        target = self.variables.get(variable)
+        if target is None:
+            return self._plain(expr)
+        moved = target.single_variable
+        if moved is None or moved.extent != variable.extent:
+            raise VerificationError(f"the scan {expr} runs over {variable}, which cannot become {target}")
+        return Expr.make("scan", tuple(self.visit(a) for a in expr.args), expr.dtype, (kind, moved))
+
+    def _reduction(self, expr: Expr) -> Expr:
+        bound = expr.payload.variables
+        inner: Mapping[Var, Index] = self.variables
+        clash = [v for v in bound if v in self.incoming or v in inner]
+        if not clash:
+            return self._plain(expr)
+        inner = {v: i for v, i in inner.items() if v not in bound and v in expr.variables}
+        captured = frozenset().union(*(i.variables for i in inner.values())) if inner else frozenset()
+        taken = captured | expr.variables | set(bound)
+        renamed = []
+        for variable in bound:
+            if variable in captured:
+                fresh = fresh_variable(variable, taken)
+                taken |= {fresh}
+                inner = {**inner, variable: fresh.index}
+                variable = fresh
+            renamed.append(variable)
+        nested = _Rewriter(inner, self.replace)
+        args = tuple(nested.visit(arg) for arg in expr.args)
+        return Expr.make("reduce", args, expr.dtype, Reduction(expr.payload.kind, tuple(renamed)))
+
+
+def fresh_variable(variable: Var, taken: Iterable[Var]) -> Var:
+    """A variable of the same extent whose name differs from those taken (``r0`` to ``r0_1``, ...)."""
+    stem = variable.name.split("_")[0]
+    names = {v.name for v in taken}
+    count = 1
+    while f"{stem}_{count}" in names:
+        count += 1
+    return Var(f"{stem}_{count}", variable.extent)

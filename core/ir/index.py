@@ -1,0 +1,501 @@
+"""Integer index arithmetic: hash-consed linear forms over loop variables.
+
+An ``Index`` is ``const + sum(coefficient * atom)``.  Atoms are loop variables, floor divisions and remainders
+of indices (left by reshapes that do not fold), and values computed by the program (gather).  Coefficients,
+constants and extents are ``Size``: ints, or sympy expressions over the graph's size symbols where a dimension
+is dynamic.  The static case never touches sympy, which is what keeps lowering cheap; ``to_sympy`` gives the
+expression for those who want it.
+
+Size symbols stand for integers of at least 1: guards of the captured graph promise it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from typing import TYPE_CHECKING, Iterable, Mapping, Union
+
+import sympy
+
+if TYPE_CHECKING:
+    from turret.ir.expr import Expr
+
+Size = Union[int, sympy.Expr]
+"""An int, or a sympy expression over size symbols."""
+
+Bounds = tuple[Union[Size, None], Union[Size, None]]
+"""Inclusive lower and upper bound; None where unknown."""
+
+
+def size(value: object) -> Size:
+    """Normal form of a size: a Python int where it is a number, else an expanded sympy expression."""
+    if isinstance(value, int):
+        return int(value)
+    node = getattr(value, "node", None)
+    expression = node.expr if node is not None else sympy.sympify(value)
+    if expression.is_Integer:
+        return int(expression)
+    return sympy.expand(expression)
+
+
+def product(sizes: Iterable[Size]) -> Size:
+    """Product in normal form; 1 for no sizes."""
+    result: Size = 1
+    for factor in sizes:
+        result = result * factor
+    return result if isinstance(result, int) else size(result)
+
+
+@functools.lru_cache(maxsize=8192)
+def _nonnegative_symbolic(expression: sympy.Expr) -> bool:
+    shifted = sympy.expand(expression.subs({s: sympy.Dummy(s.name, nonnegative=True) + 1 for s in expression.free_symbols}))
+    return bool(shifted.is_nonnegative)
+
+
+def provably_nonnegative(value: Size) -> bool:
+    """True only if ``value >= 0`` for all size symbols of at least 1."""
+    if isinstance(value, int):
+        return value >= 0
+    value = size(value)
+    return value >= 0 if isinstance(value, int) else _nonnegative_symbolic(value)
+
+
+def provably_less(left: Size, right: Size) -> bool:
+    """True only if ``left < right`` for all size symbols of at least 1."""
+    return provably_nonnegative(right - left - 1)
+
+
+@functools.lru_cache(maxsize=8192)
+def _divide_symbolic(value: Size, divisor: Size) -> Size | None:
+    quotient = sympy.cancel(sympy.sympify(value) / sympy.sympify(divisor))
+    numerator, denominator = quotient.as_numer_denom()
+    if denominator != 1 or quotient.has(sympy.floor):
+        return None
+    if any(not c.is_Integer for c in numerator.as_coefficients_dict().values()):
+        return None
+    return size(quotient)
+
+
+def divide_exactly(value: Size, divisor: Size) -> Size | None:
+    """``value / divisor`` where that is an integer for all size symbols, else None."""
+    if isinstance(value, int) and isinstance(divisor, int):
+        return value // divisor if divisor and value % divisor == 0 else None
+    return _divide_symbolic(value, divisor)
+
+
+class Var:
+    """A loop variable running over ``range(extent)``; equal name and extent mean the same variable."""
+
+    __slots__ = ("__weakref__", "_index", "extent", "key", "name")
+    _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+
+    name: str
+    extent: Size
+    key: str
+
+    def __new__(cls, name: str, extent: Size) -> Var:
+        found = cls._interned.get((name, extent))
+        if found is None:
+            found = object.__new__(cls)
+            found.name, found.extent, found.key = name, extent, f"{name}:{extent}"
+            found._index = None
+            cls._interned[(name, extent)] = found
+        return found
+
+    def __reduce__(self):
+        return (Var, (self.name, self.extent))
+
+    def __repr__(self) -> str:
+        return self.name
+
+    @property
+    def index(self) -> Index:
+        """The index that is this variable alone; 0 for a variable that only takes that value."""
+        if self._index is None:
+            self._index = Index.make((), 0) if self.extent == 1 else Index.make(((self, 1),), 0)
+        return self._index
+
+    variables = property(lambda self: frozenset((self,)))
+    values: tuple = ()
+
+    def bounds(self) -> Bounds:
+        return 0, self.extent - 1
+
+    def substitute(self, mapping: Mapping[Var, Index], rewrite) -> Index:
+        found = mapping.get(self)
+        return self.index if found is None else found
+
+    def to_sympy(self) -> sympy.Expr:
+        return sympy.Symbol(self.name, integer=True, nonnegative=True)
+
+
+class _Quotient:
+    """Common part of ``Div`` and ``Mod``: an index and a positive divisor."""
+
+    __slots__ = ("divisor", "key", "numerator")
+    sign = ""
+
+    def __init__(self, numerator: Index, divisor: Size) -> None:
+        self.numerator, self.divisor = numerator, divisor
+        self.key = f"({numerator}){self.sign}{divisor if isinstance(divisor, int) else f'({divisor})'}"
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.numerator is other.numerator and self.divisor == other.divisor
+
+    def __hash__(self) -> int:
+        return hash((self.sign, self.numerator, self.divisor))
+
+    def __repr__(self) -> str:
+        return f"({self.key})"
+
+    variables = property(lambda self: self.numerator.variables)
+    values = property(lambda self: self.numerator.values)
+
+
+class Div(_Quotient):
+    """``numerator // divisor``, rounding to minus infinity."""
+
+    __slots__ = ()
+    sign = "//"
+
+    def bounds(self) -> Bounds:
+        low, high = self.numerator.bounds()
+        if isinstance(self.divisor, int):
+            return (
+                low // self.divisor if isinstance(low, int) else (0 if low is not None and provably_nonnegative(low) else None),
+                high // self.divisor if isinstance(high, int) else None,
+            )
+        return (0 if low is not None and provably_nonnegative(low) else None), None
+
+    def substitute(self, mapping: Mapping[Var, Index], rewrite) -> Index:
+        return self.numerator.substitute(mapping, rewrite) // self.divisor
+
+    def to_sympy(self) -> sympy.Expr:
+        return sympy.floor(self.numerator.to_sympy() / self.divisor)
+
+
+class Mod(_Quotient):
+    """``numerator % divisor``, in ``range(divisor)``."""
+
+    __slots__ = ()
+    sign = "%"
+
+    def bounds(self) -> Bounds:
+        return 0, self.divisor - 1
+
+    def substitute(self, mapping: Mapping[Var, Index], rewrite) -> Index:
+        return self.numerator.substitute(mapping, rewrite) % self.divisor
+
+    def to_sympy(self) -> sympy.Expr:
+        return sympy.Mod(self.numerator.to_sympy(), self.divisor)
+
+
+class Value:
+    """An integer that the program computes (an index read from a tensor)."""
+
+    __slots__ = ("expr", "key")
+
+    def __init__(self, expr: Expr) -> None:
+        self.expr = expr
+        self.key = f"[{expr}]"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Value) and self.expr is other.expr
+
+    def __hash__(self) -> int:
+        return hash(("value", self.expr))
+
+    def __repr__(self) -> str:
+        return self.key
+
+    variables = property(lambda self: self.expr.variables)
+    values = property(lambda self: (self.expr,))
+
+    def bounds(self) -> Bounds:
+        if self.expr.op == "check_index":
+            return 0, self.expr.payload - 1
+        return None, None
+
+    def substitute(self, mapping: Mapping[Var, Index], rewrite) -> Index:
+        return Index.of_value(rewrite(self.expr))
+
+    def to_sympy(self) -> sympy.Expr:
+        return sympy.Symbol(self.key, integer=True)
+
+
+Atom = Union[Var, Div, Mod, Value]
+
+
+class Index:
+    """An immutable, hash-consed linear form; compare with ``is`` or ``==``."""
+
+    __slots__ = ("__weakref__", "_bounds", "_hash", "_text", "const", "terms", "values", "variables")
+    _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+
+    terms: tuple[tuple[Atom, Size], ...]
+    const: Size
+    variables: frozenset[Var]
+    values: tuple[Expr, ...]
+
+    @classmethod
+    def make(cls, terms: tuple[tuple[Atom, Size], ...], const: Size) -> Index:
+        """From terms that are already merged, sorted by the atom's key, and free of zero coefficients."""
+        key = (terms, const)
+        found = cls._interned.get(key)
+        if found is None:
+            found = object.__new__(cls)
+            found.terms, found.const = terms, const
+            found._hash, found._bounds, found._text = hash(key), None, None
+            found.variables = frozenset().union(*(atom.variables for atom, _ in terms)) if terms else frozenset()
+            found.values = tuple(dict.fromkeys(v for atom, _ in terms for v in atom.values))
+            cls._interned[key] = found
+        return found
+
+    @classmethod
+    def constant(cls, value: Size) -> Index:
+        """The index that is one size."""
+        return cls.make((), size(value))
+
+    @classmethod
+    def of_value(cls, expr: Expr) -> Index:
+        """The index that is an integer expression of the program."""
+        if expr.op == "index":
+            return expr.payload
+        if expr.op == "const":
+            return cls.constant(int(expr.payload))
+        return cls.make(((Value(expr), 1),), 0)
+
+    @classmethod
+    def wrap(cls, value: Index | Var | Size) -> Index:
+        """``value`` as an index."""
+        if isinstance(value, Index):
+            return value
+        if isinstance(value, Var):
+            return value.index
+        return cls.constant(value)
+
+    def __reduce__(self):
+        return (Index.make, (self.terms, self.const))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @property
+    def is_constant(self) -> bool:
+        return not self.terms
+
+    @property
+    def single_variable(self) -> Var | None:
+        """The variable, where the index is just one variable."""
+        if len(self.terms) == 1 and self.const == 0:
+            atom, coefficient = self.terms[0]
+            if coefficient == 1 and isinstance(atom, Var):
+                return atom
+        return None
+
+    @property
+    def is_affine(self) -> bool:
+        """True where every atom is a loop variable."""
+        return all(isinstance(atom, Var) for atom, _ in self.terms)
+
+    def coefficient(self, variable: Var) -> Size:
+        """Coefficient of ``variable`` among the plain terms; 0 where absent."""
+        for atom, coefficient in self.terms:
+            if atom is variable:
+                return coefficient
+        return 0
+
+    def __add__(self, other: Index | Var | Size) -> Index:
+        other = Index.wrap(other)
+        if not other.terms:
+            if other.const == 0:
+                return self
+            return Index.make(self.terms, size(self.const + other.const))
+        if not self.terms and self.const == 0:
+            return other
+        merged: dict[Atom, Size] = dict(self.terms)
+        for atom, coefficient in other.terms:
+            total = size(merged.get(atom, 0) + coefficient)
+            if total == 0:
+                del merged[atom]
+            else:
+                merged[atom] = total
+        return _recombine(merged, size(self.const + other.const))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Index:
+        return self * -1
+
+    def __sub__(self, other: Index | Var | Size) -> Index:
+        return self + Index.wrap(other) * -1
+
+    def __rsub__(self, other: Size) -> Index:
+        return Index.wrap(other) - self
+
+    def __mul__(self, factor: Size) -> Index:
+        if isinstance(factor, int):
+            if factor == 1:
+                return self
+            if factor == 0:
+                return Index.make((), 0)
+        return Index.make(tuple((a, size(c * factor)) for a, c in self.terms), size(self.const * factor))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, divisor: Size) -> Index:
+        if divisor == 1:
+            return self
+        quotient, rest = self._split(divisor)
+        if rest._within(divisor):
+            return quotient
+        return quotient + _divide_rest(rest, divisor)
+
+    def __mod__(self, divisor: Size) -> Index:
+        if divisor == 1:
+            return Index.make((), 0)
+        _, rest = self._split(divisor)
+        if rest._within(divisor):
+            return rest
+        return _mod_rest(rest, divisor)
+
+    def _split(self, divisor: Size) -> tuple[Index, Index]:
+        """``(q, r)`` with ``self == q * divisor + r``, taking out every term that divides exactly."""
+        quotient: list = []
+        rest: list = []
+        for atom, coefficient in self.terms:
+            whole = divide_exactly(coefficient, divisor)
+            if whole is None:
+                rest.append((atom, coefficient))
+            else:
+                quotient.append((atom, whole))
+        if isinstance(self.const, int) and isinstance(divisor, int):
+            whole_const, rest_const = divmod(self.const, divisor)
+        else:
+            exact = divide_exactly(self.const, divisor)
+            whole_const, rest_const = (0, self.const) if exact is None else (exact, 0)
+        return Index.make(tuple(quotient), whole_const), Index.make(tuple(rest), rest_const)
+
+    def _within(self, divisor: Size) -> bool:
+        """True only if ``0 <= self < divisor``."""
+        low, high = self.bounds()
+        return low is not None and high is not None and provably_nonnegative(low) and provably_less(high, divisor)
+
+    def bounds(self) -> Bounds:
+        """Inclusive bounds over all values of the variables; None where unknown."""
+        if self._bounds is None:
+            low: Size | None = self.const
+            high: Size | None = self.const
+            for atom, coefficient in self.terms:
+                atom_low, atom_high = atom.bounds()
+                if not provably_nonnegative(coefficient):
+                    if not provably_nonnegative(-coefficient):
+                        low = high = None
+                        break
+                    atom_low, atom_high = atom_high, atom_low
+                low = None if low is None or atom_low is None else low + coefficient * atom_low
+                high = None if high is None or atom_high is None else high + coefficient * atom_high
+            self._bounds = (low, high)
+        return self._bounds
+
+    def substitute(self, mapping: Mapping[Var, Index], rewrite=lambda expr: expr) -> Index:
+        """Replace variables by indices, and each program value by ``rewrite(value)``."""
+        if not self.values and self.variables.isdisjoint(mapping):
+            return self
+        result = Index.make((), self.const)
+        for atom, coefficient in self.terms:
+            result = result + atom.substitute(mapping, rewrite) * coefficient
+        return result
+
+    def to_sympy(self) -> sympy.Expr:
+        """The same value as a sympy expression over one symbol a variable."""
+        return sympy.Add(self.const, *(coefficient * atom.to_sympy() for atom, coefficient in self.terms))
+
+    def __repr__(self) -> str:
+        if self._text is None:
+            parts = [f"{atom!r}" if c == 1 else f"{c if isinstance(c, int) else f'({c})'}*{atom!r}" for atom, c in self.terms]
+            if not parts or self.const != 0:
+                parts.append(str(self.const))
+            self._text = " + ".join(parts)
+        return self._text
+
+
+def _recombine(merged: dict[Atom, Size], const: Size) -> Index:
+    """Sort terms, folding ``d*(x//d) + x%d`` to ``x`` and ``d*((x//d)%e) + x%d`` to ``x%(d*e)``."""
+    for atom, coefficient in list(merged.items()):
+        if not isinstance(atom, Mod) or atom not in merged:
+            continue
+        divisor = atom.divisor
+        wanted = size(coefficient * divisor)
+        high = atom.numerator // divisor
+        if len(high.terms) == 1 and high.const == 0 and high.terms[0][1] == 1:
+            partner = high.terms[0][0]
+            if merged.get(partner) == wanted:
+                rest = {a: c for a, c in merged.items() if a is not atom and a != atom and a != partner}
+                return _recombine(rest, const) + atom.numerator * coefficient
+            for other, other_coefficient in merged.items():
+                if isinstance(other, Mod) and other_coefficient == wanted and other.numerator is high:
+                    rest = {a: c for a, c in merged.items() if a != atom and a != other}
+                    return _recombine(rest, const) + (atom.numerator % product((divisor, other.divisor))) * coefficient
+    return Index.make(tuple(sorted(merged.items(), key=lambda item: item[0].key)), const)
+
+
+def _common_factor(rest: Index, divisor: int) -> int:
+    factor = divisor
+    for _, coefficient in rest.terms:
+        factor = math.gcd(factor, coefficient) if isinstance(coefficient, int) else 1
+    return factor
+
+
+def _divide_rest(rest: Index, divisor: Size) -> Index:
+    if isinstance(divisor, int) and isinstance(rest.const, int):
+        factor = _common_factor(rest, divisor)
+        if factor > 1:
+            reduced = Index.make(tuple((a, c // factor) for a, c in rest.terms), rest.const // factor)
+            return reduced // (divisor // factor)
+    if len(rest.terms) == 1 and rest.const == 0 and rest.terms[0][1] == 1:
+        atom = rest.terms[0][0]
+        if isinstance(atom, Div):
+            return atom.numerator // product((atom.divisor, divisor))
+        if isinstance(atom, Mod):
+            inner = divide_exactly(atom.divisor, divisor)
+            if inner is not None:
+                return (atom.numerator // divisor) % inner
+    return Index.make(((Div(rest, divisor), 1),), 0)
+
+
+def _mod_rest(rest: Index, divisor: Size) -> Index:
+    if isinstance(divisor, int) and isinstance(rest.const, int):
+        factor = math.gcd(_common_factor(rest, divisor), rest.const)
+        if factor > 1:
+            reduced = Index.make(tuple((a, c // factor) for a, c in rest.terms), rest.const // factor)
+            return (reduced % (divisor // factor)) * factor
+    if len(rest.terms) == 1 and rest.const == 0 and rest.terms[0][1] == 1:
+        atom = rest.terms[0][0]
+        if isinstance(atom, Mod) and divide_exactly(atom.divisor, divisor) is not None:
+            return atom.numerator % divisor
+    return Index.make(((Mod(rest, divisor), 1),), 0)
+
+
+def flatten(coords: Iterable[Index], shape: Iterable[Size]) -> Index:
+    """Row-major linear index of coordinates in a shape."""
+    result = Index.make((), 0)
+    for coord, extent in zip(coords, shape, strict=True):
+        result = result * extent + coord
+    return result
+
+
+def unflatten(linear: Index, shape: tuple[Size, ...]) -> tuple[Index, ...]:
+    """Coordinates in ``shape`` of a row-major linear index."""
+    coords: list[Index] = []
+    for position in reversed(range(len(shape))):
+        extent = shape[position]
+        if extent == 1:
+            coords.append(Index.make((), 0))
+        elif position == 0:
+            coords.append(linear)
+        else:
+            coords.append(linear % extent)
+            linear = linear // extent
+    return tuple(reversed(coords))

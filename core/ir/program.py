@@ -1,0 +1,239 @@
+"""The loop program: one graph as definitions of tensors, before any scheduling.
+
+A program is a list of statements in dependency order.  A ``Definition`` gives one tensor's elements as an
+expression over its own loop variables; nothing says yet which tensors exist in memory.  Loads address tensors
+by coordinates, so layouts are decided later.  What loops cannot express is an ``Extern`` call on tensors in
+memory, and a ``StridedView`` names a view for such calls and for outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Union
+
+import attrs
+import torch
+
+from turret.ir.expr import Expr
+from turret.ir.index import Index, Size, Var
+
+
+@attrs.frozen(eq=False)
+class TensorDecl:
+    """A named tensor: shape, dtype, device, and the strides (in elements) it has if it lies in memory."""
+
+    name: str
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    def __str__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.name}: {dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@attrs.frozen(eq=False)
+class Definition:
+    """``tensor[variables] = expr`` for all values of ``variables`` (one for each dimension, outermost first).
+
+    ``expr``'s only free variables are ``variables``; reductions inside bind their own.  ``origins`` are names of
+    the FX nodes it came from, ``source`` the user's line where known.
+    """
+
+    tensor: TensorDecl
+    variables: tuple[Var, ...]
+    expr: Expr
+    origins: tuple[str, ...] = ()
+    source: str = ""
+
+    def __str__(self) -> str:
+        loops = ", ".join(f"{v.name}<{v.extent}" for v in self.variables)
+        return f"{self.tensor}  [{loops}] = {self.expr}"
+
+
+ScatterMode = Literal["set", "add", "mul", "min", "max"]
+
+
+@attrs.frozen(eq=False)
+class Scatter:
+    """``tensor = copy of initial; for all variables where condition: tensor[coords] (mode)= expr``.
+
+    ``initial`` names a tensor of the same shape and dtype.  Elements may be hit more than once; with ``"set"``
+    the last in row-major order of ``variables`` wins.
+    """
+
+    tensor: TensorDecl
+    initial: str
+    variables: tuple[Var, ...]
+    coords: tuple[Index, ...]
+    expr: Expr
+    mode: ScatterMode
+    condition: Expr | None = None
+    origins: tuple[str, ...] = ()
+    source: str = ""
+
+    def __str__(self) -> str:
+        loops = ", ".join(f"{v.name}<{v.extent}" for v in self.variables)
+        where = "" if self.condition is None else f" where {self.condition}"
+        target = f"[{', '.join(map(str, self.coords))}]"
+        return f"{self.tensor}  = {self.initial} with {target} {self.mode} [{loops}] {self.expr}{where}"
+
+
+@attrs.frozen(eq=False)
+class StridedView:
+    """``tensor`` is a view of ``base``'s memory: its own shape and strides, at ``offset`` elements from base's start."""
+
+    tensor: TensorDecl
+    base: str
+    offset: Size
+
+    def __str__(self) -> str:
+        return f"{self.tensor}  = view({self.base}, stride=[{', '.join(map(str, self.tensor.stride))}], offset={self.offset})"
+
+
+@attrs.frozen
+class Ref:
+    """A tensor of the program among the arguments of an extern call."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return f"%{self.name}"
+
+
+@attrs.frozen(eq=False)
+class Extern:
+    """A call of an ATen (or custom) op on tensors in memory.
+
+    ``op`` is an ``OpOverload``.  ``args`` and ``kwargs`` hold ``Ref``, sizes (``Size``), plain values, and
+    lists or tuples of them.  ``outputs`` has one entry for each tensor that the op returns (None where it
+    returns None or the result is not used).  ``mutates`` names arguments that the op writes to.
+    ``reason`` says why it is not loops.
+    """
+
+    op: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[TensorDecl | None, ...]
+    returns_sequence: bool = False
+    mutates: tuple[str, ...] = ()
+    reason: str = ""
+    origins: tuple[str, ...] = ()
+    source: str = ""
+
+    def __str__(self) -> str:
+        results = ", ".join("_" if o is None else str(o) for o in self.outputs)
+        arguments = [_argument(a) for a in self.args] + [f"{k}={_argument(v)}" for k, v in self.kwargs.items()]
+        return f"{results}  = {self.op}({', '.join(arguments)})" + (f"  # {self.reason}" if self.reason else "")
+
+
+@attrs.frozen(eq=False)
+class CopyInto:
+    """Write the elements of ``source`` into the memory of ``target`` (an input that the graph mutates)."""
+
+    target: str
+    source: str
+    origins: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"%{self.target}[...] = %{self.source}"
+
+
+Statement = Union[Definition, Scatter, StridedView, Extern, CopyInto]
+
+
+@attrs.frozen
+class SizeSource:
+    """Where a size symbol's value comes from at run time.
+
+    ``dimension`` d >= 0: ``input.shape[d]``; ``dimension`` None: input number ``input`` is that int itself; for
+    ``kind`` ``"stride"`` or ``"offset"`` the stride of that dimension, or the storage offset.
+    """
+
+    input: int
+    dimension: int | None
+    kind: Literal["size", "stride", "offset"] = "size"
+
+
+OutputValue = Union[Ref, Size, float, bool, None]
+
+
+@attrs.frozen(eq=False)
+class LoopProgram:
+    """One graph.
+
+    ``inputs[i]`` is the declaration of tensor input ``i``, or None where input ``i`` is a number.
+    ``constants`` are tensors that belong to the program.  ``symbols`` maps the name of each size symbol to its
+    source.  ``outputs`` are in the graph's order.  ``output_strides[i]``, where not None, is demanded.
+    """
+
+    name: str
+    inputs: tuple[TensorDecl | None, ...]
+    statements: tuple[Statement, ...]
+    outputs: tuple[OutputValue, ...]
+    constants: dict[str, torch.Tensor] = attrs.field(factory=dict)
+    symbols: dict[str, SizeSource] = attrs.field(factory=dict)
+
+    def declarations(self) -> dict[str, TensorDecl]:
+        """Every tensor by name: inputs, constants and whatever statements define."""
+        table = {decl.name: decl for decl in self.inputs if decl is not None}
+        for name, value in self.constants.items():
+            table[name] = TensorDecl(name, tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
+        for statement in self.statements:
+            for decl in defined(statement):
+                table[decl.name] = decl
+        return table
+
+    def __str__(self) -> str:
+        lines = [f"loop program {self.name}:"]
+        lines += [f"  input {decl}" for decl in self.inputs if decl is not None]
+        lines += [f"  constant {name}: {list(value.shape)}" for name, value in self.constants.items()]
+        lines += [f"  size {name} = {source}" for name, source in self.symbols.items()]
+        lines += [f"  {statement}" for statement in self.statements]
+        lines.append(f"  return {', '.join(map(str, self.outputs))}")
+        return "\n".join(lines)
+
+
+def defined(statement: Statement) -> tuple[TensorDecl, ...]:
+    """Tensors that a statement defines."""
+    if isinstance(statement, Extern):
+        return tuple(o for o in statement.outputs if o is not None)
+    return () if isinstance(statement, CopyInto) else (statement.tensor,)
+
+
+def used(statement: Statement) -> tuple[str, ...]:
+    """Names of the tensors that a statement reads or writes to, each once."""
+    from turret.ir.expr import loads
+
+    match statement:
+        case Definition():
+            names = [node.tensor for node in loads(statement.expr)]
+        case Scatter():
+            roots = [statement.expr, *(v for c in statement.coords for v in c.values)]
+            if statement.condition is not None:
+                roots.append(statement.condition)
+            names = [statement.initial, *(node.tensor for node in loads(*roots))]
+        case StridedView():
+            names = [statement.base]
+        case CopyInto():
+            names = [statement.target, statement.source]
+        case Extern():
+            names = [ref.name for ref in references((*statement.args, statement.kwargs))]
+    return tuple(dict.fromkeys(names))
+
+
+def references(value: Any) -> list[Ref]:
+    """All ``Ref`` in nested lists, tuples and dicts."""
+    if isinstance(value, Ref):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        return [ref for item in value for ref in references(item)]
+    return []
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_argument, value))}]"
+    return str(value)

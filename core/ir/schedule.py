@@ -1,0 +1,154 @@
+"""The schedule: fused kernels and extern calls in order, where tensors lie, and why.
+
+A kernel iterates over ``outer`` (independent iterations) and, inside each, over ``inner`` (the row that
+reductions run along).  Its stores' expressions contain the reductions; an expression met both inside a
+reduction over ``inner`` and outside it is the same node, so a code generator sees which values of a row are
+needed more than once.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Union
+
+import attrs
+
+from turret.ir.expr import Expr
+from turret.ir.index import Index, Size, Var
+from turret.ir.program import CopyInto, Extern, LoopProgram, ScatterMode, StridedView, TensorDecl
+
+
+@attrs.frozen(eq=False)
+class Store:
+    """``tensor[coords] (mode)= expr`` at every point of the loops that ``expr`` and ``coords`` mention.
+
+    A store with no inner variable free happens once for each outer iteration, after the reductions it reads.
+    ``mode`` None is a plain write of distinct elements; else a scatter (elements may be hit more than once).
+    """
+
+    tensor: str
+    coords: tuple[Index, ...]
+    expr: Expr
+    mode: ScatterMode | None = None
+    condition: Expr | None = None
+
+    def __str__(self) -> str:
+        where = "" if self.condition is None else f" where {self.condition}"
+        equals = "=" if self.mode is None else f"{self.mode}="
+        return f"{self.tensor}[{', '.join(map(str, self.coords))}] {equals} {self.expr}{where}"
+
+
+@attrs.frozen(eq=False)
+class Kernel:
+    """One fused loop nest: ``for outer: for inner: stores``.
+
+    Loads of ``stores`` never read a tensor that the same kernel stores, except at the very element stored
+    before in the same iteration of an in-place update named in ``inplace`` (stored tensor -> tensor whose memory
+    it takes over).
+    """
+
+    name: str
+    outer: tuple[Var, ...]
+    inner: tuple[Var, ...]
+    stores: tuple[Store, ...]
+    origins: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        loops = [f"for {v.name} < {v.extent}" for v in self.outer] + [f"row {v.name} < {v.extent}" for v in self.inner]
+        head = f"kernel {self.name} ({', '.join(self.origins)}): {'; '.join(loops) or 'once'}"
+        return "\n".join([head, *(f"    {store}" for store in self.stores)])
+
+
+Step = Union[Kernel, Extern, StridedView, CopyInto]
+
+
+@attrs.frozen(eq=False)
+class FusionCandidate:
+    """Two groups of definitions that could legally become one kernel.
+
+    ``saved_bytes`` is memory traffic of both apart less that of both together (None: not known, symbolic);
+    ``shared`` names the tensors concerned.  ``first`` and ``second`` are the kernels as they would be apart.
+    """
+
+    first: Kernel
+    second: Kernel
+    kind: Literal["vertical", "horizontal"]
+    saved_bytes: int | None
+    shared: tuple[str, ...]
+
+
+@attrs.frozen
+class FusionDecision:
+    """A line of the printed schedule: what was or was not fused, bytes saved, and why."""
+
+    first: str
+    second: str
+    made: bool
+    saved_bytes: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        size = "?" if self.saved_bytes is None else str(self.saved_bytes)
+        return f"{'fused' if self.made else 'apart'} {self.first} + {self.second}: {size} bytes, {self.reason}"
+
+
+@attrs.frozen
+class BufferPlan:
+    """Where a tensor made by the program lies.
+
+    ``arena_offset``: bytes from the start of the call's arena, or None for an allocation of its own (outputs,
+    results of externs without an ``out`` variant).  ``bytes`` is None where symbolic.  ``reuses`` names a tensor
+    whose memory it takes over exactly in place.
+    """
+
+    tensor: TensorDecl
+    bytes: int | None
+    arena_offset: int | None = None
+    reuses: str | None = None
+
+
+@attrs.frozen(eq=False)
+class MemoryPlan:
+    """All buffers, arena size in bytes, peak of live bytes, and after which step each buffer is dead."""
+
+    buffers: dict[str, BufferPlan]
+    arena_bytes: int = 0
+    peak_bytes: int | None = None
+    dead_after: dict[int, tuple[str, ...]] = attrs.field(factory=dict)
+
+
+@attrs.frozen(eq=False)
+class Schedule:
+    """Steps in execution order over a program's tensors, the memory plan, and the decisions taken."""
+
+    program: LoopProgram
+    steps: tuple[Step, ...]
+    memory: MemoryPlan
+    decisions: tuple[FusionDecision, ...] = ()
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Kernel))
+
+    @property
+    def externs(self) -> tuple[Extern, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Extern))
+
+    def __str__(self) -> str:
+        lines = [f"schedule {self.program.name}: {len(self.kernels)} kernels, {len(self.externs)} externs"]
+        for number, step in enumerate(self.steps):
+            dead = self.memory.dead_after.get(number, ())
+            lines.append(f"  {step}" + (f"  # frees {', '.join(dead)}" if dead else ""))
+        lines.append(f"  arena {self.memory.arena_bytes} bytes, peak {self.memory.peak_bytes}")
+        lines += [f"  {decision}" for decision in self.decisions]
+        return "\n".join(lines)
+
+
+def kernel_bytes(shape: tuple[Size, ...], itemsize: int) -> int | None:
+    """Bytes of a dense tensor; None where a size is symbolic."""
+    count = 1
+    for extent in shape:
+        if not isinstance(extent, int):
+            return None
+        count *= extent
+    return count * itemsize

@@ -1,0 +1,135 @@
+"""The check of a level's invariants, run between passes; a failure is a bug of the stage before."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+from typing import Any
+
+import torch
+
+from turret.errors import VerificationError
+from turret.ir.expr import OPS, STRUCTURAL, Expr, walk
+from turret.ir.index import Index, Var
+from turret.ir.program import CopyInto, Definition, LoopProgram, Ref, Scatter, TensorDecl, defined, used
+from turret.ir.schedule import Kernel, Schedule
+
+_FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
+
+
+@singledispatch
+def verify(product: Any) -> None:
+    """Raise ``VerificationError`` where a loop program or a schedule breaks the invariants of its level."""
+    raise TypeError(f"nothing known to verify about {type(product).__name__}")
+
+
+def _fail(where: object, message: str) -> None:
+    raise VerificationError(f"{message}\n  in {where}")
+
+
+def _check_expr(root: Expr, tensors: dict[str, TensorDecl], allowed: frozenset[Var], where: object) -> None:
+    if not root.variables <= allowed:
+        _fail(where, f"free variables {sorted(v.name for v in root.variables - allowed)} are not loops of it")
+    for node in walk(root):
+        if node.op not in OPS and node.op not in STRUCTURAL:
+            _fail(where, f"unknown op {node.op!r}")
+        if node.op == "load":
+            _check_load(node, tensors, where)
+        elif node.op in OPS:
+            _check_scalar(node, where)
+        elif node.op == "reduce" and node.dtype in (torch.float16, torch.bfloat16) and node.payload.kind not in (
+            "min", "max",
+        ):
+            _fail(where, f"{node.payload.kind} accumulates in {node.dtype}; cast to float32 first")
+
+
+def _check_load(node: Expr, tensors: dict[str, TensorDecl], where: object) -> None:
+    decl = tensors.get(node.tensor)
+    if decl is None:
+        _fail(where, f"load of {node.tensor!r}, which is not defined before")
+    elif len(node.coords) != len(decl.shape) or node.dtype != decl.dtype:
+        _fail(where, f"load {node} as {node.dtype} does not fit {decl}")
+
+
+def _check_scalar(node: Expr, where: object) -> None:
+    info = OPS[node.op]
+    values = node.args[1:] if node.op in ("where", "masked") else node.args
+    if any(arg.dtype != values[0].dtype for arg in values):
+        _fail(where, f"mixed dtypes {[str(a.dtype) for a in node.args]} in {node}")
+    if node.op in ("where", "masked") and node.args[0].dtype != torch.bool:
+        _fail(where, f"the condition of {node} is not bool")
+    dtype = values[0].dtype
+    fits = {
+        "any": True,
+        "float": dtype in _FLOATS,
+        "integer": dtype not in _FLOATS,
+        "bool": dtype == torch.bool,
+    }
+    if not fits[info.domain]:
+        _fail(where, f"{node.op} wants {info.domain}, not {dtype}: {node}")
+
+
+def _index_values(coords: tuple[Index, ...]) -> list[Expr]:
+    return [value for coord in coords for value in coord.values]
+
+
+@verify.register
+def _(program: LoopProgram) -> None:
+    tensors = {decl.name: decl for decl in program.inputs if decl is not None}
+    for name, value in program.constants.items():
+        tensors[name] = TensorDecl(name, tuple(value.shape), tuple(value.stride()), value.dtype, value.device)
+    for statement in program.statements:
+        for name in used(statement):
+            if name not in tensors:
+                _fail(statement, f"use of {name!r}, which is not defined before")
+        match statement:
+            case Definition():
+                if tuple(v.extent for v in statement.variables) != statement.tensor.shape:
+                    _fail(statement, "the loops do not match the shape")
+                if statement.expr.dtype != statement.tensor.dtype:
+                    _fail(statement, f"value is {statement.expr.dtype}, tensor is {statement.tensor.dtype}")
+                _check_expr(statement.expr, tensors, frozenset(statement.variables), statement)
+            case Scatter():
+                allowed = frozenset(statement.variables)
+                initial = tensors[statement.initial]
+                if initial.shape != statement.tensor.shape or initial.dtype != statement.tensor.dtype:
+                    _fail(statement, f"initial {initial} does not fit {statement.tensor}")
+                for root in (statement.expr, *_index_values(statement.coords)):
+                    _check_expr(root, tensors, allowed, statement)
+                if statement.expr.dtype != statement.tensor.dtype:
+                    _fail(statement, f"value is {statement.expr.dtype}, tensor is {statement.tensor.dtype}")
+        for decl in defined(statement):
+            if decl.name in tensors:
+                _fail(statement, f"{decl.name!r} is defined twice")
+            tensors[decl.name] = decl
+    for output in program.outputs:
+        if isinstance(output, Ref) and output.name not in tensors:
+            _fail(f"outputs of {program.name}", f"{output} is not defined")
+
+
+@verify.register
+def _(schedule: Schedule) -> None:
+    tensors = schedule.program.declarations()
+    ready = {decl.name for decl in schedule.program.inputs if decl is not None} | set(schedule.program.constants)
+    for step in schedule.steps:
+        if isinstance(step, Kernel):
+            allowed = frozenset(step.outer) | frozenset(step.inner)
+            for store in step.stores:
+                roots = [store.expr, *_index_values(store.coords)]
+                roots += [] if store.condition is None else [store.condition]
+                for root in roots:
+                    _check_expr(root, tensors, allowed, step)
+                    for node in walk(root):
+                        if node.op == "load" and node.tensor not in ready:
+                            _fail(step, f"reads {node.tensor!r} before any step has made it")
+                if store.expr.dtype != tensors[store.tensor].dtype:
+                    _fail(step, f"stores {store.expr.dtype} into {tensors[store.tensor]}")
+            ready |= {store.tensor for store in step.stores}
+            continue
+        for name in used(step):
+            if name not in ready:
+                _fail(step, f"uses {name!r} before any step has made it")
+        if not isinstance(step, CopyInto):
+            ready |= {decl.name for decl in defined(step)}
+    for output in schedule.program.outputs:
+        if isinstance(output, Ref) and output.name not in ready:
+            _fail(f"schedule of {schedule.program.name}", f"output {output} is never made")
