@@ -14,16 +14,16 @@ merges.  Products are frozen: a hook returns a new one, it does not change the o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 if TYPE_CHECKING:
     from torch import fx
-
     from turret.context import CompileContext
     from turret.events import Event
-    from turret.ir import FusionCandidate, Kernel, LoopProgram, Schedule
+    from turret.ir import FusionCandidate, LoopProgram, Schedule
     from turret.plan import Plan
     from turret.products import (
         BoxedCallable,

@@ -14,12 +14,12 @@ The way of the data (``pipeline.py`` drives it)::
 
 from __future__ import annotations
 
-from typing import Any, Callable, Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
 import attrs
 import torch
 from torch import fx
-
 from turret.signature import GraphSignature
 
 BoxedCallable = Callable[[list], list]

@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 import operator
 import weakref
-from typing import Any, Callable, Iterable, Iterator, Literal, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 import attrs
 import torch
-
 from turret.errors import VerificationError
 from turret.ir.index import Index, Size, Var
 
@@ -57,7 +57,7 @@ Integer arithmetic wraps.  ``where(c, a, b)`` evaluates both; ``masked(c, a, b)`
 loaded where ``c`` is false, and ``b`` is a constant."""
 
 STRUCTURAL = frozenset(
-    "const load index check_index wrap_index cast bitcast reduce part scan random size".split()
+    ["const", "load", "index", "check_index", "wrap_index", "cast", "bitcast", "reduce", "part", "scan", "random", "size"]
 )
 """Nodes with a payload, each built by the function of its name below."""
 

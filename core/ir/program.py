@@ -12,7 +12,6 @@ from typing import Any, Literal, Union
 
 import attrs
 import torch
-
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Size, Var
 

@@ -1,0 +1,279 @@
+"""The plan: one compiled graph as flat steps over numbered slots; plain data, written and read as JSON.
+
+A *slot* is a tensor in memory while the plan runs.  Kernels take a table with the address of every slot and a
+table with the value of every size symbol; extern calls take tensors.  Consecutive kernels are launched by one
+call (``Launch``).  Slots with an arena offset lie in one block of memory that a *frame* owns: frames are made
+on demand, one for each thread that is inside the plan at the same time, and kept for the next call.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Literal, Union
+
+import attrs
+import sympy
+import torch
+from turret.errors import CacheError
+from turret.ir.index import Size
+from turret.ir.program import SizeSource
+
+SizeText = Union[int, str]
+"""An int, or Python source of an int expression over size symbols."""
+
+
+@attrs.frozen
+class Slot:
+    """A tensor in memory.
+
+    ``place``: ``input`` (``number`` is the input's), ``constant`` (of the plan), ``arena`` (``number`` is the
+    offset in bytes), ``own`` (allocated in each call), ``call`` (what an extern call returns), ``view``.
+    """
+
+    name: str
+    shape: tuple[SizeText, ...]
+    stride: tuple[SizeText, ...]
+    dtype: str
+    device: str
+    place: Literal["input", "constant", "arena", "own", "call", "view"]
+    number: int = 0
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, self.dtype)
+
+
+@attrs.frozen
+class Allocate:
+    """Make the tensor of an ``own`` slot."""
+
+    slot: int
+
+
+@attrs.frozen
+class Launch:
+    """Call a native function of the plan's library: ``function(slots, sizes, threads)``; not 0 is an error.
+
+    ``slots`` are those whose addresses its kernels use.
+    """
+
+    function: str
+    slots: tuple[int, ...]
+    origins: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class SlotRef:
+    """A slot's tensor among the arguments of a call."""
+
+    slot: int
+
+
+@attrs.frozen
+class SizeRef:
+    """A size computed in the call among the arguments of a call."""
+
+    text: str
+
+
+@attrs.frozen
+class Call:
+    """Call an op (``namespace::name.overload``); ``outputs`` are the slots of what it returns.
+
+    With ``into`` the op is the ``out=`` variant and writes to that slot.  ``sequence``: it returns several tensors.
+    """
+
+    op: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[int | None, ...] = ()
+    into: int | None = None
+    sequence: bool = False
+    origins: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class View:
+    """Make the tensor of a ``view`` slot over another slot's memory, at ``offset`` elements from its start."""
+
+    slot: int
+    base: int
+    offset: SizeText
+
+
+@attrs.frozen
+class Copy:
+    """Write the elements of one slot's tensor into another's."""
+
+    target: int
+    source: int
+
+
+@attrs.frozen
+class Free:
+    """Drop the tensors of these slots: nothing reads them any more."""
+
+    slots: tuple[int, ...]
+
+
+Step = Union[Allocate, Launch, Call, View, Copy, Free]
+
+
+@attrs.frozen(eq=False)
+class Plan:
+    """One compiled graph.
+
+    ``inputs[i]`` is the slot of input ``i`` or None where it is a number.  ``outputs`` hold ``SlotRef``,
+    ``SizeRef`` and plain values.  ``size_symbols`` orders the size table.  ``library`` is the path of the
+    native library (None without kernels), ``source`` its source for people.
+    """
+
+    name: str
+    device: str
+    slots: tuple[Slot, ...]
+    inputs: tuple[int | None, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[Any, ...]
+    size_symbols: tuple[str, ...] = ()
+    size_sources: dict[str, SizeSource] = attrs.field(factory=dict)
+    constants: dict[str, torch.Tensor] = attrs.field(factory=dict)
+    arena_bytes: int = 0
+    library: str | None = None
+    source: str = ""
+
+    def __str__(self) -> str:
+        lines = [f"plan {self.name} on {self.device}: {len(self.steps)} steps, arena {self.arena_bytes} bytes"]
+        for number, slot in enumerate(self.slots):
+            place = f"{slot.place} {slot.number}" if slot.place in ("input", "arena") else slot.place
+            lines.append(f"  slot {number} {slot.name}: {slot.dtype}{list(slot.shape)} stride {list(slot.stride)}, {place}")
+        lines += [f"  {_describe(step, self.slots)}" for step in self.steps]
+        lines.append(f"  return {', '.join(_argument(o, self.slots) for o in self.outputs)}")
+        return "\n".join(lines)
+
+
+def _argument(value: Any, slots: tuple[Slot, ...]) -> str:
+    if isinstance(value, SlotRef):
+        return slots[value.slot].name
+    if isinstance(value, SizeRef):
+        return value.text
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_argument(v, slots) for v in value)}]"
+    return str(value)
+
+
+def _describe(step: Step, slots: tuple[Slot, ...]) -> str:
+    match step:
+        case Allocate():
+            return f"allocate {slots[step.slot].name}"
+        case Launch():
+            return f"launch {step.function} ({', '.join(step.origins)})"
+        case View():
+            return f"{slots[step.slot].name} = view of {slots[step.base].name} at {step.offset}"
+        case Copy():
+            return f"copy {slots[step.source].name} into {slots[step.target].name}"
+        case Free():
+            return f"free {', '.join(slots[s].name for s in step.slots)}"
+        case Call():
+            arguments = [_argument(a, slots) for a in step.args]
+            arguments += [f"{k}={_argument(v, slots)}" for k, v in step.kwargs.items()]
+            results = [step.into] if step.into is not None else list(step.outputs)
+            names = ", ".join("_" if r is None else slots[r].name for r in results)
+            return f"{names} = {step.op}({', '.join(arguments)})"
+
+
+def size_text(value: Size) -> SizeText:
+    """A size as an int or as Python source over the names of its symbols."""
+    if isinstance(value, int):
+        return value
+    from torch.utils._sympy.printers import PythonPrinter
+
+    return PythonPrinter().doprint(sympy.sympify(value))
+
+
+# ---------------------------------------------------------------- JSON
+
+_RECORDS = {c.__name__: c for c in (Slot, Allocate, Launch, SlotRef, SizeRef, Call, View, Copy, Free, SizeSource)}
+
+
+def _encode(value: Any) -> Any:
+    """Plain JSON values stay; everything else becomes ``{"$": kind, ...}``."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
+    if isinstance(value, complex):
+        return {"$": "complex", "v": [value.real, value.imag]}
+    if isinstance(value, tuple):
+        return {"$": "tuple", "v": [_encode(v) for v in value]}
+    if isinstance(value, list):
+        return [_encode(v) for v in value]
+    if isinstance(value, dict):
+        return {"$": "dict", "v": [[k, _encode(v)] for k, v in value.items()]}
+    if type(value).__name__ in _RECORDS:
+        fields = {a.name: _encode(getattr(value, a.name)) for a in attrs.fields(type(value))}
+        return {"$": type(value).__name__, **fields}
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+        return {"$": "torch", "v": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.device):
+        return {"$": "device", "v": str(value)}
+    if isinstance(value, torch.Tensor):
+        data = value.detach().cpu().contiguous()
+        content = data.reshape(-1).view(torch.uint8).numpy().tobytes().hex() if data.numel() else ""
+        return {
+            "$": "tensor",
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "shape": list(value.shape),
+            "stride": list(value.stride()),
+            "device": str(value.device),
+            "hex": content,
+        }
+    raise CacheError(f"a plan cannot be stored: no way to write a {type(value).__name__} ({value!r})")
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decode(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    kind = value["$"]
+    match kind:
+        case "float":
+            return float(value["v"])
+        case "complex":
+            return complex(*value["v"])
+        case "tuple":
+            return tuple(_decode(v) for v in value["v"])
+        case "dict":
+            return {k: _decode(v) for k, v in value["v"]}
+        case "torch":
+            return getattr(torch, value["v"])
+        case "device":
+            return torch.device(value["v"])
+        case "tensor":
+            return _decode_tensor(value)
+        case _:
+            return _RECORDS[kind](**{k: _decode(v) for k, v in value.items() if k != "$"})
+
+
+def _decode_tensor(value: dict) -> torch.Tensor:
+    dtype = getattr(torch, value["dtype"])
+    dense = torch.empty(value["shape"], dtype=dtype)
+    if dense.numel():
+        content = torch.frombuffer(bytearray.fromhex(value["hex"]), dtype=torch.uint8)
+        dense = content.view(dtype).reshape(value["shape"])
+    result = torch.empty_strided(value["shape"], value["stride"], dtype=dtype, device=value["device"])
+    return result.copy_(dense)
+
+
+_FIELDS = tuple(a.name for a in attrs.fields(Plan))
+
+
+def to_json(plan: Plan) -> str:
+    """The plan as text; raises ``CacheError`` where an argument of a call cannot be written."""
+    return json.dumps({name: _encode(getattr(plan, name)) for name in _FIELDS})
+
+
+def from_json(text: str) -> Plan:
+    """The plan that ``to_json`` wrote.  Builds records of this module and tensors; runs nothing."""
+    return Plan(**{name: _decode(value) for name, value in json.loads(text).items()})

@@ -1,0 +1,229 @@
+"""From a schedule to a plan: numbered slots, allocations, and runs of kernels joined into segments.
+
+A code generator calls ``draft_plan`` to learn which kernels it should join under which function names and where
+their tensors are in the slot table, generates the library, and fills in ``library``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+from turret.externs import op_name, out_variant
+from turret.ir.expr import loads, walk
+from turret.ir.index import Size
+from turret.ir.program import CopyInto, Extern, Ref, StridedView, TensorDecl
+from turret.ir.schedule import Kernel, Schedule
+from turret.plan import (
+    Allocate,
+    Call,
+    Copy,
+    Free,
+    Launch,
+    Plan,
+    SizeRef,
+    Slot,
+    SlotRef,
+    Step,
+    View,
+    size_text,
+)
+
+
+@attrs.frozen(eq=False)
+class Segment:
+    """Kernels that run one after another in one native call of the function ``name``."""
+
+    name: str
+    kernels: tuple[Kernel, ...]
+
+
+@attrs.frozen(eq=False)
+class PlanDraft:
+    """A plan that still lacks its library; ``slot_of`` maps tensor names to slots, ``size_slot`` symbols to the
+    positions of the size table."""
+
+    plan: Plan
+    segments: tuple[Segment, ...]
+    slot_of: dict[str, int]
+    size_slot: dict[str, int]
+
+
+def draft_plan(schedule: Schedule, device: str) -> PlanDraft:
+    """Lay out a schedule as a plan for one device."""
+    return _Drafter(schedule, device).draft()
+
+
+def kernel_tensors(kernel: Kernel) -> tuple[str, ...]:
+    """Names of the tensors a kernel reads or writes, each once, in a fixed order."""
+    names: list[str] = []
+    for store in kernel.stores:
+        roots = [store.expr, *(v for c in store.coords for v in c.values)]
+        if store.condition is not None:
+            roots.append(store.condition)
+        names += [node.tensor for node in loads(*roots)]
+        names.append(store.tensor)
+    return tuple(dict.fromkeys(names))
+
+
+class _Drafter:
+    def __init__(self, schedule: Schedule, device: str) -> None:
+        self.schedule, self.device = schedule, device
+        self.program = schedule.program
+        self.declarations = self.program.declarations()
+        self.slots: list[Slot] = []
+        self.slot_of: dict[str, int] = {}
+        self.views = {s.tensor.name: s for s in schedule.steps if isinstance(s, StridedView)}
+        self.steps: list[Step] = []
+        self.segments: list[Segment] = []
+        self.pending: list[Kernel] = []
+        self.pending_dead: list[str] = []
+
+    def draft(self) -> PlanDraft:
+        program = self.program
+        inputs = tuple(
+            None if decl is None else self._slot(decl, "input", number) for number, decl in enumerate(program.inputs)
+        )
+        for name in program.constants:
+            self._slot(self.declarations[name], "constant")
+        for number, step in enumerate(self.schedule.steps):
+            dead = self.schedule.memory.dead_after.get(number, ())
+            if isinstance(step, Kernel):
+                self.pending.append(step)
+                self.pending_dead += dead
+            else:
+                self._flush()
+                self._step(step)
+                self._free(dead)
+        self._flush()
+        symbols = tuple(sorted(program.symbols))
+        plan = Plan(
+            name=program.name,
+            device=self.device,
+            slots=tuple(self.slots),
+            inputs=inputs,
+            steps=tuple(self.steps),
+            outputs=tuple(self._value(output) for output in program.outputs),
+            size_symbols=symbols,
+            size_sources=dict(program.symbols),
+            constants=dict(program.constants),
+            arena_bytes=self.schedule.memory.arena_bytes,
+        )
+        return PlanDraft(plan, tuple(self.segments), self.slot_of, {s: i for i, s in enumerate(symbols)})
+
+    def _slot(self, decl: TensorDecl, place: Any, number: int = 0) -> int:
+        slot = Slot(
+            name=decl.name,
+            shape=tuple(map(size_text, decl.shape)),
+            stride=tuple(map(size_text, decl.stride)),
+            dtype=str(decl.dtype).removeprefix("torch."),
+            device=str(decl.device),
+            place=place,
+            number=number,
+        )
+        self.slot_of[decl.name] = len(self.slots)
+        self.slots.append(slot)
+        return self.slot_of[decl.name]
+
+    def _memory(self, name: str, *, allocate: bool = True) -> int:
+        """The slot of a tensor that a step is about to write, made on first use."""
+        if name in self.slot_of:
+            return self.slot_of[name]
+        decl = self.declarations[name]
+        buffer = self.schedule.memory.buffers.get(name)
+        if buffer is not None and buffer.arena_offset is not None:
+            return self._slot(decl, "arena", buffer.arena_offset)
+        if buffer is not None and buffer.reuses is not None:
+            base = self.slot_of[buffer.reuses]
+            slot = self._slot(decl, "view")
+            self.steps.append(View(slot, base, 0))
+            return slot
+        slot = self._slot(decl, "own" if allocate else "call")
+        if allocate:
+            self.steps.append(Allocate(slot))
+        return slot
+
+    def _flush(self) -> None:
+        """End the run of kernels collected so far with one launch."""
+        if not self.pending:
+            return
+        kernels, self.pending = tuple(self.pending), []
+        used: dict[int, None] = {}
+        for kernel in kernels:
+            for name in kernel_tensors(kernel):
+                used[self._memory(name)] = None
+        name = f"segment{len(self.segments)}"
+        self.segments.append(Segment(name, kernels))
+        self.steps.append(Launch(name, tuple(used), tuple(k.name for k in kernels)))
+        dead, self.pending_dead = self.pending_dead, []
+        self._free(tuple(dead))
+
+    def _free(self, names: tuple[str, ...]) -> None:
+        """Drop tensors that own memory; arena tensors live as long as their frame."""
+        slots = [self.slot_of[n] for n in names if n in self.slot_of]
+        slots = [s for s in slots if self.slots[s].place in ("input", "own", "call", "view")]
+        if slots:
+            self.steps.append(Free(tuple(slots)))
+
+    def _step(self, step: Extern | StridedView | CopyInto) -> None:
+        match step:
+            case StridedView():
+                self._view(step)
+            case CopyInto():
+                self.steps.append(Copy(self.slot_of[step.target], self.slot_of[step.source]))
+            case Extern():
+                self._extern(step)
+
+    def _view(self, step: StridedView) -> None:
+        base = self._memory(step.base)
+        if self.slots[base].place == "arena" and isinstance(step.offset, int):
+            self._slot(step.tensor, "arena", self.slots[base].number + step.offset * step.tensor.dtype.itemsize)
+            return
+        self.steps.append(View(self._slot(step.tensor, "view"), base, size_text(step.offset)))
+
+    def _extern(self, step: Extern) -> None:
+        args = tuple(self._value(a) for a in step.args)
+        kwargs = {k: self._value(v) for k, v in step.kwargs.items()}
+        variant = out_variant(step.op)
+        first = step.outputs[0] if step.outputs else None
+        buffer = None if first is None else self.schedule.memory.buffers.get(first.name)
+        if variant is not None and buffer is not None and (buffer.arena_offset is not None or buffer.reuses is not None):
+            into = self._memory(first.name)
+            self.steps.append(Call(op_name(variant), args, kwargs, into=into, origins=step.origins))
+            return
+        outputs = tuple(None if o is None else self._memory(o.name, allocate=False) for o in step.outputs)
+        self.steps.append(
+            Call(op_name(step.op), args, kwargs, outputs, sequence=step.returns_sequence, origins=step.origins)
+        )
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, Ref):
+            return SlotRef(self._memory(value.name))
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._value(v) for v in value)
+        if value is None or isinstance(value, (bool, int, float, str, complex)):
+            return value
+        if hasattr(value, "free_symbols"):
+            return SizeRef(str(size_text(value)))
+        return value
+
+
+def kernel_symbols(kernel: Kernel, declarations: dict[str, TensorDecl]) -> tuple[str, ...]:
+    """Names of the size symbols that a kernel's loops, indices, values and tensors' strides mention, sorted."""
+    found: set[str] = set()
+
+    def note(value: Size) -> None:
+        if not isinstance(value, int):
+            found.update(s.name for s in value.free_symbols)
+
+    for variable in (*kernel.outer, *kernel.inner):
+        note(variable.extent)
+    for name in kernel_tensors(kernel):
+        decl = declarations[name]
+        for value in (*decl.shape, *decl.stride):
+            note(value)
+    for store in kernel.stores:
+        for node in walk(store.expr):
+            if node.op == "size":
+                note(node.payload)
+    return tuple(sorted(found))

@@ -1,0 +1,241 @@
+"""From a plan to a boxed callable: the plan's steps become one straight-line Python function.
+
+Interpreting steps would cost a dispatch each; a generated function costs what its statements cost.  Arena
+tensors are made once a frame, so that a call makes Python tensors only for inputs' views and for results.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import linecache
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from turret.errors import TurretError
+from turret.externs import fast_callable
+from turret.plan import Allocate, Call, Copy, Free, Launch, Plan, SizeRef, SizeText, SlotRef, View
+from turret.products import BoxedCallable
+from turret.runtime.frames import FramePool
+
+
+class NativeLibrary:
+    """Kernels of one plan, loaded from a shared library."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._handle = ctypes.CDLL(str(path))
+
+    def function(self, name: str) -> Callable[..., int]:
+        """``name(slots, sizes, threads) -> status``; releases the GIL while it runs."""
+        function = getattr(self._handle, name)
+        function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+        function.restype = ctypes.c_int64
+        return function
+
+
+INDEX_ERROR, ZERO_DIVISION = 1, 2
+"""Status codes of native kernels; 0 is success."""
+
+
+def _raise_status(status: int, origins: str) -> None:
+    if status == ZERO_DIVISION:
+        raise RuntimeError("ZeroDivisionError")
+    raise IndexError(f"index out of range in {origins}")
+
+
+def load(plan: Plan) -> BoxedCallable:
+    """The executable of a plan; its native library is loaded from ``plan.library``.
+
+    The result takes the list of the graph's inputs, empties it, and returns the list of outputs.  It may run in
+    several threads at once.  ``result.source`` is the generated Python; ``result.pool`` holds its idle memory.
+    """
+    return _Writer(plan).build()
+
+
+class _Writer:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.native = None if plan.library is None else NativeLibrary(plan.library)
+        self.names: dict[str, Any] = {
+            "empty": torch.empty_strided,
+            "view": torch.as_strided,
+            "below_autograd": torch._C._AutoDispatchBelowAutograd,
+            "threads": torch.get_num_threads,
+            "fail": _raise_status,
+            "relayout": _relayout,
+            "math": math,
+        }
+        self.lines: list[str] = []
+        tensors_used = {s for step in plan.steps for s in _slots_as_tensors(step)}
+        self.arena_tensors = tuple(
+            sorted(n for n in tensors_used if plan.slots[n].place == "arena")
+        )
+        self.launched = frozenset(s for step in plan.steps if isinstance(step, Launch) for s in step.slots)
+
+    def constant(self, prefix: str, value: Any) -> str:
+        name = f"{prefix}{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def build(self) -> BoxedCallable:
+        plan = self.plan
+        pool = FramePool(plan, self.arena_tensors)
+        self.names["take"], self.names["give"] = pool.take, pool.give
+        self._prologue()
+        for step in plan.steps:
+            self._step(step)
+        self.lines.append(f"result = [{', '.join(self._value(o) for o in plan.outputs)}]")
+        source = self._source()
+        filename = f"<turret plan {plan.name} {id(plan):x}>"
+        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
+        exec(compile(source, filename, "exec"), self.names)
+        function = self.names["run"]
+        function.source, function.plan, function.pool = source, plan, pool
+        return function
+
+    def _source(self) -> str:
+        body = "".join(f"        {line}\n" for line in self.lines)
+        if not self.launched and not self.arena_tensors:
+            return f"def run(args):\n    with below_autograd():\n{body}    return result\n"
+        return (
+            "def run(args):\n    frame = take()\n    slots, sizes = frame.slots, frame.sizes\n"
+            f"    with below_autograd():\n{body}    give(frame)\n    return result\n"
+        )
+
+    def _prologue(self) -> None:
+        plan, lines = self.plan, self.lines
+        names = [f"a{i}" if slot is None else f"t{slot}" for i, slot in enumerate(plan.inputs)]
+        if names:
+            lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = args")
+        lines.append("args.clear()")
+        for number, symbol in enumerate(plan.size_symbols):
+            source = plan.size_sources[symbol]
+            name = names[source.input]
+            if source.dimension is None and source.kind == "size":
+                value = name
+            elif source.kind == "offset":
+                value = f"{name}.storage_offset()"
+            else:
+                value = f"{name}.{source.kind}({source.dimension})"
+            lines.append(f"{symbol} = {value}")
+            if self.launched:
+                lines.append(f"sizes[{number}] = {symbol}")
+        if self.arena_tensors:
+            targets = ", ".join(f"t{s}" for s in self.arena_tensors)
+            lines.append(f"{targets}{',' if len(self.arena_tensors) == 1 else ''} = frame.tensors")
+        for number, slot in enumerate(plan.slots):
+            if slot.place == "constant":
+                self.names[f"t{number}"] = plan.constants[slot.name]
+        if self.launched:
+            lines.append("workers = threads()")
+            for number, slot in enumerate(plan.slots):
+                if slot.place in ("input", "constant"):
+                    self._address(number)
+
+    def _address(self, slot: int) -> None:
+        """Tell kernels where a tensor lies, if any kernel wants to know."""
+        if slot in self.launched:
+            self.lines.append(f"slots[{slot}] = t{slot}.data_ptr()")
+
+    def _step(self, step: Any) -> None:
+        slots = self.plan.slots
+        match step:
+            case Allocate(slot=number):
+                slot = slots[number]
+                dtype = self.constant("dtype", slot.torch_dtype)
+                device = "" if slot.device == "cpu" else f", device={slot.device!r}"
+                self.lines.append(f"t{number} = empty({_tuple(slot.shape)}, {_tuple(slot.stride)}, dtype={dtype}{device})")
+                self._address(number)
+            case Launch():
+                function = self.constant("kernel", self.native.function(step.function))
+                self.lines.append(f"status = {function}(slots, sizes, workers)")
+                self.lines.append(f"if status: give(frame); fail(status, {', '.join(step.origins)!r})")
+            case View(slot=number):
+                slot, offset = slots[number], step.offset
+                if slots[step.base].place != "own":
+                    offset = f"t{step.base}.storage_offset() + {offset}"
+                layout = f"{_tuple(slot.shape)}, {_tuple(slot.stride)}"
+                self.lines.append(f"t{number} = view(t{step.base}, {layout}, {offset})")
+                self._address(number)
+            case Copy():
+                self.lines.append(f"t{step.target}.copy_(t{step.source})")
+            case Free():
+                self.lines.append(" = ".join(f"t{s}" for s in step.slots) + " = None")
+            case Call():
+                self._call(step)
+
+    def _call(self, step: Call) -> None:
+        function = self.constant("op", fast_callable(step.op))
+        arguments = [self._value(a) for a in step.args] + [f"{k}={self._value(v)}" for k, v in step.kwargs.items()]
+        if step.into is not None:
+            self.lines.append(f"{function}({', '.join(arguments)}, out=t{step.into})")
+            return
+        expression = f"{function}({', '.join(arguments)})"
+        made = [slot for slot in step.outputs if slot is not None]
+        if step.sequence:
+            targets = ", ".join("_" if s is None else f"t{s}" for s in step.outputs)
+            expression = f"{targets}, = {expression}"
+        elif made:
+            expression = f"t{made[0]} = {expression}"
+        self.lines.append(expression)
+        for number in made:
+            slot = self.plan.slots[number]
+            shape, stride = _tuple(slot.shape), _tuple(slot.stride)
+            self.lines.append(f"if t{number}.stride() != {stride} or t{number}.shape != {shape}:")
+            self.lines.append(f"    t{number} = relayout(t{number}, {shape}, {stride}, {step.op!r})")
+            self._address(number)
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, SlotRef):
+            return f"t{value.slot}"
+        if isinstance(value, SizeRef):
+            return f"({value.text})"
+        if isinstance(value, (list, tuple)):
+            inner = ", ".join(self._value(v) for v in value)
+            return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+        if value is None or isinstance(value, (bool, int, str)):
+            return repr(value)
+        return self.constant("value", value)
+
+
+def _slots_as_tensors(step: Any) -> list[int]:
+    """Slots whose tensors (not just addresses) a step uses."""
+    match step:
+        case View():
+            return [step.base]
+        case Copy():
+            return [step.target, step.source]
+        case Call():
+            into = [] if step.into is None else [step.into]
+            return into + [ref.slot for ref in _refs((step.args, list(step.kwargs.values())))]
+    return []
+
+
+def _refs(value: Any) -> list[SlotRef]:
+    if isinstance(value, SlotRef):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [ref for item in value for ref in _refs(item)]
+    return []
+
+
+def _tuple(values: tuple[SizeText, ...]) -> str:
+    return f"({''.join(f'{v}, ' for v in values)})"
+
+
+def _relayout(tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], op: str) -> torch.Tensor:
+    """A call's result in the layout that the plan was made for.
+
+    An op's fake implementation foretold shape and strides; where a real result's strides differ it is copied
+    (strides of dimensions of size 1 do not matter), and a different shape is an error of that implementation.
+    """
+    if tuple(tensor.shape) != shape:
+        raise TurretError(
+            f"{op} returned shape {tuple(tensor.shape)}, its fake implementation said {shape}; "
+            "correct the fake implementation"
+        )
+    if all(s == 1 or a == b for s, a, b in zip(shape, tensor.stride(), stride, strict=True)) or not tensor.numel():
+        return tensor
+    return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)

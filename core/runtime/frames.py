@@ -1,0 +1,64 @@
+"""Frames: the memory that one call of a plan works in, kept from call to call."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from turret.plan import Plan, Slot
+
+ALIGNMENT = 64
+"""Bytes; a cache line, and the widest vector load of today's CPUs."""
+
+
+class Frame:
+    """Arena, slot table, size table and the arena's tensors, for one call at a time.
+
+    ``slots`` and ``sizes`` are the native tables (addresses and int64); ``tensors`` are the tensors of arena
+    slots that extern calls or copies use, in the order asked for.
+    """
+
+    __slots__ = ("arena", "sizes", "slots", "tensors")
+
+    def __init__(self, plan: Plan, wanted: tuple[int, ...]) -> None:
+        self.slots = (ctypes.c_void_p * max(1, len(plan.slots)))()
+        self.sizes = (ctypes.c_int64 * max(1, len(plan.size_symbols)))()
+        self.arena = None
+        start = 0
+        if plan.arena_bytes:
+            self.arena = torch.empty(plan.arena_bytes + ALIGNMENT, dtype=torch.uint8, device=plan.device)
+            start = -self.arena.data_ptr() % ALIGNMENT
+        for number, slot in enumerate(plan.slots):
+            if slot.place == "arena":
+                self.slots[number] = self.arena.data_ptr() + start + slot.number
+        self.tensors = tuple(self._tensor(plan.slots[number], start) for number in wanted)
+
+    def _tensor(self, slot: Slot, start: int) -> torch.Tensor:
+        dtype = slot.torch_dtype
+        flat = torch.empty(0, dtype=dtype, device=self.arena.device)
+        return flat.set_(self.arena.untyped_storage(), (start + slot.number) // dtype.itemsize, slot.shape, slot.stride)
+
+
+class FramePool:
+    """Idle frames of a plan.  ``take`` and ``give`` are safe from any thread (list operations are atomic)."""
+
+    __slots__ = ("_idle", "_plan", "_wanted")
+
+    def __init__(self, plan: Plan, wanted: tuple[int, ...]) -> None:
+        self._plan, self._wanted = plan, wanted
+        self._idle: list[Frame] = []
+
+    def take(self) -> Frame:
+        """A frame nobody else uses."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Frame(self._plan, self._wanted)
+
+    def give(self, frame: Frame) -> None:
+        """Hand a frame back."""
+        self._idle.append(frame)
+
+    def clear(self) -> None:
+        """Free the memory of idle frames."""
+        self._idle.clear()
