@@ -146,7 +146,9 @@ class Plan:
         lines = [f"plan {self.name} on {self.device}: {len(self.steps)} steps, arena {self.arena_bytes} bytes"]
         for number, slot in enumerate(self.slots):
             place = f"{slot.place} {slot.number}" if slot.place in ("input", "arena") else slot.place
-            lines.append(f"  slot {number} {slot.name}: {slot.dtype}{list(slot.shape)} stride {list(slot.stride)}, {place}")
+            lines.append(
+                f"  slot {number} {slot.name}: {slot.dtype}{list(slot.shape)} stride {list(slot.stride)}, {place}"
+            )
         lines += [f"  {_describe(step, self.slots)}" for step in self.steps]
         lines.append(f"  return {', '.join(_argument(o, self.slots) for o in self.outputs)}")
         return "\n".join(lines)

@@ -187,7 +187,11 @@ class _Drafter:
         variant = out_variant(step.op)
         first = step.outputs[0] if step.outputs else None
         buffer = None if first is None else self.schedule.memory.buffers.get(first.name)
-        if variant is not None and buffer is not None and (buffer.arena_offset is not None or buffer.reuses is not None):
+        if (
+            variant is not None
+            and buffer is not None
+            and (buffer.arena_offset is not None or buffer.reuses is not None)
+        ):
             into = self._memory(first.name)
             self.steps.append(Call(op_name(variant), args, kwargs, into=into, origins=step.origins))
             return

@@ -69,9 +69,7 @@ class _Writer:
         }
         self.lines: list[str] = []
         tensors_used = {s for step in plan.steps for s in _slots_as_tensors(step)}
-        self.arena_tensors = tuple(
-            sorted(n for n in tensors_used if plan.slots[n].place == "arena")
-        )
+        self.arena_tensors = tuple(sorted(n for n in tensors_used if plan.slots[n].place == "arena"))
         self.launched = frozenset(s for step in plan.steps if isinstance(step, Launch) for s in step.slots)
 
     def constant(self, prefix: str, value: Any) -> str:
@@ -146,7 +144,9 @@ class _Writer:
                 slot = slots[number]
                 dtype = self.constant("dtype", slot.torch_dtype)
                 device = "" if slot.device == "cpu" else f", device={slot.device!r}"
-                self.lines.append(f"t{number} = empty({_tuple(slot.shape)}, {_tuple(slot.stride)}, dtype={dtype}{device})")
+                self.lines.append(
+                    f"t{number} = empty({_tuple(slot.shape)}, {_tuple(slot.stride)}, dtype={dtype}{device})"
+                )
                 self._address(number)
             case Launch():
                 function = self.constant("kernel", self.native.function(step.function))

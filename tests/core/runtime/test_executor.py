@@ -54,7 +54,9 @@ def linear_schedule() -> Schedule:
     )
     inputs = (x, w)
     program = LoopProgram("linear", inputs, (view, product), (Ref("o"),))
-    declared = attrs.evolve(program, statements=(_definition(h, first, kernels[0]), view, product, _definition(o, second, kernels[1])))
+    declared = attrs.evolve(
+        program, statements=(_definition(h, first, kernels[0]), view, product, _definition(o, second, kernels[1]))
+    )
     schedule = Schedule(declared, (kernels[0], view, product, kernels[1]), memory)
     verify(schedule)
     return schedule
@@ -85,7 +87,9 @@ def linear_plan(folder: Path) -> Plan:
 
 def with_library(draft: PlanDraft, source: str, folder: Path) -> Plan:
     path = folder / "kernels.so"
-    subprocess.run(["g++", "-O1", "-shared", "-fPIC", "-x", "c++", "-", "-o", path], input=source, text=True, check=True)
+    subprocess.run(
+        ["g++", "-O1", "-shared", "-fPIC", "-x", "c++", "-", "-o", path], input=source, text=True, check=True
+    )
     return attrs.evolve(draft.plan, library=str(path))
 
 
