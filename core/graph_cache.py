@@ -1,0 +1,155 @@
+"""Keys of captured graphs: equal keys promise that compiling gives the same artifact.
+
+A second process that captures the same graph loads plans and signature instead of tracing, scheduling and
+compiling again.  The key covers the graph, what is known of its inputs (layouts, dtypes, aliasing, who wants
+gradients), the configuration, the modes of torch that tracing looks at, and Turret's own source.  A graph
+with something that cannot be named in a stable way (a user's function, an opaque object) has no key and
+is compiled afresh.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import platform
+import types
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from turret.products import CapturedGraph
+
+
+class _Unstable(Exception):
+    """Something in the graph has no name that is the same in every process."""
+
+
+def graph_key(captured: CapturedGraph, settings: str) -> str | None:
+    """Hex key of a captured graph under ``settings`` (text of the configuration and of the plugins), or None."""
+    digest = hashlib.sha256()
+    try:
+        for part in (settings, source_fingerprint(), *_environment(captured), *_inputs(captured)):
+            digest.update(part.encode() + b"\0")
+        _hash_module(captured.module, digest)
+    except _Unstable:
+        return None
+    return digest.hexdigest()
+
+
+@functools.cache
+def source_fingerprint() -> str:
+    """Hash of all Python source of Turret: another version never reads this one's artifacts."""
+    digest = hashlib.sha256()
+    for package in ("turret", "turret.plugins", "turret.contrib"):
+        module = __import__(package, fromlist=["_"])
+        for folder in module.__path__:
+            for path in sorted(Path(folder).rglob("*.py")):
+                digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _environment(captured: CapturedGraph) -> list[str]:
+    """Versions, and the modes of torch that change what a trace of the same graph gives."""
+    devices = {x.device.type for x in captured.example_inputs if isinstance(x, torch.Tensor)} | {"cpu"}
+    autocast = [
+        (d, torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else "")
+        for d in sorted(devices)
+    ]
+    return [
+        torch.__version__,
+        platform.python_version(),
+        platform.machine(),
+        repr((captured.grad_enabled, captured.inference_mode, sorted(captured.static_inputs))),
+        repr(autocast),
+        str(torch.get_default_dtype()),
+        repr((torch.are_deterministic_algorithms_enabled(), torch.backends.mkldnn.enabled)),
+        repr((torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())),
+    ]
+
+
+def _inputs(captured: CapturedGraph) -> list[str]:
+    """One line an input; ``storage n`` tells inputs that share memory."""
+    storages: dict[int, int] = {}
+    lines = []
+    for value in captured.example_inputs:
+        if isinstance(value, torch.Tensor):
+            if value.layout != torch.strided or (type(value).__name__ not in ("FakeTensor", "Tensor", "Parameter")):
+                raise _Unstable
+            storage = storages.setdefault(value.untyped_storage()._cdata, len(storages))
+            lines.append(
+                f"{value.dtype} {value.device} {list(value.shape)} {list(value.stride())} {value.storage_offset()} "
+                f"{value.requires_grad} {value.is_leaf} {value.is_conj()} {value.is_neg()} storage {storage}"
+            )
+        elif isinstance(value, (int, float, bool, torch.SymInt)):
+            lines.append(f"{type(value).__name__} {value}")
+        else:
+            raise _Unstable
+    return lines
+
+
+def _hash_module(module: fx.GraphModule, digest: Any) -> None:
+    numbers: dict[fx.Node, int] = {}
+    for node in module.graph.nodes:
+        numbers[node] = len(numbers)
+        target = node.target if node.op in ("call_method", "placeholder") else _target(module, node, digest)
+        line = f"{node.op} {target if node.op != 'placeholder' else ''} {_text(node.args, numbers)} {_text(node.kwargs, numbers)}"
+        tags = {k: str(node.meta[k]) for k in ("recompute", "ac_graph_id") if k in node.meta}
+        digest.update(f"{line} {tags}\0".encode())
+
+
+def _target(module: fx.GraphModule, node: fx.Node, digest: Any) -> str:
+    if node.op == "output":
+        return ""
+    if node.op in ("get_attr", "call_module"):
+        value: Any = module
+        for name in str(node.target).split("."):
+            value = getattr(value, name)
+        if isinstance(value, fx.GraphModule):
+            _hash_module(value, digest)
+        elif isinstance(value, torch.Tensor):
+            digest.update(f"{value.dtype} {list(value.shape)} {value.stride()} {value.requires_grad}".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        else:
+            raise _Unstable
+        return node.op
+    return _function_name(node.target)
+
+
+def _function_name(target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket | torch._ops.HigherOrderOperator):
+        return f"{type(target).__name__} {target}"
+    if isinstance(target, types.FunctionType | types.BuiltinFunctionType | type | types.MethodDescriptorType):
+        owner = getattr(target, "__module__", None) or getattr(
+            getattr(target, "__objclass__", None), "__module__", None
+        )
+        root = (owner or "").partition(".")[0]
+        if root in ("torch", "_operator", "operator", "math", "builtins"):
+            return f"{owner}.{target.__qualname__}"
+        if owner is None and getattr(torch, target.__name__, None) is target:
+            return f"torch.{target.__name__}"
+    name = getattr(target, "__name__", None)
+    if name is not None and any(getattr(m, name, None) is target for m in (torch, torch._C._nn, torch.nn.functional)):
+        return f"torch:{name}"
+    raise _Unstable
+
+
+_PLAIN = (bool, int, float, complex, str, type(None), type(...))
+_TORCH_PLAIN = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+def _text(value: Any, numbers: dict[fx.Node, int]) -> str:
+    if isinstance(value, fx.Node):
+        return f"%{numbers[value]}"
+    if isinstance(value, _PLAIN) or isinstance(value, _TORCH_PLAIN):
+        return repr(value)
+    if isinstance(value, slice):
+        return f"slice({_text((value.start, value.stop, value.step), numbers)})"
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__}({','.join(_text(v, numbers) for v in value)})"
+    if isinstance(value, dict):
+        return f"dict({','.join(f'{k!r}:{_text(v, numbers)}' for k, v in value.items())})"
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return str(value)
+    return _function_name(value)
