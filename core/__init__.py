@@ -1,1 +1,37 @@
-"""Turret: the torch.compile stack as a pipeline of swappable stages."""
+"""Turret: the torch.compile stack as a pipeline of swappable stages.
+
+Names load on first use, so that ``import turret`` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "compile": "turret.api",
+    "disable": "turret.api",
+    "explain": "turret.explain",
+    "is_compiling": "turret.api",
+    "list_mode_options": "turret.api",
+    "list_options": "turret.api",
+    "reset": "turret.api",
+    "set_logs": "turret.logs",
+    "hookimpl": "turret.hookspecs",
+    "TurretError": "turret.errors",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'turret' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

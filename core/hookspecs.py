@@ -42,11 +42,15 @@ hookimpl = pluggy.HookimplMarker("turret")
 
 @hookspec(firstresult=True)
 def turret_capture(
-    context: CompileContext, target: Callable, compile_graph: Callable[[CapturedGraph], Callable]
+    context: CompileContext,
+    target: Callable,
+    compile_graph: Callable[[CapturedGraph], Callable],
+    fullgraph: bool,
+    dynamic: bool | None,
 ) -> Callable | None:
-    """Intercept calls of ``target`` (a function or a module's forward) and turn them into graphs.
+    """Intercept calls of ``target`` (a function or a module's call) and turn them into graphs.
 
-    Called once per ``turret.compile``.  Returns a callable with the signature of ``target`` that, on a miss,
+    Called once per ``turret.compile``, whose ``fullgraph`` and ``dynamic`` are handed on.  Returns a callable with the signature of ``target`` that, on a miss,
     captures one or more graphs, hands each to ``compile_graph`` and calls what comes back with the
     graph's flat inputs.  First result.
     """
@@ -126,6 +130,20 @@ def turret_codegen(context: CompileContext, schedule: Schedule, target: Target) 
     """Emit, compile and load the kernels of a schedule; return the plan that runs them.
 
     First result; a code generator returns None for a ``target.device_type`` that is not its own.
+    """
+
+
+@hookspec(firstresult=True)
+def turret_runtime(
+    context: CompileContext,
+    partitioned: PartitionedGraph,
+    forward: BoxedCallable,
+    backward: Callable[[], BoxedCallable],
+) -> Callable | None:
+    """Join executables into the callable that user code calls with the graph's flat inputs.
+
+    Applies mutations and aliases of outputs as the signature says, and for training is an autograd node.
+    ``backward`` compiles the backward on first call.  First result.
     """
 
 

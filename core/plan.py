@@ -8,14 +8,12 @@ on demand, one for each thread that is inside the plan at the same time, and kep
 
 from __future__ import annotations
 
-import json
-import math
 from typing import Any, Literal, Union
 
 import attrs
 import sympy
 import torch
-from turret.errors import CacheError
+from turret.codec import record
 from turret.ir.index import Size
 from turret.ir.program import SizeSource
 
@@ -23,6 +21,7 @@ SizeText = Union[int, str]
 """An int, or Python source of an int expression over size symbols."""
 
 
+@record
 @attrs.frozen
 class Slot:
     """A tensor in memory.
@@ -44,6 +43,7 @@ class Slot:
         return getattr(torch, self.dtype)
 
 
+@record
 @attrs.frozen
 class Allocate:
     """Make the tensor of an ``own`` slot."""
@@ -51,6 +51,7 @@ class Allocate:
     slot: int
 
 
+@record
 @attrs.frozen
 class Launch:
     """Call a native function of the plan's library: ``function(slots, sizes, threads)``; not 0 is an error.
@@ -63,6 +64,7 @@ class Launch:
     origins: tuple[str, ...] = ()
 
 
+@record
 @attrs.frozen
 class SlotRef:
     """A slot's tensor among the arguments of a call."""
@@ -70,6 +72,7 @@ class SlotRef:
     slot: int
 
 
+@record
 @attrs.frozen
 class SizeRef:
     """A size computed in the call among the arguments of a call."""
@@ -77,6 +80,7 @@ class SizeRef:
     text: str
 
 
+@record
 @attrs.frozen
 class Call:
     """Call an op (``namespace::name.overload``); ``outputs`` are the slots of what it returns.
@@ -93,6 +97,7 @@ class Call:
     origins: tuple[str, ...] = ()
 
 
+@record
 @attrs.frozen
 class View:
     """Make the tensor of a ``view`` slot over another slot's memory, at ``offset`` elements from its start."""
@@ -102,6 +107,7 @@ class View:
     offset: SizeText
 
 
+@record
 @attrs.frozen
 class Copy:
     """Write the elements of one slot's tensor into another's."""
@@ -110,6 +116,7 @@ class Copy:
     source: int
 
 
+@record
 @attrs.frozen
 class Free:
     """Drop the tensors of these slots: nothing reads them any more."""
@@ -120,6 +127,7 @@ class Free:
 Step = Union[Allocate, Launch, Call, View, Copy, Free]
 
 
+@record
 @attrs.frozen(eq=False)
 class Plan:
     """One compiled graph.
@@ -191,91 +199,3 @@ def size_text(value: Size) -> SizeText:
     from torch.utils._sympy.printers import PythonPrinter
 
     return PythonPrinter().doprint(sympy.sympify(value))
-
-
-# ---------------------------------------------------------------- JSON
-
-_RECORDS = {c.__name__: c for c in (Slot, Allocate, Launch, SlotRef, SizeRef, Call, View, Copy, Free, SizeSource)}
-
-
-def _encode(value: Any) -> Any:
-    """Plain JSON values stay; everything else becomes ``{"$": kind, ...}``."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
-    if isinstance(value, complex):
-        return {"$": "complex", "v": [value.real, value.imag]}
-    if isinstance(value, tuple):
-        return {"$": "tuple", "v": [_encode(v) for v in value]}
-    if isinstance(value, list):
-        return [_encode(v) for v in value]
-    if isinstance(value, dict):
-        return {"$": "dict", "v": [[k, _encode(v)] for k, v in value.items()]}
-    if type(value).__name__ in _RECORDS:
-        fields = {a.name: _encode(getattr(value, a.name)) for a in attrs.fields(type(value))}
-        return {"$": type(value).__name__, **fields}
-    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
-        return {"$": "torch", "v": str(value).removeprefix("torch.")}
-    if isinstance(value, torch.device):
-        return {"$": "device", "v": str(value)}
-    if isinstance(value, torch.Tensor):
-        data = value.detach().cpu().contiguous()
-        content = data.reshape(-1).view(torch.uint8).numpy().tobytes().hex() if data.numel() else ""
-        return {
-            "$": "tensor",
-            "dtype": str(value.dtype).removeprefix("torch."),
-            "shape": list(value.shape),
-            "stride": list(value.stride()),
-            "device": str(value.device),
-            "hex": content,
-        }
-    raise CacheError(f"a plan cannot be stored: no way to write a {type(value).__name__} ({value!r})")
-
-
-def _decode(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_decode(v) for v in value]
-    if not isinstance(value, dict):
-        return value
-    kind = value["$"]
-    match kind:
-        case "float":
-            return float(value["v"])
-        case "complex":
-            return complex(*value["v"])
-        case "tuple":
-            return tuple(_decode(v) for v in value["v"])
-        case "dict":
-            return {k: _decode(v) for k, v in value["v"]}
-        case "torch":
-            return getattr(torch, value["v"])
-        case "device":
-            return torch.device(value["v"])
-        case "tensor":
-            return _decode_tensor(value)
-        case _:
-            return _RECORDS[kind](**{k: _decode(v) for k, v in value.items() if k != "$"})
-
-
-def _decode_tensor(value: dict) -> torch.Tensor:
-    dtype = getattr(torch, value["dtype"])
-    dense = torch.empty(value["shape"], dtype=dtype)
-    if dense.numel():
-        content = torch.frombuffer(bytearray.fromhex(value["hex"]), dtype=torch.uint8)
-        dense = content.view(dtype).reshape(value["shape"])
-    result = torch.empty_strided(value["shape"], value["stride"], dtype=dtype, device=value["device"])
-    return result.copy_(dense)
-
-
-_FIELDS = tuple(a.name for a in attrs.fields(Plan))
-
-
-def to_json(plan: Plan) -> str:
-    """The plan as text; raises ``CacheError`` where an argument of a call cannot be written."""
-    return json.dumps({name: _encode(getattr(plan, name)) for name in _FIELDS})
-
-
-def from_json(text: str) -> Plan:
-    """The plan that ``to_json`` wrote.  Builds records of this module and tensors; runs nothing."""
-    return Plan(**{name: _decode(value) for name, value in json.loads(text).items()})

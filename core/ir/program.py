@@ -12,6 +12,7 @@ from typing import Any, Literal, Union
 
 import attrs
 import torch
+from turret.codec import record
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Size, Var
 
@@ -141,6 +142,7 @@ class CopyInto:
 Statement = Union[Definition, Scatter, StridedView, Extern, CopyInto]
 
 
+@record
 @attrs.frozen
 class SizeSource:
     """Where a size symbol's value comes from at run time.

@@ -10,6 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 import torch
+from turret import codec
 from turret.errors import TurretError
 from turret.ir import (
     BufferPlan,
@@ -30,7 +31,7 @@ from turret.ir import (
     verify,
 )
 from turret.ir import load as load_expr
-from turret.plan import Call, Plan, Slot, SlotRef, from_json, to_json
+from turret.plan import Call, Plan, Slot, SlotRef
 from turret.plan_builder import PlanDraft, draft_plan
 from turret.runtime import load
 
@@ -101,7 +102,7 @@ def test_a_plan_runs_its_kernels_and_extern_calls(tmp_path: Path) -> None:
 
 def test_a_plan_survives_json(tmp_path: Path) -> None:
     plan = linear_plan(tmp_path)
-    again = from_json(to_json(plan))
+    again = codec.loads(codec.dumps(plan))
     assert str(again) == str(plan)
     x, w = torch.randn(4, 8), torch.randn(16, 8)
     torch.testing.assert_close(load(again)([x, w])[0], 2 * ((x + 1) @ w.t()))

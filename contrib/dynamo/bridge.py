@@ -1,0 +1,84 @@
+"""From torch._dynamo's graphs to ``CapturedGraph`` and back to its calling convention."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._guards import TracingContext, detect_fake_mode
+
+from turret import config as configuration
+from turret import plugin_manager
+from turret.hookspecs import hookimpl
+from turret.pipeline import Compiler
+from turret.products import CapturedGraph
+
+_numbers = itertools.count()
+
+
+def captured_graph(module: fx.GraphModule, example_inputs: Sequence[Any]) -> CapturedGraph:
+    """A graph of torch._dynamo as a product; inputs become the fake values that it was captured with."""
+    placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+    fakes = [n.meta.get("example_value", x) for n, x in zip(placeholders, example_inputs, strict=True)]
+    context = TracingContext.try_get()
+    mode = (context.fake_mode if context is not None else None) or detect_fake_mode(fakes)
+    if mode is None:
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    inputs = [
+        mode.from_tensor(x, static_shapes=True) if isinstance(x, torch.Tensor) and not hasattr(x, "fake_mode") else x
+        for x in fakes
+    ]
+    static = frozenset(i for i, n in enumerate(placeholders) if _is_static(n, example_inputs[i]))
+    return CapturedGraph(
+        module=module,
+        example_inputs=tuple(inputs),
+        fake_mode=mode,
+        static_inputs=static,
+        grad_enabled=torch.is_grad_enabled(),
+        inference_mode=torch.is_inference_mode_enabled(),
+        name=f"graph{next(_numbers)}",
+    )
+
+
+def _is_static(node: fx.Node, value: Any) -> bool:
+    """Whether an input is a parameter or buffer: the same memory on every call."""
+    if isinstance(value, torch.nn.Parameter):
+        return True
+    kind = getattr(value, "_dynamo_static_input_type", None) or node.meta.get("tensor_dict", {}).get(
+        "_dynamo_static_input_type"
+    )
+    return kind is not None
+
+
+def backend(
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: dict[str, Any] | None = None,
+    **_: Any,
+) -> Callable[..., Any]:
+    """Backend of torch.compile: everything after capture, with Turret's modes and options."""
+    config = configuration.resolve(mode, options)
+    return Compiler(plugin_manager.default_manager(), config)(captured_graph(module, example_inputs))
+
+
+@hookimpl
+def turret_capture(
+    target: Callable,
+    compile_graph: Callable[[CapturedGraph], Callable],
+    fullgraph: bool,
+    dynamic: bool | None,
+) -> Callable:
+    """Wrap ``target`` so that torch._dynamo captures its calls."""
+
+    def turret(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return compile_graph(captured_graph(module, example_inputs))
+
+    return torch.compile(target, backend=turret, fullgraph=fullgraph, dynamic=dynamic)

@@ -1,0 +1,243 @@
+"""The pipeline driver: one captured graph through every stage to a callable.
+
+Each stage is called through ``_Pipeline.stage``, which times it, reports it, and turns a failure into a
+``StageError`` that names the stage and the plugin.  What happens then is the policy of ``on_error``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import pluggy
+import torch
+from torch import fx
+
+from turret import plugin_manager
+from turret.config import Config
+from turret.context import CompileContext
+from turret.errors import CodegenError, StageError, TurretError
+from turret.events import Event
+from turret.ir import verify
+from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, StageGraph, Target
+from turret.runtime import load
+
+_compile_ids = itertools.count(1)
+
+
+def create_context(config: Config, manager: pluggy.PluginManager) -> CompileContext:
+    """The context of one compilation."""
+
+    def on_event(event: Event) -> None:
+        try:
+            manager.hook.turret_event(event=event)
+        except Exception as error:
+            warnings.warn(f"an observer of Turret's events failed and was ignored: {error!r}", stacklevel=2)
+
+    return CompileContext(config, manager.hook, next(_compile_ids), on_event)
+
+
+def compile_captured(manager: pluggy.PluginManager, config: Config, captured: CapturedGraph) -> Callable[..., Any]:
+    """Compile one captured graph to a callable over its flat inputs, by the failure policy of ``config``."""
+    pipeline = _Pipeline(manager, config)
+    try:
+        return pipeline.compile(captured)
+    except StageError as error:
+        if config.on_error == "raise":
+            raise
+        pipeline.report_fallback(error)
+        return captured.module
+
+
+class _Pipeline:
+    def __init__(self, manager: pluggy.PluginManager, config: Config) -> None:
+        self.manager, self.config = manager, config
+        self.context = create_context(config, manager)
+
+    def report_fallback(self, error: StageError) -> None:
+        self.context.emit("fallback", stage=error.stage, message=str(error))
+        warnings.warn(
+            f"Turret runs a graph eagerly: {error}\n"
+            '  set on_error="raise" in the options (or TURRET_ON_ERROR=raise) for the full traceback',
+            stacklevel=3,
+        )
+
+    def stage(self, hook: str, name: str, **arguments: Any) -> Any:
+        """Call a first-result hook of the pipeline; its product must not be None."""
+        stage = hook.removeprefix("turret_")
+        self.context.emit("stage_started", stage=stage, name=name)
+        start = time.perf_counter()
+        try:
+            product = getattr(self.manager.hook, hook)(context=self.context, **arguments)
+        except CodegenError as error:
+            raise StageError(stage, "compiler", str(error)) from error
+        except Exception as error:
+            plugin = plugin_manager.plugin_of(self.manager, hook, error.__traceback__)
+            raise StageError(stage, plugin, f"{type(error).__name__}: {error}") from error
+        if product is None:
+            plugins = plugin_manager.plugin_of(self.manager, hook, None)
+            raise StageError(stage, plugins, "no plugin took the graph")
+        self.context.emit("stage_ended", stage=stage, name=name, seconds=time.perf_counter() - start)
+        self.context.emit("product", stage=stage, name=name, product=product)
+        return product
+
+    def passes(self, phase: str, module: fx.GraphModule) -> None:
+        """Run every graph pass of a phase, in order of registration."""
+        try:
+            self.manager.hook.turret_graph_pass(context=self.context, phase=phase, module=module)
+        except Exception as error:
+            plugin = plugin_manager.plugin_of(self.manager, "turret_graph_pass", error.__traceback__)
+            raise StageError("graph_pass", plugin, f"{phase}: {type(error).__name__}: {error}") from error
+
+    def compile(self, captured: CapturedGraph) -> Callable[..., Any]:
+        self.context.emit("compile_started", name=captured.name)
+        self.context.emit("product", stage="capture", name=captured.name, product=captured)
+        start = time.perf_counter()
+        self.passes("captured", captured.module)
+        target = target_of(captured)
+        joint: JointGraph = self.stage(
+            "turret_joint", captured.name, captured=captured, decompositions=self.decompositions(target)
+        )
+        self.passes("joint", joint.module)
+        partitioned: PartitionedGraph = self.stage("turret_partition", captured.name, joint=joint)
+        role = "forward" if partitioned.backward is not None else "inference"
+        forward = self.executable(partitioned, role, target, captured)
+        backward = self.lazy_backward(partitioned, target, captured)
+        function = self.stage(
+            "turret_runtime", captured.name, partitioned=partitioned, forward=forward, backward=backward
+        )
+        self.context.emit("compile_ended", name=captured.name, seconds=time.perf_counter() - start)
+        return function
+
+    def lazy_backward(
+        self, partitioned: PartitionedGraph, target: Target, captured: CapturedGraph
+    ) -> Callable[[], BoxedCallable]:
+        """Compile the backward when it is first asked for; later calls and other threads get the same."""
+        lock, made = threading.Lock(), []
+
+        def backward() -> BoxedCallable:
+            with lock:
+                if not made:
+                    made.append(self.backward_or_fallback(partitioned, target, captured))
+            return made[0]
+
+        return backward
+
+    def backward_or_fallback(
+        self, partitioned: PartitionedGraph, target: Target, captured: CapturedGraph
+    ) -> BoxedCallable:
+        try:
+            return self.executable(partitioned, "backward", target, captured)
+        except StageError as error:
+            if self.config.on_error == "raise":
+                raise
+            self.report_fallback(error)
+            return interpreted(partitioned.backward)
+
+    def decompositions(self, target: Target) -> dict[Any, Callable]:
+        """All decomposition tables merged: a keep wins, then the plugin that is asked first."""
+        merged: dict[Any, Callable | None] = {}
+        kept: set[Any] = set()
+        for table in self.manager.hook.turret_decompositions(context=self.context, target=target):
+            for op, function in table.items():
+                if function is None:
+                    kept.add(op)
+                else:
+                    merged.setdefault(op, function)
+        return {op: function for op, function in merged.items() if op not in kept}
+
+    def lowerings(self, target: Target) -> Mapping[Any, Callable]:
+        """All lowering tables merged; the plugin that is asked first wins."""
+        merged: dict[Any, Callable] = {}
+        for table in self.manager.hook.turret_lowerings(context=self.context, target=target):
+            for op, function in table.items():
+                merged.setdefault(op, function)
+        return merged
+
+    def executable(
+        self, partitioned: PartitionedGraph, role: Any, target: Target, captured: CapturedGraph
+    ) -> BoxedCallable:
+        """One graph of the partition through place, lower, schedule and codegen to a boxed callable."""
+        module = partitioned.backward if role == "backward" else partitioned.forward
+        name = f"{partitioned.name}.{role}"
+        self.passes("backward" if role == "backward" else "forward", module)
+        graph = StageGraph(
+            module=module,
+            role=role,
+            target=target,
+            output_strides=output_strides(partitioned, role),
+            static_inputs=captured.static_inputs if role != "backward" else frozenset(),
+            name=name,
+        )
+        placement = self.stage("turret_place", name, graph=graph)
+        program = self.stage(
+            "turret_lower", name, graph=graph, placement=placement, lowerings=self.lowerings(target)
+        )
+        self.verify("lower", program)
+        schedule = self.stage("turret_schedule", name, program=program, target=target)
+        self.verify("schedule", schedule)
+        plan = self.stage("turret_codegen", name, schedule=schedule, target=target)
+        function = load(plan)
+        for wrap in reversed(self.manager.hook.turret_wrap_runtime.get_hookimpls()):
+            arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}
+            wrapped = wrap.function(*(arguments[a] for a in wrap.argnames))
+            function = function if wrapped is None else wrapped
+        return function
+
+    def verify(self, stage: str, product: Any) -> None:
+        try:
+            verify(product)
+        except TurretError as error:
+            plugin = plugin_manager.plugin_of(self.manager, f"turret_{stage}", None)
+            raise StageError(stage, plugin, str(error)) from error
+
+
+def target_of(captured: CapturedGraph) -> Target:
+    """The device that a graph's tensors lie on; a GPU where tensors of a GPU and of the CPU meet."""
+    devices = {x.device for x in captured.example_inputs if isinstance(x, torch.Tensor)}
+    for node in captured.module.graph.nodes:
+        value = node.meta.get("example_value", node.meta.get("val"))
+        if isinstance(value, torch.Tensor):
+            devices.add(value.device)
+    others = sorted((d for d in devices if d.type != "cpu"), key=str)
+    device = others[0] if others else torch.device("cpu")
+    return Target(device.type, device.index)
+
+
+def output_strides(partitioned: PartitionedGraph, role: str) -> tuple[tuple[Any, ...] | None, ...]:
+    """Strides demanded of one graph's outputs: those the trace gave to whatever leaves compiled code."""
+    module = partitioned.backward if role == "backward" else partitioned.forward
+    (output,) = next(n for n in reversed(module.graph.nodes) if n.op == "output").args
+    strides = []
+    for node in output:
+        value = node.meta.get("val") if isinstance(node, fx.Node) else None
+        strides.append(tuple(value.stride()) if isinstance(value, torch.Tensor) else None)
+    return tuple(strides)
+
+
+def interpreted(module: fx.GraphModule) -> BoxedCallable:
+    """An FX graph run node by node: the fallback where a graph does not compile."""
+
+    def run(args: list) -> list:
+        inputs = list(args)
+        args.clear()
+        with torch.no_grad():
+            return list(fx.Interpreter(module).boxed_run(inputs))
+
+    return run
+
+
+@attrs.frozen(eq=False)
+class Compiler:
+    """A manager and a configuration: what a capture plugin is handed to compile graphs with."""
+
+    manager: pluggy.PluginManager
+    config: Config
+
+    def __call__(self, captured: CapturedGraph) -> Callable[..., Any]:
+        return compile_captured(self.manager, self.config, captured)

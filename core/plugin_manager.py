@@ -1,0 +1,121 @@
+"""Finding, registering and validating plugins."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from typing import Any
+
+import pluggy
+
+from turret import hookspecs
+from turret.config import nearest
+from turret.errors import PluginError
+
+BUILTINS: tuple[str, ...] = (
+    "turret.contrib.dynamo",
+    "turret.plugins.joint",
+    "turret.plugins.decompositions",
+    "turret.plugins.graph_pass",
+    "turret.plugins.partition",
+    "turret.plugins.place",
+    "turret.plugins.lowerings",
+    "turret.plugins.schedule",
+    "turret.plugins.codegen.cpp",
+    "turret.plugins.wrap_runtime",
+    "turret.logs",
+    "turret.debug_folder",
+    "turret.progress",
+)
+"""Built-in plugins, in order of registration; a later registration is asked first."""
+
+
+def create(extra: tuple[Any, ...] = ()) -> pluggy.PluginManager:
+    """A manager with the built-ins, installed entry points (group ``turret.plugins``) and ``extra``.
+
+    ``extra`` holds plugin objects, modules, classes (instantiated), or dotted names; they are asked first, the
+    last of them first of all.  Raises ``PluginError`` for what cannot be found or does not fit its hook.
+    """
+    manager = pluggy.PluginManager("turret")
+    manager.add_hookspecs(hookspecs)
+    for name in BUILTINS:
+        _register(manager, importlib.import_module(name), name)
+    for plugin, name in _entry_points():
+        _register(manager, plugin, name)
+    for plugin in extra:
+        if isinstance(plugin, str):
+            plugin = _import(plugin)
+        elif isinstance(plugin, type):
+            plugin = plugin()
+        _register(manager, plugin, None)
+    return manager
+
+
+@functools.cache
+def default_manager() -> pluggy.PluginManager:
+    """The manager of callables compiled without plugins of their own."""
+    return create()
+
+
+@functools.cache
+def _entry_points() -> tuple[tuple[Any, str], ...]:
+    from importlib.metadata import entry_points
+
+    found = []
+    for point in entry_points(group="turret.plugins"):
+        try:
+            found.append((point.load(), point.name))
+        except Exception as error:
+            raise PluginError(f"the installed plugin {point.name} ({point.value}) does not load: {error}") from error
+    return tuple(found)
+
+
+def _import(name: str) -> Any:
+    module, _, attribute = name.replace(":", ".").rpartition(".")
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise PluginError(f"no plugin {name!r}: {error}; give a module or module.object that can be imported") from error
+
+
+def _register(manager: pluggy.PluginManager, plugin: Any, name: str | None) -> None:
+    try:
+        manager.register(plugin, name)
+    except pluggy.PluginValidationError as error:
+        raise PluginError(f"plugin {name or plugin!r} does not fit its hook: {error}") from error
+    except ValueError as error:
+        raise PluginError(f"plugin {name or plugin!r} is given twice: {error}") from error
+    known = {n for n in dir(hookspecs) if n.startswith("turret_")}
+    for attribute in dir(plugin):
+        if attribute.startswith("turret_") and attribute not in known and callable(getattr(plugin, attribute)):
+            marked = getattr(getattr(plugin, attribute), "turret_impl", None)
+            if marked is not None:
+                raise PluginError(f"plugin {name or plugin!r} implements {attribute}, no such hook{nearest(attribute, known)}")
+
+
+def plugin_of(manager: pluggy.PluginManager, hook: str, traceback: Any) -> str:
+    """Name of the plugin whose implementation of ``hook`` a traceback passed through, for error messages."""
+    implementations = getattr(manager.hook, hook).get_hookimpls()
+    codes = {impl.function.__code__: impl.plugin_name for impl in implementations if hasattr(impl.function, "__code__")}
+    found = ""
+    while traceback is not None:
+        found = codes.get(traceback.tb_frame.f_code, found)
+        traceback = traceback.tb_next
+    return found or ", ".join(impl.plugin_name for impl in implementations) or "none registered"
+
+
+def describe(manager: pluggy.PluginManager) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Hooks with their implementations in calling order: ``(hook, [(plugin, file)])``."""
+    table = []
+    for name in [n for n in vars(hookspecs) if n.startswith("turret_")]:
+        implementations = reversed(getattr(manager.hook, name).get_hookimpls())
+        rows = []
+        for impl in implementations:
+            module = sys.modules.get(impl.function.__module__)
+            rows.append((impl.plugin_name, getattr(module, "__file__", None) or "?"))
+        table.append((name, rows))
+    return table
