@@ -210,13 +210,21 @@ def target_of(captured: CapturedGraph) -> Target:
 
 
 def output_strides(partitioned: PartitionedGraph, role: str) -> tuple[tuple[Any, ...] | None, ...]:
-    """Strides demanded of one graph's outputs: those the trace gave to whatever leaves compiled code."""
+    """Strides demanded of one graph's outputs.
+
+    The user's outputs have eager's strides; saved tensors and gradients those of the trace, which the backward
+    and autograd were prepared for.
+    """
     module = partitioned.backward if role == "backward" else partitioned.forward
     (output,) = next(n for n in reversed(module.graph.nodes) if n.op == "output").args
-    strides = []
-    for node in output:
+    demanded = () if role == "backward" else partitioned.signature.graph_outputs
+    strides: list[tuple[Any, ...] | None] = []
+    for number, node in enumerate(output):
         value = node.meta.get("val") if isinstance(node, fx.Node) else None
-        strides.append(tuple(value.stride()) if isinstance(value, torch.Tensor) else None)
+        stride = tuple(value.stride()) if isinstance(value, torch.Tensor) else None
+        if number < len(demanded) and all(isinstance(s, int) for s in demanded[number].stride):
+            stride = demanded[number].stride
+        strides.append(stride)
     return tuple(strides)
 
 

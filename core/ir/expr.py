@@ -57,7 +57,20 @@ Integer arithmetic wraps.  ``where(c, a, b)`` evaluates both; ``masked(c, a, b)`
 loaded where ``c`` is false, and ``b`` is a constant."""
 
 STRUCTURAL = frozenset(
-    ["const", "load", "index", "check_index", "wrap_index", "cast", "bitcast", "reduce", "part", "scan", "random", "size"]
+    [
+        "const",
+        "load",
+        "index",
+        "check_index",
+        "wrap_index",
+        "cast",
+        "bitcast",
+        "reduce",
+        "part",
+        "scan",
+        "random",
+        "size",
+    ]
 )
 """Nodes with a payload, each built by the function of its name below."""
 
@@ -349,26 +362,39 @@ def rewrite(
     root: Expr,
     variables: Mapping[Var, Index] | None = None,
     replace: Callable[[Expr], Expr | None] = lambda node: None,
+    rebind: tuple[tuple[Var, ...], tuple[Var, ...]] | None = None,
 ) -> Expr:
     """Substitute loop variables, and replace nodes, bottom-up.
 
     ``replace`` sees each node after its operands and variables were rewritten and returns its replacement or
     None; what it returns is not rewritten again.  Variables bound by a reduction are renamed where a
-    substituted index would be captured.
+    substituted index would be captured.  ``rebind=(old, new)``: reductions over the variables ``old`` become
+    reductions over ``new``; ``variables`` then gives each of ``old`` as an index over ``new``.
     """
-    return _Rewriter(variables or {}, replace).visit(root)
+    return _Rewriter(variables or {}, replace, rebind).visit(root)
 
 
 class _Rewriter:
-    def __init__(self, variables: Mapping[Var, Index], replace: Callable[[Expr], Expr | None]) -> None:
-        self.variables, self.replace = variables, replace
+    def __init__(
+        self,
+        variables: Mapping[Var, Index],
+        replace: Callable[[Expr], Expr | None],
+        rebind: tuple[tuple[Var, ...], tuple[Var, ...]] | None = None,
+    ) -> None:
+        self.variables, self.replace, self.rebind = variables, replace, rebind
         self.incoming = frozenset().union(*(i.variables for i in variables.values())) if variables else frozenset()
         self.done: dict[Expr, Expr] = {}
 
     def visit(self, expr: Expr) -> Expr:
         found = self.done.get(expr)
         if found is None:
-            found = self._reduction(expr) if expr.op == "reduce" else self._scan(expr) if expr.op == "scan" else self._plain(expr)
+            found = (
+                self._reduction(expr)
+                if expr.op == "reduce"
+                else self._scan(expr)
+                if expr.op == "scan"
+                else self._plain(expr)
+            )
             self.done[expr] = found = self.replace(found) or found
         return found
 
@@ -392,6 +418,9 @@ class _Rewriter:
 
     def _reduction(self, expr: Expr) -> Expr:
         bound = expr.payload.variables
+        if self.rebind is not None and bound == self.rebind[0]:
+            args = tuple(self.visit(arg) for arg in expr.args)
+            return Expr.make("reduce", args, expr.dtype, Reduction(expr.payload.kind, self.rebind[1]))
         inner: Mapping[Var, Index] = self.variables
         clash = [v for v in bound if v in self.incoming or v in inner]
         if not clash:

@@ -1,0 +1,152 @@
+"""Fusion: pairs of groups in order of the memory traffic that joining them saves."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+import attrs
+from turret.ir import FusionCandidate, FusionDecision, LoopProgram
+from turret.ir.schedule import Kernel, kernel_bytes
+from turret.plugins.schedule.graph import StepGraph
+from turret.plugins.schedule.groups import Group, fuse, start
+from turret.plugins.schedule.kernels import kernel_of
+from turret.plugins.schedule.units import Unit, expression_size
+
+NEIGHBOURS = 6
+"""How many later readers of the same tensor a reader is paired with; more pairs rarely find more fusions."""
+
+LARGEST_KERNEL = 1500
+"""Expression nodes in one kernel: beyond, registers spill and compile time grows faster than what is saved."""
+
+UNKNOWN_BYTES = 1 << 20
+"""What a tensor of symbolic size is taken to weigh when fusions are compared."""
+
+Score = Callable[[FusionCandidate], float | None]
+
+
+@attrs.define(eq=False)
+class Fuser:
+    """Joins groups of one program greedily; ``groups`` maps unit numbers to their group."""
+
+    program: LoopProgram
+    graph: StepGraph
+    score: Score
+    max_members: int
+    needed: frozenset[str]
+    elide_casts: bool
+    groups: dict[int, Group] = attrs.field(factory=dict)
+    decisions: list[FusionDecision] = attrs.field(factory=list)
+    sizes: dict[str, int] = attrs.field(factory=dict)
+
+    def run(self, units: list[Unit]) -> list[Group]:
+        """Fuse all that pays; returns the groups in program order."""
+        for name, decl in self.program.declarations().items():
+            known = kernel_bytes(decl.shape, decl.dtype.itemsize)
+            self.sizes[name] = UNKNOWN_BYTES if known is None else known
+        for unit in units:
+            if unit.is_loop:
+                self.groups[unit.number] = start(unit)
+        queue = [(-self.saved(self.groups[a], self.groups[b]), a, b) for a, b in self.pairs(units)]
+        heapq.heapify(queue)
+        tried: set[tuple[int, int, int, int]] = set()
+        while queue:
+            _, a, b = heapq.heappop(queue)
+            first, second = self.groups[a], self.groups[b]
+            key = (id(first), len(first.members), id(second), len(second.members))
+            if first is not second and key not in tried:
+                tried.add(key)
+                self.consider(first, second)
+        return sorted({id(g): g for g in self.groups.values()}.values(), key=lambda g: g.first)
+
+    def pairs(self, units: list[Unit]) -> Iterable[tuple[int, int]]:
+        """Producers with their consumers, and readers of one tensor with the readers that follow."""
+        readers: dict[str, list[int]] = defaultdict(list)
+        makers: dict[str, int] = {}
+        for unit in units:
+            if unit.is_loop:
+                makers[unit.tensor.name] = unit.number
+                for name in unit.reads():
+                    readers[name].append(unit.number)
+        found: dict[tuple[int, int], None] = {}
+        for name, numbers in readers.items():
+            if name in makers:
+                found.update(((makers[name], n), None) for n in numbers)
+            for position, number in enumerate(numbers):
+                found.update(((number, n), None) for n in numbers[position + 1 : position + 1 + NEIGHBOURS])
+        return found
+
+    def saved(self, first: Group, second: Group) -> int:
+        """Bytes of memory traffic that one kernel saves against two."""
+        total = 0
+        for one, other in ((first, second), (second, first)):
+            taken = {name for m in other.members for name in m.unit.reads()}
+            for member in one.members:
+                name = member.unit.tensor.name
+                if name in taken:
+                    outside = name in self.needed or self.used_outside(name, first, second)
+                    total += self.sizes[name] * (1 if outside else 2)
+        shared = {n for m in first.members for n in m.unit.reads()} & {
+            n for m in second.members for n in m.unit.reads()
+        }
+        made = {m.unit.tensor.name for g in (first, second) for m in g.members}
+        return total + sum(self.sizes[name] for name in shared - made)
+
+    def used_outside(self, name: str, first: Group, second: Group) -> bool:
+        """Whether any step but these two groups reads a tensor."""
+        inside = (first, second)
+        return any(self.groups.get(n) not in inside for n in self.graph.readers.get(name, ()))
+
+    def consider(self, first: Group, second: Group) -> None:
+        """Fuse two groups if that is legal and worth it, and record why or why not."""
+        saved = self.saved(first, second)
+        merged, reason = self.attempt(first, second, saved)
+        self.decisions.append(FusionDecision(_label(first), _label(second), merged is not None, saved, reason))
+        if merged is not None:
+            for member in merged.members:
+                self.groups[member.unit.number] = merged
+
+    def attempt(self, first: Group, second: Group, saved: int) -> tuple[Group | None, str]:
+        """The fused group, or None and the reason."""
+        if saved <= 0:
+            return None, "no memory traffic saved"
+        if len(first.members) + len(second.members) > self.max_members:
+            return None, f"more than {self.max_members} definitions"
+        total = sum(expression_size(m.unit.expr) for g in (first, second) for m in g.members)
+        if total > LARGEST_KERNEL:
+            return None, f"expressions of {total} nodes in one kernel"
+        if _devices(first) != _devices(second):
+            return None, "other device"
+        merged = fuse(first, second)
+        if merged is None:
+            return None, "loops do not line up"
+        if self.graph.would_cycle(first, second, self.groups):
+            return None, "another step lies between"
+        kind = "vertical" if self.graph.connected(first, second) else "horizontal"
+        worth = self.score(
+            FusionCandidate(self.kernel(first), self.kernel(second), kind, saved, _shared(first, second))
+        )
+        if worth is None or worth <= 0:
+            return None, f"score {worth}"
+        return merged, kind
+
+    def kernel(self, group: Group) -> Kernel:
+        """The kernel a group would be by itself, for scoring."""
+        names = {m.unit.tensor.name for m in group.members}
+        return kernel_of(group, names, _label(group), self.elide_casts)
+
+
+def _label(group: Group) -> str:
+    return "+".join(m.unit.tensor.name for m in group.members[:4]) + ("+..." if len(group.members) > 4 else "")
+
+
+def _devices(group: Group) -> set[str]:
+    return {str(m.unit.tensor.device) for m in group.members}
+
+
+def _shared(first: Group, second: Group) -> tuple[str, ...]:
+    def names(group: Group) -> set[str]:
+        return {n for m in group.members for n in (*m.unit.reads(), m.unit.tensor.name)}
+
+    return tuple(sorted(names(first) & names(second)))

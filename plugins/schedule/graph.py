@@ -1,0 +1,172 @@
+"""Dependencies between the steps of a program, and their order."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Mapping
+
+import attrs
+from turret.externs import may_return_alias
+from turret.ir import CopyInto, Extern, LoopProgram, StridedView, defined
+from turret.plugins.schedule.groups import Group
+from turret.plugins.schedule.units import Unit
+
+
+@attrs.define(eq=False)
+class StepGraph:
+    """Units and what must come before what.
+
+    ``readers``: units that read a tensor, by name; ``after``: units that must come later than a unit.
+    """
+
+    units: dict[int, Unit]
+    readers: dict[str, list[int]]
+    after: dict[int, list[int]]
+
+    def would_cycle(self, first: Group, second: Group, groups: Mapping[int, Group]) -> bool:
+        """Whether a third step lies on a way from one group to the other."""
+        return self._reaches(first, second, groups) or self._reaches(second, first, groups)
+
+    def connected(self, first: Group, second: Group) -> bool:
+        """Whether one group uses a value of the other."""
+        numbers = {m.unit.number for m in second.members}, {m.unit.number for m in first.members}
+        return any(
+            not other.isdisjoint(self.after[m.unit.number])
+            for group, other in zip((first, second), numbers, strict=True)
+            for m in group.members
+        )
+
+    def _reaches(self, source: Group, target: Group, groups: Mapping[int, Group]) -> bool:
+        """Whether ``target`` depends on ``source`` by way of another step.
+
+        Steps keep program order, so nothing beyond the target's last unit can lead back to it, unless a group on
+        the way spans further; those are entered whole.
+        """
+        stack = [n for m in source.members for n in self.after[m.unit.number]]
+        stack = [n for n in stack if groups.get(n) is not source and groups.get(n) is not target]
+        seen: set[int] = set()
+        while stack:
+            number = stack.pop()
+            group = groups.get(number)
+            key = number if group is None else group.first
+            if key in seen:
+                continue
+            seen.add(key)
+            numbers = (number,) if group is None else [m.unit.number for m in group.members]
+            for member in numbers:
+                for later in self.after[member]:
+                    found = groups.get(later)
+                    if found is target:
+                        return True
+                    if (found is not source and later < target.last) or (found is not None and found is not source and found.first < target.last):
+                        stack.append(later)
+        return False
+
+
+def build_graph(program: LoopProgram, units: list[Unit]) -> StepGraph:
+    """Dependencies by value, by memory that is written to, and by the order of effects."""
+    makers: dict[str, int] = {}
+    readers: dict[str, list[int]] = defaultdict(list)
+    after: dict[int, list[int]] = {unit.number: [] for unit in units}
+    for unit in units:
+        for name in unit.reads():
+            readers[name].append(unit.number)
+            if name in makers:
+                after[makers[name]].append(unit.number)
+        for decl in defined(unit.statement):
+            makers[decl.name] = unit.number
+    _order_writes(units, readers, after)
+    _order_effects(units, after)
+    return StepGraph({unit.number: unit for unit in units}, dict(readers), after)
+
+
+def memory_roots(units: list[Unit]) -> dict[str, frozenset[str]]:
+    """Tensors whose memory a view, or a call's result that may alias, can share (by name, itself included)."""
+    roots: dict[str, frozenset[str]] = {}
+
+    def root(name: str) -> frozenset[str]:
+        return roots.get(name, frozenset((name,)))
+
+    for unit in units:
+        statement = unit.statement
+        if isinstance(statement, StridedView):
+            roots[statement.tensor.name] = root(statement.base) | {statement.tensor.name}
+        elif isinstance(statement, Extern) and may_return_alias(statement.op):
+            shared = frozenset().union(*(root(name) for name in unit.reads()), frozenset())
+            for decl in defined(statement):
+                roots[decl.name] = shared | {decl.name}
+    return roots
+
+
+def _order_writes(units: list[Unit], readers: Mapping[str, list[int]], after: dict[int, list[int]]) -> None:
+    """A write to a tensor's memory comes after what reads the old value and before what reads the new one."""
+    roots = memory_roots(units)
+    for unit in units:
+        statement = unit.statement
+        if isinstance(statement, CopyInto):
+            written = (statement.target,)
+        elif isinstance(statement, Extern) and statement.mutates:
+            written = statement.mutates
+        else:
+            continue
+        memory = frozenset().union(*(roots.get(n, frozenset((n,))) for n in written))
+        for name, numbers in readers.items():
+            if memory.isdisjoint(roots.get(name, frozenset((name,)))):
+                continue
+            for number in numbers:
+                if number < unit.number:
+                    after[number].append(unit.number)
+                elif number > unit.number:
+                    after[unit.number].append(number)
+
+
+def _order_effects(units: list[Unit], after: dict[int, list[int]]) -> None:
+    """Calls that draw random numbers, or have other effects, keep their order."""
+    last: int | None = None
+    for unit in units:
+        if isinstance(unit.statement, Extern) and _has_effect(unit.statement):
+            if last is not None:
+                after[last].append(unit.number)
+            last = unit.number
+
+
+def _has_effect(extern: Extern) -> bool:
+    import torch
+
+    tags = getattr(extern.op, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags or extern.op._schema.is_mutable or not extern.outputs
+
+
+def ordered(graph: StepGraph, groups: list[Group]) -> list[Group | Unit]:
+    """Groups and single units in an order that keeps dependencies, as near to program order as they allow."""
+    owner: dict[int, Group | Unit] = {n: unit for n, unit in graph.units.items() if not unit.is_loop}
+    for group in groups:
+        owner.update((m.unit.number, group) for m in group.members)
+    numbers = {id(step): _first(step) for step in owner.values()}
+    steps = {id(step): step for step in owner.values()}
+    waiting: dict[int, set[int]] = {key: set() for key in steps}
+    followers: dict[int, set[int]] = {key: set() for key in steps}
+    for number, later in graph.after.items():
+        for other in later:
+            a, b = id(owner[number]), id(owner[other])
+            if a != b:
+                waiting[b].add(a)
+                followers[a].add(b)
+    ready = [(numbers[key], key) for key, before in waiting.items() if not before]
+    heapq.heapify(ready)
+    result: list[Group | Unit] = []
+    while ready:
+        _, key = heapq.heappop(ready)
+        result.append(steps[key])
+        for other in followers[key]:
+            waiting[other].discard(key)
+            if not waiting[other]:
+                heapq.heappush(ready, (numbers[other], other))
+    if len(result) != len(steps):
+        raise RuntimeError("fusion made a cycle between steps")
+    return result
+
+
+def _first(step: Group | Unit) -> int:
+    return step.last if isinstance(step, Group) else step.number

@@ -1,0 +1,215 @@
+"""Groups: definitions that share one loop nest, and when two groups may become one.
+
+A group has ``outer`` loops (independent) and ``inner`` loops (the row that its reductions run along, empty for
+pointwise).  Each member's variables are indices over these loops.  Two groups fuse if one's loops can be
+expressed in the other's so that every value handed between them is read at the very point where it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import attrs
+from turret.ir import Expr, Index, Var, flatten, product, unflatten
+from turret.ir.expr import loads, rewrite
+from turret.plugins.schedule.inline import skip_rounding
+from turret.plugins.schedule.units import Unit
+
+Mapping_ = Mapping[Var, Index]
+
+
+@attrs.frozen(eq=False)
+class Member:
+    """A unit in a group: its own variables (rows included) as indices over the group's loops."""
+
+    unit: Unit
+    mapping: dict[Var, Index]
+
+    def position(self) -> tuple[Index, ...]:
+        """Where in its tensor the member writes, at a point of the group's loops."""
+        return tuple(self.mapping[v] for v in self.unit.variables)
+
+
+@attrs.define(eq=False)
+class Group:
+    """Units of one future kernel, in program order."""
+
+    outer: tuple[Var, ...]
+    inner: tuple[Var, ...]
+    members: list[Member]
+
+    @property
+    def loops(self) -> tuple[Var, ...]:
+        return self.outer + self.inner
+
+    @property
+    def first(self) -> int:
+        return self.members[0].unit.number
+
+    @property
+    def last(self) -> int:
+        return self.members[-1].unit.number
+
+
+def start(unit: Unit) -> Group:
+    """The group of one unit alone."""
+    outer = tuple(v for v in unit.variables if not (unit.scans and v in unit.rows))
+    mapping = {v: v.index for v in (*unit.variables, *unit.rows)}
+    return Group(outer, unit.rows, [Member(unit, mapping)])
+
+
+def fuse(host: Group, guest: Group) -> Group | None:
+    """Both as one group over the host's loops, or None where no legal alignment is found."""
+    if guest.inner and not host.inner:
+        host, guest = guest, host
+    for alignment in _alignments(host, guest):
+        moved = [Member(m.unit, {v: i.substitute(alignment) for v, i in m.mapping.items()}) for m in guest.members]
+        merged = sorted([*host.members, *moved], key=lambda m: m.unit.number)
+        if _handed_on_in_place(merged):
+            return Group(host.outer, host.inner, merged)
+    return None
+
+
+def _alignments(host: Group, guest: Group) -> Iterator[dict[Var, Index]]:
+    """Ways to express the guest's loops in the host's: from the values they share, then by shape alone."""
+    seen: list[dict[Var, Index]] = []
+    for alignment in (*_from_links(host, guest), *_by_shape(host, guest)):
+        if alignment not in seen and _covers(host, guest, alignment):
+            seen.append(alignment)
+            yield alignment
+
+
+def _by_shape(host: Group, guest: Group) -> Iterator[dict[Var, Index]]:
+    if guest.inner:
+        outer, inner = _reshape(guest.outer, host.outer), _reshape(guest.inner, host.inner)
+        if outer is not None and inner is not None:
+            yield {**outer, **inner}
+        return
+    for loops in (host.loops, host.inner + host.outer, host.outer):
+        found = _reshape(guest.loops, loops)
+        if found is not None:
+            yield found
+
+
+def _reshape(loops: tuple[Var, ...], onto: tuple[Var, ...]) -> dict[Var, Index] | None:
+    """Loops as row-major coordinates of the same count of points in other loops."""
+    extents = tuple(v.extent for v in loops)
+    others = tuple(v.extent for v in onto)
+    if product(extents) != product(others):
+        return None
+    if extents == others:
+        return {v: o.index for v, o in zip(loops, onto, strict=True)}
+    linear = flatten([v.index for v in onto], others)
+    return dict(zip(loops, unflatten(linear, extents), strict=True))
+
+
+def _from_links(host: Group, guest: Group) -> Iterator[dict[Var, Index]]:
+    """Alignments under which some tensor is met at the same place by both groups."""
+    places = _places(host)
+    for name, guest_coords in _places(guest, distinct=True).items():
+        for theirs in guest_coords:
+            for ours in places.get(name, ()):
+                alignment = _solve(host, guest, theirs, ours)
+                if alignment is not None:
+                    yield alignment
+
+
+def _places(group: Group, distinct: bool = False) -> dict[str, list[tuple[Index, ...]]]:
+    """Coordinates over the group's loops at which it makes or loads each tensor."""
+    places: dict[str, list[tuple[Index, ...]]] = {}
+    for member in group.members:
+        places.setdefault(member.unit.tensor.name, []).append(member.position())
+        for node in loads(member.unit.expr):
+            if not any(c.values for c in node.coords):
+                coords = tuple(c.substitute(member.mapping) for c in node.coords)
+                found = places.setdefault(node.tensor, [])
+                if coords not in found:
+                    found.append(coords)
+    return places
+
+
+def _solve(host: Group, guest: Group, theirs: tuple[Index, ...], ours: tuple[Index, ...]) -> dict[Var, Index] | None:
+    """Loops of the guest such that coordinates ``theirs`` become ``ours``; leftover loops by extent, in order."""
+    alignment: dict[Var, Index] = {}
+    for their, our in zip(theirs, ours, strict=True):
+        variable = their.single_variable
+        if variable is None:
+            if their is our and their.is_constant:
+                continue
+            return None
+        if alignment.setdefault(variable, our) is not our:
+            return None
+    taken = frozenset().union(*(i.variables for i in alignment.values())) if alignment else frozenset()
+    free = [v for v in host.loops if v not in taken and v.extent != 1]
+    for variable in guest.loops:
+        if variable in alignment:
+            continue
+        if variable.extent == 1:
+            alignment[variable] = Index.constant(0)
+            continue
+        fit = next((v for v in free if v.extent == variable.extent), None)
+        if fit is None:
+            return None
+        free.remove(fit)
+        alignment[variable] = fit.index
+    return alignment
+
+
+def _covers(host: Group, guest: Group, alignment: Mapping_) -> bool:
+    """Whether each point of the guest's loops is one point of the host's loops, or of its outer loops alone."""
+    if set(alignment) != set(guest.loops):
+        return False
+
+    def onto(loops: tuple[Var, ...], targets: tuple[Var, ...]) -> bool:
+        used = frozenset().union(*(alignment[v].variables for v in loops)) if loops else frozenset()
+        wanted = {v for v in targets if v.extent != 1}
+        if used != wanted or product(v.extent for v in loops) != product(v.extent for v in targets):
+            return False
+        # Equal count and each loop a plain variable, or coordinates of one row-major order: one to one.
+        return all(alignment[v].single_variable is not None or v.extent == 1 for v in loops) or (
+            flatten([alignment[v] for v in loops], [v.extent for v in loops])
+            in (
+                flatten([v.index for v in targets], [v.extent for v in targets]),
+                flatten([v.index for v in host.inner + host.outer], [v.extent for v in host.inner + host.outer]),
+            )
+        )
+
+    if guest.inner:
+        return onto(guest.outer, host.outer) and onto(guest.inner, host.inner)
+    return onto(guest.loops, host.loops) or (bool(host.inner) and onto(guest.loops, host.outer))
+
+
+def _handed_on_in_place(members: list[Member]) -> bool:
+    """Whether every value that one member takes from another is taken at the point where it is made."""
+    made = {m.unit.tensor.name: m.position() for m in members}
+    for member in members:
+        for node in loads(member.unit.expr):
+            position = made.get(node.tensor)
+            if position is None:
+                continue
+            if any(c.values for c in node.coords):
+                return False
+            coords = tuple(c.substitute(member.mapping) for c in node.coords)
+            if any(a is not b for a, b in zip(coords, position, strict=True)):
+                return False
+    return True
+
+
+def values(group: Group, elide_casts: bool) -> dict[str, Expr]:
+    """Each member's value at a point of the group's loops, members' values put in place of their loads.
+
+    Reductions bind the group's inner loops themselves, so what a row needs inside and outside of a reduction is
+    the same node.
+    """
+    made: dict[str, Expr] = {}
+
+    def replace(node: Expr) -> Expr | None:
+        if node.op == "load":
+            return made.get(node.tensor)
+        return skip_rounding(node) if elide_casts else None
+
+    for member in group.members:
+        unit = member.unit
+        rebind = (unit.rows, group.inner) if unit.rows and not unit.scans else None
+        made[unit.tensor.name] = rewrite(unit.expr, member.mapping, replace, rebind)
+    return made

@@ -1,0 +1,100 @@
+"""Inlining: pointwise values that need not exist in memory become part of the expressions that use them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from turret.ir import Expr, rewrite
+from turret.ir.expr import loads
+from turret.ir.index import Index, product, provably_nonnegative
+from turret.plugins.schedule.units import Unit, contains, expression_size, is_cheap
+
+LARGEST_EXPRESSION = 400
+"""Nodes; beyond this an expression spills registers, and compiling it takes long."""
+
+
+def inline(units: list[Unit], needed: set[str], elide_casts: bool) -> list[Unit]:
+    """Units that remain after pointwise definitions went into their users.
+
+    ``needed`` are tensors that must lie in memory.  A value with one user, computed no more often than before,
+    always goes; one with several only if recomputing it reads no more than loading it would.  Units are taken
+    in program order, so chains collapse in one pass.
+    """
+    by_tensor = {unit.tensor.name: unit for unit in units if unit.is_loop}
+    users: dict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        for name in unit.reads():
+            users[name].append(unit)
+    gone: set[str] = set()
+    for unit in units:
+        if unit.expr is None:
+            continue
+        substitute(unit, by_tensor, gone, elide_casts)
+        name = unit.tensor.name
+        if name not in needed and _inlinable(unit, users[name]):
+            gone.add(name)
+    return [unit for unit in units if not (unit.is_loop and unit.tensor.name in gone)]
+
+
+def substitute(unit: Unit, by_tensor: dict[str, Unit], gone: set[str], elide_casts: bool) -> None:
+    """Replace a unit's loads of inlined tensors by their expressions at the loaded coordinates."""
+    if unit.expr is None or not any(node.tensor in gone for node in loads(unit.expr)):
+        return
+
+    def replace(node: Expr) -> Expr | None:
+        if node.op == "load" and node.tensor in gone:
+            return at(by_tensor[node.tensor], node.coords)
+        return skip_rounding(node) if elide_casts else None
+
+    unit.expr = rewrite(unit.expr, replace=replace)
+
+
+def at(producer: Unit, coords: tuple[Index, ...]) -> Expr:
+    """A producer's value at coordinates."""
+    return rewrite(producer.expr, dict(zip(producer.variables, coords, strict=True)))
+
+
+def skip_rounding(node: Expr) -> Expr | None:
+    """``float32(bfloat16(x))`` of a float32 ``x`` as ``x``: intermediates of a kernel keep full precision."""
+    if node.op != "cast" or node.args[0].op != "cast":
+        return None
+    inner = node.args[0].args[0]
+    half = node.args[0].dtype.itemsize == 2 and node.args[0].dtype.is_floating_point
+    return inner if half and inner.dtype == node.dtype else None
+
+
+def _inlinable(unit: Unit, users: list[Unit]) -> bool:
+    if unit.rows or not users or any(user.expr is None for user in users):
+        return False
+    if expression_size(unit.expr) > LARGEST_EXPRESSION // 4 and len(users) > 1:
+        return False
+    if any(expression_size(user.expr) + expression_size(unit.expr) > LARGEST_EXPRESSION for user in users):
+        return False
+    sites = [(user, coords) for user in users for coords in _sites(user, unit)]
+    if contains(unit.expr, "check_index") and not all(_is_bijection(coords, unit) for _, coords in sites):
+        return False
+    if not loads(unit.expr) and is_cheap(unit.expr):
+        return True
+    once = len(sites) == 1 and not _repeated(unit, users[0], sites[0][1])
+    if once:
+        return True
+    full_loads = [node for node in loads(unit.expr) if node.variables]
+    return is_cheap(unit.expr) and len({node.tensor for node in full_loads}) <= 1
+
+
+def _sites(user: Unit, unit: Unit) -> list[tuple[Index, ...]]:
+    return [node.coords for node in loads(user.expr) if node.tensor == unit.tensor.name]
+
+
+def _repeated(unit: Unit, user: Unit, coords: tuple[Index, ...]) -> bool:
+    """Whether the user would compute elements of the unit more often than the unit itself."""
+    own = product(v.extent for v in unit.variables)
+    if all(c.is_constant for c in coords):
+        return not is_cheap(unit.expr) and user.iterations != 1
+    return not provably_nonnegative(own - user.iterations) and not is_cheap(unit.expr)
+
+
+def _is_bijection(coords: tuple[Index, ...], unit: Unit) -> bool:
+    variables = [c.single_variable for c in coords if not c.is_constant]
+    extents = [v.extent for v in unit.variables if v.extent != 1]
+    return None not in variables and len(set(variables)) == len(variables) and [v.extent for v in variables] == extents

@@ -1,0 +1,129 @@
+"""Units: the statements of a program as the scheduler sees them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import attrs
+from turret.errors import UnsupportedError
+from turret.ir import (
+    Definition,
+    Expr,
+    Index,
+    LoopProgram,
+    Size,
+    Statement,
+    TensorDecl,
+    Var,
+    product,
+    used,
+    walk,
+)
+from turret.ir.expr import loads
+
+EXPENSIVE = frozenset(
+    ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sigmoid", "div", "pow"]
+    + ["sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "atan2", "hypot"]
+    + ["erf", "erfc", "lgamma", "mod", "fmod", "floordiv", "truncdiv", "random"]
+)
+"""Ops that cost several times an addition; values made with them are not computed again and again."""
+
+
+@attrs.define(eq=False)
+class Unit:
+    """One statement, numbered in program order.
+
+    For a definition: ``expr`` after inlining; ``rows`` are the variables that its reductions bind (or the one
+    that a scan runs along); ``iterations`` counts points of its loops, reductions included (a size).
+    """
+
+    number: int
+    statement: Statement
+    expr: Expr | None = None
+    rows: tuple[Var, ...] = ()
+    scans: bool = False
+
+    @property
+    def is_loop(self) -> bool:
+        return isinstance(self.statement, Definition)
+
+    @property
+    def tensor(self) -> TensorDecl:
+        return self.statement.tensor
+
+    @property
+    def variables(self) -> tuple[Var, ...]:
+        return self.statement.variables
+
+    @property
+    def iterations(self) -> Size:
+        extents = [v.extent for v in self.variables]
+        return product(extents if self.scans else [*extents, *(v.extent for v in self.rows)])
+
+    def reads(self) -> tuple[str, ...]:
+        """Names of the tensors that the statement needs."""
+        if self.expr is not None:
+            return tuple(dict.fromkeys(node.tensor for node in loads(self.expr)))
+        return used(self.statement)
+
+
+def row_variables(expr: Expr) -> tuple[tuple[Var, ...], bool]:
+    """Variables that reductions (or a scan: then True) of an expression run along; empty for pointwise.
+
+    All reductions of one definition must bind the same variables, and not nest with a scan.
+    """
+    rows: tuple[Var, ...] = ()
+    scans = False
+    for node in walk(expr):
+        if node.op == "reduce":
+            found, scan = node.payload.variables, False
+        elif node.op == "scan":
+            found, scan = (node.payload[1],), True
+        else:
+            continue
+        if rows and (found, scan) != (rows, scans):
+            raise UnsupportedError(f"one definition reduces over {rows} and over {found}")
+        rows, scans = found, scan
+    return rows, scans
+
+
+def units_of(program: LoopProgram) -> list[Unit]:
+    """All statements as units, in program order."""
+    units = []
+    for number, statement in enumerate(program.statements):
+        if isinstance(statement, Definition):
+            rows, scans = row_variables(statement.expr)
+            units.append(Unit(number, statement, statement.expr, rows, scans))
+        else:
+            units.append(Unit(number, statement))
+    return units
+
+
+@functools.lru_cache(maxsize=16384)
+def expression_size(expr: Expr) -> int:
+    """Number of distinct nodes."""
+    return sum(1 for _ in walk(expr))
+
+
+@functools.lru_cache(maxsize=16384)
+def is_cheap(expr: Expr) -> bool:
+    """True where recomputing a value costs about as little as loading it: few simple ops."""
+    work = 0
+    for node in walk(expr):
+        if node.op in EXPENSIVE or node.op in ("reduce", "scan", "part", "check_index"):
+            return False
+        work += node.op not in ("const", "load", "index", "size", "cast")
+    return work <= 4
+
+
+def contains(expr: Expr, *ops: str) -> bool:
+    """Whether any node below has one of the ops."""
+    return any(node.op in ops for node in walk(expr))
+
+
+def load_coords(expr: Expr, tensor: str) -> Iterator[tuple[Index, ...]]:
+    """Coordinates at which an expression loads a tensor, each once."""
+    for node in loads(expr):
+        if node.tensor == tensor:
+            yield node.coords

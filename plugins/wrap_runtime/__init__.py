@@ -1,0 +1,19 @@
+"""The built-in runtime: executables joined into what user code calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from turret.hookspecs import hookimpl
+from turret.plugins.wrap_runtime.runtime import build_runtime
+from turret.products import BoxedCallable, PartitionedGraph
+
+
+@hookimpl
+def turret_runtime(
+    partitioned: PartitionedGraph, forward: BoxedCallable, backward: Callable[[], BoxedCallable]
+) -> Callable:
+    """An inference callable, or an autograd node, with the epilogue that the signature asks for."""
+    return build_runtime(
+        partitioned.signature, len(partitioned.saved_tensors), len(partitioned.saved_sizes), forward, backward
+    )
