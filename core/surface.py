@@ -113,6 +113,7 @@ triangular_solve cholesky_solve cholesky_inverse geqrf ormqr lu_unpack
 bernoulli bernoulli.p bernoulli.Tensor rand randn randint randint.low randperm rand_like randn_like randint_like
 randint_like.low_dtype normal_functional uniform exponential multinomial poisson binomial native_dropout
 view.dtype view_as_real view_as_complex complex polar _conj _neg_view _to_copy
+empty_strided _conj_physical _linalg_check_errors copy
 digamma polygamma erfinv igamma igammac i0 mvlgamma index_reduce segment_reduce
 _unique2 unique_dim unique_consecutive unique_dim_consecutive
 nll_loss2d_forward nll_loss2d_backward
