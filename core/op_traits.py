@@ -124,3 +124,11 @@ def size_hint(size: Any, default: int = 64) -> int:
     node = getattr(size, "node", None)
     hint = getattr(node, "hint", None) if node is not None and getattr(node, "has_hint", lambda: False)() else None
     return int(hint) if isinstance(hint, int) else default
+
+
+@functools.cache
+def has_custom_code(target: Any) -> bool:
+    """Whether a call runs code that Turret knows nothing about: a custom or higher-order op."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace not in ("aten", "prims", "turret")
+    return isinstance(target, torch._ops.HigherOrderOperator)

@@ -53,20 +53,3 @@ def logit(x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
         wide = aten.clamp.default(wide, eps, 1 - eps)
     odds = aten.div.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1))
     return convert(aten.log.default(odds), x.dtype)
-
-
-@decomposes("linalg_cross")
-def cross(x: torch.Tensor, y: torch.Tensor, *, dim: int = -1) -> torch.Tensor:
-    x, y = torch.broadcast_tensors(x, y)
-    dtype = torch.result_type(x, y)
-    index = aten.add.Scalar(torch.ops.prims.iota.default(
-        3, start=0, step=1, dtype=torch.int64, device=x.device, requires_grad=False), 1)
-    after = aten.remainder.Scalar(index, 3)
-    before = aten.remainder.Scalar(aten.add.Scalar(index, 1), 3)
-    x, y = widen(convert(x, dtype)), widen(convert(y, dtype))
-
-    def rotated(value: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
-        return aten.index_select.default(value, dim, order)
-
-    product = aten.mul.Tensor(rotated(x, after), rotated(y, before))
-    return convert(aten.sub.Tensor(product, aten.mul.Tensor(rotated(x, before), rotated(y, after))), dtype)
