@@ -1,0 +1,134 @@
+"""Facts about calls in an ATen graph that several stages rely on: views, effects, randomness, storage.
+
+All facts come from the op's schema and tags, so custom ops are answered for as well as ATen's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import fx
+
+_EFFECT_NAMES = ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "_print", "_linalg_check_errors")
+
+
+@functools.cache
+def is_view_op(target: Any) -> bool:
+    """Whether an op's result shares storage with an argument that it does not write to."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    schema = target._schema
+    returned = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+    return returned and not schema.is_mutable
+
+
+@functools.cache
+def is_random_op(target: Any) -> bool:
+    """Whether running an op twice gives two different results (it draws from a generator)."""
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+@functools.cache
+def is_mutating_op(target: Any) -> bool:
+    """Whether an op writes to one of its arguments."""
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+@functools.cache
+def _has_effect(target: Any) -> bool:
+    if isinstance(target, torch._ops.OpOverload):
+        name = target._schema.name.split("::")[-1]
+        return target._schema.is_mutable or name.startswith(_EFFECT_NAMES)
+    return isinstance(target, torch._ops.HigherOrderOperator)
+
+
+def is_effectful(node: fx.Node) -> bool:
+    """Whether a node must run exactly once even when nobody reads its result: it writes, asserts or prints.
+
+    A random op is not effectful by this measure: nobody can tell whether an unread draw was made.
+    """
+    if node.op == "call_function":
+        return _has_effect(node.target)
+    return node.op in ("call_module", "call_method")
+
+
+def is_pure(node: fx.Node) -> bool:
+    """Whether a call may be run again, merged with an equal call, or dropped when unread."""
+    return node.op == "call_function" and not _has_effect(node.target) and not is_random_op(node.target)
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a node's tensor shares storage with its first tensor argument."""
+    return node.op == "call_function" and is_view_op(node.target)
+
+
+def view_base(node: fx.Node) -> fx.Node | None:
+    """The argument whose storage a view shares, or None when the node is not a view."""
+    if not is_view(node):
+        return None
+    for value, argument in zip(node.args, node.target._schema.arguments, strict=False):
+        if argument.alias_info is not None and isinstance(value, fx.Node):
+            return value
+    return None
+
+
+def storage_root(node: fx.Node) -> fx.Node:
+    """The node that owns the storage of a node's tensor: follows views, ``getitem`` of views, and ``copy_``."""
+    while True:
+        base = view_base(node)
+        if base is None and node.target is operator.getitem and is_view(node.args[0]):
+            base = node.args[0]
+        if base is None and node.target is torch.ops.aten.copy_.default:
+            base = node.args[0]
+        if base is None:
+            return node
+        node = base
+
+
+def storage_roots(nodes: Iterable[Any]) -> set[fx.Node]:
+    """Storage roots of all the nodes among ``nodes``; constants and None are skipped."""
+    return {storage_root(n) for n in nodes if isinstance(n, fx.Node)}
+
+
+def output_nodes(graph: fx.Graph) -> tuple[Any, ...]:
+    """The flat outputs of a graph that returns one tuple or list: nodes, constants or None."""
+    (result,) = graph.output_node().args
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def tensor_bytes(value: Any, default_size: int = 64) -> int:
+    """Bytes of a fake value's elements; unbacked or unhinted symbolic sizes count as ``default_size``.
+
+    Lists and tuples are summed; anything else than a tensor or a container counts 8 bytes (a size).
+    """
+    if isinstance(value, torch.Tensor):
+        return size_hint(value.numel(), default_size) * value.element_size()
+    if isinstance(value, (tuple, list)):
+        return sum(tensor_bytes(v, default_size) for v in value)
+    return 8
+
+
+def has_static_size(value: Any) -> bool:
+    """Whether a tensor's number of elements is a plain int."""
+    return isinstance(value, torch.Tensor) and isinstance(value.numel(), int)
+
+
+def size_hint(size: Any, default: int = 64) -> int:
+    """The int of a size: itself, the hint of a SymInt, or ``default`` where a SymInt has none."""
+    if isinstance(size, int):
+        return size
+    node = getattr(size, "node", None)
+    hint = getattr(node, "hint", None) if node is not None and getattr(node, "has_hint", lambda: False)() else None
+    return int(hint) if isinstance(hint, int) else default
+
+
+@functools.cache
+def has_custom_code(target: Any) -> bool:
+    """Whether a call runs code that Turret knows nothing about: a custom or higher-order op."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target.namespace not in ("aten", "prims", "turret")
+    return isinstance(target, torch._ops.HigherOrderOperator)

@@ -1,0 +1,55 @@
+"""Pointwise ops that torch has no decomposition for."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from turret.plugins.decompositions.registry import convert, decomposes, widen
+
+aten = torch.ops.aten
+
+
+@decomposes("sgn")
+def sgn(x: torch.Tensor) -> torch.Tensor:
+    return aten.sign.default(x)
+
+
+@decomposes("angle")
+def angle(x: torch.Tensor) -> torch.Tensor:
+    """0 for what is not negative, pi for what is, NaN for NaN; integers give the default float dtype."""
+    dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
+    options = {"dtype": dtype, "device": x.device, "pin_memory": False}
+    pi, zero = aten.full.default([], math.pi, **options), aten.full.default([], 0.0, **options)
+    result = aten.where.self(aten.lt.Scalar(x, 0), pi, zero)
+    return aten.where.self(aten.isnan.default(x), x, result) if x.dtype.is_floating_point else result
+
+
+@decomposes("hardshrink_backward", "softshrink_backward")
+def shrink_backward(grad: torch.Tensor, x: torch.Tensor, lambd: float) -> torch.Tensor:
+    dead = aten.le.Scalar(aten.abs.default(x), lambd)
+    return aten.where.self(dead, aten.full.default([], 0, dtype=grad.dtype, device=grad.device, pin_memory=False), grad)
+
+
+@decomposes("_trilinear")
+def trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
+    def aligned(x: torch.Tensor, dims: list[int]) -> torch.Tensor:
+        x = widen(x)
+        for d in sorted(dims):
+            x = aten.unsqueeze.default(x, d)
+        return x
+
+    product = aten.mul.Tensor(aten.mul.Tensor(aligned(i1, expand1), aligned(i2, expand2)), aligned(i3, expand3))
+    return convert(aten.sum.dim_IntList(product, sumdim, False) if sumdim else product, i1.dtype)
+
+
+@decomposes("logit")
+def logit(x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
+    if not x.dtype.is_floating_point:
+        return NotImplemented
+    wide = widen(x)
+    if eps is not None:
+        wide = aten.clamp.default(wide, eps, 1 - eps)
+    odds = aten.div.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1))
+    return convert(aten.log.default(odds), x.dtype)

@@ -1,0 +1,59 @@
+"""Turret's own decompositions, registered by op name, next to what they need to agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import attrs
+import torch
+
+Function = TypeVar("Function", bound=Callable)
+
+HALF_DTYPES = frozenset({torch.float16, torch.bfloat16})
+
+
+@attrs.frozen
+class Entry:
+    """One decomposition; ``any_dtype`` says that it is right for complex tensors too (it only moves data)."""
+
+    function: Callable
+    any_dtype: bool = False
+
+
+OWN: dict[str, Entry] = {}
+"""``[namespace.]op[.overload]`` -> decomposition."""
+
+
+def decomposes(*names: str, any_dtype: bool = False) -> Callable[[Function], Function]:
+    """Register a function as the decomposition of the named ops.
+
+    It takes the op's arguments and returns its results; ``NotImplemented`` keeps this one call whole.
+    """
+
+    def register(function: Function) -> Function:
+        for name in names:
+            OWN[name] = Entry(function, any_dtype)
+        return function
+
+    return register
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which eager computes an op on ``dtype``: float32 for the half types, else itself."""
+    return torch.float32 if dtype in HALF_DTYPES else dtype
+
+
+def convert(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """``x`` in ``dtype``; no node when it is already."""
+    return x if x.dtype == dtype else torch.ops.prims.convert_element_type.default(x, dtype)
+
+
+def widen(x: torch.Tensor) -> torch.Tensor:
+    """``x`` in the dtype that eager computes in."""
+    return convert(x, compute_dtype(x.dtype))
+
+
+def contiguous(x: torch.Tensor) -> torch.Tensor:
+    """``x`` with contiguous strides, which eager's kernel promises; no node when it has them."""
+    return x if x.is_contiguous() else torch.ops.aten.clone.default(x, memory_format=torch.contiguous_format)

@@ -1,0 +1,106 @@
+"""The decomposition table of a target: torch's entries for ops outside the surface, then Turret's own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table as torch_table
+
+from turret.plugins.decompositions import creation, movement, normalization, pointwise, prims, reductions  # noqa: F401
+from turret.plugins.decompositions.randoms import RANDOM
+from turret.plugins.decompositions.registry import HALF_DTYPES, OWN
+from turret.surface import Family, resolve, surface
+
+NOT_TORCHS = frozenset(
+    """
+    special_bessel_j0 special_bessel_j1 special_spherical_bessel_j0 special_i0e special_i1 special_i1e
+    special_erfcx special_log_ndtr special_ndtri special_zeta special_zeta.self_scalar special_zeta.other_scalar
+    normal.float_float normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor log_normal cauchy geometric
+    exponential uniform frexp.Tensor resize_as item is_complex is_same_size
+    """.split()
+)
+"""Ops whose decomposition in torch ends in primitives that no code generator has; they stay whole."""
+
+_WHOLE_FOR_HALF = frozenset({"grid_sampler_2d"})
+"""Torch's decompositions that round half types differently from eager's kernel."""
+
+_MOVEMENT = frozenset(
+    """
+    slice_backward select_backward diagonal_backward unfold_backward repeat roll rot90 stack block_diag pixel_shuffle
+    pixel_unshuffle channel_shuffle diag_embed narrow_copy new_empty zeros ones masked_fill.Scalar masked_fill.Tensor
+    index_copy meshgrid meshgrid.indexing fill.Scalar fill.Tensor zero eye eye.m tril triu take index_add
+    """.split()
+)
+"""Torch's decompositions that only move or fill values and so are right for complex tensors too."""
+
+
+@functools.lru_cache(maxsize=4)
+def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]:
+    """``OpOverload -> function`` for every op outside the closed surface that can be written in terms of it.
+
+    With ``fallback_random`` the random ops keep eager's own.  A function returns ``NotImplemented`` to keep one
+    call whole (a complex dtype, a move between devices).
+    """
+    random_ops = {resolve(name) for name in RANDOM}
+    excluded = {resolve(name) for name in NOT_TORCHS} | set(surface()) | random_ops
+    movement_ops = {resolve(name) for name in _MOVEMENT}
+    whole_for_half = {resolve(name) for name in _WHOLE_FOR_HALF}
+    table: dict[Any, Callable] = {}
+    for op, function in torch_table.items():
+        if isinstance(op, torch._ops.OpOverload) and op not in excluded and not _is_mutable(op):
+            function = not_half(function) if op in whole_for_half else function
+            table[op] = function if op in movement_ops else real_only(function)
+    for name, entry in OWN.items():
+        op = resolve(name)
+        if op is not None:
+            table[op] = entry.function if entry.any_dtype else real_only(entry.function)
+    if not fallback_random:
+        table.update({resolve(name): function for name, function in RANDOM.items() if resolve(name) is not None})
+    return table
+
+
+def _is_mutable(op: torch._ops.OpOverload) -> bool:
+    """In-place and out variants never reach a functional graph."""
+    return op._schema.is_mutable
+
+
+def real_only(function: Callable) -> Callable:
+    """``function``, except that a call with a complex tensor or dtype stays whole."""
+
+    @functools.wraps(function)
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        if _any_complex(args) or _any_complex(kwargs.values()):
+            return NotImplemented
+        return function(*args, **kwargs)
+
+    return decompose
+
+
+def not_half(function: Callable) -> Callable:
+    """``function``, except that a call whose first tensor is float16 or bfloat16 stays whole."""
+
+    @functools.wraps(function)
+    def decompose(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return NotImplemented if x.dtype in HALF_DTYPES else function(x, *args, **kwargs)
+
+    return decompose
+
+
+def _any_complex(values: Any) -> bool:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if value.is_complex():
+                return True
+        elif isinstance(value, complex) or (isinstance(value, torch.dtype) and value.is_complex):
+            return True
+        elif isinstance(value, (list, tuple)) and _any_complex(value):
+            return True
+    return False
+
+
+def names_outside(table: Mapping[Any, Callable]) -> list[str]:
+    """Ops that the table decomposes although the surface holds them as compiled; a table must have none."""
+    return [str(op) for op in table if surface().get(op) not in (None, Family.EXTERN)]

@@ -1,0 +1,136 @@
+"""What recomputing a node in the backward costs, in bytes of memory traffic that would take as long.
+
+A cost of a kernel that can be fused is its arithmetic alone; one that cannot be fused also reads and
+writes memory, weighted so that saving its result is always the cheaper choice.  Only a lowered memory budget
+or a checkpoint tag makes such a node be recomputed.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from turret.op_traits import has_custom_code, is_effectful, is_random_op, is_view, size_hint, tensor_bytes
+from turret.surface import Family, family_of
+
+BARRIER = 4.0
+"""Traffic factor of a kernel that cannot be fused; above what saving its result can cost (see ``min_cut``)."""
+
+_CPU_ARITHMETIC = {"cheap": 0.25, "divide": 1.0, "transcendental": 3.0, "random": 24.0}
+_GPU_ARITHMETIC = {"cheap": 0.01, "divide": 0.05, "transcendental": 0.1, "random": 1.0}
+"""Byte-equivalents per element.  CPU: about 8 lanes a cycle against about 10 GB/s a core; GPU: far from bound."""
+
+_FLOPS_PER_BYTE = {"cpu": 5.0, "cuda": 100.0}
+"""Floating-point operations of a library kernel that take as long as one byte of traffic."""
+
+_DIVIDE = frozenset("div sqrt rsqrt reciprocal remainder fmod".split())
+_TRANSCENDENTAL = frozenset(
+    """
+    acos acosh asin asinh atan atan2 atanh cos cosh erf erfc exp exp2 expm1 hypot lgamma log log10 log1p log2 pow
+    sigmoid sin sinh tan tanh
+    """.split()
+)
+_MATMULS = frozenset("mm bmm addmm baddbmm".split())
+
+
+def recompute_cost(node: fx.Node) -> float:
+    """Cost of one node; ``inf`` when running it again could give another result or another effect."""
+    if node.op != "call_function" or node.target is operator.getitem or is_view(node):
+        return 0.0 if node.op in ("call_function", "get_attr") else math.inf
+    if is_effectful(node) or is_random_op(node.target) or has_custom_code(node.target):
+        return math.inf
+    family = family_of(node.target)
+    if family in (Family.VIEW, Family.SIZE, Family.CREATION) or not _has_tensor(node):
+        return 0.0
+    rule = _RULES.get(family, _library_kernel)
+    return rule(node)
+
+
+def _has_tensor(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) or (isinstance(value, (tuple, list)) and len(value) > 0)
+
+
+def _elements(node: fx.Node) -> int:
+    value = node.meta["val"]
+    return size_hint(value.numel()) if isinstance(value, torch.Tensor) else 0
+
+
+def _arithmetic(node: fx.Node, kind: str) -> float:
+    table = _CPU_ARITHMETIC if _device_type(node) == "cpu" else _GPU_ARITHMETIC
+    return _elements(node) * table[kind]
+
+
+def _device_type(node: fx.Node) -> str:
+    value = node.meta.get("val")
+    if isinstance(value, (tuple, list)):
+        value = next((v for v in value if isinstance(v, torch.Tensor)), None)
+    return value.device.type if isinstance(value, torch.Tensor) else "cpu"
+
+
+def _op_name(node: fx.Node) -> str:
+    return node.target._schema.name.split("::")[-1]
+
+
+def _pointwise(node: fx.Node) -> float:
+    name = _op_name(node)
+    if name in _TRANSCENDENTAL:
+        return _arithmetic(node, "transcendental")
+    return _arithmetic(node, "divide" if name in _DIVIDE else "cheap")
+
+
+def _index(node: fx.Node) -> float:
+    """Indirect or shifted reads inside a fused kernel: the elements that it reads."""
+    return float(tensor_bytes(node.meta["val"]))
+
+
+def _random(node: fx.Node) -> float:
+    return _arithmetic(node, "random")
+
+
+def _traffic(node: fx.Node) -> float:
+    """Bytes that a kernel of its own reads and writes."""
+    read = sum(tensor_bytes(source.meta.get("val")) for source in node.all_input_nodes)
+    return BARRIER * (read + tensor_bytes(node.meta["val"]))
+
+
+def _library_kernel(node: fx.Node) -> float:
+    flops_per_byte = _FLOPS_PER_BYTE.get(_device_type(node), _FLOPS_PER_BYTE["cuda"])
+    return _traffic(node) + _flops(node) / flops_per_byte
+
+
+def _flops(node: fx.Node) -> float:
+    """Floating-point operations of a matmul, convolution or attention; 0 for other library calls."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return 0.0
+    name = _op_name(node)
+    values = [_value(argument) for argument in node.args]
+    if name in _MATMULS:
+        left, right = values[-2:] if name in ("mm", "bmm") else values[1:3]
+        return 2.0 * size_hint(left.numel()) * size_hint(right.shape[-1])
+    if name == "convolution":
+        weight = values[1]
+        return 2.0 * _elements(node) * size_hint(weight.numel()) / max(size_hint(weight.shape[0]), 1)
+    if name.startswith("_scaled_dot_product") and not name.endswith("backward"):
+        query, key = values[:2]
+        return 4.0 * size_hint(query.numel()) * size_hint(key.shape[-2])
+    return 0.0
+
+
+def _value(argument: Any) -> Any:
+    return argument.meta.get("val") if isinstance(argument, fx.Node) else argument
+
+
+_RULES = {
+    Family.POINTWISE: _pointwise,
+    Family.INDEX: _index,
+    Family.RANDOM: _random,
+    Family.REDUCTION: _traffic,
+    Family.SCAN: _traffic,
+    Family.SCATTER: _traffic,
+    Family.WINDOW: _traffic,
+}

@@ -1,0 +1,225 @@
+"""Build the forward and the backward graph once it is known what is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import sympy
+import torch
+from torch import fx
+
+from turret.errors import UnsupportedError
+from turret.fake_values import propagate, same_layout
+from turret.op_traits import has_static_size, is_view, tensor_bytes
+from turret.plugins.partition.analysis import JointAnalysis, is_size, is_tensor
+from turret.products import JointGraph, SavedValue
+
+
+@attrs.frozen(eq=False)
+class Cut:
+    """The two graphs of a cut and what passes between them, in output order."""
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    saved_tensors: tuple[SavedValue, ...]
+    saved_sizes: tuple[SavedValue, ...]
+
+
+def extract(joint: JointGraph, analysis: JointAnalysis, saved: frozenset[fx.Node]) -> Cut:
+    """Cut a joint graph so that ``saved`` passes from forward to backward and the rest is recomputed.
+
+    A saved primal that the program writes to is copied before the write, and a saved view that shows a
+    part of a larger base is copied so that the base can be freed.
+    """
+    emitted = _backward_order(analysis, saved)
+    read = {source for node in emitted for source in node.all_input_nodes}
+    read.update(g for g in analysis.gradients if isinstance(g, fx.Node))
+    used = sorted((node for node in saved if node in read), key=analysis.order.__getitem__)
+    tensors = [node for node in used if is_tensor(node)]
+    sizes = [node for node in used if is_size(node)]
+    if len(tensors) + len(sizes) != len(used):
+        odd = next(node for node in used if not is_tensor(node) and not is_size(node))
+        raise UnsupportedError(f"graph {joint.name!r}: {odd.name} is neither a tensor nor a size and cannot be saved")
+    forward = _Forward(joint, analysis, tensors, sizes)
+    sizes += forward.add_free_symbols([*emitted, *tensors, *analysis.tangents])
+    return Cut(
+        forward=forward.finish(),
+        backward=_backward(joint, analysis, sizes, tensors, emitted),
+        saved_tensors=tuple(_describe(node, analysis) for node in tensors),
+        saved_sizes=tuple(SavedValue(node.name, 8, "size") for node in sizes),
+    )
+
+
+def _describe(node: fx.Node, analysis: JointAnalysis) -> SavedValue:
+    size = tensor_bytes(node.meta["val"]) if has_static_size(node.meta["val"]) else None
+    if node in analysis.primals:
+        reason = "input, copied before the program writes to it" if node in analysis.mutated else "input"
+    elif node in analysis.forward_outputs:
+        reason = "output"
+    else:
+        reason = "copy of a part of its base" if is_view(node) else "activation"
+    return SavedValue(node.name, size, reason)
+
+
+def _backward_order(analysis: JointAnalysis, saved: frozenset[fx.Node]) -> list[fx.Node]:
+    """Nodes of the backward in the order to run them: each recomputed node just before its first reader."""
+    available = set(saved) | set(analysis.tangents)
+    emitted: list[fx.Node] = []
+
+    def emit_with_inputs(roots: Iterable[fx.Node]) -> None:
+        missing: set[fx.Node] = set()
+        stack = [node for node in roots if node not in available]
+        while stack:
+            node = stack.pop()
+            if node not in missing and node not in available:
+                missing.add(node)
+                stack.extend(node.all_input_nodes)
+        for node in sorted(missing, key=analysis.order.__getitem__):
+            if node.op == "placeholder":
+                raise UnsupportedError(f"the cut needs input {node.name!r} in the backward but does not save it")
+            emitted.append(node)
+        available.update(missing)
+
+    for node in analysis.backward:
+        emit_with_inputs(node.all_input_nodes)
+        emit_with_inputs([node])
+    emit_with_inputs(g for g in analysis.gradients if isinstance(g, fx.Node))
+    return emitted
+
+
+class _Forward:
+    """The forward graph while it is being built."""
+
+    def __init__(
+        self, joint: JointGraph, analysis: JointAnalysis, tensors: list[fx.Node], sizes: list[fx.Node]
+    ) -> None:
+        self._joint, self._analysis = joint, analysis
+        self._graph = fx.Graph()
+        self._env: dict[fx.Node, fx.Node] = {}
+        self._copies: dict[fx.Node, fx.Node] = {}
+        self._tensors, self._sizes = tensors, list(sizes)
+        for primal in analysis.primals:
+            self._env[primal] = self._graph.node_copy(primal)
+        for primal in analysis.primals:
+            if primal in tensors and _is_copied(primal, analysis):
+                self._copies[primal] = self._clone(primal)
+        roots = [node for node in analysis.forward_outputs if isinstance(node, fx.Node)]
+        self._emit([*roots, *tensors, *sizes, *analysis.effects])
+
+    def _emit(self, roots: list[fx.Node]) -> None:
+        wanted: set[fx.Node] = set()
+        stack = list(roots)
+        while stack:
+            node = stack.pop()
+            if node not in wanted and node not in self._env:
+                wanted.add(node)
+                stack.extend(node.all_input_nodes)
+        copied = set(self._tensors)
+        for node in sorted(wanted, key=self._analysis.order.__getitem__):
+            self._env[node] = self._graph.node_copy(node, self._env.__getitem__)
+            if node in copied and _is_copied(node, self._analysis):
+                self._copies[node] = self._clone(node)
+
+    def _clone(self, node: fx.Node) -> fx.Node:
+        """A copy of a value that shares storage with something that is written to or should be freed."""
+        copy = self._graph.call_function(torch.ops.aten.clone.default, (self._env[node],))
+        copy.meta = dict(node.meta) | {"val": _copied_value(node, self._joint)}
+        return copy
+
+    def add_free_symbols(self, nodes: list[fx.Node]) -> list[fx.Node]:
+        """Size nodes of the forward for the symbols in the backward's shapes that no saved size gives."""
+        given = {_symbol(node) for node in self._sizes}
+        wanted = sorted(_free_symbols(nodes) - given, key=str)
+        added = [node for node in map(self._size_node, wanted) if node is not None]
+        self._sizes += added
+        return added
+
+    def _size_node(self, symbol: sympy.Symbol) -> fx.Node | None:
+        """An early node of the joint graph whose value is the symbol, made from a primal's shape if need be."""
+        for node in self._analysis.order:
+            if is_size(node) and _symbol(node) == symbol and node not in self._analysis.late:
+                self._emit([node])
+                return node
+        for primal in self._analysis.primals:
+            value = primal.meta.get("val")
+            for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+                if _expression(size) == symbol:
+                    return self._make_size(primal, dim, size)
+        return None
+
+    def _make_size(self, primal: fx.Node, dim: int, size: Any) -> fx.Node:
+        """A size read in the forward; stands for itself in both graphs, as the joint graph has no such node."""
+        node = self._graph.call_function(torch.ops.aten.sym_size.int, (self._env[primal], dim))
+        node.meta["val"] = size
+        self._env[node] = node
+        return node
+
+    def finish(self) -> fx.GraphModule:
+        outputs = [fx.node.map_arg(o, self._env.__getitem__) for o in self._analysis.forward_outputs]
+        saved = [self._copies.get(node, self._env[node]) for node in self._tensors]
+        result = self._graph.output((*outputs, *saved, *(self._env[node] for node in self._sizes)))
+        result.meta = dict(self._joint.module.graph.output_node().meta)
+        self._graph.lint()
+        return fx.GraphModule(self._joint.module, self._graph, class_name="Forward")
+
+
+def _backward(
+    joint: JointGraph,
+    analysis: JointAnalysis,
+    sizes: list[fx.Node],
+    tensors: list[fx.Node],
+    emitted: list[fx.Node],
+) -> fx.GraphModule:
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    changed: set[fx.Node] = set()
+    for node in [*sizes, *tensors, *analysis.tangents]:
+        placeholder = graph.placeholder(node.name)
+        placeholder.meta = {key: node.meta[key] for key in ("val", "stack_trace") if key in node.meta}
+        if is_tensor(node) and _is_copied(node, analysis):
+            placeholder.meta["val"] = _copied_value(node, joint)
+            if not same_layout(node.meta["val"], placeholder.meta["val"]):
+                changed.add(placeholder)
+        env[node] = placeholder
+    for node in emitted:
+        env[node] = graph.node_copy(node, env.__getitem__)
+    if changed:
+        propagate(graph, changed, joint.fake_mode)
+    result = graph.output(tuple(fx.node.map_arg(g, env.__getitem__) for g in analysis.gradients))
+    result.meta = dict(joint.module.graph.output_node().meta)
+    graph.lint()
+    return fx.GraphModule(joint.module, graph, class_name="Backward")
+
+
+def _is_copied(node: fx.Node, analysis: JointAnalysis) -> bool:
+    """Whether a saved value is handed over as a copy: its storage is written to, or is larger than what it shows."""
+    return node in analysis.mutated or is_view(node) or node.target is torch.ops.aten.copy_.default
+
+
+def _copied_value(node: fx.Node, joint: JointGraph) -> torch.Tensor:
+    with joint.fake_mode:
+        return torch.ops.aten.clone.default(node.meta["val"])
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def _symbol(node: fx.Node) -> Any:
+    """The symbol that a size node's value is, or None when it is a number or an expression."""
+    expression = _expression(node.meta.get("val"))
+    return expression if isinstance(expression, sympy.Symbol) else None
+
+
+def _free_symbols(nodes: Iterable[fx.Node]) -> set[sympy.Symbol]:
+    symbols: set[sympy.Symbol] = set()
+    for node in nodes:
+        value = node.meta.get("val")
+        for tensor in value if isinstance(value, (tuple, list)) else (value,):
+            dims = (*tensor.shape, *tensor.stride()) if isinstance(tensor, torch.Tensor) else (tensor,)
+            for size in dims:
+                if isinstance(size, torch.SymInt):
+                    symbols |= size.node.expr.free_symbols
+    return symbols

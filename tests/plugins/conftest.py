@@ -1,0 +1,1 @@
+"""Makes ``joint_graphs`` importable by the tests of the plugins."""
