@@ -172,6 +172,7 @@ class _Pipeline:
             target=target,
             output_strides=output_strides(partitioned, role),
             static_inputs=captured.static_inputs if role != "backward" else frozenset(),
+            visible_outputs=partitioned.num_forward_outputs if role == "forward" else None,
             name=name,
         )
         placement = self.stage("turret_place", name, graph=graph)

@@ -149,7 +149,8 @@ class StageGraph:
 
     ``role`` tells a stage which of the three it holds.  ``output_strides[i]`` is the stride that output
     ``i`` must have because the user can see it, or None where any layout will do.
-    ``static_inputs`` are positions of inputs that keep their storage from call to call.
+    ``static_inputs`` are positions of inputs that keep their storage from call to call.  ``visible_outputs``:
+    how many of the leading outputs leave compiled code (None: all); the rest are saved for the backward.
     """
 
     module: fx.GraphModule
@@ -157,10 +158,11 @@ class StageGraph:
     target: Target
     output_strides: tuple[tuple[Any, ...] | None, ...]
     static_inputs: frozenset[int] = frozenset()
+    visible_outputs: int | None = None
     name: str = "graph"
 
     def __str__(self) -> str:
-        return _print_graph(f"{self.name}.{self.role}", self.module)
+        return _print_graph(self.name, self.module)
 
 
 def _print_graph(name: str, module: fx.GraphModule) -> str:

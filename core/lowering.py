@@ -1,0 +1,277 @@
+"""Lowering: what a lowering function is handed, and how tensors look to it.
+
+A lowering is a function ``(builder, *args, **kwargs)`` with the arguments of its op: tensors come as
+``TensorValue``, sizes as ints or sympy expressions.  It defines its results through the builder and returns
+them (one ``TensorValue``, or a tuple for an op with several results).  It runs once for each call of its op::
+
+    def softplus(b, x, beta=1, threshold=20):
+        return b.pointwise(lambda v: call("log1p", call("exp", v)), x)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import sympy
+import torch
+from torch import fx
+
+from turret.errors import UnsupportedError
+from turret.ir import (
+    Definition,
+    Expr,
+    Extern,
+    Index,
+    Ref,
+    Size,
+    Statement,
+    StridedView,
+    TensorDecl,
+    Var,
+    cast,
+    constant,
+    load,
+    size,
+    size_value,
+)
+
+HALF = frozenset((torch.float16, torch.bfloat16))
+"""Dtypes that kernels compute in float32."""
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which values of ``dtype`` are computed."""
+    return torch.float32 if dtype in HALF else dtype
+
+
+@attrs.frozen(eq=False)
+class TensorValue:
+    """A tensor of the program, or a view of one: element ``variables`` of it is ``base[coords]``."""
+
+    base: TensorDecl
+    shape: tuple[Size, ...]
+    variables: tuple[Var, ...]
+    coords: tuple[Index, ...]
+
+    @classmethod
+    def of(cls, decl: TensorDecl) -> TensorValue:
+        """The whole of a declared tensor."""
+        variables = loop_variables(decl.shape)
+        return cls(decl, decl.shape, variables, tuple(v.index for v in variables))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.base.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.base.device
+
+    @property
+    def is_whole(self) -> bool:
+        """True where this is ``base`` itself, not a view."""
+        return self.shape == self.base.shape and all(
+            c is v.index for c, v in zip(self.coords, self.variables, strict=True)
+        )
+
+    def load(self, index: Sequence[Index | Var | int]) -> Expr:
+        """The element at ``index`` (one entry a dimension)."""
+        mapping = dict(zip(self.variables, map(Index.wrap, index), strict=True))
+        return load(self.base.name, (c.substitute(mapping) for c in self.coords), self.dtype)
+
+    def load_broadcast(self, index: Sequence[Index | Var | int]) -> Expr:
+        """The element that broadcasting to a shape of ``len(index)`` dimensions puts at ``index``."""
+        own = list(index)[len(index) - len(self.shape) :]
+        return self.load([0 if extent == 1 else i for i, extent in zip(own, self.shape, strict=True)])
+
+    def view(self, shape: Sequence[Size], coords: Callable[[tuple[Index, ...]], Sequence[Any]]) -> TensorValue:
+        """A view of this: ``coords`` maps an index into ``shape`` to an index into this tensor."""
+        variables = loop_variables(shape)
+        inner = [Index.wrap(c) for c in coords(tuple(v.index for v in variables))]
+        mapping = dict(zip(self.variables, inner, strict=True))
+        return TensorValue(self.base, tuple(shape), variables, tuple(c.substitute(mapping) for c in self.coords))
+
+    def strides(self) -> tuple[tuple[Size, ...], Size] | None:
+        """Strides and offset, in elements of ``base``'s memory, or None where no strides express the view."""
+        linear = Index.constant(0)
+        for coord, stride in zip(self.coords, self.base.stride, strict=True):
+            linear = linear + coord * stride
+        if not linear.is_affine:
+            return None
+        return tuple(linear.coefficient(v) for v in self.variables), linear.const
+
+
+def loop_variables(shape: Sequence[Size], prefix: str = "i") -> tuple[Var, ...]:
+    """One loop variable for each dimension, named by position."""
+    return tuple(Var(f"{prefix}{k}", extent) for k, extent in enumerate(shape))
+
+
+def dense_strides(shape: Sequence[Size]) -> tuple[Size, ...]:
+    """Row-major strides."""
+    strides: list[Size] = []
+    step: Size = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step = size(step * (1 if extent == 0 else extent))
+    return tuple(reversed(strides))
+
+
+Number = int | float | bool | sympy.Expr
+
+
+class Builder:
+    """Collects the statements of a loop program; ``node`` is the FX node being lowered."""
+
+    def __init__(self) -> None:
+        self.statements: list[Statement] = []
+        self.names: set[str] = set()
+        self.node: fx.Node | None = None
+        self.views: dict[Any, str] = {}
+
+    # ------------------------------------------------ the node being lowered
+
+    @property
+    def result(self) -> Any:
+        """The fake value of the node being lowered."""
+        return self.node.meta["val"]
+
+    def result_part(self, number: int) -> torch.Tensor:
+        """One fake tensor of an op with several results."""
+        return self.result[number]
+
+    def origins(self) -> tuple[str, ...]:
+        return () if self.node is None else (self.node.name,)
+
+    def source(self) -> str:
+        """The user's line that the node came from, where known."""
+        trace = None if self.node is None else self.node.meta.get("stack_trace")
+        return trace.strip().splitlines()[-1].strip() if trace else ""
+
+    # ------------------------------------------------ definitions
+
+    def unique(self, stem: str) -> str:
+        name, count = stem, 0
+        while name in self.names:
+            count += 1
+            name = f"{stem}_v{count}"
+        self.names.add(name)
+        return name
+
+    def declare(self, fake: torch.Tensor, stem: str | None = None) -> TensorDecl:
+        """A new tensor with the shape, strides, dtype and device of a fake one."""
+        return TensorDecl(
+            self.unique(stem or self.node.name),
+            tuple(map(size, fake.shape)),
+            tuple(map(size, fake.stride())),
+            fake.dtype,
+            fake.device,
+        )
+
+    def define(
+        self, fake: torch.Tensor, body: Callable[[tuple[Index, ...]], Expr], stem: str | None = None
+    ) -> TensorValue:
+        """Define a tensor like ``fake`` whose element at ``index`` is ``body(index)``, cast to its dtype."""
+        decl = self.declare(fake, stem)
+        return self.define_decl(decl, body)
+
+    def define_decl(self, decl: TensorDecl, body: Callable[[tuple[Index, ...]], Expr]) -> TensorValue:
+        """Like ``define``, for a declaration made by the caller."""
+        variables = loop_variables(decl.shape)
+        expr = cast(body(tuple(v.index for v in variables)), decl.dtype)
+        self.statements.append(Definition(decl, variables, expr, self.origins(), self.source()))
+        return TensorValue.of(decl)
+
+    def number(self, value: Number, dtype: torch.dtype) -> Expr:
+        """A Python number or a size as a value of ``dtype``."""
+        if isinstance(value, sympy.Expr):
+            return size_value(value, dtype)
+        return constant(value, dtype)
+
+    def operand(self, value: TensorValue | Number, index: Sequence[Index], dtype: torch.dtype) -> Expr:
+        """An argument of a pointwise op at ``index`` of the result, as ``dtype``."""
+        if isinstance(value, TensorValue):
+            return cast(value.load_broadcast(index), dtype)
+        return self.number(value, dtype)
+
+    def pointwise(
+        self, function: Callable[..., Expr], *operands: TensorValue | Number, dtype: torch.dtype | None = None
+    ) -> TensorValue:
+        """Define the node's result element by element.
+
+        Operands are broadcast and cast to ``dtype`` (that in which the result's dtype is computed, where not
+        given); ``function`` takes and returns expressions, and what it returns is cast to the result's dtype.
+        """
+        fake = self.result
+        inner = compute_dtype(fake.dtype) if dtype is None else dtype
+        return self.define(fake, lambda index: function(*(self.operand(o, index, inner) for o in operands)))
+
+    # ------------------------------------------------ memory
+
+    def in_memory(self, value: TensorValue) -> str:
+        """Name of a tensor that holds ``value`` in memory: its base, a strided view of it, or a copy."""
+        if value.is_whole:
+            return value.base.name
+        layout = value.strides()
+        if layout is None:
+            return self.copy(value, dense_strides(value.shape)).base.name
+        strides, offset = layout
+        key = (value.base.name, value.shape, strides, offset)
+        if key not in self.views:
+            name = self.unique(f"{value.base.name}_view")
+            decl = TensorDecl(name, value.shape, strides, value.dtype, value.device)
+            self.statements.append(StridedView(decl, value.base.name, offset))
+            self.views[key] = name
+        return self.views[key]
+
+    def copy(self, value: TensorValue, strides: tuple[Size, ...]) -> TensorValue:
+        """Define a copy of ``value`` with given strides."""
+        name = self.unique(f"{value.base.name}_copy")
+        decl = TensorDecl(name, value.shape, strides, value.dtype, value.device)
+        return self.define_decl(decl, value.load)
+
+    def extern(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], fakes: Any, reason: str) -> Any:
+        """Call an op on tensors in memory; returns its results as ``fakes`` is built (None for no tensor)."""
+        arguments = tuple(self._argument(a) for a in args)
+        named = {k: self._argument(v) for k, v in kwargs.items()}
+        several = isinstance(fakes, list | tuple)
+        parts = list(fakes) if several else [fakes]
+        if any(not isinstance(p, torch.Tensor | type(None)) for p in parts):
+            raise UnsupportedError(f"{op} returns {[type(p).__name__ for p in parts]}; only tensors can be handed on")
+        outputs = tuple(None if p is None else self.declare(p) for p in parts)
+        self.statements.append(
+            Extern(
+                op=op,
+                args=arguments,
+                kwargs=named,
+                outputs=outputs,
+                returns_sequence=several,
+                mutates=self._mutated(op, arguments, named),
+                reason=reason,
+                origins=self.origins(),
+                source=self.source(),
+            )
+        )
+        values = [None if o is None else TensorValue.of(o) for o in outputs]
+        return values if several else values[0]
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, TensorValue):
+            return Ref(self.in_memory(value))
+        if isinstance(value, list | tuple):
+            return type(value)(self._argument(v) for v in value)
+        return value
+
+    def _mutated(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, ...]:
+        names = []
+        schema = getattr(op, "_schema", None)
+        for number, argument in enumerate(schema.arguments if schema is not None else ()):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                value = args[number] if number < len(args) else kwargs.get(argument.name)
+                refs = value if isinstance(value, list | tuple) else [value]
+                names += [ref.name for ref in refs if isinstance(ref, Ref)]
+        return tuple(names)
+
+
+Lowering = Callable[..., Any]

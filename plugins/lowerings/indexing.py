@@ -1,0 +1,203 @@
+"""Elements taken by computed indices, and tensors put together from parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from turret.ir import Expr, Index, Size, call, cast, check_index, constant, index_value, wrap_index
+from turret.ir.index import product, size
+from turret.lowering import Builder, Number, TensorValue
+from turret.plugins.lowerings.registry import lowering
+from turret.plugins.lowerings.views import clamp_start
+
+_INDEX_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
+def taken(position: Expr, extent: Size, *, wraps: bool, checked: bool = True) -> Index:
+    """A computed position along a dimension: negative counts from the end if ``wraps``, and it is checked."""
+    if wraps:
+        position = wrap_index(position, extent)
+    return Index.of_value(check_index(position, extent) if checked else position)
+
+
+@lowering("embedding")
+def embedding(b: Builder, weight: TensorValue, indices: TensorValue, *_: Any, **__: Any) -> TensorValue:
+    def body(index: tuple[Index, ...]) -> Expr:
+        row = taken(indices.load(index[:-1]), weight.shape[0], wraps=False)
+        return weight.load((row, index[-1]))
+
+    return b.define(b.result, body)
+
+
+@lowering("index_select")
+def index_select(b: Builder, x: TensorValue, dim: int, indices: TensorValue) -> TensorValue:
+    if not x.shape:
+        return NotImplemented
+    dim %= len(x.shape)
+
+    def body(index: tuple[Index, ...]) -> Expr:
+        where = [index[dim]] if indices.shape else []
+        chosen = taken(indices.load(where), x.shape[dim], wraps=False)
+        return x.load([chosen if d == dim else i for d, i in enumerate(index)])
+
+    return b.define(b.result, body)
+
+
+@lowering("gather")
+def gather(b: Builder, x: TensorValue, dim: int, indices: TensorValue, sparse_grad: bool = False) -> TensorValue:
+    if not x.shape or not indices.shape:
+        return NotImplemented
+    dim %= len(x.shape)
+
+    def body(index: tuple[Index, ...]) -> Expr:
+        chosen = taken(indices.load(index), x.shape[dim], wraps=False)
+        return x.load([chosen if d == dim else i for d, i in enumerate(index)])
+
+    return b.define(b.result, body)
+
+
+@lowering("index.Tensor")
+def index_tensor(b: Builder, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
+    return _advanced(b, x, indices, checked=True)
+
+
+@lowering("_unsafe_index.Tensor")
+def unsafe_index(b: Builder, x: TensorValue, indices: Sequence[TensorValue | None]) -> TensorValue:
+    return _advanced(b, x, indices, checked=False)
+
+
+def _advanced(b: Builder, x: TensorValue, indices: Sequence[TensorValue | None], *, checked: bool) -> TensorValue:
+    """Advanced indexing by integer tensors: index tensors broadcast together; where they are neighbours their
+    dimensions take the place of those they index, else they come first."""
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    if not given or any(i.dtype not in _INDEX_DTYPES for _, i in given) or product(x.shape) == 0:
+        return NotImplemented
+    places = [d for d, _ in given]
+    rank = max(len(i.shape) for _, i in given)
+    neighbours = places == list(range(places[0], places[0] + len(places)))
+    start = places[0] if neighbours else 0
+
+    def body(index: tuple[Index, ...]) -> Expr:
+        chosen, rest = index[start : start + rank], [*index[:start], *index[start + rank :]]
+        found = {d: taken(i.load_broadcast(chosen), x.shape[d], wraps=True, checked=checked) for d, i in given}
+        kept = iter(rest)
+        return x.load([found[d] if d in found else next(kept) for d in range(len(x.shape))])
+
+    return b.define(b.result, body)
+
+
+@lowering("flip")
+def flip(b: Builder, x: TensorValue, dims: Sequence[int]) -> TensorValue:
+    turned = {d % len(x.shape) for d in dims} if x.shape else set()
+
+    def body(index: tuple[Index, ...]) -> Expr:
+        return x.load([x.shape[d] - 1 - i if d in turned else i for d, i in enumerate(index)])
+
+    return b.define(b.result, body)
+
+
+def _less(index: Index, bound: Size) -> Expr:
+    return call("lt", index_value(index), index_value(Index.constant(bound)))
+
+
+def _at_least(index: Index, bound: Size) -> Expr:
+    return call("ge", index_value(index), index_value(Index.constant(bound)))
+
+
+@lowering("cat")
+def cat(b: Builder, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
+    parts = [t for t in tensors if not (len(t.shape) == 1 and t.shape[0] == 0)]
+    if len(parts) > MOST_PARTS or not parts:
+        return NotImplemented
+    dtype = b.result.dtype
+    dim %= len(parts[0].shape)
+    ends: list[Size] = []
+    for tensor in parts:
+        ends.append(size(tensor.shape[dim] + (ends[-1] if ends else 0)))
+
+    def body(index: tuple[Index, ...]) -> Expr:
+        zero = constant(0, dtype)
+        result = zero
+        for number in reversed(range(len(parts))):
+            start = ends[number - 1] if number else 0
+            value = cast(parts[number].load([i - start if d == dim else i for d, i in enumerate(index)]), dtype)
+            within = _less(index[dim], ends[number])
+            if number:
+                within = call("logical_and", within, _at_least(index[dim], start))
+            value = call("masked", within, value, zero)
+            last = number == len(parts) - 1
+            result = value if last else call("where", _less(index[dim], ends[number]), value, result)
+        return result
+
+    return b.define(b.result, body)
+
+
+MOST_PARTS = 4
+"""A cat of more parts than this runs as ATen's, which copies part by part; each part costs every element a test."""
+
+
+@lowering("constant_pad_nd")
+def constant_pad(b: Builder, x: TensorValue, pad: Sequence[Size], value: Number = 0) -> TensorValue:
+    dtype = b.result.dtype
+    rank = len(x.shape)
+    before = {rank - 1 - k: pad[2 * k] for k in range(len(pad) // 2)}
+    after = {rank - 1 - k: pad[2 * k + 1] for k in range(len(pad) // 2)}
+
+    def body(index: tuple[Index, ...]) -> Expr:
+        inside = [i - before.get(d, 0) for d, i in enumerate(index)]
+        condition = constant(True, torch.bool)
+        for d, position in enumerate(inside):
+            if before.get(d, 0) != 0:
+                condition = call("logical_and", condition, _at_least(position, 0))
+            if after.get(d, 0) != 0:
+                condition = call("logical_and", condition, _less(position, x.shape[d]))
+        return call("masked", condition, x.load(inside), b.number(value, dtype))
+
+    return b.define(b.result, body)
+
+
+@lowering("slice_scatter")
+def slice_scatter(
+    b: Builder,
+    x: TensorValue,
+    source: TensorValue,
+    dim: int = 0,
+    start: Size | None = None,
+    end: Size | None = None,
+    step: Size = 1,
+) -> TensorValue:
+    dim %= len(x.shape)
+    dtype = b.result.dtype
+    first = clamp_start(start, x.shape[dim])
+    count = source.shape[dim]
+
+    def body(index: tuple[Index, ...]) -> Expr:
+        offset = index[dim] - first
+        place = offset // step
+        inside = call("logical_and", _at_least(offset, 0), _less(place, count))
+        if step != 1:
+            whole = call("eq", index_value(offset % step), constant(0, torch.int64))
+            inside = call("logical_and", inside, whole)
+        new = cast(source.load([place if d == dim else i for d, i in enumerate(index)]), dtype)
+        new = call("masked", inside, new, constant(0, dtype))
+        return call("where", inside, new, x.load(index))
+
+    return b.define(b.result, body)
+
+
+@lowering("select_scatter")
+def select_scatter(b: Builder, x: TensorValue, source: TensorValue, dim: int, position: Size) -> TensorValue:
+    dim %= len(x.shape)
+    dtype = b.result.dtype
+    if isinstance(position, int) and position < 0:
+        position = position + x.shape[dim]
+
+    def body(index: tuple[Index, ...]) -> Expr:
+        here = call("eq", index_value(index[dim]), index_value(Index.constant(position)))
+        rest = [*index[:dim], *index[dim + 1 :]]
+        return call("where", here, b.operand(source, rest, dtype), x.load(index))
+
+    return b.define(b.result, body)

@@ -1,0 +1,229 @@
+"""The walk over one ATen graph: each node's lowering runs once, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from turret.errors import UnsupportedError
+from turret.ir import (
+    CopyInto,
+    LoopProgram,
+    Ref,
+    SizeSource,
+    Statement,
+    StridedView,
+    TensorDecl,
+    defined,
+    size,
+    used,
+)
+from turret.lowering import Builder, TensorValue, dense_strides
+from turret.products import NodePlacement, Placement, StageGraph
+from turret.surface import is_compiled_dtype
+
+_COMPILED = NodePlacement("compiled")
+
+
+def lower_graph(graph: StageGraph, placement: Placement, lowerings: Mapping[Any, Callable]) -> LoopProgram:
+    """The loop program of a graph; ops without a lowering, and those placed eagerly, become extern calls."""
+    return _Lowerer(graph, placement, lowerings).run()
+
+
+class _Lowerer:
+    def __init__(self, graph: StageGraph, placement: Placement, lowerings: Mapping[Any, Callable]) -> None:
+        self.graph, self.placement, self.lowerings = graph, placement, lowerings
+        self.builder = Builder()
+        self.values: dict[fx.Node, Any] = {}
+        self.inputs: list[TensorDecl | None] = []
+        self.symbols: dict[str, SizeSource] = {}
+        self.constants: dict[str, torch.Tensor] = {}
+
+    def run(self) -> LoopProgram:
+        outputs: tuple[Any, ...] = ()
+        for node in self.graph.module.graph.nodes:
+            self.builder.node = node
+            match node.op:
+                case "placeholder":
+                    self.values[node] = self._input(node)
+                case "get_attr":
+                    self.values[node] = self._constant(node)
+                case "call_function":
+                    self.values[node] = self._call(node)
+                case "output":
+                    outputs = self._outputs(node.args[0])
+                case _:
+                    raise UnsupportedError(f"a node {node.op} in an ATen graph: {node.format_node()}")
+        statements = _without_dead(self.builder.statements, outputs)
+        return LoopProgram(
+            self.graph.name, tuple(self.inputs), statements, outputs, self.constants, self.symbols
+        )
+
+    # ------------------------------------------------ inputs
+
+    def _input(self, node: fx.Node) -> Any:
+        number, value = len(self.inputs), node.meta["val"]
+        if isinstance(value, torch.Tensor):
+            decl = self.builder.declare(value, node.name)
+            self.inputs.append(decl)
+            self._note_sizes(value, number)
+            return TensorValue.of(decl)
+        self.inputs.append(None)
+        if isinstance(value, torch.SymInt):
+            expression = size(value)
+            if getattr(expression, "is_Symbol", False):
+                # The number itself is a better source than a shape that happens to mention it.
+                self.symbols[expression.name] = SizeSource(number, None)
+            return expression
+        if isinstance(value, int | float | bool | type(None)):
+            return value
+        raise UnsupportedError(f"input {number} is a {type(value).__name__}")
+
+    def _note_sizes(self, value: torch.Tensor, number: int) -> None:
+        """Remember where the size symbols of an input's shape and strides can be read."""
+        for kind, extents in (("size", value.shape), ("stride", value.stride())):
+            for dimension, extent in enumerate(extents):
+                if isinstance(extent, torch.SymInt):
+                    expression = size(extent)
+                    if getattr(expression, "is_Symbol", False):
+                        self.symbols.setdefault(expression.name, SizeSource(number, dimension, kind))
+
+    def _constant(self, node: fx.Node) -> Any:
+        value: Any = self.graph.module
+        for name in node.target.split("."):
+            value = getattr(value, name)
+        if not isinstance(value, torch.Tensor):
+            return value
+        decl = self.builder.declare(value, node.name)
+        self.constants[decl.name] = value.detach()
+        return TensorValue.of(decl)
+
+    # ------------------------------------------------ calls
+
+    def _call(self, node: fx.Node) -> Any:
+        value = node.meta.get("val")
+        args, kwargs = self._arguments(node.args), {k: self._arguments(v) for k, v in node.kwargs.items()}
+        if isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
+            return size(value)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            return self._python_call(node, args, kwargs)
+        if node.target is torch.ops.aten.copy_.default:
+            return self._copy_into(args)
+        placed = self.placement.nodes.get(node.name, _COMPILED)
+        reason = placed.reason
+        lowering = self.lowerings.get(node.target) if placed.where == "compiled" else None
+        if lowering is not None and self._dtypes_fit(args, value):
+            result = lowering(self.builder, *args, **kwargs)
+            if result is not NotImplemented:
+                return result
+            reason = reason or "its lowering leaves this call whole"
+        return self.builder.extern(node.target, args, kwargs, value, reason or "no lowering")
+
+    def _python_call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """``operator.getitem`` of results, and arithmetic on numbers."""
+        if isinstance(node.meta.get("val"), torch.SymFloat | torch.SymBool):
+            raise UnsupportedError(f"a symbolic {type(node.meta['val']).__name__} in {node.format_node()}")
+        return node.target(*args, **kwargs)
+
+    def _arguments(self, value: Any) -> Any:
+        if isinstance(value, fx.Node):
+            return self.values[value]
+        if isinstance(value, list | tuple):
+            return [self._arguments(v) for v in value]
+        if isinstance(value, torch.SymInt):
+            return size(value)
+        return value
+
+    def _dtypes_fit(self, args: Any, value: Any) -> bool:
+        """Whether kernels compute with the dtypes of a call's tensors."""
+        results = [v for v in (value if isinstance(value, list | tuple) else [value]) if v is not None]
+        tensors = [*_tensor_values(args), *(r for r in results if isinstance(r, torch.Tensor))]
+        return all(is_compiled_dtype(t.dtype) and t.device.type == self.graph.target.device_type for t in tensors)
+
+    def _copy_into(self, args: Any) -> TensorValue:
+        target, source = args[0], args[1]
+        if not target.is_whole or target.base not in self.inputs:
+            raise UnsupportedError("a copy into something else than an input of the graph")
+        index_dtype = target.dtype
+        if source.shape != target.shape or source.dtype != index_dtype:
+            name = self.builder.unique(f"{target.base.name}_new")
+            decl = TensorDecl(name, target.shape, dense_strides(target.shape), target.dtype, target.device)
+            source = self.builder.define_decl(decl, source.load_broadcast)
+        name = self.builder.in_memory(source)
+        self.builder.statements.append(CopyInto(target.base.name, name, self.builder.origins()))
+        return source
+
+    # ------------------------------------------------ outputs
+
+    def _outputs(self, results: Any) -> tuple[Any, ...]:
+        taken: set[str] = set()
+        outputs = []
+        for number, node in enumerate(results):
+            self.builder.node = node if isinstance(node, fx.Node) else None
+            value = self._arguments(node)
+            if not isinstance(value, TensorValue):
+                outputs.append(value)
+                continue
+            visible = self.graph.visible_outputs is None or number < self.graph.visible_outputs
+            outputs.append(Ref(self._output(value, self.graph.output_strides[number], visible, taken)))
+        return tuple(outputs)
+
+    def _output(self, value: TensorValue, wanted: Any, visible: bool, taken: set[str]) -> str:
+        """Name of a tensor in memory that may leave the graph as this output.
+
+        What the user sees has eager's strides and memory of its own.  A view of memory that leaves as another
+        output too is copied: autograd could not see a write through one of them.
+        """
+        wanted = None if wanted is None else tuple(map(size, wanted))
+        layout = value.strides()
+        shared = value.base.name in taken or self._lent(value)
+        fits = layout is not None and (wanted is None or _same_strides(value.shape, layout[0], wanted))
+        if self.graph.role == "backward" and layout is not None:
+            return self.builder.in_memory(value)
+        if value.is_whole and fits and not (visible and shared):
+            taken.add(value.base.name)
+            return value.base.name
+        if fits and not shared:
+            taken.add(value.base.name)
+            return self.builder.in_memory(value)
+        copied = self.builder.copy(value, wanted or dense_strides(value.shape))
+        taken.add(copied.base.name)
+        return copied.base.name
+
+    def _lent(self, value: TensorValue) -> bool:
+        """Whether the memory is an input's or a constant's."""
+        return value.base in self.inputs or value.base.name in self.constants
+
+
+def _same_strides(shape: Any, strides: Any, wanted: Any) -> bool:
+    return any(extent == 0 for extent in shape) or all(
+        extent == 1 or a == b for extent, a, b in zip(shape, strides, wanted, strict=True)
+    )
+
+
+def _tensor_values(value: Any) -> list[TensorValue]:
+    if isinstance(value, TensorValue):
+        return [value]
+    if isinstance(value, list | tuple):
+        return [t for item in value for t in _tensor_values(item)]
+    return []
+
+
+def _without_dead(statements: list[Statement], outputs: tuple[Any, ...]) -> tuple[Statement, ...]:
+    """Statements whose results somebody uses, or that have an effect."""
+    alive = {output.name for output in outputs if isinstance(output, Ref)}
+    kept = []
+    for statement in reversed(statements):
+        names = {decl.name for decl in defined(statement)}
+        effect = isinstance(statement, CopyInto) or (
+            not isinstance(statement, StridedView) and getattr(statement, "mutates", ())
+        )
+        if effect or not names or names & alive:
+            alive.update(used(statement))
+            kept.append(statement)
+    return tuple(reversed(kept))
+
+

@@ -1,0 +1,345 @@
+"""Pointwise ops.
+
+Dtypes follow eager: a result's dtype is that of the fake value; values are computed in it (half types in
+float32), and comparisons in the dtype to which their operands promote.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+
+from turret.ir import Expr, call, cast, constant
+from turret.lowering import Builder, Number, TensorValue, compute_dtype
+from turret.plugins.lowerings.registry import lowering
+
+Operand = TensorValue | Number
+
+
+def promoted(b: Builder) -> torch.dtype:
+    """The dtype to which the node's tensor and number operands promote, in which it is computed."""
+    operands = [a.meta["val"] if hasattr(a, "meta") else a for a in b.node.args]
+    operands = [o for o in operands if isinstance(o, torch.Tensor | int | float | bool | torch.SymInt | torch.SymFloat)]
+    dtype, _ = elementwise_dtypes(*operands, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
+    return compute_dtype(dtype)
+
+
+def is_float(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point
+
+
+# ---------------------------------------------------------------- one operand
+
+_FLOAT_UNARY = (
+    "acos acosh asin asinh atan atanh cos cosh erf erfc exp exp2 expm1 lgamma log log10 log1p log2 "
+    "reciprocal rsqrt sigmoid sin sinh sqrt tan tanh"
+)
+
+
+def _float_unary(op: str) -> Callable[[Builder, TensorValue], TensorValue]:
+    def lower(b: Builder, x: TensorValue) -> TensorValue:
+        return b.pointwise(lambda v: call(op, v), x)
+
+    return lower
+
+
+for _name in _FLOAT_UNARY.split():
+    lowering(_name)(_float_unary(_name))
+
+
+def _rounding(op: str) -> Callable[[Builder, TensorValue], TensorValue]:
+    def lower(b: Builder, x: TensorValue) -> TensorValue:
+        return b.pointwise(lambda v: call(op, v) if is_float(v.dtype) else v, x)
+
+    return lower
+
+
+for _name in ("ceil", "floor", "round", "trunc"):
+    lowering(_name)(_rounding(_name))
+
+
+@lowering("abs")
+def absolute(b: Builder, x: TensorValue) -> TensorValue:
+    return b.pointwise(lambda v: v if v.dtype in (torch.bool, torch.uint8) else call("abs", v), x)
+
+
+@lowering("neg")
+def negative(b: Builder, x: TensorValue) -> TensorValue:
+    return b.pointwise(lambda v: call("neg", v), x)
+
+
+@lowering("sign")
+def sign(b: Builder, x: TensorValue) -> TensorValue:
+    return b.pointwise(lambda v: v if v.dtype == torch.bool else call("sign", v), x)
+
+
+@lowering("relu")
+def relu(b: Builder, x: TensorValue) -> TensorValue:
+    return b.pointwise(lambda v: call("max", v, constant(0, v.dtype)), x)
+
+
+@lowering("bitwise_not")
+def bitwise_not(b: Builder, x: TensorValue) -> TensorValue:
+    return b.pointwise(lambda v: call("logical_not" if v.dtype == torch.bool else "bitwise_not", v), x)
+
+
+@lowering("logical_not")
+def logical_not(b: Builder, x: TensorValue) -> TensorValue:
+    return b.pointwise(lambda v: call("logical_not", v), x, dtype=torch.bool)
+
+
+@lowering("isnan")
+def isnan(b: Builder, x: TensorValue) -> TensorValue:
+    return _float_test(b, x, "isnan")
+
+
+@lowering("isinf")
+def isinf(b: Builder, x: TensorValue) -> TensorValue:
+    return _float_test(b, x, "isinf")
+
+
+def _float_test(b: Builder, x: TensorValue, op: str) -> TensorValue:
+    inner = compute_dtype(x.dtype)
+    return b.pointwise(lambda v: call(op, v) if is_float(inner) else constant(False, torch.bool), x, dtype=inner)
+
+
+@lowering("signbit")
+def signbit(b: Builder, x: TensorValue) -> TensorValue:
+    inner = compute_dtype(x.dtype)
+    if inner == torch.bool:
+        return b.pointwise(lambda v: constant(False, torch.bool), x)
+    return b.pointwise(
+        lambda v: call("signbit", v) if is_float(inner) else call("lt", v, constant(0, inner)), x, dtype=inner
+    )
+
+
+@lowering("clone")
+def clone(b: Builder, x: TensorValue, memory_format: Any = None) -> TensorValue:
+    return b.pointwise(lambda v: v, x, dtype=x.dtype)
+
+
+@lowering("prims.convert_element_type")
+def convert_element_type(b: Builder, x: TensorValue, dtype: torch.dtype) -> TensorValue:
+    return b.pointwise(lambda v: cast(v, dtype), x, dtype=x.dtype)
+
+
+@lowering("_to_copy")
+def to_copy(b: Builder, x: TensorValue, **kwargs: Any) -> Any:
+    if b.result.device != x.device or kwargs.get("layout") not in (None, torch.strided) or x.dtype.is_complex:
+        return NotImplemented
+    return b.pointwise(lambda v: v, x, dtype=x.dtype)
+
+
+# ---------------------------------------------------------------- two operands
+
+
+@lowering("add.Tensor", "add.Scalar")
+def add(b: Builder, x: Operand, y: Operand, alpha: Number = 1) -> TensorValue:
+    def body(v: Expr, w: Expr) -> Expr:
+        if v.dtype == torch.bool:
+            return call("logical_or", v, w) if alpha else v
+        return call("add", v, _scaled(b, w, alpha))
+
+    return b.pointwise(body, x, y)
+
+
+@lowering("sub.Tensor", "sub.Scalar")
+def sub(b: Builder, x: Operand, y: Operand, alpha: Number = 1) -> TensorValue:
+    return b.pointwise(lambda v, w: call("sub", v, _scaled(b, w, alpha)), x, y)
+
+
+def _scaled(b: Builder, value: Expr, alpha: Number) -> Expr:
+    return value if alpha == 1 else call("mul", value, b.number(alpha, value.dtype))
+
+
+@lowering("mul.Tensor", "mul.Scalar")
+def mul(b: Builder, x: Operand, y: Operand) -> TensorValue:
+    return b.pointwise(lambda v, w: call("logical_and" if v.dtype == torch.bool else "mul", v, w), x, y)
+
+
+@lowering("div.Tensor", "div.Scalar")
+def div(b: Builder, x: Operand, y: Operand) -> TensorValue:
+    return b.pointwise(lambda v, w: call("div", v, w), x, y)
+
+
+@lowering("div.Tensor_mode", "div.Scalar_mode")
+def div_mode(b: Builder, x: Operand, y: Operand, rounding_mode: str | None = None) -> TensorValue:
+    if rounding_mode is None:
+        return div(b, x, y)
+    if rounding_mode == "floor":
+        return b.pointwise(lambda v, w: call("floordiv", v, w), x, y)
+
+    def truncated(v: Expr, w: Expr) -> Expr:
+        return call("trunc", call("div", v, w)) if is_float(v.dtype) else call("truncdiv", v, w)
+
+    return b.pointwise(truncated, x, y)
+
+
+@lowering("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
+def remainder(b: Builder, x: Operand, y: Operand) -> TensorValue:
+    return b.pointwise(lambda v, w: call("mod", v, w), x, y)
+
+
+def _binary(op: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
+    def lower(b: Builder, x: Operand, y: Operand) -> TensorValue:
+        return b.pointwise(lambda v, w: call(op, v, w), x, y)
+
+    return lower
+
+
+for _names, _op in (
+    (("fmod.Tensor", "fmod.Scalar"), "fmod"),
+    (("atan2",), "atan2"),
+    (("hypot",), "hypot"),
+    (("copysign.Tensor", "copysign.Scalar"), "copysign"),
+    (("nextafter",), "nextafter"),
+):
+    lowering(*_names)(_binary(_op))
+
+
+def _extremum(op: str, logical: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
+    def lower(b: Builder, x: Operand, y: Operand) -> TensorValue:
+        return b.pointwise(lambda v, w: call(logical if v.dtype == torch.bool else op, v, w), x, y)
+
+    return lower
+
+
+lowering("maximum")(_extremum("max", "logical_or"))
+lowering("minimum")(_extremum("min", "logical_and"))
+
+
+def _ignoring_nan(op: str, logical: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
+    def body(v: Expr, w: Expr) -> Expr:
+        if v.dtype == torch.bool:
+            return call(logical, v, w)
+        if not is_float(v.dtype):
+            return call(op, v, w)
+        return call("where", call("isnan", v), w, call("where", call("isnan", w), v, call(op, v, w)))
+
+    return lambda b, x, y: b.pointwise(body, x, y)
+
+
+lowering("fmax")(_ignoring_nan("max", "logical_or"))
+lowering("fmin")(_ignoring_nan("min", "logical_and"))
+
+
+@lowering("pow.Tensor_Tensor", "pow.Scalar")
+def power(b: Builder, x: Operand, y: Operand) -> TensorValue:
+    return b.pointwise(lambda v, w: call("pow", v, w), x, y)
+
+
+@lowering("pow.Tensor_Scalar")
+def power_scalar(b: Builder, x: TensorValue, exponent: Number) -> TensorValue:
+    """Exponents that eager computes by multiplication and square roots are done likewise."""
+
+    def body(v: Expr) -> Expr:
+        one = constant(1, v.dtype)
+        if exponent == 2:
+            return call("mul", v, v)
+        if exponent == 3:
+            return call("mul", call("mul", v, v), v)
+        if is_float(v.dtype):
+            if exponent == 0.5:
+                return call("sqrt", v)
+            if exponent == -0.5:
+                return call("div", one, call("sqrt", v))
+            if exponent == -1:
+                return call("div", one, v)
+            if exponent == -2:
+                return call("div", one, call("mul", v, v))
+        return call("pow", v, b.number(exponent, v.dtype))
+
+    return b.pointwise(body, x)
+
+
+# ---------------------------------------------------------------- bits, logic, comparisons
+
+for _name, _bits in (("bitwise_and", "logical_and"), ("bitwise_or", "logical_or"), ("bitwise_xor", "logical_xor")):
+    lowering(f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.Scalar_Tensor")(_extremum(_name, _bits))
+
+for _name, _op in (("bitwise_left_shift", "shl"), ("bitwise_right_shift", "shr")):
+    lowering(f"{_name}.Tensor", f"{_name}.Tensor_Scalar", f"{_name}.Scalar_Tensor")(_binary(_op))
+
+
+def _logical(op: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
+    def lower(b: Builder, x: Operand, y: Operand) -> TensorValue:
+        return b.pointwise(lambda v, w: call(op, v, w), x, y, dtype=torch.bool)
+
+    return lower
+
+
+for _name in ("logical_and", "logical_or", "logical_xor"):
+    lowering(_name)(_logical(_name))
+
+
+def _comparison(op: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
+    def lower(b: Builder, x: Operand, y: Operand) -> TensorValue:
+        inner = promoted(b)
+        if isinstance(y, int) and not isinstance(y, bool) and not is_float(inner) and not _fits(y, inner):
+            return _compare_unfitting(b, op, y, x)
+        return b.pointwise(lambda v, w: call(op, v, w), x, y, dtype=inner)
+
+    return lower
+
+
+def _fits(value: int, dtype: torch.dtype) -> bool:
+    if dtype == torch.bool:
+        return value in (0, 1)
+    return torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max
+
+
+def _compare_unfitting(b: Builder, op: str, value: int, x: Operand) -> TensorValue:
+    """Compare with a number beyond the tensor's dtype in int64, in which both have their value."""
+    return b.pointwise(lambda v: call(op, v, constant(value, torch.int64)), x, dtype=torch.int64)
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    lowering(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_name))
+
+
+# ---------------------------------------------------------------- choice
+
+
+@lowering("where.self")
+def where(b: Builder, condition: TensorValue, x: Operand, y: Operand) -> TensorValue:
+    dtype = b.result.dtype
+
+    def body(index: Any) -> Expr:
+        chosen = cast(condition.load_broadcast(index), torch.bool)
+        return call("where", chosen, b.operand(x, index, dtype), b.operand(y, index, dtype))
+
+    return b.define(b.result, body)
+
+
+@lowering("clamp", "clamp.Tensor")
+def clamp(b: Builder, x: TensorValue, low: Operand | None = None, high: Operand | None = None) -> TensorValue:
+    bounds = [o for o in (low, high) if o is not None]
+
+    def body(v: Expr, *limits: Expr) -> Expr:
+        rest = list(limits)
+        if low is not None:
+            v = call("max", v, rest.pop(0))
+        return v if high is None else call("min", v, rest.pop(0))
+
+    return b.pointwise(body, x, *[_limit(o, b.result.dtype) for o in bounds])
+
+
+def _limit(value: Operand, dtype: torch.dtype) -> Operand:
+    """An infinite bound of an integer clamp as the integer that bounds all."""
+    if isinstance(value, float) and math.isinf(value) and not is_float(dtype):
+        return torch.iinfo(dtype).max if value > 0 else torch.iinfo(dtype).min
+    return value
+
+
+@lowering("clamp_min", "clamp_min.Tensor")
+def clamp_min(b: Builder, x: TensorValue, low: Operand) -> TensorValue:
+    return clamp(b, x, low, None)
+
+
+@lowering("clamp_max", "clamp_max.Tensor")
+def clamp_max(b: Builder, x: TensorValue, high: Operand) -> TensorValue:
+    return clamp(b, x, None, high)

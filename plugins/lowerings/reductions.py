@@ -1,0 +1,121 @@
+"""Reductions: each result is one reduction over row variables ``r0..`` of the input's reduced dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from turret.ir import Expr, Index, Var, call, cast, constant, flatten, index_value, part, reduce, size_value
+from turret.ir.index import product
+from turret.lowering import Builder, Number, TensorValue, compute_dtype
+from turret.plugins.lowerings.registry import lowering
+
+Dims = int | Sequence[int] | None
+
+
+class _Row:
+    """The row of one reduction: its dimensions, variables, and the input at a point of result and row."""
+
+    def __init__(self, x: TensorValue, dims: Dims, keepdim: bool) -> None:
+        rank = len(x.shape)
+        chosen = [dims] if isinstance(dims, int) else list(dims) if dims else list(range(rank))
+        self.x, self.keepdim = x, keepdim
+        self.dims = sorted({d % rank for d in chosen}) if rank else []
+        self.variables = tuple(Var(f"r{k}", x.shape[d]) for k, d in enumerate(self.dims))
+
+    def load(self, index: Sequence[Index], dtype: torch.dtype) -> Expr:
+        """The input's element, as ``dtype``, at ``index`` of the result and the row variables."""
+        rows = dict(zip(self.dims, self.variables, strict=True))
+        kept = iter([i for d, i in enumerate(index) if not (self.keepdim and d in rows)])
+        coords = [rows[d].index if d in rows else next(kept) for d in range(len(self.x.shape))]
+        return cast(self.x.load(coords), dtype)
+
+    def number(self) -> Expr:
+        """Row-major number of the element in the row."""
+        return index_value(flatten([v.index for v in self.variables], [v.extent for v in self.variables]))
+
+
+def _fold(b: Builder, kind: str, x: TensorValue, dims: Dims, keepdim: bool, dtype: torch.dtype) -> TensorValue:
+    row = _Row(x, dims, keepdim)
+    return b.define(b.result, lambda index: reduce(kind, row.variables, row.load(index, dtype)))
+
+
+@lowering("sum.dim_IntList", "sum")
+def sum_(
+    b: Builder, x: TensorValue, dims: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> TensorValue:
+    return _fold(b, "sum", x, dims, keepdim, compute_dtype(b.result.dtype))
+
+
+@lowering("prod.dim_int")
+def prod_dim(
+    b: Builder, x: TensorValue, dim: int, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> TensorValue:
+    return _fold(b, "prod", x, dim, keepdim, compute_dtype(b.result.dtype))
+
+
+@lowering("prod")
+def prod(b: Builder, x: TensorValue, dtype: torch.dtype | None = None) -> TensorValue:
+    return _fold(b, "prod", x, None, False, compute_dtype(b.result.dtype))
+
+
+def _extremum(kind: str, logical: str) -> Callable[..., TensorValue]:
+    def lower(b: Builder, x: TensorValue, dims: Dims = (), keepdim: bool = False) -> TensorValue:
+        dtype = compute_dtype(x.dtype)
+        return _fold(b, logical if dtype == torch.bool else kind, x, dims, keepdim, dtype)
+
+    return lower
+
+
+lowering("amax")(_extremum("max", "any"))
+lowering("amin")(_extremum("min", "all"))
+
+
+def _truth(kind: str) -> Callable[..., TensorValue]:
+    def lower(b: Builder, x: TensorValue, dims: Dims = None, keepdim: bool = False) -> TensorValue:
+        return _fold(b, kind, x, dims, keepdim, torch.bool)
+
+    return lower
+
+
+lowering("any", "any.dim", "any.dims")(_truth("any"))
+lowering("all", "all.dim", "all.dims")(_truth("all"))
+
+
+def _position(kind: str) -> Callable[..., TensorValue]:
+    def lower(b: Builder, x: TensorValue, dim: int | None = None, keepdim: bool = False) -> TensorValue:
+        row = _Row(x, dim, keepdim)
+        dtype = torch.int32 if x.dtype == torch.bool else compute_dtype(x.dtype)
+        if all(v.extent == 1 for v in row.variables):
+            return b.define(b.result, lambda index: constant(0, torch.int64))
+        return b.define(b.result, lambda index: reduce(kind, row.variables, row.load(index, dtype), row.number()))
+
+    return lower
+
+
+lowering("argmax")(_position("argmax"))
+lowering("argmin")(_position("argmin"))
+
+
+@lowering("var_mean.correction")
+def var_mean(
+    b: Builder, x: TensorValue, dims: Dims = None, *, correction: Number | None = None, keepdim: bool = False
+) -> tuple[TensorValue, TensorValue]:
+    row = _Row(x, dims, keepdim)
+    dtype = compute_dtype(x.dtype)
+    count = product(v.extent for v in row.variables)
+    correction = 1 if correction is None else correction
+
+    def statistics(index: Sequence[Index]) -> Expr:
+        return reduce("welford", row.variables, row.load(index, dtype))
+
+    def variance(index: Sequence[Index]) -> Expr:
+        degrees = call("sub", size_value(count, dtype), b.number(correction, dtype))
+        degrees = call("max", degrees, constant(0, dtype))
+        return call("div", part(statistics(index), "m2"), degrees)
+
+    return (
+        b.define(b.result_part(0), variance, f"{b.node.name}_var"),
+        b.define(b.result_part(1), lambda index: part(statistics(index), "mean"), f"{b.node.name}_mean"),
+    )
