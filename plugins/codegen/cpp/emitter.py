@@ -168,8 +168,8 @@ class Emitter:
         return name
 
     def _load(self, expr: Expr, scope: Scope, guard: Guard) -> str:
-        decl = self.nest.tensors[expr.tensor]
-        if 0 in decl.shape:
+        if 0 in self.nest.tensors[expr.tensor].shape:
+            self.index(expr.coords[0], scope, guard)  # its checks still report
             return literal(0, expr.dtype)
         for value in expr.coords[0].values:
             # A checked index into a tensor that turns out to be empty must not be clamped to its first element.
