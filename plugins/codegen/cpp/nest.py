@@ -7,6 +7,7 @@ prod, min, max, any and all are left of the kinds of reductions.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import attrs
@@ -141,8 +142,8 @@ class Facts:
                     pending += node.children()
         return total
 
-    def is_expensive(self, expr: Expr) -> bool:
-        """Whether a value is worth keeping between phases: more than one load, or costly operations."""
+    def is_expensive(self, expr: Expr, kept: Container[Expr] = ()) -> bool:
+        """Whether a value is worth keeping between phases, given what else is: several loads, or costly operations."""
         seen: set[Expr] = set()
         pending, loads, cost = [expr], 0, 0
         while pending:
@@ -150,7 +151,8 @@ class Facts:
             if node in seen or node.op == "row" or not self.variables(node) & self._inner:
                 continue
             seen.add(node)
-            loads += node.op == "load"
-            cost += op_cost(node)
-            pending += node.children()
+            loads += node.op == "load" or node in kept
+            if node not in kept:
+                cost += op_cost(node)
+                pending += node.children()
         return loads > 1 or cost >= EXPENSIVE

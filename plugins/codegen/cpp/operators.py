@@ -112,6 +112,15 @@ _BOOL = {
     "pow": "{0} | !{1}",
 }
 
+_FLOAT32 = {
+    **_FLOAT,
+    "exp": "exp_float({0})",
+    "sigmoid": "1 / (1 + exp_float(-{0}))",
+    "tanh": "tanh_float({0})",
+    "erf": "erf_float({0})",
+}
+"""Values in ``float`` registers: functions that the prelude has written out."""
+
 _TABLES = {"float": _FLOAT, "int": _INTEGER, "uint": _INTEGER, "bool": _BOOL}
 
 # Results that a half format holds exactly wherever it holds the arguments.
@@ -142,7 +151,8 @@ def divides_by_zero(expr: Expr) -> bool:
 def scalar_text(expr: Expr, args: list[str]) -> str:
     """The C++ expression of one op of the table ``OPS`` (``masked`` apart)."""
     where = ctype(expr.args[-1].dtype)
-    template = _TABLES[where.kind].get(expr.op)
+    table = _FLOAT32 if where.suffix == "f" else _TABLES[where.kind]
+    template = table.get(expr.op)
     if template is None:
         raise UnsupportedError(f"{expr.op} of {expr.args[-1].dtype} has no meaning in C++ kernels")
     if expr.op == "pow" and where.is_float and expr.args[1].op == "const":

@@ -28,7 +28,8 @@ from turret.plugins.codegen.cpp.loops import (
 from turret.plugins.codegen.cpp.nest import Nest
 from turret.plugins.codegen.cpp.scopes import Scope
 
-TILE = 32
+LEAST_TILE, MOST_TILE = 32, 128
+TILE_BYTES = 128 * 1024
 TASK_WORK = 32768
 """Element operations that a task should have at least."""
 
@@ -124,30 +125,43 @@ def _transposed(emitter: Emitter, lane: Var) -> tuple[Var | None, list[Expr]]:
     """The other loop along which most loads that are strided along the lanes are contiguous, and those loads."""
     nest = emitter.nest
     best: tuple[Var | None, list[Expr]] = (None, [])
-    if static_extent(lane, TILE) < 8 or any(node.op in ("reduce", "masked") for node in walk(*nest.roots)):
+    if static_extent(lane, LEAST_TILE) < 8 or any(node.op in ("reduce", "masked") for node in walk(*nest.roots)):
         return best
     strided = [n for n in loads(*nest.roots) if stride(n.coords[0], lane) not in (None, 0, 1) and not n.coords[0].values]
     for variable in nest.outer:
-        if variable is not lane and static_extent(variable, TILE) >= 8:
+        if variable is not lane and static_extent(variable, LEAST_TILE) >= 8:
             found = [n for n in strided if stride(n.coords[0], variable) == 1]
             if len(found) > len(best[1]):
                 best = variable, found
     return best
 
 
+def _tile_width(lane: Var, across: Var, transposed: list[Expr]) -> int:
+    """Wide tiles use more of each page that they touch; all buffers together stay in the second-level cache, and
+    there are tiles enough for threads."""
+    width = MOST_TILE
+    loaded = sum(ctype(load.dtype).bits // 8 for load in transposed)
+    while width > LEAST_TILE and (
+        static_extent(across, 4096) < 16 * width or static_extent(lane, 4096) < width or width * width * loaded > TILE_BYTES
+    ):
+        width //= 2
+    return width
+
+
 def _emit_tiled(emitter: Emitter, lane: Var, across: Var, transposed: list[Expr], work: str | int) -> None:
+    width = _tile_width(lane, across, transposed)
     others = tuple(v for v in emitter.nest.outer if v is not lane and v is not across)
-    task, rows = open_tasks(emitter, emitter.base, others, Blocks(across, TILE), work)
+    task, rows = open_tasks(emitter, emitter.base, others, Blocks(across, width), work)
     number = emitter.fresh("v")
-    blocks = Blocks(lane, TILE)
+    blocks = Blocks(lane, width)
     end = emitter.size(lane.extent)
-    count = blocks.count or f"({end} + {TILE - 1}) / {TILE}"
+    count = blocks.count or f"({end} + {width - 1}) / {width}"
     tile = Scope(task, f"for (int64_t {number} = 0; {number} < {count}; {number}++)")
     columns = block_range(emitter, tile, blocks, number)
-    names = {load: _fill_tile(emitter, tile, load, (across, rows), (lane, columns)) for load in transposed}
+    names = {load: _fill_tile(emitter, tile, load, (across, rows), (lane, columns), width) for load in transposed}
     row = open_loop(emitter, tile, across, rows)
     column = open_loop(emitter, row, lane, columns, SIMD)
-    position = f"({row.variable(across)} - {rows.low}) * {TILE} + {column.variable(lane)} - {columns.low}"
+    position = f"({row.variable(across)} - {rows.low}) * {width} + {column.variable(lane)} - {columns.low}"
     for load, name in names.items():
         column.names[(load, None)] = ctype(load.dtype).load(f"{name}[{position}]")
     for store in emitter.nest.stores:
@@ -156,17 +170,17 @@ def _emit_tiled(emitter: Emitter, lane: Var, across: Var, transposed: list[Expr]
 
 
 def _fill_tile(
-    emitter: Emitter, scope: Scope, load: Expr, along: tuple[Var, Range], lanes: tuple[Var, Range]
+    emitter: Emitter, scope: Scope, load: Expr, along: tuple[Var, Range], lanes: tuple[Var, Range], width: int
 ) -> str:
     """A buffer with the tile's elements of one load, lanes innermost; read in the order in which they lie."""
-    name = emitter.fresh("tile")
-    scope.line(f"{ctype(load.dtype).element} {name}[{TILE * TILE}];")
+    name, corner = emitter.fresh("tile"), Scope(scope)
     across, rows = along
     lane, columns = lanes
-    outer = open_loop(emitter, scope, lane, columns)
-    inner = open_loop(emitter, outer, across, rows, SIMD)
-    source = f"{emitter.pointer(load.tensor)}[{emitter.index(load.coords[0], inner)}]"
-    position = f"({inner.variable(across)} - {rows.low}) * {TILE} + {inner.variable(lane)} - {columns.low}"
-    inner.line(f"{name}[{position}] = {source};")
-    close_all(inner, scope)
+    scope.line(f"{ctype(load.dtype).element} {name}[{width * width}];")
+    corner.bind(across, rows.low)
+    corner.bind(lane, columns.low)
+    first = f"{emitter.pointer(load.tensor)} + {emitter.index(load.coords[0], corner)}"
+    step = emitter.size(load.coords[0].coefficient(lane))
+    counts = ", ".join(f"{part.high} - {part.low}" for part in (rows, columns))
+    scope.line(f"fill_tile<{width}>({name}, {first}, {step}, {counts});")
     return name

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from turret.plugins.codegen.cpp.vector_math import VECTOR_MATH_PARTS, transpose_part
+
 HEADER = """\
 #include <stdint.h>
 #if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__)
@@ -49,6 +51,8 @@ _PARTS: dict[str, str] = {
     **_prototypes(),
     "bits_of": """\
 template <class To, class From> INLINE To bits_of(From value) { return __builtin_bit_cast(To, value); }""",
+    **VECTOR_MATH_PARTS,
+    "fill_tile": transpose_part(),
     "bf16_load": """\
 INLINE float bf16_load(uint16_t x) { return bits_of<float>((uint32_t)x << 16); }""",
     "bf16_pack": """\

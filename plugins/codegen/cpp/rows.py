@@ -144,7 +144,7 @@ class RowEmitter:
                     continue
                 if expr not in first:
                     first[expr] = phase
-                elif first[expr] < phase and expr not in self.kept_from and self.facts.is_expensive(expr):
+                elif first[expr] < phase and expr not in self.kept_from and self.facts.is_expensive(expr, self.kept_from):
                     size = ctype(expr.dtype).register_bytes * (row_bytes or 1)
                     if size <= budget and not self._covered(expr, first[expr]):
                         budget -= size

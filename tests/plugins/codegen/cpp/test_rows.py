@@ -53,7 +53,7 @@ def row_case(kind: str, x: torch.Tensor, dim: int, scale: float = 1.0) -> Case:
 def test_float_reductions_over_either_dimension(kind: str) -> None:
     cases = [row_case(kind, data(shape, F32), dim, 1e-3) for shape in SHAPES for dim in (0, 1)
              if shape[dim] or kind in ("sum", "prod")]
-    check(cases, rtol=1e-5 if kind == "prod" else 2e-6, atol=3e-5 if kind == "sum" else 0.0)
+    check(cases, rtol=3e-5 if kind == "prod" else 2e-6, atol=3e-5 if kind == "sum" else 0.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool], ids=str)
