@@ -1,0 +1,1 @@
+"""Code generators, one folder for each kind of device."""

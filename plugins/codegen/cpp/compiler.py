@@ -1,0 +1,140 @@
+"""The C++ compiler: finding it, its flags for this machine, running it, and loading what it made."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import attrs
+from turret.errors import CodegenError
+
+CANDIDATES = ("g++", "clang++", "c++")
+_INSTALL = "install one (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; conda: gxx), or name one in CXX"
+
+_FLAGS = (
+    "-std=c++17 -O3 -shared -fPIC -march=native -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off "
+    "-fwrapv -fno-strict-aliasing -fno-plt -w"
+).split()
+"""Never ``-ffast-math``: NaN, infinities and signed zeros must come out as eager's.  Reassociation is written out."""
+
+_KIND_FLAGS = {
+    "gcc": ("-mprefer-vector-width=512", "-fno-semantic-interposition"),
+    "clang": ("-mprefer-vector-width=512", "-fveclib=libmvec"),
+}
+
+
+@attrs.frozen
+class Compiler:
+    """A working C++ compiler: absolute path, ``gcc`` or ``clang``, and the first line of its ``--version``."""
+
+    path: str
+    kind: str
+    version: str
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """Flags for a shared library of kernels on this machine."""
+        wide = _KIND_FLAGS[self.kind] if platform.machine() in ("x86_64", "AMD64") else ()
+        return (*_FLAGS, *wide)
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Libraries to link: libmvec only where it exists."""
+        vector = ("-lmvec",) if platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc" else ()
+        return (*vector, "-lm")
+
+    @property
+    def fingerprint(self) -> str:
+        """Everything about the machine and the compiler that the binary depends on."""
+        return "\n".join((self.path, self.version, *self.flags, *self.libraries, processor()))
+
+
+@functools.cache
+def processor() -> str:
+    """The instruction set that ``-march=native`` means here."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    wanted = ("model name", "flags", "Features", "CPU part")
+    lines = dict.fromkeys(line for line in text.splitlines() if line.startswith(wanted))
+    return hashlib.sha256("\n".join([platform.machine(), *lines]).encode()).hexdigest()
+
+
+def find_compiler(wanted: str | None = None) -> Compiler:
+    """The compiler named by ``wanted`` or ``CXX``, else the first of g++, clang++ and c++ that works.
+
+    Raises ``CodegenError`` that says what was tried and how to get one.
+    """
+    named = wanted or os.environ.get("CXX")
+    return _find(named, os.environ.get("PATH", ""))
+
+
+@functools.lru_cache(maxsize=16)
+def _find(named: str | None, path: str) -> Compiler:
+    tried = []
+    for name in (named,) if named else CANDIDATES:
+        command = shlex.split(name)
+        located = shutil.which(command[0], path=path) if len(command) == 1 else None
+        if located is None:
+            tried.append(f"{name}: not found")
+            continue
+        try:
+            version = subprocess.run([located, "--version"], capture_output=True, text=True, timeout=20, check=True)
+        except (OSError, subprocess.SubprocessError) as error:
+            tried.append(f"{located}: {error}")
+            continue
+        first = version.stdout.splitlines()[0] if version.stdout else ""
+        return Compiler(located, "clang" if "clang" in version.stdout else "gcc", first)
+    raise CodegenError(f"no working C++ compiler; tried {'; '.join(tried)}; {_INSTALL}")
+
+
+def unit_key(source: str, compiler: Compiler) -> str:
+    """Content address of the library that ``source`` makes with ``compiler`` on this machine."""
+    return hashlib.sha256(f"{compiler.fingerprint}\n{source}".encode()).hexdigest()
+
+
+def compile_to(source: str, target: Path, compiler: Compiler) -> None:
+    """Compile a translation unit to the shared library ``target``, which appears whole or not at all.
+
+    Raises ``CodegenError`` with the compiler's own messages where it fails.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
+        text = Path(folder, "unit.cpp")
+        made = Path(folder, "unit.so")
+        text.write_text(source)
+        command = [compiler.path, *compiler.flags, "-o", str(made), str(text), *compiler.libraries]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise CodegenError(f"the C++ compiler could not run: {error}\n  {shlex.join(command)}\n  {_INSTALL}") from error
+        if done.returncode != 0:
+            raise CodegenError(_failure(command, done.stderr, source))
+        os.replace(made, target)
+
+
+def _failure(command: list[str], messages: str, source: str) -> str:
+    kept = "\n".join(messages.splitlines()[:20])
+    return f"the C++ compiler failed on generated code ({len(source.splitlines())} lines)\n  {shlex.join(command)}\n{kept}"
+
+
+def load(path: Path | str) -> ctypes.CDLL:
+    """Load a library of kernels; ``CodegenError`` where the file is not one."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise CodegenError(f"the compiled kernels in {path} cannot be loaded: {error}") from error
+
+
+def function_address(library: ctypes.CDLL, name: str) -> int:
+    """Address of a kernel or segment, for callers that bypass ctypes."""
+    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0

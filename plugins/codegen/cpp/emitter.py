@@ -1,0 +1,288 @@
+"""Expressions to C++: every node becomes one named temporary, in the outermost scope that can compute it.
+
+A *guard* is the condition under which a value is wanted (from ``masked``).  Only what could do harm where it is
+masked off, loads that may lie outside and checks that may report, is emitted under it; the rest is plain
+arithmetic, so that loops stay free of branches and vectorise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from turret.errors import UnsupportedError
+from turret.ir.expr import OPS, Expr, call, constant, size_value
+from turret.ir.index import Div, Index, Mod, Size, Value, Var, provably_nonnegative
+
+from turret.plugins.codegen.cpp.dtypes import accumulator, ctype, literal, reduction_identity
+from turret.plugins.codegen.cpp.nest import Facts, FlatStore, Nest
+from turret.plugins.codegen.cpp.operators import bitcast_text, cast_text, combine_text, divides_by_zero, scalar_text
+from turret.plugins.codegen.cpp.scopes import Scope
+from turret.plugins.codegen.cpp.sizes import size_text
+
+INDEX_ERROR, ZERO_DIVISION = 1, 2
+"""What a kernel returns where a checked index is out of range, or an integer is divided by zero."""
+
+Guard = Expr | None
+
+
+class Emitter:
+    """The state of writing one kernel."""
+
+    def __init__(self, nest: Nest, facts: Facts) -> None:
+        self.nest, self.facts = nest, facts
+        self.base = Scope()
+        self.pointers: dict[str, str] = {}
+        self.stored = {store.tensor for store in nest.stores}
+        self.symbols: dict[str, str] = {}
+        # Where scans keep their running values; an ``@`` stands for the index of the lane within its block.
+        self.scan_states: dict[tuple[Expr, Guard], str] = {}
+        self.lane_slot = "0"
+        self._count: dict[str, int] = {}
+
+    def fresh(self, stem: str) -> str:
+        """A new name: ``stem`` and a number."""
+        number = self._count.get(stem, 0)
+        self._count[stem] = number + 1
+        return f"{stem}{number}"
+
+    # ------------------------------------------------------------ tensors and sizes
+
+    def pointer(self, tensor: str) -> str:
+        """Name of the pointer to a tensor's first element."""
+        return self.pointers.setdefault(tensor, f"p{len(self.pointers)}")
+
+    def symbol(self, name: str) -> str:
+        """C++ name of a size symbol."""
+        return self.symbols.setdefault(name, f"s{len(self.symbols)}")
+
+    def size(self, value: Size) -> str:
+        """A size as a literal or the name of a variable of the outermost scope."""
+        text = size_text(value, self.symbol)
+        if isinstance(value, int) or text in self.symbols.values():
+            return text
+        return self.named(self.base, ("size", text), "n", "int64_t", text)
+
+    @staticmethod
+    def is_plain(text: str) -> bool:
+        """Whether ``text`` is a name or a number."""
+        return text.replace("_", "").isalnum()
+
+    def named(self, scope: Scope, key: object, stem: str, kind: str, text: str) -> str:
+        """The name of a constant with value ``text`` in ``scope``, made on first use."""
+        if key not in scope.names:
+            name = self.fresh(stem)
+            scope.line(f"const {kind} {name} = {text};")
+            scope.names[key] = name
+        return scope.names[key]
+
+    # ------------------------------------------------------------ indices
+
+    def index(self, index: Index, scope: Scope, guard: Guard = None) -> str:
+        """An index in ``scope``; what outer loops determine is computed there."""
+        groups: dict[Scope, list[str]] = {}
+        for atom, coefficient in index.terms:
+            home = self._atom_home(atom, scope, guard)
+            groups.setdefault(home, []).append(self._term(atom, coefficient, home, guard))
+        if not groups:
+            return self.size(index.const)
+        total = ""
+        for home in sorted(groups, key=lambda s: s.depth):
+            parts = ([total] if total else []) + groups[home]
+            if home.depth == max(s.depth for s in groups) and index.const != 0:
+                parts.append(self.size(index.const))
+            total = " + ".join(parts)
+            if home is not scope and not self.is_plain(total):
+                total = self.named(home, ("offset", total), "o", "int64_t", total)
+        return total
+
+    def _atom_home(self, atom: Var | Div | Mod | Value, scope: Scope, guard: Guard) -> Scope:
+        variables, level = self.facts.atom_variables(atom), 0
+        for value in atom.values:
+            level = max(level, self.facts.level(value))
+            if guard is not None and self.facts.needs_guard(value):
+                variables, level = variables | self.facts.variables(guard), max(level, self.facts.level(guard))
+        return scope.home(variables, level)
+
+    def _term(self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, guard: Guard) -> str:
+        text = self._atom(atom, scope, guard)
+        return text if coefficient == 1 else f"{self.size(coefficient)} * {text}"
+
+    def _atom(self, atom: Var | Div | Mod | Value, scope: Scope, guard: Guard) -> str:
+        if isinstance(atom, Var):
+            return scope.variable(atom)
+        if isinstance(atom, Value):
+            return self.value(atom.expr, scope, guard)
+        numerator = self.index(atom.numerator, scope, guard)
+        sign = "/" if isinstance(atom, Div) else "%"
+        low, high = atom.numerator.bounds()
+        if low is None or not provably_nonnegative(low):
+            return f"floor_{'div' if sign == '/' else 'mod'}({numerator}, {self.size(atom.divisor)})"
+        if isinstance(atom.divisor, int) and isinstance(high, int) and high < 1 << 31:
+            # 32-bit division by a constant vectorises.
+            return f"(int64_t)((uint32_t)({numerator}) {sign} {atom.divisor}u)"
+        return f"(({numerator}) {sign} {self.size(atom.divisor)})"
+
+    # ------------------------------------------------------------ values
+
+    def key(self, expr: Expr, guard: Guard) -> tuple[Expr, Guard]:
+        """What identifies a value: the guard counts only where leaving it out could do harm."""
+        return expr, guard if guard is not None and self.facts.needs_guard(expr) else None
+
+    def home(self, expr: Expr, guard: Guard, scope: Scope) -> Scope:
+        """Where the value of ``key(expr, guard)`` belongs."""
+        variables, level = self.facts.variables(expr), self.facts.level(expr)
+        if guard is not None:
+            variables, level = variables | self.facts.variables(guard), max(level, self.facts.level(guard))
+        return scope.home(variables, level)
+
+    def value(self, expr: Expr, scope: Scope, guard: Guard = None) -> str:
+        """A name or literal for the value of ``expr`` in ``scope``."""
+        if expr.op == "const":
+            return literal(expr.payload, expr.dtype)
+        key = self.key(expr, guard)
+        target = self.home(expr, key[1], scope)
+        found = scope.named(key, target)
+        if found is None:
+            text = _WRITERS.get(expr.op, Emitter._scalar)(self, expr, target, key[1])
+            if self.is_plain(text):
+                target.names[key] = found = text
+            else:
+                found = self.named(target, key, "t", ctype(expr.dtype).value, text)
+        return found
+
+    def _scalar(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        if expr.op not in OPS:
+            raise UnsupportedError(f"C++ kernels do not know the node {expr.op!r}")
+        args = [self.value(arg, scope, guard) for arg in expr.args]
+        if divides_by_zero(expr):
+            self._report(f"{args[1]} == 0", ZERO_DIVISION, scope, guard)
+        return scalar_text(expr, args)
+
+    def _report(self, condition: str, code: int, scope: Scope, guard: Guard) -> str:
+        """Note an error where ``condition`` holds; the name of the condition."""
+        if guard is not None:
+            condition = f"({condition}) & {self.value(guard, scope)}"
+        name = self.fresh("b")
+        scope.line(f"const bool {name} = {condition};")
+        scope.line(f"error |= {name} ? {code} : 0;")
+        return name
+
+    def _load(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        if 0 in self.nest.tensors[expr.tensor].shape:
+            self.index(expr.coords[0], scope, guard)  # its checks still report
+            return literal(0, expr.dtype)
+        for value in expr.coords[0].values:
+            # A checked index into a tensor that turns out to be empty must not be clamped to its first element.
+            if value.op == "check_index" and not provably_nonnegative(value.payload - 1):
+                some = call("gt", size_value(value.payload), constant(0, size_value(1).dtype))
+                guard = some if guard is None else call("logical_and", guard, some)
+        offset = self.index(expr.coords[0], scope, guard)
+        kind = ctype(expr.dtype)
+        text = kind.load(f"{self.pointer(expr.tensor)}[{offset}]")
+        return text if guard is None else f"{self.value(guard, scope)} ? {text} : {literal(0, expr.dtype)}"
+
+    def _index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        return self.index(expr.payload, scope, guard)
+
+    def _size(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        return self.size(expr.payload)
+
+    def _check_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        value = self.value(expr.args[0], scope, guard)
+        bad = self._report(f"(uint64_t){value} >= (uint64_t){self.size(expr.payload)}", INDEX_ERROR, scope, guard)
+        return f"{bad} ? 0 : {value}"
+
+    def _wrap_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        value = self.value(expr.args[0], scope, guard)
+        return f"{value} < 0 ? {value} + {self.size(expr.payload)} : {value}"
+
+    def _cast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        source = expr.args[0]
+        return cast_text(self.value(source, scope, guard), ctype(source.dtype), ctype(expr.dtype))
+
+    def _bitcast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        source = expr.args[0]
+        return bitcast_text(self.value(source, scope, guard), ctype(source.dtype), ctype(expr.dtype))
+
+    def _masked(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        condition, inside, outside = expr.args
+        both = condition if guard is None else call("logical_and", guard, condition)
+        inside_text = self.value(inside, scope, both)
+        return f"{self.value(condition, scope, guard)} ? {inside_text} : {self.value(outside, scope)}"
+
+    def _random(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        kind, stream = expr.payload
+        seed, linear = (self.value(arg, scope, guard) for arg in expr.args)
+        words = f"philox((uint64_t){seed}, (uint64_t){linear}, {stream}ull)"
+        where = ctype(expr.dtype)
+        if kind == "bits":
+            return f"random_bits({words})"
+        if where.bits == 64:
+            return f"random_{kind}_double({words})"
+        digits = {"": 24, "f16": 11, "bf16": 8}[where.half]
+        return f"random_uniform<{digits}>({words})" if kind == "uniform" else where.round(f"random_normal({words})")
+
+    def _scan(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        state = self.scan_states[self.key(expr, guard)].replace("@", self.lane_slot)
+        wide = accumulator(expr.payload[0], expr.dtype)
+        value = self.value(expr.args[0], scope, guard)
+        step = combine_text(expr.payload[0], wide, state, f"({wide.value}){value}")
+        scope.line(f"{state} = {step};")
+        return ctype(expr.dtype).round(f"({ctype(expr.dtype).value}){state}")
+
+    def _reduce(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        """A reduction of its own, not over the row: a plain loop where its value is wanted."""
+        kind = expr.payload.kind
+        wide = accumulator(kind, expr.dtype)
+        total = self.fresh("q")
+        opened = []
+        inside = scope
+        for variable in expr.payload.variables:
+            name = self.fresh("k")
+            inside = Scope(inside, f"for (int64_t {name} = 0; {name} < {self.size(variable.extent)}; {name}++)")
+            inside.bind(variable, name)
+            opened.append(inside)
+        value = self.value(expr.args[0], inside, guard)
+        inside.line(f"{total} = {combine_text(kind, wide, total, f'({wide.value}){value}')};")
+        scope.line(f"{wide.value} {total} = {reduction_identity(kind, expr.dtype)};")
+        for loop in reversed(opened):
+            loop.close()
+        text = f"({ctype(expr.dtype).value}){total}"
+        # Named here: the loop variable ``total`` is not constant, and must not be taken for a plain name.
+        return ctype(expr.dtype).round(text)
+
+    def _row(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        raise AssertionError(f"row reduction {expr} is used before its phase")
+
+    # ------------------------------------------------------------ stores
+
+    def store(self, store: FlatStore, scope: Scope) -> None:
+        """Write one element in ``scope``, where all loops that the store mentions are open."""
+        kind = ctype(store.expr.dtype)
+        value = self.value(store.expr, scope)
+        element = f"{self.pointer(store.tensor)}[{self.index(store.offset, scope)}]"
+        if store.mode not in (None, "set"):
+            mode = {"add": "sum", "mul": "prod"}.get(store.mode, store.mode)
+            before = self.fresh("e")
+            value = kind.round(combine_text(mode, kind, before, value))
+            text = f"{{ const {kind.value} {before} = {kind.load(element)}; {element} = {kind.pack(f'({value})')}; }}"
+        else:
+            text = f"{element} = {kind.pack(value)};"
+        condition = "" if store.condition is None else f"if ({self.value(store.condition, scope)}) "
+        scope.line(condition + text)
+
+
+_WRITERS: dict[str, Callable[[Emitter, Expr, Scope, Guard], str]] = {
+    "load": Emitter._load,
+    "index": Emitter._index,
+    "size": Emitter._size,
+    "check_index": Emitter._check_index,
+    "wrap_index": Emitter._wrap_index,
+    "cast": Emitter._cast,
+    "bitcast": Emitter._bitcast,
+    "masked": Emitter._masked,
+    "random": Emitter._random,
+    "scan": Emitter._scan,
+    "reduce": Emitter._reduce,
+    "row": Emitter._row,
+}

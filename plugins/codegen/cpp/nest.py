@@ -1,0 +1,158 @@
+"""A kernel in the form that the emitters work on, and the facts about its expressions that they ask for.
+
+A ``Nest`` differs from an ``ir.Kernel`` in that every access is one flat offset (in elements), reductions over
+the whole row are nodes of their own (op ``row``; the variables of the row stay free in them), and only sum,
+prod, min, max, any and all are left of the kinds of reductions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from typing import Any
+
+import attrs
+from turret.ir.expr import Expr
+from turret.ir.index import Index, Var
+from turret.ir.program import ScatterMode, TensorDecl
+
+from turret.plugins.codegen.cpp.operators import divides_by_zero, op_cost
+
+EXPENSIVE = 8
+"""Cost from which a value that two phases of a row need is kept rather than computed again."""
+
+
+@attrs.frozen(eq=False)
+class FlatStore:
+    """``tensor[offset] (mode)= expr where condition``; ``coords`` are the coordinates that the offset came from."""
+
+    tensor: str
+    offset: Index
+    coords: tuple[Index, ...]
+    expr: Expr
+    mode: ScatterMode | None = None
+    condition: Expr | None = None
+
+    @property
+    def roots(self) -> tuple[Expr, ...]:
+        """The expressions evaluated for the store: value, condition, and values in the offset."""
+        condition = () if self.condition is None else (self.condition,)
+        return (self.expr, *condition, *self.offset.values)
+
+
+@attrs.frozen(eq=False)
+class Nest:
+    """``for outer: for inner: stores``, with row reductions over exactly ``inner``."""
+
+    outer: tuple[Var, ...]
+    inner: tuple[Var, ...]
+    stores: tuple[FlatStore, ...]
+    tensors: dict[str, TensorDecl]
+
+    @property
+    def loops(self) -> tuple[Var, ...]:
+        return self.outer + self.inner
+
+    @property
+    def roots(self) -> tuple[Expr, ...]:
+        return tuple(root for store in self.stores for root in store.roots)
+
+
+class Facts:
+    """What emitters ask about the expressions of one nest; every answer is computed once."""
+
+    def __init__(self, nest: Nest, row_variables: frozenset[Var] = frozenset()) -> None:
+        """``row_variables``: what every row reduction is taken to depend on (the lanes of a vertical one)."""
+        self.nest, self.row_variables = nest, row_variables
+        self._inner = frozenset(nest.inner)
+        self._variables: dict[Expr, frozenset[Var]] = {}
+        self._levels: dict[Expr, int] = {}
+        self._guarded: dict[Expr, bool] = {}
+
+    def variables(self, expr: Expr) -> frozenset[Var]:
+        """Loops that must be open where ``expr`` is evaluated."""
+        found = self._variables.get(expr)
+        if found is None:
+            if expr.op == "const":
+                found = frozenset()
+            elif expr.op == "row":
+                found = (self.variables(expr.args[0]) - self._inner) | self.row_variables
+            else:
+                found = frozenset().union(
+                    *map(self.index_variables, expr.coords), *(self.variables(arg) for arg in expr.args)
+                )
+                if expr.op == "reduce":
+                    found -= frozenset(expr.payload.variables)
+                elif expr.op == "scan":
+                    found |= {expr.payload[1]}
+            self._variables[expr] = found
+        return found
+
+    def index_variables(self, index: Index) -> frozenset[Var]:
+        """Loops that must be open where ``index`` is evaluated."""
+        return frozenset().union(*(self.atom_variables(atom) for atom, _ in index.terms))
+
+    def atom_variables(self, atom: Any) -> frozenset[Var]:
+        """Loops that one atom of an index needs."""
+        if isinstance(atom, Var):
+            return frozenset((atom,))
+        if hasattr(atom, "numerator"):
+            return self.index_variables(atom.numerator)
+        return self.variables(atom.expr)
+
+    def level(self, expr: Expr) -> int:
+        """How many phases of row reductions must be over before ``expr`` can be evaluated."""
+        found = self._levels.get(expr)
+        if found is None:
+            found = max(map(self.level, expr.children()), default=0) + (expr.op == "row")
+            self._levels[expr] = found
+        return found
+
+    def needs_guard(self, expr: Expr) -> bool:
+        """Whether evaluating ``expr`` where it is masked off could do harm: a wild load, or an error reported."""
+        found = self._guarded.get(expr)
+        if found is None:
+            found = (
+                (expr.op == "load" and not self._always_inside(expr))
+                or expr.op == "check_index"
+                or divides_by_zero(expr)
+                or any(map(self.needs_guard, expr.children()))
+            )
+            self._guarded[expr] = found
+        return found
+
+    def _always_inside(self, load: Expr) -> bool:
+        decl, offset = self.nest.tensors[load.tensor], load.coords[0]
+        low, high = offset.bounds()
+        if not all(isinstance(v, int) for v in (low, high, *decl.shape, *decl.stride)):
+            return False
+        last = sum((n - 1) * s for n, s in zip(decl.shape, decl.stride, strict=True))
+        return 0 not in decl.shape and low >= 0 and high <= last
+
+    def total_cost(self, *roots: Expr) -> int:
+        """Cost of everything below the roots, shared nodes counted once, rows not entered."""
+        seen: set[Expr] = set()
+        pending = list(roots)
+        total = 0
+        while pending:
+            node = pending.pop()
+            if node not in seen:
+                seen.add(node)
+                total += op_cost(node)
+                if node.op != "row":
+                    pending += node.children()
+        return total
+
+    def is_expensive(self, expr: Expr, kept: Container[Expr] = ()) -> bool:
+        """Whether a value is worth keeping between phases, given what else is: several loads, or costly operations."""
+        seen: set[Expr] = set()
+        pending, loads, cost = [expr], 0, 0
+        while pending:
+            node = pending.pop()
+            if node in seen or node.op == "row" or not self.variables(node) & self._inner:
+                continue
+            seen.add(node)
+            loads += node.op == "load" or node in kept
+            if node not in kept:
+                cost += op_cost(node)
+                pending += node.children()
+        return loads > 1 or cost >= EXPENSIVE

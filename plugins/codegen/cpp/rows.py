@@ -1,0 +1,194 @@
+"""What horizontal and vertical rows have in common: phases, values kept between them, and the choice of form.
+
+A row runs in phases.  Phase ``p`` computes the reductions whose operands need the results of ``p`` others one
+after another (the maximum of a softmax, then the sum of its exponentials); a last phase writes the stores that
+depend on the row.  A value that several phases need is kept in a scratch array where that pays.
+"""
+
+from __future__ import annotations
+
+import attrs
+from turret.errors import UnsupportedError
+from turret.ir.expr import Expr, call, walk
+from turret.ir.index import Var, product
+
+from turret.plugins.codegen.cpp.dtypes import CType, ctype
+from turret.plugins.codegen.cpp.emitter import Emitter, Guard
+from turret.plugins.codegen.cpp.loops import static_extent, vector_fitness
+from turret.plugins.codegen.cpp.nest import Facts, FlatStore, Nest
+from turret.plugins.codegen.cpp.scopes import Scope
+
+SCRATCH_BYTES = 256 * 1024
+"""What a thread may keep of a row: it should stay in its second-level cache."""
+
+Key = tuple[Expr, Guard]
+
+
+@attrs.frozen
+class RowForm:
+    """How a nest with rows is written.
+
+    ``vertical``: lanes along an outer loop, and a row is walked for a block of lanes at once.  Horizontal: lanes
+    along the row.  ``split``: a row is long and rows are few, so threads share each row.
+    """
+
+    lane: Var
+    vertical: bool
+    split: bool
+    scans: bool
+
+
+def row_form(nest: Nest) -> RowForm:
+    """Choose by what accesses are contiguous along, and by where there are enough iterations for threads."""
+    scans = any(node.op == "scan" for node in walk(*nest.roots))
+    along = max(reversed(nest.inner), key=lambda v: vector_fitness(nest, v))
+    across = max(reversed(nest.outer), key=lambda v: vector_fitness(nest, v), default=None)
+    least = 0.3 if scans else 1.2 * vector_fitness(nest, along)
+    vertical = across is not None and vector_fitness(nest, across) > least
+    lane = across if vertical else nest.inner[-1] if scans else along
+    outer = product(static_extent(v, 4096) for v in nest.outer)
+    inner = product(static_extent(v, 65536) for v in nest.inner)
+    few = outer <= 16384 and inner >= 256 if vertical else outer <= 4 and inner >= 32768
+    return RowForm(lane, vertical, few and outer * inner >= 65536 and not scans, scans)
+
+
+class RowEmitter:
+    """Phases of one nest; ``Horizontal`` and ``Vertical`` say how a phase's loops look."""
+
+    def __init__(self, emitter: Emitter, form: RowForm) -> None:
+        self.emitter, self.form, self.nest, self.facts = emitter, form, emitter.nest, emitter.facts
+        self.inner = frozenset(self.nest.inner)
+        self.row_stores = [s for s in self.nest.stores if self._in_row(s)]
+        self.end_stores = [s for s in self.nest.stores if not self._in_row(s)]
+        self.phases: dict[int, list[Key]] = {}
+        self.kept: dict[Expr, str] = {}
+        self.kept_from: dict[Expr, int] = {}
+        self._collect()
+        self.last = max(self.phases, default=-1) + 1
+
+    @property
+    def cost(self) -> int:
+        """Cost of all phases on one element."""
+        bodies = [key[0].args[0] for keys in self.phases.values() for key in keys]
+        return self.facts.total_cost(*self.nest.roots, *bodies) + len(self.nest.stores)
+
+    def _in_row(self, store: FlatStore) -> bool:
+        needed = self.facts.index_variables(store.offset).union(*map(self.facts.variables, store.roots))
+        return bool(needed & self.inner)
+
+    # ------------------------------------------------------------ phases
+
+    def _collect(self) -> None:
+        """Find every reduction, with the guard it is wanted under, and its phase."""
+        seen: set[Key] = set()
+        for store in self.nest.stores:
+            for root in store.roots:
+                self._visit(root, None, seen)
+
+    def _visit(self, expr: Expr, guard: Guard, seen: set[Key]) -> None:
+        key = self.emitter.key(expr, guard)
+        if key in seen:
+            return
+        seen.add(key)
+        if expr.op == "row" and key[1] is not None and self.facts.variables(key[1]) & self.inner:
+            raise UnsupportedError(f"a reduction over the row where a condition on the row holds: {expr}")
+        for child, child_guard in self.operands(key):
+            self._visit(child, child_guard, seen)
+        if expr.op == "row":
+            level = self.facts.level(expr) - 1
+            if key[1] is not None:
+                level = max(level, self.facts.level(key[1]))
+            self.phases.setdefault(level, []).append(key)
+
+    def operands(self, key: Key) -> list[Key]:
+        """What evaluating a value needs, with guards."""
+        expr, guard = key
+        if expr.op != "masked":
+            return [(child, guard) for child in expr.children()]
+        condition, inside, outside = expr.args
+        both = condition if guard is None else call("logical_and", guard, condition)
+        return [(condition, guard), (inside, both), (outside, None)]
+
+    def roots(self, phase: int) -> list[Key]:
+        """What the loop of a phase evaluates: operands of its reductions, or the stores of the last phase."""
+        if phase < self.last:
+            return [(expr.args[0], guard) for expr, guard in self.phases.get(phase, [])]
+        return [(root, None) for store in self.row_stores for root in store.roots]
+
+    def reached(self, phase: int) -> list[Key]:
+        """Every value of the row that a phase evaluates, users before operands."""
+        found: dict[Key, None] = {}
+        pending = [self.emitter.key(*root) for root in self.roots(phase)]
+        while pending:
+            key = pending.pop()
+            if key in found or key[0].op == "row" or not self.facts.variables(key[0]) & self.inner:
+                continue
+            found[key] = None
+            if key[0] not in self.kept_from or self.kept_from[key[0]] >= phase:
+                pending += [self.emitter.key(*operand) for operand in self.operands(key)]
+        return list(found)
+
+    def scan_keys(self, phase: int) -> list[Key]:
+        """Scans that a phase carries along."""
+        return [key for key in self.reached(phase) if key[0].op == "scan"]
+
+    # ------------------------------------------------------------ values kept between phases
+
+    def choose_kept(self, row_bytes: int | None) -> None:
+        """Decide what later phases need again; ``row_bytes``: bytes of a row of one byte elements, if known."""
+        first: dict[Expr, int] = {}
+        budget = SCRATCH_BYTES
+        for phase in range(self.last + 1):
+            for expr, guard in self.reached(phase):
+                if guard is not None or expr.op in ("index", "scan"):
+                    continue
+                if expr not in first:
+                    first[expr] = phase
+                elif first[expr] < phase and expr not in self.kept_from and self.facts.is_expensive(expr, self.kept_from):
+                    size = ctype(expr.dtype).register_bytes * (row_bytes or 1)
+                    if size <= budget and not self._covered(expr, first[expr]):
+                        budget -= size
+                        self.kept_from[expr] = first[expr]
+
+    def _covered(self, expr: Expr, phase: int) -> bool:
+        """Whether every use of ``expr`` after ``phase`` is inside a value that is kept anyway."""
+        return all(
+            (expr, None) not in self.reached(later) for later in range(phase + 1, self.last + 1)
+        )
+
+    def declare_kept(self, scope: Scope, count: str, static: bool) -> list[str]:
+        """Scratch arrays for the kept values; returns the lines that free them."""
+        freeing = []
+        for expr in self.kept_from:
+            kind = lane_type(ctype(expr.dtype))
+            name = self.kept[expr] = self.emitter.fresh("keep")
+            if static:
+                scope.line(f"{kind} {name}[{count}];")
+                continue
+            fits = f"{count} <= {SCRATCH_BYTES // 8}"
+            scope.line(f"{kind} {name}_near[{fits} ? {count} : 1];")
+            scope.line(f"{kind}* const {name} = {fits} ? {name}_near : allocate<{kind}>({count});")
+            freeing.append(f"if ({name} != {name}_near) free({name});")
+        return freeing
+
+    def use_kept(self, body: Scope, phase: int, position: str) -> None:
+        """Make values that earlier phases kept known in a loop body."""
+        for expr, since in self.kept_from.items():
+            if since < phase:
+                body.names[(expr, None)] = f"{self.kept[expr]}[{position}]"
+
+    def fill_kept(self, body: Scope, phase: int, position: str) -> None:
+        """Keep what this phase is the first to compute."""
+        for expr, since in self.kept_from.items():
+            if since == phase:
+                body.line(f"{self.kept[expr]}[{position}] = {self.emitter.value(expr, body)};")
+
+
+def lane_type(kind: CType) -> str:
+    """Type of a value in an array of lanes."""
+    return "int32_t" if kind.kind == "bool" else kind.value
+
+
+def row_facts(nest: Nest, form: RowForm) -> Facts:
+    """Facts under which row reductions of a vertical form have one result for each lane."""
+    return Facts(nest, frozenset((form.lane,)) if form.vertical else frozenset())

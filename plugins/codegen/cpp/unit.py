@@ -1,0 +1,64 @@
+"""The translation unit of a graph: its kernels, each once, and the segments that run several in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from turret.plugins.codegen.cpp.kernel import CppKernel
+from turret.plugins.codegen.cpp.prelude import prelude_for
+
+
+@attrs.frozen
+class SegmentEntry:
+    """One kernel of a segment: its function, and where its pointers and sizes are in the plan's tables."""
+
+    function: str
+    buffer_slots: tuple[int, ...]
+    size_slots: tuple[int, ...]
+
+
+@attrs.frozen
+class CppSegment:
+    """Kernels run in order by one call of ``int64_t name(void** slots, const int64_t* sizes, int threads)``.
+
+    It stops at the first kernel that does not return 0, and returns what that kernel returned.
+    """
+
+    name: str
+    entries: tuple[SegmentEntry, ...]
+
+
+def segment(name: str, entries: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> CppSegment:
+    """A segment from ``(function, buffer slots, size slots)``."""
+    return CppSegment(name, tuple(SegmentEntry(f, tuple(buffers), tuple(sizes)) for f, buffers, sizes in entries))
+
+
+def translation_unit(kernels: Iterable[CppKernel], segments: Iterable[CppSegment] = ()) -> str:
+    """C++ source of all kernels and segments; the same for the same arguments, to the byte."""
+    unique: dict[str, CppKernel] = {}
+    comments: dict[str, None] = {}
+    for kernel in kernels:
+        unique.setdefault(kernel.function, kernel)
+        comments.setdefault(kernel.comment)
+    body = "\n".join([kernel.source for kernel in unique.values()] + [_segment_text(s) for s in segments])
+    head = "".join(f"// {line}\n" for comment in comments for line in comment.splitlines())
+    return f"{head}{prelude_for(body)}\n{body}"
+
+
+def _segment_text(segment: CppSegment) -> str:
+    lines = [f'extern "C" int64_t {segment.name}(void** slots, const int64_t* sizes, int threads) {{']
+    for entry in segment.entries:
+        buffers = ", ".join(f"slots[{slot}]" for slot in entry.buffer_slots)
+        sizes = ", ".join(f"sizes[{slot}]" for slot in entry.size_slots)
+        lines.append("  {")
+        lines.append(f"    void* const buffers[] = {{{buffers}}};")
+        table = "sizes"
+        if entry.size_slots:
+            lines.append(f"    const int64_t own[] = {{{sizes}}};")
+            table = "own"
+        lines.append(f"    const int64_t code = {entry.function}(buffers, {table}, threads);")
+        lines.append("    if (code) return code;")
+        lines.append("  }")
+    return "\n".join([*lines, "  return 0;", "}", ""])

@@ -1,0 +1,313 @@
+"""Kernels built by hand, run as C++ and evaluated by torch: what the tests of this folder share."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import attrs
+import torch
+from turret.ir import Expr, Kernel, Store, TensorDecl, load
+from turret.ir.index import Div, Index, Mod, Size, Value, Var
+from turret.plugins.codegen.cpp import CppKernel, compile_to, emit, find_compiler, translation_unit, unit_key
+
+CPU = torch.device("cpu")
+
+
+def declare(name: str, value: torch.Tensor, shape: tuple[Size, ...] | None = None) -> TensorDecl:
+    """A declaration that fits ``value`` (contiguous over ``shape`` where that is symbolic)."""
+    if shape is None:
+        return TensorDecl(name, tuple(value.shape), tuple(value.stride()), value.dtype, CPU)
+    stride: list[Size] = []
+    for extent in reversed(shape):
+        stride.insert(0, stride[0] * last if stride else 1)
+        last = extent
+    return TensorDecl(name, shape, tuple(stride), value.dtype, CPU)
+
+
+def at_sizes(value: Size, sizes: Mapping[str, int]) -> int:
+    """A size with numbers for its symbols."""
+    return value if isinstance(value, int) else int(value.subs({s: sizes[s.name] for s in value.free_symbols}))
+
+
+@attrs.define
+class Case:
+    """A kernel with its tensors; outputs are those that it stores."""
+
+    kernel: Kernel
+    tensors: dict[str, torch.Tensor]
+    declarations: dict[str, TensorDecl] = attrs.field(factory=dict)
+    sizes: dict[str, int] = attrs.field(factory=dict)
+    emitted: CppKernel | None = None
+
+    def __attrs_post_init__(self) -> None:
+        for name, value in self.tensors.items():
+            self.declarations.setdefault(name, declare(name, value))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(store.tensor for store in self.kernel.stores))
+
+
+def pointwise(expr: Expr, loops: Iterable[Var], inputs: Mapping[str, torch.Tensor], name: str = "k") -> Case:
+    """A case that stores ``expr`` at every point of ``loops`` into a new contiguous tensor."""
+    loops = tuple(loops)
+    out = torch.zeros([v.extent for v in loops], dtype=expr.dtype)
+    store = Store("out", tuple(v.index for v in loops), expr)
+    return Case(Kernel(name, loops, (), (store,)), {"out": out, **inputs})
+
+
+@functools.cache
+def library_folder() -> Path:
+    """Where this run's libraries lie."""
+    folder = tempfile.TemporaryDirectory(prefix="turret-kernels-")
+    library_folder.keep = folder
+    return Path(folder.name)
+
+
+def build(source: str) -> ctypes.CDLL:
+    """Compile a unit, once a run."""
+    compiler = find_compiler()
+    path = library_folder() / f"{unit_key(source, compiler)}.so"
+    if not path.exists():
+        compile_to(source, path, compiler)
+    return ctypes.CDLL(str(path))
+
+
+def build_cases(cases: Iterable[Case]) -> ctypes.CDLL:
+    """One library for many cases."""
+    cases = list(cases)
+    for case in cases:
+        case.emitted = emit(case.kernel, case.declarations)
+    return build(translation_unit(case.emitted for case in cases))
+
+
+def run(library: ctypes.CDLL, case: Case, threads: int = 1) -> int:
+    """Run a built case on its tensors; the kernel's status."""
+    kernel = case.emitted
+    buffers = (ctypes.c_void_p * max(1, len(kernel.buffers)))(*(case.tensors[n].data_ptr() for n in kernel.buffers))
+    sizes = (ctypes.c_int64 * max(1, len(kernel.sizes)))(*(case.sizes[n] for n in kernel.sizes))
+    function = getattr(library, kernel.function)
+    function.restype, function.argtypes = ctypes.c_int64, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
+    return function(buffers, sizes, threads)
+
+
+def check(cases: Iterable[Case], threads: Iterable[int] = (1, 2), **tolerance: float) -> None:
+    """Every case gives what torch gives, with each number of threads, and reports no error."""
+    cases = list(cases)
+    library = build_cases(cases)
+    for case in cases:
+        before = {name: case.tensors[name].clone() for name in case.outputs}
+        wanted = evaluate(case)
+        for count in threads:
+            for name, value in before.items():
+                case.tensors[name].copy_(value)
+            assert run(library, case, count) == 0, case.kernel
+            for name, want in wanted.items():
+                compare(case.tensors[name], want, f"{case.kernel}\n{case.emitted.source}", **tolerance)
+
+
+def compare(got: torch.Tensor, want: torch.Tensor, context: str, rtol: float | None = None, atol: float = 0.0) -> None:
+    """Equal, up to a few units in the last place of the dtype (or the tolerance given)."""
+    assert got.dtype == want.dtype and got.shape == want.shape, context
+    if not got.dtype.is_floating_point:
+        different = got != want
+        assert not different.any(), f"{got[different][:5]} for {want[different][:5]}\n{context}"
+        return
+    if rtol is None:
+        rtol = 8 * torch.finfo(got.dtype).eps if got.dtype.itemsize > 2 else 2 * torch.finfo(got.dtype).eps
+    wrong_zeros = (got == 0) & (want == 0) & (got.signbit() != want.signbit())
+    assert not wrong_zeros.any(), f"zeros of the wrong sign\n{context}"
+    torch.testing.assert_close(got, want, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m: f"{m}\n{context}")
+
+
+# ---------------------------------------------------------------- what torch makes of a kernel
+
+
+def evaluate(case: Case) -> dict[str, torch.Tensor]:
+    """The outputs of a case by torch ops, over whole iteration spaces at once."""
+    results = {name: case.tensors[name].clone() for name in case.outputs}
+    evaluation = _Evaluation(case)
+    loops = case.kernel.outer + case.kernel.inner
+    for store in case.kernel.stores:
+        evaluation.store(store, loops, results[store.tensor])
+    return results
+
+
+class _Evaluation:
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.done: dict = {}
+
+    def extent(self, value: Size) -> int:
+        return at_sizes(value, self.case.sizes)
+
+    def shape(self, loops: tuple[Var, ...]) -> list[int]:
+        return [self.extent(v.extent) for v in loops]
+
+    def index(self, index: Index, loops: tuple[Var, ...]) -> torch.Tensor:
+        total = torch.tensor(self.extent(index.const)).reshape([1] * len(loops))
+        for atom, coefficient in index.terms:
+            total = total + self.atom(atom, loops) * self.extent(coefficient)
+        return total
+
+    def atom(self, atom: Var | Div | Mod | Value, loops: tuple[Var, ...]) -> torch.Tensor:
+        if isinstance(atom, Var):
+            shape = [1] * len(loops)
+            shape[loops.index(atom)] = -1
+            return torch.arange(self.extent(atom.extent)).reshape(shape)
+        if isinstance(atom, Value):
+            return self.value(atom.expr, loops)
+        numerator, divisor = self.index(atom.numerator, loops), self.extent(atom.divisor)
+        if isinstance(atom, Mod):
+            return numerator % divisor
+        return numerator.div(divisor, rounding_mode="floor")
+
+    def value(self, expr: Expr, loops: tuple[Var, ...]) -> torch.Tensor:
+        """The values of ``expr`` at all points of ``loops``, or something that broadcasts to them."""
+        key = expr, loops
+        if key not in self.done:
+            self.done[key] = self._value(expr, loops)
+        return self.done[key]
+
+    def _value(self, expr: Expr, loops: tuple[Var, ...]) -> torch.Tensor:
+        handler = getattr(self, f"_{expr.op}", None)
+        if handler is not None:
+            return handler(expr, loops)
+        return TORCH_OPS[expr.op](*(self.value(arg, loops) for arg in expr.args)).to(expr.dtype)
+
+    def _const(self, expr: Expr, loops: tuple[Var, ...]) -> torch.Tensor:
+        return torch.tensor(expr.payload, dtype=expr.dtype).reshape([1] * len(loops))
+
+    def _load(self, expr: Expr, loops: tuple[Var, ...]) -> torch.Tensor:
+        source = self.case.tensors[expr.tensor]
+        coords = [self.index(c, loops).clamp(0, n - 1) for c, n in zip(expr.coords, source.shape, strict=True)]
+        return source[tuple(torch.broadcast_tensors(*coords))] if coords else source.reshape([1] * len(loops))
+
+    def _index(self, expr: Expr, loops: tuple[Var, ...]) -> torch.Tensor:
+        return self.index(expr.payload, loops)
+
+    def _size(self, expr: Expr, loops: tuple[Var, ...]) -> torch.Tensor:
+        return torch.tensor(self.extent(expr.payload)).reshape([1] * len(loops))
+
+    def _check_index(self, expr: Expr, loops: tuple[Var, ...]) -> torch.Tensor:
+        return self.value(expr.args[0], loops)
+
+    def _wrap_index(self, expr: Expr, loops: tuple[Var, ...]) -> torch.Tensor:
+        value = self.value(expr.args[0], loops)
+        return torch.where(value < 0, value + self.extent(expr.payload), value)
+
+    def _cast(self, expr: Expr, loops: tuple[Var, ...]) -> torch.Tensor:
+        return self.value(expr.args[0], loops).to(expr.dtype)
+
+    def _bitcast(self, expr: Expr, loops: tuple[Var, ...]) -> torch.Tensor:
+        return self.value(expr.args[0], loops).contiguous().view(expr.dtype)
+
+    def rows(self, expr: Expr, loops: tuple[Var, ...], count: int) -> torch.Tensor:
+        """All values of ``expr`` with the last ``count`` loops as one dimension."""
+        value = self.value(expr, loops).expand(self.shape(loops))
+        return value.flatten(len(loops) - count) if count else value.unsqueeze(-1)
+
+    def _reduce(self, expr: Expr, loops: tuple[Var, ...]) -> torch.Tensor:
+        bound = expr.payload.variables
+        inside = tuple(v for v in loops if v not in bound) + bound
+        flat = [self.rows(arg, inside, len(bound)) for arg in expr.args]
+        result = REDUCTIONS[expr.payload.kind](*flat)
+        for position, variable in enumerate(loops):
+            if variable in bound:
+                result = result.unsqueeze(position)
+        return result
+
+    def _part(self, expr: Expr, loops: tuple[Var, ...]) -> torch.Tensor:
+        welford = expr.args[0]
+        bound = welford.payload.variables
+        inside = tuple(v for v in loops if v not in bound) + bound
+        flat = self.rows(welford.args[0], inside, len(bound)).double()
+        mean = flat.mean(-1)
+        result = mean if expr.payload == "mean" else (flat - mean.unsqueeze(-1)).square().sum(-1)
+        for position, variable in enumerate(loops):
+            if variable in bound:
+                result = result.unsqueeze(position)
+        return result.to(expr.dtype)
+
+    def _scan(self, expr: Expr, loops: tuple[Var, ...]) -> torch.Tensor:
+        kind, variable = expr.payload
+        value = self.value(expr.args[0], loops).expand(self.shape(loops))
+        return SCANS[kind](value, loops.index(variable)).to(expr.dtype)
+
+    def store(self, store: Store, loops: tuple[Var, ...], target: torch.Tensor) -> None:
+        """Elements one after another for scatters, all at once else."""
+        free = store.expr.variables.union(*(c.variables for c in store.coords))
+        loops = tuple(v for v in loops if v in free)
+        shape = self.shape(loops)
+        coords = [self.index(c, loops).expand(shape).reshape(-1) for c in store.coords]
+        values = self.value(store.expr, loops).expand(shape).reshape(-1)
+        if store.condition is not None:
+            keep = self.value(store.condition, loops).expand(shape).reshape(-1)
+            coords, values = [c[keep] for c in coords], values[keep]
+        if store.mode is None:
+            target[tuple(coords)] = values
+            return
+        combine = {"set": lambda a, b: b, "add": torch.add, "mul": torch.mul, "min": torch.minimum, "max": torch.maximum}
+        for number in range(values.numel()):
+            at = tuple(c[number] for c in coords)
+            target[at] = combine[store.mode](target[at], values[number])
+
+
+def _arg(best):
+    def reduction(value: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
+        return number.gather(-1, best(value, -1, keepdim=True)).squeeze(-1)
+
+    return reduction
+
+
+REDUCTIONS = {
+    "sum": lambda x: (x.double().sum(-1) if x.is_floating_point() else x.sum(-1, dtype=x.dtype)).to(x.dtype),
+    "prod": lambda x: (x.double().prod(-1) if x.is_floating_point() else x.prod(-1, dtype=x.dtype)).to(x.dtype),
+    "min": lambda x: x.amin(-1),
+    "max": lambda x: x.amax(-1),
+    "any": lambda x: x.any(-1),
+    "all": lambda x: x.all(-1),
+    "argmin": _arg(torch.argmin),
+    "argmax": _arg(torch.argmax),
+}
+
+SCANS = {
+    "sum": lambda x, dim: torch.cumsum(x, dim),
+    "prod": lambda x, dim: torch.cumprod(x, dim),
+    "min": lambda x, dim: torch.cummin(x, dim).values,
+    "max": lambda x, dim: torch.cummax(x, dim).values,
+}
+
+TORCH_OPS = {
+    "sign": torch.sign,
+    "min": torch.minimum,
+    "max": torch.maximum,
+    "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    "mod": torch.remainder,
+    "shl": torch.bitwise_left_shift,
+    "shr": torch.bitwise_right_shift,
+    "where": torch.where,
+    "masked": torch.where,
+    **{
+        name: getattr(torch, name)
+        for name in (
+            "neg abs square bitwise_not logical_not isnan isinf signbit exp exp2 expm1 log log2 log10 log1p sqrt rsqrt "
+            "reciprocal sigmoid sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma floor ceil "
+            "trunc round add sub mul fmod pow div atan2 hypot copysign nextafter bitwise_and bitwise_or bitwise_xor "
+            "logical_and logical_or logical_xor eq ne lt le gt ge"
+        ).split()
+    },
+}
+
+INFINITY = math.inf
+
+
+def element(name: str, value: torch.Tensor, *coords: Index | Var | int) -> Expr:
+    """A load of a tensor's element."""
+    return load(name, coords, value.dtype)

@@ -1,0 +1,169 @@
+"""Every scalar op, for every dtype that torch has it for, gives eager's values, special ones included."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from kernel_lab import TORCH_OPS, Case, build_cases, check, element, pointwise, run
+from turret.ir import OPS, bitcast, call, cast, constant
+from turret.ir.index import Var
+from turret.ir.schedule import Kernel, Store
+from turret.plugins.codegen.cpp.operators import ZERO_CHECKED
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+DTYPES = (*FLOATS, *INTEGERS, torch.bool)
+
+# Computed by formulas of several roundings in eager too; the last places may differ.
+LOOSE = {"lgamma": 64, "tan": 16, "erfc": 64, "pow": 32, "sinh": 16, "cosh": 16, "acosh": 32, "atanh": 16}
+
+
+def special_values(dtype: torch.dtype) -> torch.Tensor:
+    if dtype == torch.bool:
+        return torch.tensor([False, True])
+    if dtype.is_floating_point:
+        info = torch.finfo(dtype)
+        values = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 3.0, 7.3, -7.3, 20.0, -20.0, 1e-3, -1e-3, 100.25]
+        values += [math.inf, -math.inf, math.nan, info.tiny, -info.tiny, info.smallest_normal / 4, info.max, info.min]
+        values += [89.0, -104.0, info.eps, 1 - info.eps, 1 + info.eps, math.pi / 2]
+        return torch.tensor(values, dtype=torch.float64).to(dtype)
+    info = torch.iinfo(dtype)
+    return torch.tensor([v for v in (0, 1, 2, 3, 5, 7, 31, 64, 100, -1, -2, -7, -100, info.min, info.max, info.max - 1)
+                         if info.min <= v <= info.max], dtype=dtype)
+
+
+def supported(op: str, dtype: torch.dtype) -> bool:
+    """Whether eager has the op for the dtype, and the IR allows it."""
+    domain = OPS[op].domain
+    allowed = {"any": True, "float": dtype in FLOATS, "integer": dtype not in FLOATS, "bool": dtype == torch.bool}
+    if op in ("where", "masked") or not allowed[domain] or (op == "nextafter" and dtype in FLOATS[2:]):
+        return False
+    try:
+        arguments = [torch.ones(2, dtype=dtype)] * OPS[op].arity
+        result = TORCH_OPS[op](*arguments)
+    except RuntimeError:
+        return False
+    return OPS[op].result == "bool" or result.dtype == dtype
+
+
+def operands(op: str, dtype: torch.dtype) -> list[torch.Tensor]:
+    values = special_values(dtype)
+    if OPS[op].arity == 1:
+        return [values]
+    pairs = list(itertools.product(range(len(values)), repeat=2))
+    left, right = (values[[p[k] for p in pairs]] for k in (0, 1))
+    if op in ZERO_CHECKED and dtype not in FLOATS:
+        # Division of the least integer by -1 traps in eager; by zero raises (tested apart).
+        keep = right != 0
+        if dtype != torch.uint8:
+            keep &= ~((right == -1) & (left == torch.iinfo(dtype).min))
+        left, right = left[keep], right[keep]
+    if op in ("mod", "fmod") and dtype in FLOATS:
+        # Eager's vector code gives NaN where the quotient overflows; its scalar code, and ours, the remainder.
+        keep = ~((left / right).isinf() & left.isfinite() & (right != 0))
+        left, right = left[keep], right[keep]
+    if op == "pow" and dtype in INTEGERS:
+        keep = right >= 0
+        left, right = left[keep], right[keep]
+    return [left, right]
+
+
+def case_of(op: str, dtype: torch.dtype) -> Case:
+    inputs = dict(zip("xy", operands(op, dtype), strict=False))
+    i = Var("i", inputs["x"].numel())
+    return pointwise(call(op, *(element(name, value, i) for name, value in inputs.items())), (i,), inputs, op)
+
+
+def ops_of(dtype: torch.dtype) -> list[str]:
+    return [op for op in OPS if supported(op, dtype)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_op_gives_eagers_values(dtype: torch.dtype) -> None:
+    exact = [op for op in ops_of(dtype) if op not in LOOSE]
+    least = 2e-38 if dtype in (torch.float32, torch.bfloat16) else 0.0
+    check([case_of(op, dtype) for op in exact], threads=(1,), atol=least)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_inexact_functions_are_within_some_units_in_the_last_place(dtype: torch.dtype) -> None:
+    worst = max(LOOSE.values()) * torch.finfo(torch.float32 if dtype != torch.float64 else dtype).eps
+    rtol = max(worst, 2 * torch.finfo(dtype).eps)
+    check([case_of(op, dtype) for op in LOOSE], threads=(1,), rtol=rtol, atol=1e-38)
+
+
+def test_table_covers_every_op() -> None:
+    covered = {op for dtype in DTYPES for op in ops_of(dtype)} | {"where", "masked"}
+    assert covered == set(OPS)
+
+
+def test_casts_between_all_dtypes() -> None:
+    cases = []
+    for source, target in itertools.product(DTYPES, DTYPES):
+        values = special_values(source)
+        i = Var("i", values.numel())
+        cases.append(pointwise(cast(element("x", values, i), target), (i,), {"x": values}, f"{source} to {target}"))
+    check([case for case in cases if case.tensors["x"].dtype != case.tensors["out"].dtype], threads=(1,))
+
+
+def test_bitcasts_keep_every_bit() -> None:
+    cases = []
+    for one, other in [(torch.float32, torch.int32), (torch.bfloat16, torch.int16), (torch.float16, torch.int16),
+                       (torch.float64, torch.int64), (torch.bfloat16, torch.float16)]:
+        for source, target in ((one, other), (other, one)):
+            values = special_values(source)
+            values = values[~values.isnan()]
+            i = Var("i", values.numel())
+            cases.append(pointwise(bitcast(element("x", values, i), target), (i,), {"x": values}))
+    check(cases, threads=(1,))
+
+
+def test_half_values_round_to_nearest_even_everywhere() -> None:
+    cases = []
+    generator = torch.Generator().manual_seed(5)
+    bits = torch.randint(-(2**31), 2**31 - 1, (40000,), generator=generator).to(torch.int32)
+    halves = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
+    i, j = Var("i", bits.numel()), Var("j", halves.numel())
+    for dtype in (torch.bfloat16, torch.float16):
+        values = bits.view(torch.float32)
+        cases.append(pointwise(cast(element("x", values, i), dtype), (i,), {"x": values}))
+        every = halves.view(dtype)
+        cases.append(pointwise(cast(element("x", every, j), torch.float32), (j,), {"x": every}))
+    check(cases, threads=(1,), rtol=0.0)
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0, 3.0, -0.5, -1.0, -2.0, 2.5])
+def test_constant_exponents(exponent: float) -> None:
+    values = special_values(torch.float32)
+    i = Var("i", values.numel())
+    case = pointwise(call("pow", element("x", values, i), constant(exponent, torch.float32)), (i,), {"x": values})
+    assert run(build_cases([case]), case) == 0
+    torch.testing.assert_close(case.tensors["out"], values**exponent, rtol=1e-6, atol=0, equal_nan=True)
+
+
+def test_where_and_masked_choose() -> None:
+    condition = torch.tensor([True, False] * 20)
+    cases = []
+    for dtype in DTYPES:
+        a, b = (special_values(dtype).repeat(20)[:40] for _ in range(2))
+        i = Var("i", 40)
+        loads = [element("c", condition, i), element("a", a, i), element("b", b.flip(0), i)]
+        cases.append(pointwise(call("where", *loads), (i,), {"c": condition, "a": a, "b": b.flip(0)}))
+        fill = constant(1, dtype)
+        cases.append(pointwise(call("masked", loads[0], loads[1], fill), (i,), {"c": condition, "a": a}))
+    check(cases, threads=(1,))
+
+
+def test_constants_of_every_dtype() -> None:
+    values = {torch.float32: [0.1, -0.0, math.inf, -math.inf, math.nan, 1e-45, 3.4e38], torch.int64: [-(2**63), 2**63 - 1],
+              torch.bfloat16: [0.1, 1e38], torch.float16: [0.1, 65504.0], torch.int8: [-128, 127], torch.bool: [True, False]}
+    cases = []
+    for dtype, numbers in values.items():
+        for number in numbers:
+            i = Var("i", 3)
+            out = torch.zeros(3, dtype=dtype)
+            cases.append(Case(Kernel("c", (i,), (), (Store("out", (i.index,), constant(number, dtype)),)), {"out": out}))
+    check(cases, threads=(1,))
