@@ -56,11 +56,6 @@ def is_effectful(node: fx.Node) -> bool:
     return node.op in ("call_module", "call_method")
 
 
-def is_pure(node: fx.Node) -> bool:
-    """Whether a call may be run again, merged with an equal call, or dropped when unread."""
-    return node.op == "call_function" and not _has_effect(node.target) and not is_random_op(node.target)
-
-
 def is_view(node: fx.Node) -> bool:
     """Whether a node's tensor shares storage with its first tensor argument."""
     return node.op == "call_function" and is_view_op(node.target)
@@ -132,3 +127,21 @@ def has_custom_code(target: Any) -> bool:
     if isinstance(target, torch._ops.OpOverload):
         return target.namespace not in ("aten", "prims", "turret")
     return isinstance(target, torch._ops.HigherOrderOperator)
+
+
+def is_random_call(node: fx.Node) -> bool:
+    """Whether this call draws random numbers: attention without dropout carries the tag but draws none."""
+    if node.op != "call_function" or not is_random_op(node.target):
+        return False
+    names = [argument.name for argument in node.target._schema.arguments]
+    if "dropout_p" not in names:
+        return True
+    position = names.index("dropout_p")
+    default = node.target._schema.arguments[position].default_value
+    dropout = node.args[position] if len(node.args) > position else node.kwargs.get("dropout_p", default)
+    return dropout != 0.0
+
+
+def is_pure_call(node: fx.Node) -> bool:
+    """Whether a call may be run again, merged with an equal call, or dropped when unread."""
+    return node.op == "call_function" and not _has_effect(node.target) and not is_random_call(node)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.op_traits import has_custom_code, is_effectful, is_random_op, is_view, size_hint, tensor_bytes
+from turret.op_traits import has_custom_code, is_effectful, is_random_call, is_view, size_hint, tensor_bytes
 from turret.surface import Family, family_of
 
 BARRIER = 4.0
@@ -41,7 +41,7 @@ def recompute_cost(node: fx.Node) -> float:
     """Cost of one node; ``inf`` when running it again could give another result or another effect."""
     if node.op != "call_function" or node.target is operator.getitem or is_view(node):
         return 0.0 if node.op in ("call_function", "get_attr") else math.inf
-    if is_effectful(node) or is_random_op(node.target) or has_custom_code(node.target):
+    if is_effectful(node) or is_random_call(node) or has_custom_code(node.target):
         return math.inf
     family = family_of(node.target)
     if family in (Family.VIEW, Family.SIZE, Family.CREATION) or not _has_tensor(node):

@@ -1,0 +1,41 @@
+"""The built-in ``turret_graph_pass`` hook: small passes over the FX graph, by phase.
+
+Each pass is ``run(module, context) -> bool`` (whether it changed something) and can be run alone.  All of them keep
+the graph's inputs and outputs, what the user can see of aliasing and strides, and eager's results to the bit.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from torch import fx
+
+from turret.hookspecs import hookimpl
+
+PASSES: dict[str, tuple[str, ...]] = {
+    "captured": (),
+    "joint": (
+        "replayable_random",
+        "dead_code",
+        "simplify",
+        "constants",
+        "common_subexpressions",
+            "dead_code",
+    ),
+    "forward": ("dead_code", "memory_order"),
+    "backward": ("dead_code", "memory_order"),
+}
+"""Names of the modules of this folder to run at each phase, in order."""
+
+
+@hookimpl
+def turret_graph_pass(context: Any, phase: str, module: fx.GraphModule) -> bool:
+    """Run the passes of one phase."""
+    changed = False
+    for name in PASSES.get(phase, ()):
+        changed |= importlib.import_module(f"turret.plugins.graph_pass.{name}").run(module, context)
+    if changed:
+        module.graph.lint()
+        module.recompile()
+    return changed

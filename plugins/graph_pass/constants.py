@@ -1,0 +1,79 @@
+"""Fold pointwise ops whose operands are all one constant value into one ``full``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from turret.op_traits import is_pure_call
+from turret.surface import Family, family_of, is_compiled_dtype
+
+aten = torch.ops.aten
+_MOVES = frozenset({aten.view.default, aten.expand.default, aten.permute.default, aten.alias.default,
+                    aten.unsqueeze.default, aten.squeeze.dims, aten.slice.Tensor, aten.select.int})
+
+
+def run(module: fx.GraphModule, context: Any = None) -> bool:
+    """Replace every fresh contiguous tensor that has one value everywhere by a ``full`` of it.
+
+    The value comes from running the op on one-element tensors, so it is eager's to the bit.
+    """
+    uniform: dict[fx.Node, torch.Tensor] = {}
+    changed = False
+    for node in list(module.graph.nodes):
+        value = _uniform_value(node, uniform)
+        if value is None:
+            continue
+        uniform[node] = value
+        fake = node.meta["val"]
+        if node.target is aten.full.default or node.target in _MOVES or not fake.is_contiguous():
+            continue
+        with module.graph.inserting_before(node):
+            full = module.graph.call_function(
+                aten.full.default,
+                (_shape(fake), value.item()),
+                {"dtype": fake.dtype, "device": fake.device, "pin_memory": False},
+            )
+        full.meta = dict(node.meta)
+        node.replace_all_uses_with(full)
+        module.graph.erase_node(node)
+        uniform[full] = value
+        changed = True
+    return changed
+
+
+def _shape(fake: torch.Tensor) -> list[int]:
+    return list(fake.shape)
+
+
+def _uniform_value(node: fx.Node, uniform: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
+    """The one value of a node's tensor as a scalar tensor, or None when it has several or is not known."""
+    fake = node.meta.get("val")
+    static = isinstance(fake, torch.Tensor) and all(isinstance(size, int) for size in fake.shape)
+    if node.op != "call_function" or not static or not is_compiled_dtype(fake.dtype):
+        return None
+    if node.target is aten.full.default:
+        fill = node.args[1]
+        return torch.full((), fill, dtype=fake.dtype) if isinstance(fill, (int, float, bool)) else None
+    if node.target in _MOVES:
+        return uniform.get(node.args[0])
+    inputs = node.all_input_nodes
+    pointwise = family_of(node.target) is Family.POINTWISE and is_pure_call(node)
+    if not pointwise or not inputs or any(source not in uniform for source in inputs):
+        return None
+    return _evaluate(node, uniform)
+
+
+def _evaluate(node: fx.Node, uniform: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
+    """Run a pointwise op on tensors of one element each, of the operands' ranks (which type promotion sees)."""
+
+    def operand(source: fx.Node) -> torch.Tensor:
+        rank = source.meta["val"].dim()
+        return uniform[source].reshape([1] * rank)
+
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), operand)
+    kwargs = {key: value for key, value in kwargs.items() if key != "device"}
+    result = node.target(*args, **kwargs)
+    return result.reshape(()) if result.dtype == node.meta["val"].dtype else None
