@@ -13,6 +13,7 @@ from turret.plugins.codegen.cpp.compiler import (
     unit_key,
 )
 from turret.plugins.codegen.cpp.kernel import CppKernel, emit
+from turret.plugins.codegen.cpp.stage import turret_codegen
 from turret.plugins.codegen.cpp.unit import CppSegment, SegmentEntry, segment, translation_unit
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "load",
     "segment",
     "translation_unit",
+    "turret_codegen",
     "unit_key",
 ]

@@ -1,0 +1,63 @@
+"""The ``turret_codegen`` hook for the CPU: a schedule to a plan with a compiled library."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from turret.artifact_cache import ArtifactCache
+from turret.context import CompileContext
+from turret.hookspecs import hookimpl
+from turret.ir import Schedule
+from turret.plan import Plan
+from turret.plan_builder import PlanDraft, draft_plan
+from turret.plugins.codegen.cpp.compiler import compile_to, find_compiler, unit_key
+from turret.plugins.codegen.cpp.kernel import CppKernel, emit
+from turret.plugins.codegen.cpp.unit import segment, translation_unit
+from turret.products import Target
+
+
+@hookimpl
+def turret_codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan | None:
+    """Emit, compile (or find in the cache) and plan; not asked for other devices than the CPU."""
+    if target.device_type != "cpu":
+        return None
+    draft = draft_plan(schedule, "cpu")
+    if not draft.segments:
+        return draft.plan
+    source = _source(schedule, draft)
+    return attrs.evolve(draft.plan, source=source, library=str(_library(context, source)))
+
+
+def _source(schedule: Schedule, draft: PlanDraft) -> str:
+    """The translation unit: each distinct kernel once, and a function for each run of kernels."""
+    declarations = schedule.program.declarations()
+    kernels: list[CppKernel] = []
+    segments = []
+    for run in draft.segments:
+        emitted = [emit(kernel, declarations) for kernel in run.kernels]
+        kernels += emitted
+        entries: list[tuple[str, Any, Any]] = [
+            (k.function, [draft.slot_of[b] for b in k.buffers], [draft.size_slot[s] for s in k.sizes]) for k in emitted
+        ]
+        segments.append(segment(run.name, entries))
+    return translation_unit(kernels, segments)
+
+
+def _library(context: CompileContext, source: str) -> Path:
+    compiler = find_compiler(context.config.cpp_compiler or None)
+    key = unit_key(source, compiler)
+
+    def build() -> dict[str, bytes]:
+        with tempfile.TemporaryDirectory(prefix="turret-") as folder:
+            made = Path(folder, "kernels.so")
+            compile_to(source, made, compiler)
+            return {"kernels.so": made.read_bytes(), "kernels.cpp": source.encode()}
+
+    folder = context.config.cache_dir or None
+    path, found = ArtifactCache(folder).get_or_build(key, build)
+    context.emit("cache_hit" if found else "cache_miss", stage="codegen", message=str(path))
+    return path / "kernels.so"
