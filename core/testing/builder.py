@@ -35,6 +35,7 @@ DTYPES: tuple[tuple[torch.dtype, int], ...] = (
 class Features:
     """What programs may contain; authors of a backend narrow it to what they claim to support.
 
+    ``dtypes`` are those of inputs, with weights (indices are int64 in any case, and results follow promotion).
     ``skip`` holds names of operations (``turret.testing.operations.OPERATIONS``); ``families`` the families to
     draw from, all when empty.  ``max_numel`` bounds every tensor, ``max_steps`` the statements.
     ``random`` allows dropout and the like: only for a compiler that draws the same random numbers as eager.
@@ -169,7 +170,8 @@ class Builder:
     ) -> str:
         """Add an input in a drawn layout (contiguous when ``plain``) and return its name."""
         shape = tuple(shape)
-        if math.prod(shape) > self.features.max_numel or len(self.inputs) >= self.features.max_inputs + 6:
+        allowed = bound > 0 or any(dtype == d for d, _ in self.features.dtypes)
+        if not allowed or math.prod(shape) > self.features.max_numel or len(self.inputs) >= self.features.max_inputs + 6:
             raise Declined
         stride, offset, numel = _contiguous(shape), 0, math.prod(shape)
         if not plain and self.chance(35):
@@ -300,15 +302,17 @@ class Builder:
         return bool((value.detach().abs() <= limit).all())
 
     def finish(self) -> Program:
-        """Draw outputs and what is differentiated, check that the whole runs, and return it."""
+        """Draw outputs and what is differentiated, check that the whole runs, and return it.
+
+        A program that eager could not differentiate (it overwrites what its backward needs) is not used even
+        without a backward, since a compiler may trace the backward before the first call.
+        """
         outputs = self._outputs()
         trains = any(isinstance(self.env[n], Tensor) and self.env[n].requires_grad for n in outputs)
         options: list[tuple[Backward, int]] = [("all", 7), ("first", 1), ("expanded", 1), ("none", 1)]
         backward = weighted(self.chooser, options) if trains else "none"
         program = Program(tuple(self.storages), tuple(self.inputs), tuple(self.steps), outputs, backward)
-        if backward != "none" and not _runs(program):
-            program = attrs.evolve(program, backward="none")
-        if not _runs(program):
+        if not _runs(attrs.evolve(program, backward="all")):
             raise Spoiled
         return program
 

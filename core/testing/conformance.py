@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
@@ -12,7 +12,7 @@ from turret.testing.builder import Features, Spoiled
 from turret.testing.check import Compiler, Mismatch, check
 from turret.testing.chooser import RandomChooser
 from turret.testing.draw import draw_program
-from turret.testing.program import Program
+from turret.testing.program import Program, merge
 from turret.testing.shrink import shrink
 
 
@@ -66,28 +66,74 @@ def program_of_seed(seed: int, features: Features | None = None) -> Program:
     raise AssertionError(f"seed {seed}: no program in 1000 draws; are the features too narrow?")
 
 
-def message_of(program: Program, compiler: Compiler) -> str | None:
-    """Why the compiler fails on the program (one line), or None when it does not."""
+@attrs.frozen
+class Symptom:
+    """What is wrong with a compiler on one program: a message, and its kinds, by which failures are told apart."""
+
+    message: str
+    kinds: frozenset[str]
+
+
+def symptom_of(program: Program, compiler: Compiler) -> Symptom | None:
+    """Check a program; None when the compiler does as eager does."""
     try:
         check(program, compiler)
     except Mismatch as mismatch:
-        return "; ".join(str(difference) for difference in mismatch.differences)
+        found = mismatch.differences
+        kinds = {d.got.partition(":")[0] if d.what == "error" else d.what for d in found}
+        return Symptom("; ".join(map(str, found)), frozenset(kinds))
     except Exception as error:
         lines = str(error).strip().splitlines()
-        return f"compiling raised {type(error).__name__}: {lines[0] if lines else ''}"
+        name = type(error).__name__
+        return Symptom(f"compiling raised {name}: {lines[0] if lines else ''}", frozenset({f"compiling raised {name}"}))
     return None
 
 
-def check_seed(
-    seed: int, compiler: Compiler, features: Features | None = None, *, shrink_attempts: int = 200
-) -> tuple[Program, Failure | None]:
-    """Draw, check and, on failure, shrink the program of one seed."""
-    program = program_of_seed(seed, features)
-    message = message_of(program, compiler)
-    if message is None:
-        return program, None
-    small = shrink(program, lambda candidate: message_of(candidate, compiler) is not None, attempts=shrink_attempts)
-    return program, Failure(seed, message_of(small, compiler) or message, small, program)
+@attrs.frozen
+class Checked:
+    """The programs of some seeds, and which of them failed."""
+
+    programs: tuple[Program, ...]
+    failures: tuple[Failure, ...]
+
+
+def check_seeds(
+    seeds: Sequence[int], compiler: Compiler, features: Features | None = None, *, shrink_attempts: int = 200
+) -> Checked:
+    """Draw, check and, on failure, shrink the programs of ``seeds``.
+
+    Several seeds are compiled together, those of one kind of backward as one function, and one by one only where
+    that fails: for compilers whose cost is mostly per function.
+    """
+    programs = tuple(program_of_seed(seed, features) for seed in seeds)
+    groups: dict[str, list[Program]] = collections.defaultdict(list)
+    for program in programs:
+        groups[program.backward].append(program)
+    failures: list[Failure] = []
+    for group in groups.values():
+        if len(group) > 1 and symptom_of(merge(group), compiler) is None:
+            continue
+        failed = [failure for p in group if (failure := _check_one(p, compiler, shrink_attempts)) is not None]
+        if len(group) > 1 and not failed:
+            together = attrs.evolve(merge(group), seed=group[0].seed)
+            failed = [failure for failure in [_check_one(together, compiler, shrink_attempts)] if failure is not None]
+        failures += failed
+    return Checked(programs, tuple(failures))
+
+
+def _check_one(program: Program, compiler: Compiler, shrink_attempts: int) -> Failure | None:
+    symptom = symptom_of(program, compiler)
+    if symptom is None:
+        return None
+
+    def fails(candidate: Program) -> bool:
+        found = symptom_of(candidate, compiler)
+        return found is not None and bool(found.kinds & symptom.kinds)
+
+    small = shrink(program, fails, attempts=shrink_attempts)
+    again = symptom_of(small, compiler)
+    message = again.message if again is not None else f"{symptom.message} (not every time)"
+    return Failure(program.seed or 0, message, small, program)
 
 
 def conformance(
@@ -110,15 +156,14 @@ def conformance(
     failures: list[Failure] = []
     done = 0
     for number in _until(programs, start, seconds):
-        program, failure = check_seed(seed + number, compiler, features)
-        counts.update(set(program.ops))
+        checked = check_seeds([seed + number], compiler, features)
+        counts.update({name for program in checked.programs for name in program.ops})
+        failures += checked.failures
         done += 1
         if progress is not None:
             progress(done)
-        if failure is not None:
-            failures.append(failure)
-            if len(failures) >= max_failures:
-                break
+        if len(failures) >= max_failures:
+            break
     return ConformanceReport(done, time.perf_counter() - start, dict(counts.most_common()), tuple(failures))
 
 

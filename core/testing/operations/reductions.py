@@ -77,8 +77,8 @@ for _name, _template, _accept in (
     ("softmax_to_float", "F.softmax({0}, DIM, dtype=torch.float32)", both(is_float, has_dims(1))),
     ("diff", "torch.diff({0}, dim=DIM)", both(is_number, has_dims(1))),
     ("normalize", "F.normalize({0}, dim=DIM)", _FLOAT),
-    ("sort_values", "{0}.sort(DIM, stable=True).values", both(is_number, has_dims(1))),
-    ("argsort", "{0}.argsort(DIM, stable=True)", both(is_number, has_dims(1))),
+    ("sort_values", "{0}.sort(dim=DIM, stable=True).values", both(is_number, has_dims(1))),
+    ("argsort", "{0}.argsort(dim=DIM, stable=True)", both(is_number, has_dims(1))),
 ):
     _along(_name, _template, _accept)
 
