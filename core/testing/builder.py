@@ -59,6 +59,9 @@ class Declined(Exception):
     """An operation found nothing to apply to, or eager refused it; the builder draws another one."""
 
 
+_EXTRA_INPUTS = 6
+"""Inputs that operations may add for themselves (weights, indices) beyond ``Features.max_inputs``."""
+
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 100)
 
 
@@ -171,7 +174,9 @@ class Builder:
         """Add an input in a drawn layout (contiguous when ``plain``) and return its name."""
         shape = tuple(shape)
         allowed = bound > 0 or any(dtype == d for d, _ in self.features.dtypes)
-        if not allowed or math.prod(shape) > self.features.max_numel or len(self.inputs) >= self.features.max_inputs + 6:
+        if not allowed or math.prod(shape) > self.features.max_numel:
+            raise Declined
+        if len(self.inputs) >= self.features.max_inputs + _EXTRA_INPUTS:
             raise Declined
         stride, offset, numel = _contiguous(shape), 0, math.prod(shape)
         if not plain and self.chance(35):
@@ -367,4 +372,3 @@ def _dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 def _broadcasts(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return all(x == y or 1 in (x, y) for x, y in zip(reversed(a), reversed(b), strict=False))
-

@@ -38,9 +38,7 @@ def check(program: Program, compiler: Compiler, *, calls: int = 2) -> None:
     Each of the ``calls`` has values of its own, so that the second one shows what the first one left behind.
     """
     compiled = compiler(program.function())
-    _compare_calls(
-        program.function(), compiled, program.build_inputs, program.backward, calls, program.source, program
-    )
+    _compare_calls(program.function(), compiled, program.build_inputs, program.backward, calls, program.source, program)
 
 
 def assert_same(

@@ -152,7 +152,7 @@ class Program:
         return self.function()(*inputs.args)
 
 
-_HEADER = '''\
+_HEADER = """\
 import torch
 import torch.nn.functional as F
 from torch import inf, nan
@@ -167,7 +167,7 @@ def strided(memory, size, stride, offset):
 
 
 SPECIAL = torch.tensor([0.0, -0.0, 1.0, -2.5, inf, -inf, nan, 1e-4])
-'''
+"""
 
 FILLS: dict[str, str] = {
     "normal": "torch.randn({n}, generator={g})",
@@ -186,7 +186,8 @@ FILLS: dict[str, str] = {
 
 
 def _fill_source(storage: StorageSpec) -> str:
-    text = FILLS[storage.fill].format(n=storage.numel, g=f"generator({storage.seed} + 7919 * variant)", bound=storage.bound)
+    generator = f"generator({storage.seed} + 7919 * variant)"
+    text = FILLS[storage.fill].format(n=storage.numel, g=generator, bound=storage.bound)
     return f"{text}.to({storage.dtype})"
 
 

@@ -150,7 +150,7 @@ def _simpler_storages(storage: StorageSpec) -> Iterator[StorageSpec]:
 
 
 def _replaced(items: tuple, index: int, item: object) -> tuple:
-    return items[:index] + (item,) + items[index + 1 :]
+    return (*items[:index], item, *items[index + 1 :])
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[tuple[int, ...], int]:

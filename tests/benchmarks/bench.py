@@ -20,13 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 import measure
 import models
 import systems
+import torch
 
 
 @attrs.define
@@ -118,9 +115,7 @@ def report(results: list[Result], names: list[str], baseline: str) -> str:
         base = columns[model, kind, baseline].seconds
         row: list[object] = [f"{model} {kind}", *(f"{r.seconds * 1e3:.2f}" for r in line)]
         row += [f"{base / r.seconds:.2f}" for r in line if r.system != baseline]
-        row += [
-            r.failure[:40] or f"{r.output_error:.1e}/{r.gradient_error:.1e}" for r in line if r.system != "eager"
-        ]
+        row += [r.failure[:40] or f"{r.output_error:.1e}/{r.gradient_error:.1e}" for r in line if r.system != "eager"]
         rows.append(row)
     lines = [measure.table(header, rows)]
     for kind in ("inference", "training"):

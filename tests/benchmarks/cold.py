@@ -22,14 +22,14 @@ from pathlib import Path
 
 import attrs
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 _CACHE_VARIABLES = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TRITON_CACHE_DIR": "triton",
     "TURRET_CACHE_DIR": "turret",
     "XDG_CACHE_HOME": "xdg",
 }
+
+_MODELS = "bert-2,bert-12,gpt2-12,llama-12,t5-6,vit-12,resnet18,unet,lstm,dlrm,pointwise"
 
 
 @attrs.define
@@ -170,17 +170,18 @@ def report(results: list[ColdResult], names: list[str]) -> str:
         row += [f"{r.cold_seconds / line[0].cold_seconds:.2f}" for r in line[1:]]
         rows.append(row)
     lines = [measure.table(header, rows)]
-    for index, name in enumerate(names[1:], start=1):
+    for name in names[1:]:
         ratios = [columns[m, k, name].cold_seconds / columns[m, k, names[0]].cold_seconds for m, k in keys]
         known = [r for r in ratios if r == r]
-        lines.append(f"geometric mean of cold compile, {names[index]} over {names[0]}: {measure.geometric_mean(known):.3f}")
+        mean = measure.geometric_mean(known)
+        lines.append(f"geometric mean of cold compile, {name} over {names[0]}: {mean:.3f} ({len(known)} cases)")
     return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--systems", default="inductor,turret")
-    parser.add_argument("--models", default="bert-2,bert-12,gpt2-12,llama-12,t5-6,vit-12,resnet18,unet,lstm,dlrm,pointwise")
+    parser.add_argument("--models", default=_MODELS)
     parser.add_argument("--kinds", default="inference,training")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)

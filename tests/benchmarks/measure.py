@@ -79,7 +79,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     text = [list(header)] + [[f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in text) for i in range(len(header))]
     lines = [
-        "  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-        for row in text
+        "  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True))) for r in text
     ]
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])

@@ -7,7 +7,9 @@ the number of layers, ``bert-2``.
 
 from __future__ import annotations
 
-from typing import Any, Callable
+import itertools
+from collections.abc import Callable
+from typing import Any
 
 import attrs
 import torch
@@ -375,7 +377,7 @@ class DLRM(nn.Module):
     @staticmethod
     def _mlp(*widths: int) -> nn.Sequential:
         layers: list[nn.Module] = []
-        for inputs, outputs in zip(widths, widths[1:], strict=False):
+        for inputs, outputs in itertools.pairwise(widths):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         return nn.Sequential(*layers[:-1])
 
@@ -478,7 +480,8 @@ def build(name: str, *, training: bool = False, seed: int = 0) -> Workload:
     """
     base, _, layers = name.partition("-")
     if base not in MODELS or (layers and base not in LAYERED):
-        raise KeyError(f"no model {name!r}; known: {', '.join(MODELS)}; layers (bert-2) for: {', '.join(sorted(LAYERED))}")
+        known = f"known: {', '.join(MODELS)}; with layers, as in bert-2: {', '.join(sorted(LAYERED))}"
+        raise KeyError(f"no model {name!r}; {known}")
     torch.manual_seed(seed)
     workload = MODELS[base](int(layers)) if layers else MODELS[base]()
     workload.module.train(training)

@@ -6,7 +6,8 @@ backend that ``torch.compile`` knows.
 
 from __future__ import annotations
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ Compiler = Callable[[Callable], Callable]
 
 
 def compiler_of(system: str) -> Compiler:
-    """The compile function of a system; raises ``KeyError`` for an unknown name.  Nothing is imported until it is called."""
+    """The compile function of a system, which imports the system when called; raises ``KeyError`` for a wrong name."""
     name, _, mode = system.partition(":")
     options: dict[str, Any] = {"mode": mode} if mode else {}
     if name == "eager":

@@ -135,7 +135,8 @@ def _addcmul_(b: Builder) -> object:
 def _write_through_view(b: Builder) -> object:
     """Make a view, write to it, and go on with the base."""
     target = _target(b, lambda t: t.dim() > 0 and t.shape[0] > 0 and t.dtype != torch.bool)
-    (view,) = b.step("view_to_write", b.choice(("{0}[0]", "{0}.flatten(0, -1)", "{0}[::2]", "{0}.unsqueeze(-1)")), target)
+    template = b.choice(("{0}[0]", "{0}.flatten(0, -1)", "{0}[::2]", "{0}.unsqueeze(-1)"))
+    (view,) = b.step("view_to_write", template, target)
     if not _writable(b[view]):
         raise Declined
     return b.step("write_through_view", "{0}.mul_(2)", view, results=0)

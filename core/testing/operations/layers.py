@@ -16,7 +16,8 @@ def _pick_image(b: Builder) -> str:
     images = b.names(_image)
     if images and b.chance(70):
         return b.choice(images)
-    return b.new_input((b.integer(1, 2), b.integer(1, 4), b.integer(3, 8), b.integer(3, 8)), b.dtype(lambda d: d.is_floating_point))
+    shape = (b.integer(1, 2), b.integer(1, 4), b.integer(3, 8), b.integer(3, 8))
+    return b.new_input(shape, b.dtype(lambda d: d.is_floating_point))
 
 
 @operation("layer_norm", "layer")
@@ -38,7 +39,8 @@ def _rms_norm(b: Builder) -> object:
 
 @operation("group_norm", "layer")
 def _group_norm(b: Builder) -> object:
-    name = b.pick(lambda t: is_wide_float(t) and t.dim() >= 3 and t.shape[1] % 2 == 0 and t.numel() > t.shape[1] * t.shape[0])
+    images = b.names(lambda t: is_wide_float(t) and t.dim() >= 3 and t.shape[1] % 2 == 0)
+    name = b.choice([n for n in images if b[n].numel() > b[n].shape[0] * b[n].shape[1]])
     channels = b[name].shape[1]
     return b.step("group_norm", "F.group_norm({0}, 2, {1})", name, b.like(name, (channels,)))
 

@@ -70,7 +70,8 @@ _BY_SCALAR = {
     "add_scalar": "{0} + SCALAR", "mul_scalar": "{0} * SCALAR", "sub_scalar": "{0} - SCALAR",
     "div_scalar": "{0} / 3", "floor_div_scalar": "{0} // 2", "mod_scalar": "{0} % 3", "lt_scalar": "{0} < SCALAR",
     "rdiv_scalar": "2.5 / ({0}.abs() + 1)", "clamp": "torch.clamp({0}, -1, 1)", "clamp_min": "{0}.clamp(min=SCALAR)",
-    "clamp_max": "{0}.clamp(max=SCALAR)", "pow_scalar": "torch.pow({0}, 2)", "scalar_tensor": "{0} * torch.tensor(SCALAR)",
+    "clamp_max": "{0}.clamp(max=SCALAR)", "pow_scalar": "torch.pow({0}, 2)", 
+    "scalar_tensor": "{0} * torch.tensor(SCALAR)",
 }  # fmt: skip
 
 

@@ -154,11 +154,14 @@ def _as_strided(b: Builder) -> object:
     return b.step("as_strided", f"{{0}}.as_strided({layout[0]}, {layout[1]})", name)
 
 
+_BITS = {torch.float32: torch.int32, torch.float64: torch.int64, torch.int64: torch.int32, torch.bfloat16: torch.int16}
+
+
 @operation("view_dtype", "view")
 def _view_dtype(b: Builder) -> object:
-    pairs = {torch.float32: "torch.int32", torch.int32: "torch.float32", torch.int64: "torch.int32", torch.float64: "torch.int64"}
-    name = b.pick(lambda t: t.dtype in pairs and not t.requires_grad and t.dim() > 0)
-    return b.step("view_dtype", f"{{0}}.view({pairs[b[name].dtype]})", name)
+    """Reinterpret bits; floats are read as integers only, since the reverse makes numbers of any size."""
+    name = b.pick(lambda t: t.dtype in _BITS and not t.requires_grad and t.dim() > 0)
+    return b.step("view_dtype", f"{{0}}.view({_BITS[b[name].dtype]})", name)
 
 
 @operation("flip", "view")

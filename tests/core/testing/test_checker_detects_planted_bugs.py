@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
 from turret.testing import Features, Inputs, Mismatch, assert_same, conformance
 
 

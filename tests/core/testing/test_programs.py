@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, find, given, settings
 from hypothesis.errors import NoSuchExample
+
 from turret.testing import Features, Program, merge, program_of_seed, programs, shrink
 from turret.testing.observe import observe
 from turret.testing.operations import FAMILIES, OPERATIONS
@@ -173,8 +174,11 @@ def test_programs_of_different_backwards_do_not_merge():
         merge([program, attrs.evolve(program, backward="none")])
 
 
+_QUIET = settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+
+
 @given(programs(Features(max_steps=4)))
-@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(_QUIET, max_examples=15)
 def test_hypothesis_draws_programs_that_run(program: Program):
     assert observe(program.function(), program.build_inputs(), program.backward).error is None
 
@@ -184,7 +188,7 @@ def test_hypothesis_shrinks_programs():
         found = find(
             programs(Features(max_steps=6)),
             lambda program: any(OPERATIONS[n].family == "reduction" for n in program.ops if n in OPERATIONS),
-            settings=settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)),
+            settings=_QUIET,
         )
     except NoSuchExample:
         pytest.fail("no program with a reduction among 300")
