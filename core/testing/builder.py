@@ -317,6 +317,8 @@ class Builder:
         options: list[tuple[Backward, int]] = [("all", 7), ("first", 1), ("expanded", 1), ("none", 1)]
         backward = weighted(self.chooser, options) if trains else "none"
         program = Program(tuple(self.storages), tuple(self.inputs), tuple(self.steps), outputs, backward)
+        if backward == "first" and not _zero_tangents_are_harmless(program):
+            program = attrs.evolve(program, backward="all")
         if not _runs(attrs.evolve(program, backward="all")):
             raise Spoiled
         return program
@@ -348,6 +350,25 @@ def _runs(program: Program) -> bool:
             seeded_backward(program.run(inputs), inputs, program.backward)
     except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError):
         return False
+    return True
+
+
+def _zero_tangents_are_harmless(program: Program) -> bool:
+    """Whether zeros for the tangents that eager leaves undefined give the same gradients.
+
+    A compiled backward computes with those zeros, which makes NaN where a derivative is infinite.
+    """
+    for variant in (0, 1):
+        inputs = program.build_inputs(variant)
+        result = program.run(inputs)
+        roots = [t for t in result if isinstance(t, Tensor) and t.requires_grad]
+        tangents = [torch.zeros_like(root) for root in roots]
+        try:
+            gradients = torch.autograd.grad(roots, inputs.leaves, tangents, allow_unused=True)
+        except RuntimeError:
+            return False
+        if any(g is not None and bool(g.isnan().any()) for g in gradients):
+            return False
     return True
 
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from turret.testing.builder import Features, Spoiled
-from turret.testing.check import Compiler, Mismatch, check
+from turret.testing.cases import CASES, Case
+from turret.testing.check import Compiler, Mismatch, assert_same, check
 from turret.testing.chooser import RandomChooser
 from turret.testing.draw import draw_program
 from turret.testing.program import Program, merge
@@ -35,22 +36,30 @@ class Failure:
 
 @attrs.frozen
 class ConformanceReport:
-    """What a run did: ``programs`` checked, how often each operation occurred, and what failed."""
+    """What a run did: ``cases`` written by hand and drawn ``programs`` checked, and what failed.
+
+    ``operations`` counts the programs in which each operation occurred; ``failed_cases`` maps the name of a case
+    of ``turret.testing.cases`` to what is wrong.
+    """
 
     programs: int
+    cases: int
     seconds: float
     operations: dict[str, int]
     failures: tuple[Failure, ...]
+    failed_cases: dict[str, str]
 
     @property
     def passed(self) -> bool:
-        return not self.failures
+        return not self.failures and not self.failed_cases
 
     def __str__(self) -> str:
         speed = self.programs / self.seconds if self.seconds else 0.0
         lines = [
-            f"{self.programs} programs, {len(self.failures)} failures, {len(self.operations)} operations, "
-            f"{self.seconds:.1f} s ({speed:.1f} programs/s)"
+            f"{self.cases} cases, {len(self.failed_cases)} failures; {self.programs} programs, "
+            f"{len(self.failures)} failures, {len(self.operations)} operations; "
+            f"{self.seconds:.1f} s ({speed:.1f} programs/s)",
+            *(f"case {name}: {message}" for name, message in self.failed_cases.items()),
         ]
         return "\n".join([*lines, *(str(failure) for failure in self.failures)])
 
@@ -146,12 +155,16 @@ def conformance(
     max_failures: int = 5,
     progress: Callable[[int], None] | None = None,
 ) -> ConformanceReport:
-    """Check the programs of ``programs`` consecutive seeds; stop early after ``seconds`` or ``max_failures``.
+    """Check the cases written by hand, then the programs of ``programs`` consecutive seeds.
+
+    Stops early after ``seconds``, or when ``max_failures`` programs have failed.
 
     ``compiler`` takes a function and returns one that must behave the same, gradients, aliases and writes to
     inputs included.  Narrow ``features`` to what the compiler claims to support.
     """
     start = time.perf_counter()
+    allowed = [case for case in CASES.values() if case.needs <= _supported(features or Features())]
+    failed_cases = {case.name: message for case in allowed if (message := check_case(case, compiler)) is not None}
     counts: collections.Counter[str] = collections.Counter()
     failures: list[Failure] = []
     done = 0
@@ -164,7 +177,23 @@ def conformance(
             progress(done)
         if len(failures) >= max_failures:
             break
-    return ConformanceReport(done, time.perf_counter() - start, dict(counts.most_common()), tuple(failures))
+    elapsed = time.perf_counter() - start
+    return ConformanceReport(done, len(allowed), elapsed, dict(counts.most_common()), tuple(failures), failed_cases)
+
+
+def _supported(features: Features) -> set[str]:
+    return {name for name in ("gradients", "mutation") if getattr(features, name)}
+
+
+def check_case(case: Case, compiler: Compiler) -> str | None:
+    """What is wrong with the compiler on a case written by hand, or None."""
+    try:
+        assert_same(case.function, compiler(case.function), case.make_inputs)
+    except Mismatch as mismatch:
+        return "; ".join(map(str, mismatch.differences))
+    except Exception as error:
+        return f"compiling raised {type(error).__name__}: {error}"
+    return None
 
 
 def _until(count: int, start: float, seconds: float | None) -> Iterator[int]:

@@ -11,6 +11,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from turret.testing import Features, Inputs, Mismatch, assert_same, conformance
+from turret.testing.cases import CASES, Case
+from turret.testing.observe import observe
 
 
 def on_outputs(change: Callable[[Tensor], Any]) -> Callable[[Callable], Callable]:
@@ -280,7 +282,8 @@ def clone_inputs(function: Callable) -> Callable:
 )
 def test_conformance_finds_a_wrong_compiler_in_few_programs(compiler: Callable):
     report = conformance(compiler, programs=100, max_failures=1)
-    assert not report.passed
+    assert report.failures
+    assert report.failed_cases
     assert report.failures[0].program.source() in str(report)
 
 
@@ -288,7 +291,20 @@ def test_conformance_passes_eager_itself():
     report = conformance(lambda function: function, programs=60, seed=1000)
     assert report.passed, str(report)
     assert report.programs == 60
+    assert report.cases == len(CASES)
     assert len(report.operations) > 50
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: case.name)
+def test_cases_written_by_hand_run_in_eager(case: Case):
+    observation = observe(case.function, case.make_inputs(0))
+    assert (observation.error is not None) == case.name.endswith("raises"), observation.error
+
+
+def test_cases_that_need_what_a_compiler_lacks_are_left_out():
+    report = conformance(clone_inputs, programs=0, features=Features(mutation=False))
+    assert report.cases == sum("mutation" not in case.needs for case in CASES.values())
+    assert "input_written" not in report.failed_cases
 
 
 def test_conformance_passes_a_compiler_that_only_rounds_differently():
