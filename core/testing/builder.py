@@ -274,6 +274,8 @@ class Builder:
         try:
             torch.manual_seed(0)
             exec("\n".join(statement.render()), self._globals, scope)
+            for value in scope.values():
+                _ = isinstance(value, Tensor) and value.grad_fn  # raises for a view whose history a write made invalid
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:
             if any(self.env[n]._version != version for n, version in versions.items()):
                 raise Spoiled from error

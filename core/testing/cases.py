@@ -211,6 +211,18 @@ def two_inputs_swapped(x: Tensor, y: Tensor) -> None:
     y.copy_(saved)
 
 
+def _data_and_leaf(call: int) -> Inputs:
+    leaf = _numbers((3, 4), 10 * call + 1).requires_grad_()
+    return Inputs((_numbers((3, 4), 10 * call), leaf), (leaf,))
+
+
+@_case(_data_and_leaf, "mutation", "gradients")
+def input_that_the_backward_needs_is_written_after_its_use(x: Tensor, weight: Tensor) -> Tensor:
+    scaled = torch.sin(x * 2) * weight
+    x.add_(1)
+    return scaled
+
+
 @_case(_plain((5,), (5,), (3, 5)), "mutation")
 def running_statistics_updated(mean: Tensor, var: Tensor, x: Tensor) -> Tensor:
     return F.batch_norm(x, mean, var.abs_(), training=True)
@@ -290,7 +302,7 @@ def repeated_indices_accumulate(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @_case(_leaves((5, 8), (8,)), "gradients")
 def integer_and_boolean_outputs_beside_floats(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
-    return x.argmax(1), x > y, x.sort(1, stable=True)[1], (x * y).sum(1)
+    return x.argmax(1), x > y, x.sort(dim=1, stable=True)[1], (x * y).sum(1)
 
 
 # -- numbers ---------------------------------------------------------------------------------------------------------
