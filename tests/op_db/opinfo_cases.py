@@ -51,10 +51,17 @@ SKIPPED: dict[str, str] = {
     "nn.functional.multi_head_attention_forward": "draws random numbers (dropout)",
     "nn.functional.rrelu": "draws random numbers",
     "nn.functional.scaled_dot_product_attention": "draws random numbers (dropout) in some samples",
+    "jiterator_unary": "runs on CUDA only",
+    "jiterator_binary": "runs on CUDA only",
+    "jiterator_binary_return_by_ref": "runs on CUDA only",
+    "jiterator_4inputs_with_extra_args": "runs on CUDA only",
+    "jiterator_2inputs_2outputs": "runs on CUDA only",
+    "sparse.sampled_addmm": "has sparse operands, which have no strides to compare",
+    "sparse.mm.reduce": "has sparse operands, which have no strides to compare",
     "svd_lowrank": "draws random numbers",
     "pca_lowrank": "draws random numbers",
 }
-"""Operations whose result in eager is not determined by their inputs, with the reason.
+"""Operations whose result in eager is not determined by their inputs, or that do not run on the CPU, and why.
 
 A compiled program may draw other random numbers than eager does; dropout is tested apart, with
 ``fallback_random``.
