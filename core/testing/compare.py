@@ -45,7 +45,7 @@ def differences(expected: Observation, got: Observation, samples: Samples) -> li
         return list(_error_differences(expected.error, got.error))
     if expected.structure != got.structure:
         return [Difference("result", "structure", str(expected.structure), str(got.structure))]
-    found = []
+    found: list[Difference] = []
     for where, kind, index in _places(expected):
         a, b = getattr(expected, kind)[index], getattr(got, kind)[index]
         found += _leaf_differences(where, kind, a, b, lambda n, k=kind, i=index: _at(samples(n), k, i))

@@ -28,7 +28,7 @@ class TensorFacts:
     def of(cls, tensor: Tensor) -> TensorFacts:
         value = tensor.detach().clone()
         shape, stride = tuple(tensor.shape), tuple(tensor.stride())
-        return cls(value, tensor.dtype, shape, stride, tensor.storage_offset(), tensor.requires_grad)
+        return cls(value, tensor.dtype, shape, stride, int(tensor.storage_offset()), tensor.requires_grad)
 
 
 @attrs.frozen(eq=False)

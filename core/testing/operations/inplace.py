@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -15,11 +17,11 @@ def _writable(tensor: Tensor) -> bool:
     return not (tensor.is_leaf and tensor.requires_grad) and not overlapping
 
 
-def _target(b: Builder, accept: object = lambda t: True) -> str:
+def _target(b: Builder, accept: Callable[[Tensor], bool] = lambda t: True) -> str:
     return b.pick(lambda t: _writable(t) and accept(t))
 
 
-def _unary(name: str, template: str, accept: object) -> None:
+def _unary(name: str, template: str, accept: Callable[[Tensor], bool]) -> None:
     operation(name, "inplace")(lambda b: b.step(name, template, _target(b, accept), results=0))
 
 
@@ -52,7 +54,7 @@ for _name, _template, _accept in (
     _unary(_name, _template, _accept)
 
 
-def _binary(name: str, template: str, accept: object) -> None:
+def _binary(name: str, template: str, accept: Callable[[Tensor], bool]) -> None:
     def draw(b: Builder) -> object:
         target = _target(b, accept)
         return b.step(name, template, target, b.partner(target), results=0)

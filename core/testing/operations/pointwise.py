@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
 
 from turret.testing.builder import Builder, Declined
 from turret.testing.operations.registry import both, is_float, is_integer, is_number, operation
@@ -75,7 +78,7 @@ _BY_SCALAR = {
 }  # fmt: skip
 
 
-def _unary(name: str, template: str, accept: object) -> None:
+def _unary(name: str, template: str, accept: Callable[[Tensor], bool]) -> None:
     operation(name, "pointwise")(lambda b: b.step(name, template, b.pick(accept)))
 
 
@@ -87,7 +90,9 @@ for _name, _template in _UNARY_NUMBER.items():
     _unary(_name, _template, is_number)
 
 
-def _binary(name: str, template: str, accept: object, accept_dtype: object) -> None:
+def _binary(
+    name: str, template: str, accept: Callable[[Tensor], bool], accept_dtype: Callable[[torch.dtype], bool]
+) -> None:
     def draw(b: Builder) -> object:
         first = b.pick(accept)
         second = b.partner(first, accept_dtype)

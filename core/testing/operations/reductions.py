@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor
 
 from turret.testing.builder import Builder
@@ -12,7 +14,7 @@ def _nonempty(tensor: Tensor) -> bool:
     return tensor.numel() > 0
 
 
-def _whole(name: str, template: str, accept: object) -> None:
+def _whole(name: str, template: str, accept: Callable[[Tensor], bool]) -> None:
     operation(name, "reduction")(lambda b: b.step(name, template, b.pick(accept)))
 
 
@@ -33,7 +35,7 @@ for _name, _template, _accept in (
     _whole(_name, _template, _accept)
 
 
-def _along(name: str, template: str, accept: object, keep: bool = True) -> None:
+def _along(name: str, template: str, accept: Callable[[Tensor], bool], keep: bool = True) -> None:
     """A reduction along one dimension; ``DIM`` and ``KEEP`` are replaced by drawn ones."""
 
     def draw(b: Builder) -> object:
