@@ -75,8 +75,13 @@ def _error_differences(expected: BaseException | None, got: BaseException | None
 def _describe_error(error: BaseException | None) -> str:
     if error is None:
         return "returned"
-    lines = str(error).strip().splitlines()
-    return f"raised {type(error).__name__}: {lines[0] if lines else ''}"
+    return f"raised {type(error).__name__}: {summary_of(error)}"
+
+
+def summary_of(error: BaseException) -> str:
+    """The first two lines of an error's message that say something; wrappers use up the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])
 
 
 def _leaf_differences(

@@ -12,6 +12,7 @@ from turret.testing.builder import Features, Spoiled
 from turret.testing.cases import CASES, Case
 from turret.testing.check import Compiler, Mismatch, assert_same, check
 from turret.testing.chooser import RandomChooser
+from turret.testing.compare import summary_of
 from turret.testing.draw import draw_program
 from turret.testing.program import Program, merge
 from turret.testing.shrink import shrink
@@ -92,9 +93,8 @@ def symptom_of(program: Program, compiler: Compiler) -> Symptom | None:
         kinds = {d.got.partition(":")[0] if d.what == "error" else d.what for d in found}
         return Symptom("; ".join(map(str, found)), frozenset(kinds))
     except Exception as error:
-        lines = str(error).strip().splitlines()
         name = type(error).__name__
-        return Symptom(f"compiling raised {name}: {lines[0] if lines else ''}", frozenset({f"compiling raised {name}"}))
+        return Symptom(f"compiling raised {name}: {summary_of(error)}", frozenset({f"compiling raised {name}"}))
     return None
 
 
@@ -192,7 +192,7 @@ def check_case(case: Case, compiler: Compiler) -> str | None:
     except Mismatch as mismatch:
         return "; ".join(map(str, mismatch.differences))
     except Exception as error:
-        return f"compiling raised {type(error).__name__}: {error}"
+        return f"compiling raised {type(error).__name__}: {summary_of(error)}"
     return None
 
 

@@ -11,6 +11,7 @@ from opinfo_cases import Case, samples, skip_reason
 
 import turret
 from turret.testing import Mismatch, assert_same
+from turret.testing.compare import summary_of
 from turret.testing.observe import observe
 
 
@@ -52,7 +53,7 @@ def check_case(case: Case, subject: Subject, count: int, forward: bool) -> dict[
     for sample in samples(case, count):
         expected = observe(sample.function, sample.make_inputs(), backward).error
         if expected is not None:
-            message = f"eager raised {type(expected).__name__}: {first_line(expected)}"
+            message = f"eager raised {type(expected).__name__}: {summary_of(expected)}"
             continue
         try:
             assert_same(sample.function, subject(sample.function), sample.make_inputs, backward=backward, calls=1)
@@ -62,7 +63,7 @@ def check_case(case: Case, subject: Subject, count: int, forward: bool) -> dict[
             message = "; ".join(map(str, mismatch.differences)) + f"\n{sample.source}"
             break
         except Exception as error:
-            status, message = "crash", f"{type(error).__name__}: {first_line(error)}\n{sample.source}"
+            status, message = "crash", f"{type(error).__name__}: {summary_of(error)}\n{sample.source}"
             break
         finally:
             torch.compiler.reset()
@@ -81,8 +82,3 @@ def check_case(case: Case, subject: Subject, count: int, forward: bool) -> dict[
         "externs": dict(counter.externs),
         "notes": sorted(set(counter.notes)),
     }
-
-
-def first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else ""
