@@ -1,0 +1,16 @@
+"""Operations by family; importing this package fills ``OPERATIONS``."""
+
+from __future__ import annotations
+
+from turret.testing.operations import (  # noqa: F401
+    contractions,
+    indexing,
+    inplace,
+    layers,
+    pointwise,
+    reductions,
+    views,
+)
+from turret.testing.operations.registry import FAMILIES, OPERATIONS, Operation, operation, table
+
+__all__ = ["FAMILIES", "OPERATIONS", "Operation", "operation", "table"]

@@ -1,0 +1,99 @@
+"""How far rounding may move a result: eager runs in which every inexact operation is perturbed at random.
+
+A compiler may reorder sums, contract multiply-add and keep half-precision intermediates in float32; each such
+freedom changes an operation's result by a few units in the last place.  Running the same function eagerly with
+every inexact ATen operation moved by that much (Monte-Carlo arithmetic, after Parker) shows, element by
+element, what such a change can do to the outputs and gradients: where sums cancel the spread is wide, where they
+do not it is narrow, and where a branch flips it shows that too.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+ULPS = 2.0
+"""Largest relative move of one result, in units of the dtype's machine epsilon."""
+
+_EXACT = frozenset(
+    """
+    abs alias amax amin any all argmax argmin argsort as_strided as_strided_scatter arange bitwise_and
+    bitwise_not bitwise_or bitwise_xor cat ceil clamp clamp_max clamp_min clone constant_pad_nd copy copy_
+    detach diagonal diagonal_scatter embedding empty empty_like empty_strided eq expand eye fill fill_ flip
+    floor full full_like gather ge gt heaviside index index_copy index_copy_ index_fill index_fill_
+    index_select isfinite isinf isnan le lift_fresh logical_and logical_not logical_or logical_xor lt
+    masked_fill masked_fill_ masked_scatter max max_pool2d_with_indices maximum min minimum narrow ne neg
+    new_empty new_empty_strided new_full new_ones new_zeros nonzero ones ones_like permute reflection_pad1d
+    reflection_pad2d relu relu_ repeat replication_pad1d replication_pad2d roll round scalar_tensor scatter
+    scatter_ select select_scatter sign signbit sgn slice slice_scatter sort split split_with_sizes squeeze
+    stack t threshold_backward topk transpose tril triu trunc unbind unfold unsqueeze upsample_nearest1d
+    upsample_nearest2d view view_as where zero zero_ zeros zeros_like _to_copy _unsafe_view _reshape_alias
+    _local_scalar_dense
+    """.split()  # noqa: SIM905
+)
+"""Operations whose result every correct implementation gives to the bit, its operands being equal."""
+
+_ACCUMULATING = frozenset(
+    """
+    sum mean prod var std var_mean std_mean norm linalg_vector_norm cumsum cumprod logsumexp logcumsumexp
+    _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data mm bmm addmm addmv addbmm baddbmm mv
+    dot addr convolution convolution_backward native_layer_norm native_layer_norm_backward native_group_norm
+    native_group_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit
+    batch_norm_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward
+    index_add scatter_add scatter_add_ index_add_ embedding_dense_backward _embedding_bag upsample_bilinear2d
+    _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward linear
+    linear_backward nll_loss_forward mse_loss
+    """.split()  # noqa: SIM905
+)
+"""Operations that add up many terms: rounding acts on the terms, so their operands are moved as well."""
+
+
+class Perturbed(TorchDispatchMode):
+    """While active, moves each inexact result (and the operands of accumulations) by up to ``ULPS`` epsilons.
+
+    ``seed`` picks the sample; torch's own random state is left alone.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.split("::")[-1]
+        if name.rstrip("_") in _ACCUMULATING or name in _ACCUMULATING:
+            args, kwargs = self._move_operands(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if name in _EXACT or name.rstrip("_") in _EXACT or _is_view(func):
+            return result
+        if func._schema.is_mutable:
+            for tensor in pytree.tree_leaves(result):
+                if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                    tensor.copy_(self._move(tensor))
+            return result
+        return pytree.tree_map_only(Tensor, self._move, result)
+
+    def _move_operands(self, func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        written = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
+        names = [a.name for a in func._schema.arguments]
+        moved = [a if names[i] in written else pytree.tree_map_only(Tensor, self._move, a) for i, a in enumerate(args)]
+        return tuple(moved), {
+            k: v if k in written else pytree.tree_map_only(Tensor, self._move, v) for k, v in kwargs.items()
+        }
+
+    def _move(self, tensor: Tensor) -> Tensor:
+        """A copy of ``tensor`` in its own layout, each element moved; other than real floats pass as they are."""
+        if not tensor.is_floating_point() or not tensor.numel():
+            return tensor
+        epsilon = torch.finfo(tensor.dtype).eps
+        noise = torch.rand(tensor.shape, generator=self._generator).mul_(2).sub_(1)
+        scale = 1.0 + noise.to(torch.float64) * (ULPS * epsilon)
+        return torch.empty_like(tensor).copy_(tensor.to(torch.float64) * scale)
+
+
+def _is_view(func: Any) -> bool:
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)

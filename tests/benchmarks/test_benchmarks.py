@@ -1,0 +1,76 @@
+"""The measures that figures rest on, and the models in small."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import bench
+import cold
+import measure
+import models
+import pytest
+import torch
+
+
+def test_relative_error_is_the_norm_over_all_tensors():
+    a, b = torch.tensor([3.0, 0.0]), torch.tensor([0.0, 4.0])
+    assert measure.relative_error([a, b], [a, b]) == 0
+    assert measure.relative_error([a + torch.tensor([0.0, 0.5]), b], [a, b]) == pytest.approx(0.1)
+
+
+def test_relative_error_is_infinite_for_missing_misshapen_and_nan_tensors():
+    a = torch.ones(3)
+    assert measure.relative_error([None], [a]) == math.inf
+    assert measure.relative_error([torch.ones(3, 1)], [a]) == math.inf
+    assert measure.relative_error([a * math.nan], [a]) == math.inf
+    assert measure.relative_error([None], [None]) == 0
+
+
+def test_interleaved_times_tell_slow_from_fast():
+    steps = {"fast": lambda: time.sleep(0.001), "slow": lambda: time.sleep(0.003)}
+    times = measure.interleaved(steps, seconds=0.3, slice_seconds=0.005)
+    assert len(times["fast"]) == len(times["slow"]) >= 3
+    assert 1.5 < min(times["slow"]) / min(times["fast"]) < 6
+
+
+def test_geometric_mean():
+    assert measure.geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+    assert math.isnan(measure.geometric_mean([]))
+
+
+@pytest.mark.parametrize("name", ["pointwise", "nested", "layer_norm", "dlrm", "lstm", "unet"])
+def test_models_are_deterministic_and_trainable(name: str):
+    first, second = models.build(name, training=True), models.build(name, training=True)
+    losses = [w.loss(w.module(*w.training_inputs)) for w in (first, second)]
+    assert torch.equal(*losses)
+    losses[0].backward()
+    assert all(p.grad is not None for p in first.module.parameters())
+
+
+def test_unknown_models_are_named():
+    for name in ("no_such_model", "unet-3"):
+        with pytest.raises(KeyError, match="no model"):
+            models.build(name)
+
+
+def test_comparison_reports_time_and_error_of_each_system():
+    results = bench.compare("nested", ["eager", "backend=eager"], training=True, seconds=0.2)
+    assert [r.failure for r in results] == ["", ""]
+    assert all(r.seconds > 0 and r.output_error == 0 and r.gradient_error == 0 for r in results)
+    text = bench.report(results, ["eager", "backend=eager"], "eager")
+    assert "geometric mean over eager, training, backend=eager" in text
+
+
+def test_a_failing_system_is_reported_and_the_others_go_on():
+    results = bench.compare("nested", ["eager", "backend=no_such_backend"], training=False, seconds=0.2)
+    assert results[0].seconds > 0
+    assert "InvalidBackend" in results[1].failure
+    assert "InvalidBackend" in bench.report(results, ["eager", "backend=no_such_backend"], "eager")
+
+
+def test_cold_child_measures_import_compile_and_step():
+    figures = cold.child("nested", "backend=eager", training=False, threads=1)
+    assert set(figures) == {"import", "compile", "step", "error"}
+    assert figures["compile"] > 0
+    assert figures["error"] == 0

@@ -1,0 +1,45 @@
+"""Drawn programs through ``turret.compile`` must show their caller what eager shows; a small fixed budget.
+
+The long run is ``tests/fuzz/run.py``; ``REGRESSIONS`` holds seeds that once failed there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+import turret
+from turret.testing import Features, Program, check, conformance, programs
+
+pytestmark = pytest.mark.skipif(not hasattr(turret, "compile"), reason="turret.compile is not there yet")
+
+REGRESSIONS: tuple[int, ...] = ()
+
+
+def compiler(function: Callable) -> Callable:
+    return turret.compile(function, options={"on_error": "raise"})
+
+
+def test_programs_of_fixed_seeds_match_eager():
+    report = conformance(compiler, programs=40, seed=1_000_000)
+    assert report.passed, str(report)
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_programs_that_once_failed_match_eager(seed: int):
+    report = conformance(compiler, programs=1, seed=seed)
+    assert report.passed, str(report)
+
+
+@given(programs(Features(max_steps=5)))
+@settings(
+    max_examples=20,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)
+def test_programs_that_hypothesis_draws_match_eager(program: Program):
+    check(program, compiler)

@@ -1,0 +1,84 @@
+"""Checks one case of torch's table of operations through a compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from observer import ScheduleCounter
+from opinfo_cases import Case, samples, skip_reason
+
+import turret
+from turret.testing import Mismatch, assert_same
+from turret.testing.compare import summary_of
+from turret.testing.observe import observe
+
+
+class Subject:
+    """A compiler with a count of what it made of the programs since the last ``reset``."""
+
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        self.name, self.options = name, options
+        self.reset()
+
+    def reset(self) -> None:
+        self.counter = ScheduleCounter()
+
+    def __call__(self, function: Callable) -> Callable:
+        if self.name == "eager":
+            return function
+        if self.name == "turret":
+            return turret.compile(
+                function, dynamic=False, plugins=[self.counter], options={"on_error": "raise", **self.options}
+            )
+        return torch.compile(function, backend=self.name, dynamic=False, options=self.options or None)
+
+
+RIGHT = ("ok", "skipped", "eager raises")
+"""Statuses that are no fault of the compiler."""
+
+
+def check_case(case: Case, subject: Subject, count: int, forward: bool) -> dict[str, Any]:
+    """The outcome of one case as JSON: ``status``, ``message``, counts of kernels and externs.
+
+    ``status`` is ``"ok"``, ``"wrong"``, ``"crash"`` (raised where eager does not), ``"skipped"`` with the reason,
+    or ``"eager raises"`` when eager takes none of the samples.
+    """
+    if reason := skip_reason(case):
+        return {"status": "skipped", "message": reason}
+    subject.reset()
+    backward = "all" if case.differentiable and not forward else "none"
+    status, message, compared = "ok", "", 0
+    for sample in samples(case, count):
+        expected = observe(sample.function, sample.make_inputs(), backward).error
+        if expected is not None:
+            message = f"eager raised {type(expected).__name__}: {summary_of(expected)}"
+            continue
+        try:
+            assert_same(sample.function, subject(sample.function), sample.make_inputs, backward=backward, calls=1)
+        except Mismatch as mismatch:
+            crashed = any(d.what == "error" for d in mismatch.differences)
+            status = "crash" if crashed else "wrong"
+            message = "; ".join(map(str, mismatch.differences)) + f"\n{sample.source}"
+            break
+        except Exception as error:
+            status, message = "crash", f"{type(error).__name__}: {summary_of(error)}\n{sample.source}"
+            break
+        finally:
+            torch.compiler.reset()
+        compared += 1
+    if status == "ok" and not compared:
+        status = "eager raises" if message else "skipped"
+        message = message or "no samples"
+    counter = subject.counter
+    return {
+        "status": status,
+        "message": message,
+        "samples": compared,
+        "backward": backward != "none",
+        "made": counter.classification if subject.name == "turret" else "",
+        "kernels": counter.kernels,
+        "externs": dict(counter.externs),
+        "notes": sorted(set(counter.notes)),
+    }

@@ -1,0 +1,43 @@
+"""A sample of torch's table of operations through ``turret.compile``; all of it is ``tests/op_db/run.py``."""
+
+from __future__ import annotations
+
+import pytest
+
+import turret
+
+pytest.importorskip("expecttest", reason="torch's table of operations imports it")
+
+from opinfo_cases import SKIPPED, Case, cases, samples
+from opinfo_check import RIGHT, Subject, check_case
+
+CASES = cases()
+EVERY = 29
+
+
+def test_the_table_has_every_operation_and_names_those_that_are_skipped():
+    names = {case.op.name for case in CASES}
+    assert len(names) > 500
+    assert {name for name in SKIPPED if name not in names} == set()
+    assert sum(case.dtype.is_complex for case in CASES) > 20
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.id in ("add:float32", "linalg.svd:float32")])
+def test_samples_are_functions_of_flat_tensors(case: Case):
+    for sample in samples(case, 3):
+        inputs = sample.make_inputs()
+        sample.function(*inputs.args)
+        assert inputs.leaves == tuple(a for a in inputs.args if a.requires_grad)
+
+
+@pytest.mark.parametrize("case", CASES[::EVERY], ids=lambda case: case.id)
+def test_eager_agrees_with_itself(case: Case):
+    outcome = check_case(case, Subject("eager", {}), count=1, forward=False)
+    assert outcome["status"] in RIGHT, outcome["message"]
+
+
+@pytest.mark.skipif(not hasattr(turret, "compile"), reason="turret.compile is not there yet")
+@pytest.mark.parametrize("case", CASES[::EVERY], ids=lambda case: case.id)
+def test_turret_agrees_with_eager(case: Case):
+    outcome = check_case(case, Subject("turret", {}), count=1, forward=False)
+    assert outcome["status"] in RIGHT, outcome["message"]
