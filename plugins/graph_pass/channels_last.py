@@ -115,7 +115,7 @@ def _recompute(node: fx.Node, fake_mode: Any) -> bool:
     try:
         node.meta["val"] = compute_value(node, fake_mode)
         return True
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         if not is_view(node):
             return False
     source = node.args[0]
