@@ -56,7 +56,7 @@ def _describe(node: fx.Node, analysis: JointAnalysis) -> SavedValue:
     size = tensor_bytes(node.meta["val"]) if has_static_size(node.meta["val"]) else None
     if node in analysis.primals:
         reason = "input, copied before the program writes to it" if node in analysis.mutated else "input"
-    elif node in analysis.forward_outputs:
+    elif node in analysis.held:
         reason = "output"
     else:
         reason = "copy of a part of its base" if is_view(node) else "activation"

@@ -49,7 +49,8 @@ class CutProblem:
 
     def solve(self, memory_weight: float = 0.0, time_weight: float = 1.0) -> frozenset[fx.Node]:
         """The values to save for the least ``time_weight * time + memory_weight * bytes``."""
-        index = {node: i for i, node in enumerate(self.analysis.candidates) if node.op != "get_attr"}
+        priced = [node for node in self.analysis.candidates if node.op != "get_attr"]
+        index = {node: i for i, node in enumerate(priced)}
         network = FlowNetwork(2 * len(index))
         for node, i in index.items():
             enter, leave = 2 * i, 2 * i + 1

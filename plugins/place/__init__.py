@@ -1,10 +1,74 @@
-"""The built-in placement: everything compiled."""
+"""The built-in ``turret_place`` hook: everything is compiled for the target, except what cannot be.
+
+A call runs eagerly when a tensor it reads or makes has a dtype, layout or device that generated kernels do
+not compute with, or when its op is outside the closed surface and no plugin has a lowering for it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
 
 from turret.hookspecs import hookimpl
-from turret.products import Placement
+from turret.products import NodePlacement, Placement, StageGraph, Target
+from turret.surface import Family, family_of, is_compiled_dtype, why_outside
 
 
 @hookimpl
-def turret_place() -> Placement:
-    """Nothing is held back; ops without a lowering become extern calls anyway."""
-    return Placement({})
+def turret_place(context: Any, graph: StageGraph) -> Placement:
+    """Placement of every call node, in graph order."""
+    lowered = functools.cache(lambda: _lowered_ops(context, graph.target))
+    nodes: dict[str, NodePlacement] = {}
+    for node in graph.module.graph.nodes:
+        if node.op in ("call_function", "call_method", "call_module"):
+            nodes[node.name] = _place(node, graph.target, lowered)
+    return Placement(nodes)
+
+
+def _lowered_ops(context: Any, target: Target) -> frozenset[Any]:
+    tables = context.hooks.turret_lowerings(context=context, target=target)
+    return frozenset(op for table in tables for op in table)
+
+
+def _place(node: fx.Node, target: Target, lowered: Any) -> NodePlacement:
+    reason = _why_not_values(node, target)
+    if not reason:
+        reason = why_outside(node.target) if node.op == "call_function" else f"a {node.op} node, not an ATen call"
+        if reason and node.target in lowered():
+            reason = ""
+    if reason:
+        return NodePlacement("eager", reason)
+    library = node.op == "call_function" and family_of(node.target) is Family.EXTERN and node.target not in lowered()
+    return NodePlacement("compiled", "library kernel" if library else "")
+
+
+def _why_not_values(node: fx.Node, target: Target) -> str:
+    """Why generated kernels cannot handle one of a call's tensors; empty when they can."""
+    if node.op == "call_function" and not isinstance(
+        node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)
+    ):
+        return ""
+    for source in (node, *node.all_input_nodes):
+        for value in pytree.tree_leaves(source.meta.get("val")):
+            if isinstance(value, torch.Tensor) and (reason := why_not_tensor(value, target)):
+                return f"{'result' if source is node else source.name}: {reason}"
+    return ""
+
+
+def why_not_tensor(value: torch.Tensor, target: Target) -> str:
+    """Why kernels for ``target`` cannot read or write a tensor like this one; empty when they can."""
+    if value.layout != torch.strided:
+        return f"layout {str(value.layout).removeprefix('torch.')}"
+    if value.is_quantized:
+        return "quantized tensor"
+    if not is_compiled_dtype(value.dtype):
+        return f"dtype {str(value.dtype).removeprefix('torch.')}"
+    if value.device.type != target.device_type:
+        return f"on {value.device}, compiled for {target}"
+    if target.index is not None and value.device.index not in (None, target.index):
+        return f"on {value.device}, compiled for {target}"
+    return ""

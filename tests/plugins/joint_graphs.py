@@ -9,6 +9,7 @@ from typing import Any
 import pluggy
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -46,7 +47,7 @@ def functionalized(function: Callable) -> Callable:
 
     def run(*args: Any) -> list:
         key = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
-        with torch._C._ExcludeDispatchKeyGuard(key), FunctionalTensorMode():
+        with enable_python_dispatcher(), torch._C._ExcludeDispatchKeyGuard(key), FunctionalTensorMode():
             return [unwrap(value) for value in function(*map(wrap, args))]
 
     return run

@@ -1,0 +1,71 @@
+"""Placement: compiled unless dtype, layout, device or op forbid it, and then with the reason."""
+
+from __future__ import annotations
+
+import torch
+from joint_graphs import make_context
+from torch import fx
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from turret.hookspecs import hookimpl
+from turret.plugins import place
+from turret.products import StageGraph, Target
+
+
+def placed(function, *args, target=None, plugins=()):
+    module = make_fx(function)(*args)
+    graph = StageGraph(module, "inference", target or Target("cpu"), (None,))
+    return place.turret_place(make_context(*plugins), graph).nodes
+
+
+def test_ops_of_the_surface_are_compiled():
+    nodes = placed(lambda x: (x.exp() @ x).sum(0), torch.randn(3, 3))
+    assert {p.where for p in nodes.values()} == {"compiled"}
+    assert nodes["mm"].reason == "library kernel" and nodes["exp"].reason == ""
+
+
+def test_complex_tensors_run_eagerly_on_both_sides():
+    nodes = placed(lambda x: torch.ops.aten.view_as_real(x * 2) + 1, torch.randn(3, dtype=torch.complex64))
+    assert nodes["mul"].where == "eager" and "dtype complex64" in nodes["mul"].reason
+    assert nodes["view_as_real"].where == "eager" and nodes["add"].where == "compiled"
+
+
+def test_op_outside_the_surface_runs_eagerly_unless_a_plugin_lowers_it():
+    gelu = torch.ops.aten.gelu.default
+
+    class Lowers:
+        @hookimpl
+        def turret_lowerings(self):
+            return {gelu: lambda builder, x: x}
+
+    def function(x):
+        return gelu(x)
+
+    assert placed(function, torch.randn(3))["gelu"].where == "eager"
+    assert placed(function, torch.randn(3), plugins=[Lowers()])["gelu"].where == "compiled"
+
+
+def test_tensors_of_another_device_run_eagerly():
+    nodes = placed(lambda x: x + 1, torch.randn(3), target=Target("cuda", 0))
+    assert nodes["add"].where == "eager" and "on cpu, compiled for cuda:0" in nodes["add"].reason
+
+
+def test_sparse_tensors_run_eagerly():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = torch.eye(2).to_sparse()
+    y = graph.call_function(torch.ops.aten.neg.default, (x,))
+    y.meta["val"] = x.meta["val"]
+    graph.output((y,))
+    stage = StageGraph(fx.GraphModule(torch.nn.Module(), graph), "inference", Target("cpu"), (None,))
+    assert "layout sparse_coo" in place.turret_place(make_context(), stage).nodes[y.name].reason
+
+
+def test_every_call_node_has_a_placement():
+    with FakeTensorMode():
+        x = torch.randn(4, 4)
+    module = make_fx(lambda x: torch.var_mean(x, 0))(x)
+    stage = StageGraph(module, "inference", Target("cpu"), (None, None))
+    names = {n.name for n in module.graph.nodes if n.op == "call_function"}
+    assert set(place.turret_place(make_context(), stage).nodes) == names
