@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import attrs
 import torch
 import torch.nn.functional as F
 from turret.ir import Expr, Kernel, Store, TensorDecl, call, check_index, constant, load, part, reduce
 from turret.ir.index import Index, Var
-from turret.plugins.codegen.cpp import compile_to, emit, find_compiler, translation_unit
+from turret.plugins.codegen.cpp import compile_unit, emit, find_compiler, translation_unit
 
 F32 = torch.float32
 
@@ -162,13 +160,12 @@ def cross_entropy() -> Bench:
 BENCHES = (chain, gelu, tanh_gelu, softmax, softmax_across, layer_norm, layer_norm_backward, transposed_add, column_sum, cross_entropy)
 
 
-def ours(bench: Bench, folder: Path, threads: int) -> tuple[Callable[[], None], float]:
+def ours(bench: Bench, threads: int) -> tuple[Callable[[], None], float]:
     """A call of the bench's kernels, and the seconds that emitting and compiling took."""
     declarations = {n: TensorDecl(n, tuple(t.shape), tuple(t.stride()), t.dtype, t.device) for n, t in bench.tensors.items()}
     started = time.perf_counter()
     kernels = [emit(k, declarations) for k in bench.kernels]
-    path = folder / f"{bench.name.replace(' ', '_')}.so"
-    compile_to(translation_unit(kernels), path, find_compiler())
+    path, _ = compile_unit(translation_unit(kernels), find_compiler())
     seconds = time.perf_counter() - started
     library = ctypes.CDLL(str(path))
     calls = []
@@ -212,18 +209,17 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     print(f"{'kernel':32} {'ours':>8} {'compile':>8} {'eager':>8}  ms, {arguments.threads} threads; build s")
-    with tempfile.TemporaryDirectory() as folder:
-        for make in BENCHES:
-            bench = make()
-            if arguments.only not in bench.name:
-                continue
-            call_all, seconds = ours(bench, Path(folder), arguments.threads)
-            check(bench, call_all)
-            inputs = [bench.tensors[n] for n in bench.inputs]
-            compiled = torch.compile(bench.eager)
-            compiled(*inputs)
-            times = least_times([call_all, lambda c=compiled, i=inputs: c(*i), lambda b=bench, i=inputs: b.eager(*i)], arguments.rounds)
-            print(f"{bench.name:32} " + " ".join(f"{t:8.3f}" for t in times) + f"  {seconds:.2f}", flush=True)
+    for make in BENCHES:
+        bench = make()
+        if arguments.only not in bench.name:
+            continue
+        call_all, seconds = ours(bench, arguments.threads)
+        check(bench, call_all)
+        inputs = [bench.tensors[n] for n in bench.inputs]
+        compiled = torch.compile(bench.eager)
+        compiled(*inputs)
+        times = least_times([call_all, lambda c=compiled, i=inputs: c(*i), lambda b=bench, i=inputs: b.eager(*i)], arguments.rounds)
+        print(f"{bench.name:32} " + " ".join(f"{t:8.3f}" for t in times) + f"  {seconds:.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ compiles (or finds) the library.  No torch header is needed; the kernels take ra
 
 from turret.plugins.codegen.cpp.compiler import (
     Compiler,
-    compile_to,
+    compile_unit,
     find_compiler,
     function_address,
     load,
@@ -21,7 +21,7 @@ __all__ = [
     "CppKernel",
     "CppSegment",
     "SegmentEntry",
-    "compile_to",
+    "compile_unit",
     "emit",
     "find_compiler",
     "function_address",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import hashlib
@@ -14,6 +15,8 @@ import tempfile
 from pathlib import Path
 
 import attrs
+
+from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError
 
 CANDIDATES = ("g++", "clang++", "c++")
@@ -38,12 +41,13 @@ class Compiler:
     path: str
     kind: str
     version: str
+    further: tuple[str, ...] = ()
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Flags for a shared library of kernels on this machine."""
+        """Flags for a shared library of kernels on this machine, then those that the user adds."""
         wide = _KIND_FLAGS[self.kind] if platform.machine() in ("x86_64", "AMD64") else ()
-        return (*_FLAGS, *wide)
+        return (*_FLAGS, *wide, *self.further)
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -69,13 +73,13 @@ def processor() -> str:
     return hashlib.sha256("\n".join([platform.machine(), *lines]).encode()).hexdigest()
 
 
-def find_compiler(wanted: str | None = None) -> Compiler:
+def find_compiler(wanted: str | None = None, further_flags: str = "") -> Compiler:
     """The compiler named by ``wanted`` or ``CXX``, else the first of g++, clang++ and c++ that works.
 
     Raises ``CodegenError`` that says what was tried and how to get one.
     """
     named = wanted or os.environ.get("CXX")
-    return _find(named, os.environ.get("PATH", ""))
+    return attrs.evolve(_find(named, os.environ.get("PATH", "")), further=tuple(shlex.split(further_flags)))
 
 
 @functools.lru_cache(maxsize=16)
@@ -102,29 +106,43 @@ def unit_key(source: str, compiler: Compiler) -> str:
     return hashlib.sha256(f"{compiler.fingerprint}\n{source}".encode()).hexdigest()
 
 
-def compile_to(source: str, target: Path, compiler: Compiler) -> None:
-    """Compile a translation unit to the shared library ``target``, which appears whole or not at all.
+def compile_unit(source: str, compiler: Compiler, cache: ArtifactCache | None = None) -> tuple[Path, bool]:
+    """The shared library of a translation unit, and whether ``cache`` had it.
 
-    Raises ``CodegenError`` with the compiler's own messages where it fails.
+    Without a cache, libraries live in a folder of this process.  Raises ``CodegenError`` with the compiler's own
+    messages where it fails.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".build-") as folder:
-        text = Path(folder, "unit.cpp")
-        made = Path(folder, "unit.so")
+    cache = _process_cache() if cache is None else cache
+
+    def build() -> dict[str, bytes]:
+        return {"kernels.so": _compile(source, compiler), "kernels.cpp": source.encode()}
+
+    folder, found = cache.get_or_build(unit_key(source, compiler), build)
+    return folder / "kernels.so", found
+
+
+@functools.cache
+def _process_cache() -> ArtifactCache:
+    folder = tempfile.TemporaryDirectory(prefix="turret-cpp-")
+    atexit.register(folder.cleanup)
+    return ArtifactCache(folder.name)
+
+
+def _compile(source: str, compiler: Compiler) -> bytes:
+    with tempfile.TemporaryDirectory(prefix="turret-build-") as scratch:
+        text, made = Path(scratch, "unit.cpp"), Path(scratch, "unit.so")
         text.write_text(source)
         command = [compiler.path, *compiler.flags, "-o", str(made), str(text), *compiler.libraries]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         except (OSError, subprocess.SubprocessError) as error:
-            raise CodegenError(f"the C++ compiler could not run: {error}\n  {shlex.join(command)}\n  {_INSTALL}") from error
-        if done.returncode != 0:
-            raise CodegenError(_failure(command, done.stderr, source))
-        os.replace(made, target)
-
-
-def _failure(command: list[str], messages: str, source: str) -> str:
-    kept = "\n".join(messages.splitlines()[:20])
-    return f"the C++ compiler failed on generated code ({len(source.splitlines())} lines)\n  {shlex.join(command)}\n{kept}"
+            raise CodegenError(
+                f"the C++ compiler could not run: {error}\n  {shlex.join(command)}\n  {_INSTALL}"
+            ) from error
+        if done.returncode != 0 or not made.exists():
+            messages = "\n".join(done.stderr.splitlines()[:20])
+            raise CodegenError(f"the C++ compiler failed on generated code\n  {shlex.join(command)}\n{messages}")
+        return made.read_bytes()
 
 
 def load(path: Path | str) -> ctypes.CDLL:

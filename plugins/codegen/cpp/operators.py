@@ -24,7 +24,7 @@ _COMPARISONS = {
     "ge": "{0} >= {1}",
 }
 
-_CHOICES = {"where": "{0} ? {1} : {2}", "min": "min_of({0}, {1})", "max": "max_of({0}, {1})"}
+_CHOICES = {"where": "{0} ? {1} : {2}", "min": "min_of<{T}>({0}, {1})", "max": "max_of<{T}>({0}, {1})"}
 
 _FLOAT = {
     **_COMPARISONS,
@@ -32,7 +32,7 @@ _FLOAT = {
     **{name: name + "{f}({0})" for name in _LIBM},
     "neg": "-{0}",
     "abs": "__builtin_fabs{f}({0})",
-    "sign": "sign_of({0})",
+    "sign": "sign_of<{T}>({0})",
     "square": "{0} * {0}",
     "isnan": "{0} != {0}",
     "isinf": "__builtin_fabs{f}({0}) == __builtin_inf{f}()",
@@ -50,7 +50,7 @@ _FLOAT = {
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
     "div": "{0} / {1}",
-    "floordiv": "float_floordiv({0}, {1}, fmod{f}({0}, {1}))",
+    "floordiv": "float_floordiv<{T}>({0}, {1}, fmod{f}({0}, {1}))",
     "truncdiv": "__builtin_trunc{f}({0} / {1})",
     "mod": "float_mod({0}, {1})",
     "fmod": "fmod{f}({0}, {1})",
@@ -66,7 +66,7 @@ _INTEGER = {
     **_CHOICES,
     "neg": "({T})-{0}",
     "abs": "({T})({0} < 0 ? -{0} : {0})",
-    "sign": "sign_of({0})",
+    "sign": "sign_of<{T}>({0})",
     "square": "({T})({0} * {0})",
     "bitwise_not": "({T})~{0}",
     "isnan": "false",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from turret.hookspecs import hookimpl
 from turret.ir import Schedule
 from turret.plan import Plan
 from turret.plan_builder import PlanDraft, draft_plan
-from turret.plugins.codegen.cpp.compiler import compile_to, find_compiler, unit_key
+from turret.plugins.codegen.cpp.compiler import compile_unit, find_compiler
 from turret.plugins.codegen.cpp.kernel import CppKernel, emit
 from turret.plugins.codegen.cpp.unit import segment, translation_unit
 from turret.products import Target
@@ -48,16 +47,9 @@ def _source(schedule: Schedule, draft: PlanDraft) -> str:
 
 
 def _library(context: CompileContext, source: str) -> Path:
-    compiler = find_compiler(context.config.cpp_compiler or None)
-    key = unit_key(source, compiler)
-
-    def build() -> dict[str, bytes]:
-        with tempfile.TemporaryDirectory(prefix="turret-") as folder:
-            made = Path(folder, "kernels.so")
-            compile_to(source, made, compiler)
-            return {"kernels.so": made.read_bytes(), "kernels.cpp": source.encode()}
-
-    folder = context.config.cache_dir or None
-    path, found = ArtifactCache(folder).get_or_build(key, build)
-    context.emit("cache_hit" if found else "cache_miss", stage="codegen", message=str(path))
-    return path / "kernels.so"
+    config = context.config
+    compiler = find_compiler(config.cpp_compiler or None, config.cpp_flags)
+    cache = ArtifactCache(config.cache_dir or None) if config.cache else None
+    path, found = compile_unit(source, compiler, cache)
+    context.emit("cache_hit" if found else "cache_miss", stage="codegen", message=str(path.parent))
+    return path

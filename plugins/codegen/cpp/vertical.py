@@ -24,6 +24,8 @@ BLOCK = 512
 """Most lanes of a block."""
 LEAST_BLOCK = 32
 """Fewest lanes of a block."""
+NEAR_BYTES = 32 * 1024
+"""What a block should hold of a row that several phases walk."""
 
 
 class Vertical(RowEmitter):
@@ -65,8 +67,9 @@ class Vertical(RowEmitter):
             step = min(BLOCK, max(128, count // 16 // 64 * 64))
         row = product(v.extent for v in self.nest.inner)
         if isinstance(row, int) and (self.last > 1 or self.row_stores):
-            # Later phases should find the block's rows in the cache.
+            # Later phases should find the block's rows near, and what is kept of them must fit.
             lane_bytes = row * max(4, sum(ctype(e.dtype).register_bytes for e in self.kept_from))
+            step = min(step, max(2 * LEAST_BLOCK, NEAR_BYTES // lane_bytes // LEAST_BLOCK * LEAST_BLOCK))
             step = max(LEAST_BLOCK, min(step, SCRATCH_BYTES // lane_bytes // LEAST_BLOCK * LEAST_BLOCK))
         if isinstance(extent, int) and extent <= step:
             return None

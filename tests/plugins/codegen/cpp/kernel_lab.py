@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
-import tempfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 import attrs
 import torch
 from turret.ir import Expr, Kernel, Store, TensorDecl, load
 from turret.ir.index import Div, Index, Mod, Size, Value, Var
-from turret.plugins.codegen.cpp import CppKernel, compile_to, emit, find_compiler, translation_unit, unit_key
+from turret.plugins.codegen.cpp import CppKernel, compile_unit, emit, find_compiler, translation_unit
+from turret.plugins.codegen.cpp import load as load_library
 
 CPU = torch.device("cpu")
 
@@ -61,21 +59,9 @@ def pointwise(expr: Expr, loops: Iterable[Var], inputs: Mapping[str, torch.Tenso
     return Case(Kernel(name, loops, (), (store,)), {"out": out, **inputs})
 
 
-@functools.cache
-def library_folder() -> Path:
-    """Where this run's libraries lie."""
-    folder = tempfile.TemporaryDirectory(prefix="turret-kernels-")
-    library_folder.keep = folder
-    return Path(folder.name)
-
-
 def build(source: str) -> ctypes.CDLL:
-    """Compile a unit, once a run."""
-    compiler = find_compiler()
-    path = library_folder() / f"{unit_key(source, compiler)}.so"
-    if not path.exists():
-        compile_to(source, path, compiler)
-    return ctypes.CDLL(str(path))
+    """Compile a unit and load it; equal units are compiled once a run."""
+    return load_library(compile_unit(source, find_compiler())[0])
 
 
 def build_cases(cases: Iterable[Case]) -> ctypes.CDLL:
