@@ -1,0 +1,36 @@
+# Every target makes its own virtual environment first; nothing outside this folder is touched.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test fuzz bench lint clean
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py
+
+test: $(STAMP) lint
+	$(BIN)/python -m pytest -n 2 tests
+
+fuzz: $(STAMP)
+	$(BIN)/python tests/fuzz/run.py --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 --out fuzz.jsonl
+
+bench: $(STAMP)
+	$(BIN)/python tests/benchmarks/bench.py
+	$(BIN)/python tests/benchmarks/cold.py
+
+lint: $(STAMP)
+	$(BIN)/ruff check core plugins contrib tests examples
+	$(BIN)/ruff format --check core plugins contrib tests examples
+	$(BIN)/lint-imports
+	$(BIN)/mypy
+
+# torch comes first and alone, pinned: a range would bring the newest build with its CUDA packages.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test,models]"
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
