@@ -38,6 +38,8 @@ class OutputKind(enum.Enum):
     FRESH = "fresh"
     IS_INPUT = "is_input"
     ALIAS_OF_INPUT = "alias_of_input"
+    IS_OUTPUT = "is_output"
+    """The same object as an output before it."""
     ALIAS_OF_INTERMEDIATE = "alias_of_intermediate"
     CONSTANT = "constant"
     SIZE = "size"
@@ -75,7 +77,7 @@ class OutputInfo:
     """One flat output of the user's program.
 
     ``index`` is a graph output (``FRESH``, ``SIZE``; for ``ALIAS_OF_INTERMEDIATE`` that of the viewed base) or
-    an input (``IS_INPUT``, ``ALIAS_OF_INPUT``).  ``layout`` is a view's, relative to the start of what it
+    an input (``IS_INPUT``, ``ALIAS_OF_INPUT``), or an output of the program (``IS_OUTPUT``).  ``layout`` is a view's, relative to the start of what it
     views.  ``value`` is a constant's.
     """
 

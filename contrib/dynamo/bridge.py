@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._guards import TracingContext, detect_fake_mode
+from torch._guards import detect_fake_mode
 
 from turret import config as configuration
 from turret import plugin_manager
@@ -23,8 +23,7 @@ def captured_graph(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Cap
     """A graph of torch._dynamo as a product; inputs become the fake values that it was captured with."""
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     fakes = [n.meta.get("example_value", x) for n, x in zip(placeholders, example_inputs, strict=True)]
-    context = TracingContext.try_get()
-    mode = (context.fake_mode if context is not None else None) or detect_fake_mode(fakes)
+    mode = next((x.fake_mode for x in fakes if hasattr(x, "fake_mode")), None) or detect_fake_mode(fakes)
     if mode is None:
         from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.fx.experimental.symbolic_shapes import ShapeEnv

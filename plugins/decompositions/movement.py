@@ -76,16 +76,6 @@ def unbind(x: torch.Tensor, dim: int = 0) -> list[torch.Tensor]:
     return [aten.select.int(x, dim, i) for i in range(x.shape[dim])]
 
 
-@decomposes("lift_fresh", "lift", any_dtype=True)
-def lift(x: torch.Tensor) -> torch.Tensor:
-    return aten.alias.default(x)
-
-
-@decomposes("lift_fresh_copy", any_dtype=True)
-def lift_copy(x: torch.Tensor) -> torch.Tensor:
-    return aten.clone.default(x)
-
-
 @decomposes("_to_copy", any_dtype=True)
 def to_copy(
     x: torch.Tensor,

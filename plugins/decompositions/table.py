@@ -19,7 +19,7 @@ NOT_TORCHS = frozenset(
     special_bessel_j0 special_bessel_j1 special_spherical_bessel_j0 special_i0e special_i1 special_i1e
     special_erfcx special_log_ndtr special_ndtri special_zeta special_zeta.self_scalar special_zeta.other_scalar
     normal.float_float normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor log_normal cauchy geometric
-    exponential uniform frexp.Tensor resize_as item is_complex is_same_size
+    exponential uniform frexp.Tensor resize_as item is_complex is_same_size lift lift_fresh lift_fresh_copy
     """.split()
 )
 """Ops whose decomposition in torch ends in primitives that no code generator has; they stay whole."""

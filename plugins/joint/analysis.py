@@ -144,13 +144,31 @@ def _outputs(outputs: list[Any], inputs: list[Any]) -> tuple[SeenOutput, ...]:
     }
     identities = {id(v): n for n, v in reversed(list(enumerate(inputs))) if isinstance(v, torch.Tensor)}
     sharing: dict[int, list[int]] = {}
+    repeated = _repeated(outputs)
     for number, value in enumerate(outputs):
+        if number in repeated:
+            continue
         if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata not in storages:
             sharing.setdefault(value.untyped_storage()._cdata, []).append(number)
     for group in sharing.values():
         if len({(outputs[n].dtype, outputs[n].is_conj(), outputs[n].is_neg()) for n in group}) > 1:
             raise UnsupportedError(f"outputs {group} share memory as different dtypes")
-    return tuple(_output(n, v, inputs, storages, identities, sharing) for n, v in enumerate(outputs))
+    return tuple(
+        SeenOutput(OutputKind.IS_OUTPUT, source=repeated[n])
+        if n in repeated
+        else _output(n, v, inputs, storages, identities, sharing)
+        for n, v in enumerate(outputs)
+    )
+
+
+def _repeated(outputs: list[Any]) -> dict[int, int]:
+    """Outputs that are the same tensor object as an earlier one, with that one."""
+    first: dict[int, int] = {}
+    return {
+        n: first[id(v)]
+        for n, v in enumerate(outputs)
+        if isinstance(v, torch.Tensor) and first.setdefault(id(v), n) != n
+    }
 
 
 def _output(

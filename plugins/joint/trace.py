@@ -163,6 +163,8 @@ class _Recorder:
                 return OutputInfo(seen.kind, value=seen.value)
             case OutputKind.SIZE:
                 return OutputInfo(seen.kind, value=seen.value)
+            case OutputKind.IS_OUTPUT:
+                return OutputInfo(seen.kind, seen.source)
             case OutputKind.IS_INPUT | OutputKind.ALIAS_OF_INPUT:
                 return OutputInfo(seen.kind, seen.source, seen.requires_grad, seen.layout)
             case OutputKind.ALIAS_OF_INTERMEDIATE:

@@ -117,7 +117,7 @@ def signbit(b: Builder, x: TensorValue) -> TensorValue:
     )
 
 
-@lowering("clone")
+@lowering("clone", "lift_fresh_copy")
 def clone(b: Builder, x: TensorValue, memory_format: Any = None) -> TensorValue:
     return b.pointwise(lambda v: v, x, dtype=x.dtype)
 

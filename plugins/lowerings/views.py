@@ -24,6 +24,8 @@ def view(b: Builder, x: TensorValue, shape: Sequence[Size]) -> TensorValue:
 
 def reshape(x: TensorValue, target: tuple[Size, ...]) -> TensorValue:
     """``x`` in another shape, dimension group by dimension group, so that few divisions appear."""
+    if 0 in target:
+        return x.view(target, lambda index: [Index.constant(0)] * len(x.shape))
     groups = _match(x.shape, target)
 
     def coords(index: tuple[Index, ...]) -> list[Index]:

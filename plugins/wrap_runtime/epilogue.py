@@ -55,7 +55,11 @@ def build_epilogue(signature: GraphSignature) -> Epilogue | None:
     def epilogue(args: Sequence[Any], given: Sequence[Any], results: list[Any], sizes: Sizes) -> list[Any]:
         for number, info in mutated:
             _mutate(given[number], info, results, sizes)
-        return [_output(info, args, results, sizes) for info in outputs]
+        made: list[Any] = []
+        for info in outputs:
+            same = info.kind is OutputKind.IS_OUTPUT
+            made.append(made[info.index] if same else _output(info, args, results, sizes))
+        return made
 
     return epilogue
 
