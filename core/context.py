@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
+
 from turret.config import Config
 from turret.events import Event, EventKind
 

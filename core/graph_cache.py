@@ -16,10 +16,18 @@ import types
 from pathlib import Path
 from typing import Any
 
+import attrs
 import torch
 from torch import fx
 
+from turret import codec
+from turret.artifact_cache import ArtifactCache
+from turret.codec import record
+from turret.errors import CacheError
+from turret.machine import processor
+from turret.plan import Plan
 from turret.products import CapturedGraph
+from turret.signature import GraphSignature
 
 
 class _Unstable(Exception):
@@ -60,7 +68,7 @@ def _environment(captured: CapturedGraph) -> list[str]:
     return [
         torch.__version__,
         platform.python_version(),
-        platform.machine(),
+        processor(),
         repr((captured.grad_enabled, captured.inference_mode, sorted(captured.static_inputs))),
         repr(autocast),
         str(torch.get_default_dtype()),
@@ -153,3 +161,53 @@ def _text(value: Any, numbers: dict[fx.Node, int]) -> str:
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return str(value)
     return _function_name(value)
+
+
+@record
+@attrs.frozen(eq=False)
+class Artifact:
+    """What a graph compiled to: one plan, and for a forward how to join it to user code.
+
+    A backward's has the plan alone.
+    """
+
+    plan: Plan
+    signature: GraphSignature | None = None
+    saved_tensors: int = 0
+    saved_sizes: int = 0
+
+
+class GraphCache:
+    """Compiled graphs in the artifact cache, by the key of the captured graph and the role of the plan."""
+
+    def __init__(self, folder: str) -> None:
+        self.store = ArtifactCache(folder or None)
+
+    def get(self, key: str, role: str) -> Artifact | None:
+        """A stored artifact whose native library is there too, or None."""
+        entry = self.store.get(_entry(key, role))
+        if entry is None:
+            return None
+        try:
+            artifact = codec.loads((entry / _FILE).read_text())
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        library = artifact.plan.library
+        if library is not None and self.store.get(Path(library).parent.name) is None:
+            return None
+        return artifact
+
+    def put(self, key: str, role: str, artifact: Artifact) -> None:
+        """Store an artifact; one that cannot be written (an argument of a call that is no plain data) is left out."""
+        try:
+            text = codec.dumps(artifact)
+        except CacheError:
+            return
+        self.store.put(_entry(key, role), {_FILE: text.encode()})
+
+
+_FILE = "artifact.json"
+
+
+def _entry(key: str, role: str) -> str:
+    return hashlib.sha256(f"{key} {role}".encode()).hexdigest()

@@ -21,6 +21,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from torch import fx
+
     from turret.context import CompileContext
     from turret.events import Event
     from turret.ir import FusionCandidate, LoopProgram, Schedule
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         StageGraph,
         Target,
     )
+    from turret.signature import GraphSignature
 
 hookspec = pluggy.HookspecMarker("turret")
 hookimpl = pluggy.HookimplMarker("turret")
@@ -136,14 +138,17 @@ def turret_codegen(context: CompileContext, schedule: Schedule, target: Target) 
 @hookspec(firstresult=True)
 def turret_runtime(
     context: CompileContext,
-    partitioned: PartitionedGraph,
+    signature: GraphSignature,
+    saved_tensors: int,
+    saved_sizes: int,
     forward: BoxedCallable,
     backward: Callable[[], BoxedCallable],
 ) -> Callable | None:
     """Join executables into the callable that user code calls with the graph's flat inputs.
 
     Applies mutations and aliases of outputs as the signature says, and for training is an autograd node.
-    ``backward`` compiles the backward on first call.  First result.
+    ``forward`` returns the graph's forward outputs, then ``saved_tensors`` tensors and ``saved_sizes`` ints for
+    the backward, which ``backward()`` compiles on first call.  First result.
     """
 
 

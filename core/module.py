@@ -34,7 +34,7 @@ def _rebuild(original: nn.Module, compile_again: Callable[[nn.Module], nn.Module
     return compile_again(original)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _compiled_class(cls: type) -> type:
     return type(cls.__name__, (CompiledModule, cls), {"__slots__": (), "__module__": cls.__module__, "__doc__": cls.__doc__})
 

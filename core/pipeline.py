@@ -23,7 +23,9 @@ from turret.config import Config
 from turret.context import CompileContext
 from turret.errors import CodegenError, StageError, TurretError
 from turret.events import Event
+from turret.graph_cache import Artifact, GraphCache, graph_key
 from turret.ir import verify
+from turret.plan import Plan
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, StageGraph, Target
 from turret.runtime import load
 
@@ -95,49 +97,49 @@ class _Pipeline:
             raise StageError("graph_pass", plugin, f"{phase}: {type(error).__name__}: {error}") from error
 
     def compile(self, captured: CapturedGraph) -> Callable[..., Any]:
+        """The callable of one captured graph, from the cache where an equal graph was compiled before."""
         self.context.emit("compile_started", name=captured.name)
         self.context.emit("product", stage="capture", name=captured.name, product=captured)
         start = time.perf_counter()
-        self.passes("captured", captured.module)
-        target = target_of(captured)
-        joint: JointGraph = self.stage(
-            "turret_joint", captured.name, captured=captured, decompositions=self.decompositions(target)
-        )
-        self.passes("joint", joint.module)
-        partitioned: PartitionedGraph = self.stage("turret_partition", captured.name, joint=joint)
-        role = "forward" if partitioned.backward is not None else "inference"
-        forward = self.executable(partitioned, role, target, captured)
-        backward = self.lazy_backward(partitioned, target, captured)
+        cache = self.graph_cache()
+        key = None if cache is None else graph_key(captured, self.settings())
+        stored = None if key is None else cache.get(key, "forward")
+        self.context.emit("cache_miss" if stored is None else "cache_hit", stage="graph", name=captured.name)
+        work = _Graph(self, captured, cache if key is not None else None, key)
+        if stored is None:
+            stored, forward = work.compile_forward()
+        else:
+            forward = load(stored.plan)
         function = self.stage(
-            "turret_runtime", captured.name, partitioned=partitioned, forward=forward, backward=backward
+            "turret_runtime",
+            captured.name,
+            signature=stored.signature,
+            saved_tensors=stored.saved_tensors,
+            saved_sizes=stored.saved_sizes,
+            forward=forward,
+            backward=work.backward,
         )
         self.context.emit("compile_ended", name=captured.name, seconds=time.perf_counter() - start)
         return function
 
-    def lazy_backward(
-        self, partitioned: PartitionedGraph, target: Target, captured: CapturedGraph
-    ) -> Callable[[], BoxedCallable]:
-        """Compile the backward when it is first asked for; later calls and other threads get the same."""
-        lock, made = threading.Lock(), []
+    def graph_cache(self) -> GraphCache | None:
+        """The cache, unless it is off or a foreign plugin without a ``cache_key`` has a say in what is compiled."""
+        if not self.config.cache or self.settings() is None:
+            return None
+        return GraphCache(self.config.cache_dir)
 
-        def backward() -> BoxedCallable:
-            with lock:
-                if not made:
-                    made.append(self.backward_or_fallback(partitioned, target, captured))
-            return made[0]
-
-        return backward
-
-    def backward_or_fallback(
-        self, partitioned: PartitionedGraph, target: Target, captured: CapturedGraph
-    ) -> BoxedCallable:
-        try:
-            return self.executable(partitioned, "backward", target, captured)
-        except StageError as error:
-            if self.config.on_error == "raise":
-                raise
-            self.report_fallback(error)
-            return interpreted(partitioned.backward)
+    def settings(self) -> str | None:
+        """Text of everything but the graph that decides what it compiles to; None where a plugin cannot be named."""
+        names = []
+        for plugin in self.manager.get_plugins():
+            name = self.manager.get_name(plugin)
+            hooks = {caller.name for caller in self.manager.get_hookcallers(plugin) or ()}
+            if name in plugin_manager.BUILTINS or hooks <= {"turret_event"}:
+                continue
+            if getattr(plugin, "cache_key", None) is None:
+                return None
+            names.append(str(plugin.cache_key))
+        return repr((attrs.evolve(self.config, cache_dir="", debug_dir=""), names))
 
     def decompositions(self, target: Target) -> dict[Any, Callable]:
         """All decomposition tables merged: a keep wins, then the plugin that is asked first."""
@@ -161,8 +163,8 @@ class _Pipeline:
 
     def executable(
         self, partitioned: PartitionedGraph, role: Any, target: Target, captured: CapturedGraph
-    ) -> BoxedCallable:
-        """One graph of the partition through place, lower, schedule and codegen to a boxed callable."""
+    ) -> tuple[Plan, BoxedCallable]:
+        """One graph of the partition through place, lower, schedule and codegen to a plan and its callable."""
         module = partitioned.backward if role == "backward" else partitioned.forward
         name = f"{partitioned.name}.{role}"
         self.passes("backward" if role == "backward" else "forward", module)
@@ -188,7 +190,7 @@ class _Pipeline:
             arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}
             wrapped = wrap.function(*(arguments[a] for a in wrap.argnames))
             function = function if wrapped is None else wrapped
-        return function
+        return plan, function
 
     def verify(self, stage: str, product: Any) -> None:
         try:
@@ -196,6 +198,74 @@ class _Pipeline:
         except TurretError as error:
             plugin = plugin_manager.plugin_of(self.manager, f"turret_{stage}", None)
             raise StageError(stage, plugin, str(error)) from error
+
+
+class _Graph:
+    """One captured graph under compilation: traced once, and its backward compiled when first asked for."""
+
+    def __init__(self, pipeline: _Pipeline, captured: CapturedGraph, cache: GraphCache | None, key: str | None) -> None:
+        self.pipeline, self.captured, self.cache, self.key = pipeline, captured, cache, key
+        self.target = target_of(captured)
+        self.lock = threading.Lock()
+        self.partitioned: PartitionedGraph | None = None
+        self.compiled_backward: BoxedCallable | None = None
+
+    def partition(self) -> PartitionedGraph:
+        """Trace and cut the graph; once."""
+        if self.partitioned is not None:
+            return self.partitioned
+        pipeline, captured = self.pipeline, self.captured
+        assumed = _guard_count(captured)
+        pipeline.passes("captured", captured.module)
+        table = pipeline.decompositions(self.target)
+        joint: JointGraph = pipeline.stage("turret_joint", captured.name, captured=captured, decompositions=table)
+        pipeline.passes("joint", joint.module)
+        self.partitioned = pipeline.stage("turret_partition", captured.name, joint=joint)
+        if _guard_count(captured) != assumed:
+            # What the trace assumed of sizes became guards of this process's capture; a stored artifact would skip them.
+            self.cache = None
+        return self.partitioned
+
+    def compile_forward(self) -> tuple[Artifact, BoxedCallable]:
+        """Compile (and store) the forward, or the whole of an inference graph."""
+        partitioned = self.partition()
+        role = "inference" if partitioned.backward is None else "forward"
+        plan, function = self.pipeline.executable(partitioned, role, self.target, self.captured)
+        artifact = Artifact(
+            plan, partitioned.signature, len(partitioned.saved_tensors), len(partitioned.saved_sizes)
+        )
+        if self.cache is not None:
+            self.cache.put(self.key, "forward", artifact)
+        return artifact, function
+
+    def backward(self) -> BoxedCallable:
+        """The backward, from the cache or compiled; later calls and other threads get the same."""
+        if self.compiled_backward is None:
+            with self.lock:
+                if self.compiled_backward is None:
+                    self.compiled_backward = self.make_backward()
+        return self.compiled_backward
+
+    def make_backward(self) -> BoxedCallable:
+        stored = None if self.cache is None else self.cache.get(self.key, "backward")
+        if stored is not None:
+            return load(stored.plan)
+        partitioned = self.partition()
+        try:
+            plan, function = self.pipeline.executable(partitioned, "backward", self.target, self.captured)
+        except StageError as error:
+            if self.pipeline.config.on_error == "raise":
+                raise
+            self.pipeline.report_fallback(error)
+            return interpreted(partitioned.backward)
+        if self.cache is not None:
+            self.cache.put(self.key, "backward", Artifact(plan))
+        return function
+
+
+def _guard_count(captured: CapturedGraph) -> int:
+    shape_env = getattr(captured.fake_mode, "shape_env", None)
+    return 0 if shape_env is None else len(shape_env.guards)
 
 
 def target_of(captured: CapturedGraph) -> Target:

@@ -13,6 +13,7 @@ from typing import Any, Literal, Union
 import attrs
 import sympy
 import torch
+
 from turret.codec import record
 from turret.ir.index import Size
 from turret.ir.program import SizeSource

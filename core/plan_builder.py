@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+
 from turret.externs import op_name, out_variant
 from turret.ir.expr import loads, walk
 from turret.ir.index import Size

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import attrs
 import torch
 from torch import fx
+
 from turret.signature import GraphSignature
 
 BoxedCallable = Callable[[list], list]

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 import attrs
 import torch
+
 from turret.errors import VerificationError
 from turret.ir.index import Index, Size, Var
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Size = Union[int, sympy.Expr]
 """An int, or a sympy expression over size symbols."""
 
-Bounds = tuple[Union[Size, None], Union[Size, None]]
+Bounds = tuple[Size | None, Size | None]
 """Inclusive lower and upper bound; None where unknown."""
 
 

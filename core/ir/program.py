@@ -12,6 +12,7 @@ from typing import Any, Literal, Union
 
 import attrs
 import torch
+
 from turret.codec import record
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Size, Var

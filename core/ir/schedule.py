@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Literal, Union
 
 import attrs
+
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Size, Var
 from turret.ir.program import CopyInto, Extern, LoopProgram, ScatterMode, StridedView, TensorDecl

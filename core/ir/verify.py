@@ -6,6 +6,7 @@ from functools import singledispatch
 from typing import Any
 
 import torch
+
 from turret.errors import VerificationError
 from turret.ir.expr import OPS, STRUCTURAL, Expr, walk
 from turret.ir.index import Index, Var

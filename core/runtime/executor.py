@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from turret.errors import TurretError
 from turret.externs import fast_callable
 from turret.plan import Allocate, Call, Copy, Free, Launch, Plan, SizeRef, SizeText, SlotRef, View

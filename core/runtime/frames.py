@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 import torch
+
 from turret.plan import Plan, Slot
 
 ALIGNMENT = 64

@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 import torch
+
 from turret.errors import UnsupportedError
 from turret.ir.index import size
 from turret.ir.program import SizeSource

@@ -7,6 +7,7 @@ from typing import Any
 
 import attrs
 import torch
+
 from turret.errors import UnsupportedError
 
 

@@ -14,9 +14,7 @@ def save_everything(analysis: JointAnalysis) -> frozenset[fx.Node]:
     pending = sorted(analysis.needed, key=analysis.order.__getitem__)
     while pending:
         node = pending.pop()
-        if is_tensor(node) and node.op != "get_attr" and not is_view(node):
-            saved.add(node)
-        elif is_size(node):
+        if (is_tensor(node) and node.op != "get_attr" and not is_view(node)) or is_size(node):
             saved.add(node)
         elif node not in saved:
             pending.extend(node.all_input_nodes)

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 import attrs
+
 from turret.ir import FusionCandidate, FusionDecision, LoopProgram
 from turret.ir.schedule import Kernel, kernel_bytes
 from turret.plugins.schedule.graph import StepGraph

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 import attrs
+
 from turret.externs import may_return_alias
 from turret.ir import CopyInto, Extern, LoopProgram, StridedView, defined
 from turret.plugins.schedule.groups import Group

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import attrs
+
 from turret.ir import Expr, Index, Var, flatten, product, unflatten
 from turret.ir.expr import loads, rewrite
 from turret.plugins.schedule.inline import skip_rounding

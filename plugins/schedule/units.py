@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 
 import attrs
+
 from turret.errors import UnsupportedError
 from turret.ir import (
     Definition,

@@ -6,14 +6,17 @@ from collections.abc import Callable
 
 from turret.hookspecs import hookimpl
 from turret.plugins.wrap_runtime.runtime import build_runtime
-from turret.products import BoxedCallable, PartitionedGraph
+from turret.products import BoxedCallable
+from turret.signature import GraphSignature
 
 
 @hookimpl
 def turret_runtime(
-    partitioned: PartitionedGraph, forward: BoxedCallable, backward: Callable[[], BoxedCallable]
+    signature: GraphSignature,
+    saved_tensors: int,
+    saved_sizes: int,
+    forward: BoxedCallable,
+    backward: Callable[[], BoxedCallable],
 ) -> Callable:
     """An inference callable, or an autograd node, with the epilogue that the signature asks for."""
-    return build_runtime(
-        partitioned.signature, len(partitioned.saved_tensors), len(partitioned.saved_sizes), forward, backward
-    )
+    return build_runtime(signature, saved_tensors, saved_sizes, forward, backward)

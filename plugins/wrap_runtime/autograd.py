@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
 from turret.errors import DoubleBackwardError
 from turret.plugins.wrap_runtime.epilogue import evaluate, size_reader
 from turret.products import BoxedCallable

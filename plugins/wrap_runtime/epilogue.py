@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
 from turret.signature import GraphSignature, InputInfo, Layout, Mutation, OutputInfo, OutputKind
 
 Sizes = dict[str, int]

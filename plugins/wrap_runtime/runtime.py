@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+
 from turret.plugins.wrap_runtime.autograd import autograd_function
 from turret.plugins.wrap_runtime.epilogue import build_epilogue, size_reader
 from turret.products import BoxedCallable

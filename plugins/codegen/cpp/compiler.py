@@ -18,14 +18,12 @@ import attrs
 
 from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError
+from turret.machine import processor
 
 CANDIDATES = ("g++", "clang++", "c++")
 _INSTALL = "install one (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; conda: gxx), or name one in CXX"
 
-_FLAGS = (
-    "-std=c++17 -O3 -shared -fPIC -march=native -fopenmp -fno-math-errno -fno-trapping-math -ffp-contract=off "
-    "-fwrapv -fno-strict-aliasing -fno-plt -w"
-).split()
+_FLAGS = ["-std=c++17", "-O3", "-shared", "-fPIC", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-fno-plt", "-w"]
 """Never ``-ffast-math``: NaN, infinities and signed zeros must come out as eager's.  Reassociation is written out."""
 
 _KIND_FLAGS = {
@@ -59,18 +57,6 @@ class Compiler:
     def fingerprint(self) -> str:
         """Everything about the machine and the compiler that the binary depends on."""
         return "\n".join((self.path, self.version, *self.flags, *self.libraries, processor()))
-
-
-@functools.cache
-def processor() -> str:
-    """The instruction set that ``-march=native`` means here."""
-    try:
-        text = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    wanted = ("model name", "flags", "Features", "CPU part")
-    lines = dict.fromkeys(line for line in text.splitlines() if line.startswith(wanted))
-    return hashlib.sha256("\n".join([platform.machine(), *lines]).encode()).hexdigest()
 
 
 def find_compiler(wanted: str | None = None, further_flags: str = "") -> Compiler:

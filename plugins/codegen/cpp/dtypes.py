@@ -10,6 +10,7 @@ import math
 
 import attrs
 import torch
+
 from turret.errors import UnsupportedError
 
 

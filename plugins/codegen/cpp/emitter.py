@@ -12,7 +12,6 @@ from collections.abc import Callable
 from turret.errors import UnsupportedError
 from turret.ir.expr import OPS, Expr, call, constant, size_value
 from turret.ir.index import Div, Index, Mod, Size, Value, Var, provably_nonnegative
-
 from turret.plugins.codegen.cpp.dtypes import accumulator, ctype, literal, reduction_identity
 from turret.plugins.codegen.cpp.nest import Facts, FlatStore, Nest
 from turret.plugins.codegen.cpp.operators import bitcast_text, cast_text, combine_text, divides_by_zero, scalar_text

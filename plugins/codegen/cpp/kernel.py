@@ -6,9 +6,9 @@ import hashlib
 from typing import Any
 
 import attrs
+
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
-
 from turret.plugins.codegen.cpp.dtypes import ctype
 from turret.plugins.codegen.cpp.emitter import Emitter
 from turret.plugins.codegen.cpp.horizontal import Horizontal

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import attrs
-from turret.ir.index import Index, Size, Var, product
 
+from turret.ir.index import Index, Size, Var, product
 from turret.plugins.codegen.cpp.emitter import Emitter
 from turret.plugins.codegen.cpp.nest import Nest
 from turret.plugins.codegen.cpp.scopes import Scope

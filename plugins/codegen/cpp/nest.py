@@ -11,10 +11,10 @@ from collections.abc import Container
 from typing import Any
 
 import attrs
+
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Var
 from turret.ir.program import ScatterMode, TensorDecl
-
 from turret.plugins.codegen.cpp.operators import divides_by_zero, op_cost
 
 EXPENSIVE = 8

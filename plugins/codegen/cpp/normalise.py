@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 import attrs
 import torch
+
 from turret.errors import UnsupportedError
 from turret.ir.expr import (
     Expr,
@@ -27,7 +28,6 @@ from turret.ir.expr import (
 from turret.ir.index import Div, Index, Mod, Size, Var, divide_exactly, product, provably_less, size
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
-
 from turret.plugins.codegen.cpp.nest import FlatStore, Nest
 
 SHORT_ROW = 16

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from turret.errors import UnsupportedError
 from turret.ir.expr import Expr
-
 from turret.plugins.codegen.cpp.dtypes import CType, ctype
 
-_LIBM = (
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc"
-).split()
+_LIBM = ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc"]
 
 _COMPARISONS = {
     "eq": "{0} == {1}",
@@ -124,9 +121,9 @@ _FLOAT32 = {
 _TABLES = {"float": _FLOAT, "int": _INTEGER, "uint": _INTEGER, "bool": _BOOL}
 
 # Results that a half format holds exactly wherever it holds the arguments.
-_EXACT_IN_HALF = frozenset("neg abs sign floor ceil trunc round min max where copysign fmod".split())
+_EXACT_IN_HALF = frozenset(["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "min", "max", "where", "copysign", "fmod"])
 
-ZERO_CHECKED = frozenset("floordiv truncdiv mod fmod".split())
+ZERO_CHECKED = frozenset(["floordiv", "truncdiv", "mod", "fmod"])
 """Ops that raise ``ZeroDivisionError`` for integers."""
 
 _POWERS = {
@@ -203,10 +200,10 @@ def combine_text(kind: str, where: CType, left: str, right: str) -> str:
 
 
 _COSTS = {
-    **dict.fromkeys("div sqrt rsqrt reciprocal truncdiv".split(), 4),
-    **dict.fromkeys("floordiv mod fmod lgamma nextafter".split(), 30),
+    **dict.fromkeys(["div", "sqrt", "rsqrt", "reciprocal", "truncdiv"], 4),
+    **dict.fromkeys(["floordiv", "mod", "fmod", "lgamma", "nextafter"], 30),
     **dict.fromkeys(_LIBM, 10),
-    **dict.fromkeys("sigmoid pow atan2 hypot".split(), 16),
+    **dict.fromkeys(["sigmoid", "pow", "atan2", "hypot"], 16),
     "random": 40,
     "load": 1,
     "const": 0,

@@ -7,9 +7,9 @@ loads go through a small buffer that is filled along their own direction.
 from __future__ import annotations
 
 import attrs
+
 from turret.ir.expr import Expr, loads, walk
 from turret.ir.index import Index, Var
-
 from turret.plugins.codegen.cpp.dtypes import ctype
 from turret.plugins.codegen.cpp.emitter import Emitter
 from turret.plugins.codegen.cpp.loops import (

@@ -8,10 +8,10 @@ depend on the row.  A value that several phases need is kept in a scratch array 
 from __future__ import annotations
 
 import attrs
+
 from turret.errors import UnsupportedError
 from turret.ir.expr import Expr, call, walk
 from turret.ir.index import Var, product
-
 from turret.plugins.codegen.cpp.dtypes import CType, ctype
 from turret.plugins.codegen.cpp.emitter import Emitter, Guard
 from turret.plugins.codegen.cpp.loops import static_extent, vector_fitness

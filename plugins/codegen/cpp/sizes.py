@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 
 import sympy
+
 from turret.errors import UnsupportedError
 from turret.ir.index import Size
 

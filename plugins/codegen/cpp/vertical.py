@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from turret.ir.expr import Expr
 from turret.ir.index import Var, product
-
 from turret.plugins.codegen.cpp.dtypes import accumulator, ctype, reduction_identity
 from turret.plugins.codegen.cpp.loops import SIMD, Blocks, Range, close_all, open_loop, open_tasks, work_of
 from turret.plugins.codegen.cpp.operators import combine_text
