@@ -129,7 +129,7 @@ class Horizontal(RowEmitter):
     def _lanes(self, phase: int) -> int:
         """Enough lanes to hide latency where elements are cheap, few where code is long; a power of two."""
         cost = self.facts.total_cost(*(expr for expr, _ in self.roots(phase)))
-        widest = max(ctype(expr.dtype).register_bytes for expr, _ in self.phases[phase])
+        widest = max((ctype(expr.dtype).register_bytes for expr, _ in self.phases.get(phase, [])), default=4)
         lanes = (256 if cost <= 4 else 128 if cost <= 12 else 64) // widest
         extent = self.form.lane.extent
         while isinstance(extent, int) and lanes > 8 and lanes > extent:
@@ -217,6 +217,7 @@ class Horizontal(RowEmitter):
             step = combine_text(expr.payload, ctype(expr.dtype), f"{array}[{slot}]", value)
             body.line(f"{array}[{slot}] = {step};")
         self.fill_kept(body, phase, position)
+        self.make_stores(body, phase)
 
     def _position(self, scope: Scope) -> str:
         text = ""
@@ -235,7 +236,7 @@ class Horizontal(RowEmitter):
     # ------------------------------------------------------------ stores along the row
 
     def _row_stores(self, scope: Scope, work: str | int) -> None:
-        if not self.row_stores:
+        if not self.stores_at(self.last):
             return
         emitter, lane = self.emitter, self.form.lane
         inside, part = scope, None
@@ -248,8 +249,7 @@ class Horizontal(RowEmitter):
             self._scan_states(inside, self.last)
         body = open_loop(emitter, inside, lane, part, "" if self.form.scans else SIMD)
         self.use_kept(body, self.last, self._position(body))
-        for store in self.row_stores:
-            emitter.store(store, body)
+        self.make_stores(body, self.last)
         close_all(body, scope)
 
     def _blocks(self, lane: Var) -> Blocks | None:

@@ -1,17 +1,17 @@
 """What horizontal and vertical rows have in common: phases, values kept between them, and the choice of form.
 
 A row runs in phases.  Phase ``p`` computes the reductions whose operands need the results of ``p`` others one
-after another (the maximum of a softmax, then the sum of its exponentials); a last phase writes the stores that
-depend on the row.  A value that several phases need is kept in a scratch array where that pays.
+after another (the maximum of a softmax, then the sum of its exponentials); stores along the row are part of the first
+phase that can make them, which may be one more.  A value that several phases need is kept in a scratch array where that pays.
 """
 
 from __future__ import annotations
 
 import attrs
-
 from turret.errors import UnsupportedError
 from turret.ir.expr import Expr, call, walk
-from turret.ir.index import Var, product
+from turret.ir.index import Size, Var, product
+
 from turret.plugins.codegen.cpp.dtypes import CType, ctype
 from turret.plugins.codegen.cpp.emitter import Emitter, Guard
 from turret.plugins.codegen.cpp.loops import static_extent, vector_fitness
@@ -65,12 +65,19 @@ class RowEmitter:
         self.kept_from: dict[Expr, int] = {}
         self._collect()
         self.last = max(self.phases, default=-1) + 1
+        self.store_phase = {store: max(map(self.facts.level, store.roots)) for store in self.row_stores}
+        self._delay_stores()
 
     @property
     def cost(self) -> int:
         """Cost of all phases on one element."""
         bodies = [key[0].args[0] for keys in self.phases.values() for key in keys]
         return self.facts.total_cost(*self.nest.roots, *bodies) + len(self.nest.stores)
+
+    @property
+    def several_loops(self) -> bool:
+        """Whether rows are walked more than once."""
+        return self.last > 1 or bool(self.stores_at(1))
 
     def _in_row(self, store: FlatStore) -> bool:
         needed = self.facts.index_variables(store.offset).union(*map(self.facts.variables, store.roots))
@@ -110,10 +117,36 @@ class RowEmitter:
         return [(condition, guard), (inside, both), (outside, None)]
 
     def roots(self, phase: int) -> list[Key]:
-        """What the loop of a phase evaluates: operands of its reductions, or the stores of the last phase."""
-        if phase < self.last:
-            return [(expr.args[0], guard) for expr, guard in self.phases.get(phase, [])]
-        return [(root, None) for store in self.row_stores for root in store.roots]
+        """What the loop of a phase evaluates: operands of its reductions, and what it stores."""
+        operands = [(expr.args[0], guard) for expr, guard in self.phases.get(phase, [])]
+        return operands + [(root, None) for store in self.stores_at(phase) for root in store.roots]
+
+    def stores_at(self, phase: int) -> list[FlatStore]:
+        """Stores that the loop of a phase makes."""
+        return [store for store in self.row_stores if self.store_phase[store] == phase]
+
+    def _delay_stores(self) -> None:
+        """Stores happen as soon as their values are there, but no later phase may read what they overwrite.
+
+        A stored tensor may take over the memory of one that the kernel reads, element for element; only one of
+        the same size can be meant.
+        """
+        moved = True
+        while moved:
+            moved = False
+            loaded = {phase: self._row_loads(phase) for phase in range(self.last + 1)}
+            for store, phase in self.store_phase.items():
+                size = self._bytes(store.tensor)
+                later = [q for q in range(phase + 1, self.last + 1) if any(self._bytes(t) == size for t in loaded[q])]
+                if later:
+                    self.store_phase[store], moved = later[-1], True
+
+    def _row_loads(self, phase: int) -> set[str]:
+        return {expr.tensor for expr, _ in self.reached(phase) if expr.op == "load"}
+
+    def _bytes(self, tensor: str) -> Size:
+        decl = self.nest.tensors[tensor]
+        return product((*decl.shape, decl.dtype.itemsize))
 
     def reached(self, phase: int) -> list[Key]:
         """Every value of the row that a phase evaluates, users before operands."""
@@ -176,6 +209,11 @@ class RowEmitter:
         for expr, since in self.kept_from.items():
             if since < phase:
                 body.names[(expr, None)] = f"{self.kept[expr]}[{position}]"
+
+    def make_stores(self, body: Scope, phase: int) -> None:
+        """Write what this phase stores along the row."""
+        for store in self.stores_at(phase):
+            self.emitter.store(store, body)
 
     def fill_kept(self, body: Scope, phase: int, position: str) -> None:
         """Keep what this phase is the first to compute."""

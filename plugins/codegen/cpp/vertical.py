@@ -36,7 +36,7 @@ class Vertical(RowEmitter):
         others = tuple(v for v in self.nest.outer if v is not lane)
         work = work_of(emitter, self.nest.loops, self.cost)
         self.ready: dict[Key, str] = {}
-        if self.form.split and self.last == 1 and not self.row_stores:
+        if self.form.split and not self.several_loops:
             scope = emitter.base
             for variable in others:
                 scope = open_loop(emitter, scope, variable)
@@ -65,7 +65,7 @@ class Vertical(RowEmitter):
         if isinstance(count, int):
             step = min(BLOCK, max(128, count // 16 // 64 * 64))
         row = product(v.extent for v in self.nest.inner)
-        if isinstance(row, int) and (self.last > 1 or self.row_stores):
+        if isinstance(row, int) and self.several_loops:
             # Later phases should find the block's rows near, and what is kept of them must fit.
             lane_bytes = row * max(4, sum(ctype(e.dtype).register_bytes for e in self.kept_from))
             step = min(step, max(2 * LEAST_BLOCK, NEAR_BYTES // lane_bytes // LEAST_BLOCK * LEAST_BLOCK))
@@ -168,6 +168,7 @@ class Vertical(RowEmitter):
             element = f"{array}[{slot}]"
             body.line(f"{element} = {combine_text(expr.payload, ctype(expr.dtype), element, value)};")
         self.fill_kept(body, phase, position)
+        self.make_stores(body, phase)
         body.close()
 
     def _needs_flush(self, part: Range | None) -> bool:
@@ -225,7 +226,7 @@ class Vertical(RowEmitter):
     # ------------------------------------------------------------ stores
 
     def _row_stores(self, scope: Scope) -> None:
-        if not self.row_stores:
+        if not self.stores_at(self.last):
             return
         self._prepare(scope, self.last)
         row = scope
@@ -236,8 +237,7 @@ class Vertical(RowEmitter):
         self._scan_states(scope, around, self.last)
         body = self._lane_loop(row)
         self.use_kept(body, self.last, self._position(body))
-        for store in self.row_stores:
-            self.emitter.store(store, body)
+        self.make_stores(body, self.last)
         close_all(body, scope)
 
     def _end_stores(self, scope: Scope) -> None:

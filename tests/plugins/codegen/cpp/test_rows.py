@@ -8,7 +8,7 @@ import math
 import pytest
 import sympy
 import torch
-from kernel_lab import Case, build_cases, check, declare, element, run
+from kernel_lab import Case, build_cases, check, declare, element, evaluate, run
 from turret.errors import UnsupportedError
 from turret.ir import Expr, Kernel, Store, call, constant, index_value, load, part, reduce, scan
 from turret.ir.index import Var
@@ -275,6 +275,38 @@ def test_in_place_softmax() -> None:
     case.tensors["out"] = x
     assert run(library, case, 2) == 0
     torch.testing.assert_close(x, want)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_store_over_a_tensor_that_later_phases_read_waits_for_them(dim: int) -> None:
+    x = data((60, 90), F32)
+    i, j = Var("i", 60), Var("j", 90)
+    outer, inner = ((j, i), (i, j))[dim]
+    value = element("x", x, i, j)
+    changed, centred = call("add", value, constant(1.0, F32)), call("sub", value, reduce("max", (inner,), value))
+    stores = (Store("a", (i.index, j.index), changed), Store("b", (i.index, j.index), centred),
+              Store("c", (outer.index,), reduce("sum", (inner,), value)))
+    tensors = {"x": x, "a": torch.zeros(60, 90), "b": torch.zeros(60, 90), "c": torch.zeros(outer.extent)}
+    case = Case(Kernel("k", (outer,), (inner,), stores), tensors)
+    library = build_cases([case])
+    want = evaluate(case)
+    case.tensors["a"] = x
+    assert run(library, case, 2) == 0
+    for name in "abc":
+        torch.testing.assert_close(case.tensors[name], want[name], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(40, 30), (600, 64), (3, 50000)])
+def test_sums_beside_the_stores_that_they_are_sums_of(shape: tuple[int, int]) -> None:
+    x, y = data(shape, F32), data(shape, F32, 1)
+    i, j = (Var(n, e) for n, e in zip("ij", shape, strict=True))
+    product = call("mul", element("x", x, i, j), element("y", y, i, j))
+    cases = []
+    for outer, inner in ((i, j), (j, i)):
+        stores = (Store("out", (i.index, j.index), product), Store("sum", (outer.index,), reduce("sum", (inner,), product)))
+        tensors = {"x": x, "y": y, "out": torch.zeros(shape), "sum": torch.zeros(outer.extent)}
+        cases.append(Case(Kernel("k", (outer,), (inner,), stores), tensors))
+    check(cases, rtol=2e-5, atol=2e-4)
 
 
 def test_welford_of_one_element_and_reductions_over_nothing() -> None:
