@@ -21,39 +21,37 @@ ULPS = 2.0
 
 _EXACT = frozenset(
     """
-    abs alias amax amin any all argmax argmin argsort as_strided as_strided_scatter arange bitwise_and
-    bitwise_not bitwise_or bitwise_xor cat ceil clamp clamp_max clamp_min clone constant_pad_nd copy copy_
-    detach diagonal diagonal_scatter embedding empty empty_like empty_strided eq expand eye fill fill_ flip
-    floor full full_like gather ge gt heaviside index index_copy index_copy_ index_fill index_fill_
-    index_select isfinite isinf isnan le lift_fresh logical_and logical_not logical_or logical_xor lt
-    masked_fill masked_fill_ masked_scatter max max_pool2d_with_indices maximum min minimum narrow ne neg
-    new_empty new_empty_strided new_full new_ones new_zeros nonzero ones ones_like permute reflection_pad1d
-    reflection_pad2d relu relu_ repeat replication_pad1d replication_pad2d roll round scalar_tensor scatter
-    scatter_ select select_scatter sign signbit sgn slice slice_scatter sort split split_with_sizes squeeze
-    stack t threshold_backward topk transpose tril triu trunc unbind unfold unsqueeze upsample_nearest1d
-    upsample_nearest2d view view_as where zero zero_ zeros zeros_like _to_copy _unsafe_view _reshape_alias
-    _local_scalar_dense
+    _local_scalar_dense _reshape_alias _to_copy _unsafe_view abs alias all amax amin any arange argmax argmin
+    argsort as_strided as_strided_scatter bitwise_and bitwise_not bitwise_or bitwise_xor cat ceil clamp
+    clamp_max clamp_min clone constant_pad_nd copy detach diagonal diagonal_scatter embedding empty empty_like
+    empty_strided eq expand eye fill flip floor full full_like gather ge gt heaviside index index_copy
+    index_fill index_select isfinite isinf isnan le lift_fresh logical_and logical_not logical_or logical_xor lt
+    masked_fill masked_scatter max max_pool2d_with_indices maximum min minimum narrow ne neg new_empty
+    new_empty_strided new_full new_ones new_zeros nonzero ones ones_like permute reflection_pad1d
+    reflection_pad2d relu repeat replication_pad1d replication_pad2d roll round scalar_tensor scatter select
+    select_scatter sgn sign signbit slice slice_scatter sort split split_with_sizes squeeze stack t
+    threshold_backward topk transpose tril triu trunc unbind unfold unsqueeze upsample_nearest1d
+    upsample_nearest2d view view_as where zero zeros zeros_like
     """.split()  # noqa: SIM905
 )
 """Operations whose result every correct implementation gives to the bit, its operands being equal."""
 
-_ACCUMULATING = frozenset(
+_ELEMENTARY = frozenset(
     """
-    sum mean prod var std var_mean std_mean norm linalg_vector_norm cumsum cumprod logsumexp logcumsumexp
-    _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data mm bmm addmm addmv addbmm baddbmm mv
-    dot addr convolution convolution_backward native_layer_norm native_layer_norm_backward native_group_norm
-    native_group_norm_backward native_batch_norm native_batch_norm_backward _native_batch_norm_legit
-    batch_norm_backward avg_pool2d avg_pool2d_backward _adaptive_avg_pool2d _adaptive_avg_pool2d_backward
-    index_add scatter_add scatter_add_ index_add_ embedding_dense_backward _embedding_bag upsample_bilinear2d
-    _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward linear
-    linear_backward nll_loss_forward mse_loss
+    acos acosh add asin asinh atan atan2 atanh cos cosh div erf erfc exp exp2 expm1 fmod frac
+    hypot lgamma log log10 log1p log2 mul pow reciprocal remainder rsqrt rsub sigmoid sin sinh sqrt square
+    sub tan tanh true_divide
     """.split()  # noqa: SIM905
 )
-"""Operations that add up many terms: rounding acts on the terms, so their operands are moved as well."""
+"""Operations that round once: moving the result is all that rounding can do.
+
+Any other one (sums, products of matrices, norms, and formulas of several operations such as ``cross`` or ``lerp``)
+rounds inside, where terms may cancel, so its operands are moved as well.
+"""
 
 
 class Perturbed(TorchDispatchMode):
-    """While active, moves each inexact result (and the operands of accumulations) by up to ``ULPS`` epsilons.
+    """While active, moves each inexact result (and the operands of longer formulas) by up to ``ULPS`` epsilons.
 
     ``seed`` picks the sample; torch's own random state is left alone.
     """
@@ -64,12 +62,12 @@ class Perturbed(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        name = func._schema.name.split("::")[-1]
-        if name.rstrip("_") in _ACCUMULATING or name in _ACCUMULATING:
+        name = func._schema.name.split("::")[-1].rstrip("_")
+        if name in _EXACT or _is_view(func):
+            return func(*args, **kwargs)
+        if name not in _ELEMENTARY:
             args, kwargs = self._move_operands(func, args, kwargs)
         result = func(*args, **kwargs)
-        if name in _EXACT or name.rstrip("_") in _EXACT or _is_view(func):
-            return result
         if func._schema.is_mutable:
             for tensor in pytree.tree_leaves(result):
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
