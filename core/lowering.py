@@ -36,6 +36,7 @@ from turret.ir import (
     size,
     size_value,
 )
+from turret.surface import is_compiled_dtype
 
 HALF = frozenset((torch.float16, torch.bfloat16))
 """Dtypes that kernels compute in float32."""
@@ -229,7 +230,14 @@ class Builder:
         """Define a copy of ``value`` with given strides."""
         name = self.unique(f"{value.base.name}_copy")
         decl = TensorDecl(name, value.shape, strides, value.dtype, value.device)
-        return self.define_decl(decl, value.load)
+        if is_compiled_dtype(value.dtype):
+            return self.define_decl(decl, value.load)
+        if value.strides() is None:
+            raise UnsupportedError(f"a {value.dtype} view of {value.base} that no strides express")
+        reference = (Ref(self.in_memory(value)),)
+        clone = Extern(torch.ops.aten.clone.default, reference, {}, (decl,), reason=f"no kernels for {value.dtype}")
+        self.statements.append(clone)
+        return TensorValue.of(decl)
 
     def extern(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], fakes: Any, reason: str) -> Any:
         """Call an op on tensors in memory; returns its results as ``fakes`` is built (None for no tensor)."""

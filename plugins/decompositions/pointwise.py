@@ -53,3 +53,16 @@ def logit(x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
         wide = aten.clamp.default(wide, eps, 1 - eps)
     odds = aten.div.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1))
     return convert(aten.log.default(odds), x.dtype)
+
+
+@decomposes("smooth_l1_loss_backward")
+def smooth_l1_loss_backward(
+    grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
+) -> torch.Tensor:
+    """Torch's own takes the sign of a NaN difference; eager's kernel hands the NaN on."""
+    wide, upstream = widen(aten.sub.Tensor(x, target)), widen(grad)
+    norm = 1.0 / x.numel() if reduction == 1 and x.numel() else 1.0
+    scaled = aten.mul.Tensor(upstream, norm)
+    inside = aten.div.Tensor(aten.mul.Tensor(wide, scaled), beta) if beta else aten.mul.Tensor(wide, scaled)
+    right = aten.where.self(aten.ge.Scalar(wide, beta), scaled, inside)
+    return convert(aten.where.self(aten.le.Scalar(wide, -beta), aten.neg.default(scaled), right), x.dtype)

@@ -23,7 +23,7 @@ from turret.ir import (
 )
 from turret.lowering import Builder, TensorValue, dense_strides
 from turret.products import NodePlacement, Placement, StageGraph
-from turret.surface import is_compiled_dtype
+from turret.surface import Family, family_of, is_compiled_dtype
 
 _COMPILED = NodePlacement("compiled")
 
@@ -114,8 +114,10 @@ class _Lowerer:
             return self._copy_into(args)
         placed = self.placement.nodes.get(node.name, _COMPILED)
         reason = placed.reason
-        lowering = self.lowerings.get(node.target) if placed.where == "compiled" else None
-        if lowering is not None and self._dtypes_fit(args, value):
+        # A view computes nothing, so it is never a call: a call would address memory as the trace laid it out.
+        is_view = family_of(node.target) is Family.VIEW
+        lowering = self.lowerings.get(node.target) if placed.where == "compiled" or is_view else None
+        if lowering is not None and (is_view or self._dtypes_fit(args, value)):
             result = lowering(self.builder, *args, **kwargs)
             if result is not NotImplemented:
                 return result
