@@ -26,4 +26,4 @@ class CompileContext:
 
     def emit(self, kind: EventKind, **fields: Any) -> None:
         """Tell all observers; never raises for an observer's failure."""
-        self.on_event(Event(kind=kind, compile_id=self.compile_id, **fields))
+        self.on_event(Event(kind=kind, compile_id=self.compile_id, debug_dir=self.config.debug_dir, **fields))

@@ -27,7 +27,7 @@ class Event:
 
     ``compile_id`` numbers the compilation within the process; ``stage`` is the hook's name without its
     prefix; ``product`` is the stage's result (printable by ``str``) on ``"product"``; ``seconds`` is wall
-    time on ``*_ended``; ``message`` is one sentence for people.
+    time on ``*_ended``; ``message`` is one sentence for people; ``debug_dir`` is the option of that name.
     """
 
     kind: EventKind
@@ -37,3 +37,4 @@ class Event:
     product: Any = None
     seconds: float | None = None
     message: str = ""
+    debug_dir: str = ""

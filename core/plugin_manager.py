@@ -24,6 +24,9 @@ BUILTINS: tuple[str, ...] = (
     "turret.plugins.schedule",
     "turret.plugins.codegen.cpp",
     "turret.plugins.wrap_runtime",
+    "turret.logs",
+    "turret.debug_folder",
+    "turret.progress",
 )
 """Built-in plugins, in order of registration; a later registration is asked first."""
 

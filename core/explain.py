@@ -1,0 +1,87 @@
+"""``turret.explain``: what a call compiles to, without running compiled code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from turret.events import Event
+from turret.hookspecs import hookimpl
+
+
+@attrs.frozen
+class Explanation:
+    """What was captured and compiled in one call.
+
+    ``graphs``: captured graphs; ``ops``: calls in them by name; ``kernels``, ``externs``: steps of the schedules;
+    ``breaks``: one message for each graph break that was reported; ``fallbacks``: graphs that run eagerly, and why.
+    """
+
+    graphs: int
+    ops: dict[str, int]
+    kernels: int
+    externs: dict[str, int]
+    breaks: tuple[str, ...]
+    fallbacks: tuple[str, ...]
+
+    @property
+    def graph_breaks(self) -> int:
+        """One less than the graphs that one call ran through."""
+        return max(0, self.graphs - 1)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.graphs} graphs, {self.graph_breaks} breaks, {sum(self.ops.values())} calls",
+            f"{self.kernels} kernels, {sum(self.externs.values())} extern calls: {self.externs}",
+        ]
+        return "\n".join([*lines, *self.breaks, *self.fallbacks])
+
+
+class _Observer:
+    def __init__(self) -> None:
+        self.graphs, self.kernels = 0, 0
+        self.ops: Counter[str] = Counter()
+        self.externs: Counter[str] = Counter()
+        self.breaks: list[str] = []
+        self.fallbacks: list[str] = []
+
+    @hookimpl
+    def turret_event(self, event: Event) -> None:
+        if event.kind == "graph_break":
+            self.breaks.append(event.message)
+        elif event.kind == "fallback":
+            self.fallbacks.append(event.message)
+        elif event.kind == "product" and event.stage == "capture":
+            self.graphs += 1
+            calls = [n for n in event.product.module.graph.nodes if n.op.startswith("call")]
+            self.ops.update(str(getattr(n.target, "__name__", n.target)) for n in calls)
+        elif event.kind == "product" and event.stage == "schedule":
+            self.kernels += len(event.product.kernels)
+            self.externs.update(str(extern.op) for extern in event.product.externs)
+
+
+def explain(model: Callable, **options: Any) -> Callable[..., Explanation]:
+    """``explain(f)(*args)``: compile ``f`` for these arguments, run it once, and say what became of it.
+
+    ``options`` are those of ``turret.compile``.
+    """
+    from turret.api import compile
+
+    def run(*args: Any, **kwargs: Any) -> Explanation:
+        observer = _Observer()
+        rest = dict(options)
+        settings = {**rest.pop("options", {}), "cache": False}
+        compile(model, options=settings, plugins=(*rest.pop("plugins", ()), observer), **rest)(*args, **kwargs)
+        return Explanation(
+            observer.graphs,
+            dict(observer.ops),
+            observer.kernels,
+            dict(observer.externs),
+            tuple(observer.breaks),
+            tuple(observer.fallbacks),
+        )
+
+    return run

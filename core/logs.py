@@ -1,0 +1,82 @@
+"""Logs: named artifacts of a compile, written to stderr as they are made.
+
+``TURRET_LOGS="schedule,output_code"`` or ``turret.set_logs(schedule=True)``; ``+stage`` (``+joint``, say) writes
+every product of one stage.  The names follow torch's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+
+from turret.config import nearest
+from turret.errors import OptionError
+from turret.events import Event
+from turret.hookspecs import hookimpl
+
+ARTIFACTS: dict[str, str] = {
+    "graph_breaks": "where capture left the graph, and why",
+    "recompiles": "graphs compiled again, and why",
+    "guards": "what capture assumed of its inputs",
+    "aot_graphs": "the joint graph, and the forward and backward it was cut into",
+    "schedule": "kernels, their order and the memory plan",
+    "fusion": "each fusion considered: made or not, bytes saved, why",
+    "output_code": "generated source and the plan that runs it",
+    "perf_hints": "what would make the program faster",
+}
+
+STAGES = ("capture", "joint", "partition", "place", "lower", "schedule", "codegen", "runtime")
+
+_enabled: set[str] = set()
+_lock = threading.Lock()
+
+
+def set_logs(*names: str, **switches: bool) -> None:
+    """Switch artifacts on (``set_logs("schedule", fusion=True)``) or off (``fusion=False``).
+
+    Names are those of ``ARTIFACTS``, or ``+stage``.  Raises ``OptionError`` for another.
+    """
+    wanted = {**dict.fromkeys(names, True), **switches}
+    known = [*ARTIFACTS, *(f"+{stage}" for stage in STAGES)]
+    for name, on in wanted.items():
+        if name not in known:
+            raise OptionError(f"unknown log artifact {name!r}{nearest(name, known)}; known: {', '.join(known)}")
+        (_enabled.add if on else _enabled.discard)(name)
+
+
+def _from_environment() -> None:
+    names = [name.strip() for name in os.environ.get("TURRET_LOGS", "").split(",") if name.strip()]
+    if names:
+        set_logs(*names)
+
+
+@hookimpl
+def turret_event(event: Event) -> None:
+    """Write what is switched on."""
+    if not _enabled:
+        return
+    for name, text in _texts(event):
+        if name in _enabled:
+            with _lock:
+                print(f"[turret {event.compile_id} {name}] {event.name}\n{text}", file=sys.stderr, flush=True)
+
+
+def _texts(event: Event) -> list[tuple[str, str]]:
+    """Artifacts that an event holds, with their text."""
+    if event.kind in ("graph_break", "recompile", "perf_hint"):
+        return [(f"{event.kind}s", event.message)]
+    if event.kind != "product":
+        return []
+    texts = [(f"+{event.stage}", str(event.product))]
+    if event.stage in ("joint", "partition"):
+        texts.append(("aot_graphs", str(event.product)))
+    elif event.stage == "schedule":
+        texts.append(("schedule", str(event.product)))
+        texts.append(("fusion", "\n".join(map(str, event.product.decisions))))
+    elif event.stage == "codegen":
+        texts.append(("output_code", f"{event.product.source}\n{event.product}"))
+    return texts
+
+
+_from_environment()
