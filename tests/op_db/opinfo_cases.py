@@ -116,7 +116,7 @@ def skip_reason(case: Case) -> str:
     """Why the operation is not compared, or an empty string."""
     if case.op.name in _DETERMINISTIC_SAMPLES:
         return ""
-    return SKIPPED.get(case.op.name, "")
+    return SKIPPED.get(case.op.name) or SKIPPED.get(case.name, "")
 
 
 def samples(case: Case, count: int) -> Iterator[SampleProgram]:
