@@ -78,13 +78,14 @@ class OutputInfo:
 
     ``index`` is a graph output (``FRESH``, ``SIZE``; for ``ALIAS_OF_INTERMEDIATE`` that of the viewed base) or
     an input (``IS_INPUT``, ``ALIAS_OF_INPUT``), or an output of the program (``IS_OUTPUT``).  ``layout`` is a view's, relative to the start of what it
-    views.  ``value`` is a constant's.
+    views, in elements of ``dtype`` where the view is of another dtype.  ``value`` is a constant's.
     """
 
     kind: OutputKind
     index: int = 0
     requires_grad: bool = False
     layout: Layout | None = None
+    dtype: str | None = None
     value: int | float | bool | str | None = None
 
 

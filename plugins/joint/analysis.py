@@ -40,6 +40,7 @@ class SeenOutput:
     source: int = 0
     layout: Layout | None = None
     stride: tuple[Any, ...] | None = None
+    dtype: str | None = None
     value: Any = None
 
 
@@ -193,11 +194,40 @@ def _output(
     storage = value.untyped_storage()._cdata
     if storage in storages:
         source = storages[storage]
-        if value.dtype != inputs[source].dtype or value.is_conj() != inputs[source].is_conj():
-            raise UnsupportedError(f"output {number} views input {source} as another dtype")
-        layout = layout_of(value, inputs[source].storage_offset())
-        return SeenOutput(OutputKind.ALIAS_OF_INPUT, value.requires_grad, source, layout)
+        return _view_of_input(number, value, source, inputs[source])
     group = sharing[storage]
     if len(group) > 1:
+        if value.requires_grad and _overlaps(value):
+            raise UnsupportedError(f"output {number} shares memory with another output and overlaps itself")
         return SeenOutput(OutputKind.ALIAS_OF_INTERMEDIATE, value.requires_grad, group[0], layout_of(value))
     return SeenOutput(OutputKind.FRESH, value.requires_grad, stride=tuple(value.stride()))
+
+
+def _view_of_input(number: int, value: torch.Tensor, source: int, viewed: torch.Tensor) -> SeenOutput:
+    """An output in the memory of an input; its view is rebuilt by strides at run time."""
+    if value.is_conj() or viewed.is_conj() or value.is_neg() != viewed.is_neg():
+        raise UnsupportedError(f"output {number} is a lazy conjugate or negative view of input {source}")
+    if value.requires_grad and (_overlaps(viewed) or _overlaps(value)):
+        # The gradient of a view by strides shares out what overlapping elements get; other views add it up.
+        raise UnsupportedError(f"output {number} is a differentiable view of input {source}, which overlaps itself")
+    kind = OutputKind.ALIAS_OF_INPUT
+    if value.dtype == viewed.dtype:
+        return SeenOutput(kind, value.requires_grad, source, layout_of(value, viewed.storage_offset()))
+    if value.dtype.is_complex == viewed.dtype.is_complex and value.itemsize != viewed.itemsize:
+        raise UnsupportedError(f"output {number} views input {source} as a dtype of another width")
+    start = viewed.storage_offset() * viewed.itemsize // value.itemsize
+    dtype = str(value.dtype).removeprefix("torch.")
+    return SeenOutput(kind, value.requires_grad, source, layout_of(value, start), dtype=dtype)
+
+
+def _overlaps(value: torch.Tensor) -> bool:
+    """Whether elements of a tensor may share memory: strides that do not step over the dimensions inside."""
+    dims = sorted((s, e) for e, s in zip(value.shape, value.stride(), strict=True) if not (isinstance(e, int) and e == 1))
+    if any(isinstance(e, int) and e == 0 for _, e in dims):
+        return False
+    reach: Any = 0
+    for stride, extent in dims:
+        if bool(stride <= reach):
+            return True
+        reach = reach + stride * (extent - 1)
+    return False

@@ -167,7 +167,7 @@ class _Recorder:
             case OutputKind.IS_OUTPUT:
                 return OutputInfo(seen.kind, seen.source)
             case OutputKind.IS_INPUT | OutputKind.ALIAS_OF_INPUT:
-                return OutputInfo(seen.kind, seen.source, seen.requires_grad, seen.layout)
+                return OutputInfo(seen.kind, seen.source, seen.requires_grad, seen.layout, seen.dtype)
             case OutputKind.ALIAS_OF_INTERMEDIATE:
                 if seen.source not in bases:
                     base = value._base if value._base is not None else value
@@ -217,6 +217,11 @@ def _preserve(original: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
     raise UnsupportedError("an input that needs gradients is mutated and its layout is not dense")
 
 
+def _functional_mode() -> FunctionalTensorMode:
+    """Calls with effects (error checks of linear algebra) get tokens as they are met; ``clean`` drops them again."""
+    return FunctionalTensorMode(_allow_token_discovery=True)
+
+
 def _functional(value: Any) -> Any:
     return FunctionalTensor.to_functional(value) if isinstance(value, torch.Tensor) else value
 
@@ -249,7 +254,7 @@ def trace(captured: CapturedGraph, analysis: Analysis, decompositions: Mapping) 
 
 def _forward_function(recorder: _Recorder, values: list[Any]) -> tuple[Callable, list[Any]]:
     def forward(*primals: Any) -> list[Any]:
-        with FunctionalTensorMode():
+        with _functional_mode():
             results, _ = recorder.run([_functional(p) for p in primals])
             return [_plain(r) for r in results]
 
@@ -263,7 +268,7 @@ def _joint_function(recorder: _Recorder, values: list[Any]) -> tuple[Callable, l
 
     def joint(*arguments: Any) -> list[Any]:
         recorder.forget()
-        with FunctionalTensorMode():
+        with _functional_mode():
             primals = [_functional(p) for p in arguments[:count]]
             for number, primal in enumerate(primals):
                 if isinstance(primal, torch.Tensor) and recorder.seen(number).requires_grad:
@@ -290,7 +295,7 @@ def _gradients(results: list[Any], primals: list[Any], tangents: list[Any]) -> l
 
 def _tangents(recorder: _Recorder, values: list[Any]) -> list[Any]:
     """Fake tangents in the layouts of the differentiable forward outputs, learned from a run without recording."""
-    with enable_python_dispatcher(), torch.enable_grad(), FunctionalTensorMode():
+    with enable_python_dispatcher(), torch.enable_grad(), _functional_mode():
         primals = [_functional(v) for v in values]
         for number, primal in enumerate(primals):
             if isinstance(primal, torch.Tensor) and recorder.seen(number).requires_grad:

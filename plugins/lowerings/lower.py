@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import attrs
 import torch
 from torch import fx
 
 from turret.errors import UnsupportedError
 from turret.ir import (
     CopyInto,
+    Extern,
     LoopProgram,
     Ref,
     SizeSource,
@@ -225,6 +227,10 @@ def _without_dead(statements: list[Statement], outputs: tuple[Any, ...]) -> tupl
         )
         if effect or not names or names & alive:
             alive.update(used(statement))
+            if isinstance(statement, Extern):
+                # What nobody reads is not checked against its fake implementation, nor kept.
+                parts = tuple(o if o is not None and o.name in alive else None for o in statement.outputs)
+                statement = attrs.evolve(statement, outputs=parts)
             kept.append(statement)
     return tuple(reversed(kept))
 

@@ -110,4 +110,10 @@ def _view(base: torch.Tensor, info: OutputInfo, sizes: Sizes) -> torch.Tensor:
     shape, stride, offset = _layout(info.layout, sizes)
     if not info.requires_grad:
         base = base.detach()
+    if info.dtype is not None:
+        dtype = getattr(torch, info.dtype)
+        if dtype.is_complex and not base.is_complex():
+            pairs = base.as_strided((*shape, 2), (*(2 * s for s in stride), 1), base.storage_offset() + 2 * offset)
+            return torch.view_as_complex(pairs)
+        base = torch.view_as_real(base) if base.is_complex() and not dtype.is_complex else base.view(dtype)
     return base.as_strided(shape, stride, base.storage_offset() + offset)
