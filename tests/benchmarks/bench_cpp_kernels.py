@@ -16,6 +16,7 @@ from collections.abc import Callable
 import attrs
 import torch
 import torch.nn.functional as F
+
 from turret.ir import Expr, Kernel, Store, TensorDecl, call, check_index, constant, load, part, reduce
 from turret.ir.index import Index, Var
 from turret.plugins.codegen.cpp import compile_unit, emit, find_compiler, translation_unit
@@ -51,16 +52,31 @@ def chain() -> Bench:
         value = call(op, value)
     eager = lambda x: torch.sigmoid(torch.tanh(torch.exp(torch.erf(torch.sin(x)))))  # noqa: E731
     x = torch.randn(1 << 20)
-    return Bench("chain of 5 over 1M", [kernel((i,), (), ("out", (i,), value))], {"x": x, "out": x.clone()}, eager, ("x",), ("out",))
+    return Bench(
+        "chain of 5 over 1M",
+        [kernel((i,), (), ("out", (i,), value))],
+        {"x": x, "out": x.clone()},
+        eager,
+        ("x",),
+        ("out",),
+    )
 
 
 def gelu() -> Bench:
     i = Var("i", 4096 * 1024)
     x = load("x", (i,), F32)
-    value = call("mul", call("mul", x, number(0.5)), call("add", number(1.0), call("erf", call("mul", x, number(0.5**0.5)))))
+    value = call(
+        "mul", call("mul", x, number(0.5)), call("add", number(1.0), call("erf", call("mul", x, number(0.5**0.5))))
+    )
     data = torch.randn(4096, 1024)
-    return Bench("gelu 4096x1024", [kernel((i,), (), ("out", (i,), value))], {"x": data.reshape(-1), "out": torch.empty(4096 * 1024)},
-                 F.gelu, ("x",), ("out",))
+    return Bench(
+        "gelu 4096x1024",
+        [kernel((i,), (), ("out", (i,), value))],
+        {"x": data.reshape(-1), "out": torch.empty(4096 * 1024)},
+        F.gelu,
+        ("x",),
+        ("out",),
+    )
 
 
 def tanh_gelu() -> Bench:
@@ -70,8 +86,14 @@ def tanh_gelu() -> Bench:
     inside = call("mul", number(0.7978845608028654), call("add", x, call("mul", number(0.044715), cubed)))
     value = call("mul", call("mul", number(0.5), x), call("add", number(1.0), call("tanh", inside)))
     data = torch.randn(4096 * 1024)
-    return Bench("tanh gelu 4096x1024", [kernel((i,), (), ("out", (i,), value))], {"x": data, "out": torch.empty_like(data)},
-                 lambda x: F.gelu(x, approximate="tanh"), ("x",), ("out",))
+    return Bench(
+        "tanh gelu 4096x1024",
+        [kernel((i,), (), ("out", (i,), value))],
+        {"x": data, "out": torch.empty_like(data)},
+        lambda x: F.gelu(x, approximate="tanh"),
+        ("x",),
+        ("out",),
+    )
 
 
 def softmax_of(x: Expr, row: tuple[Var, ...]) -> Expr:
@@ -82,15 +104,27 @@ def softmax_of(x: Expr, row: tuple[Var, ...]) -> Expr:
 def softmax() -> Bench:
     i, r = Var("i", 4096), Var("r", 1024)
     data = torch.randn(4096, 1024)
-    return Bench("softmax 4096x1024", [kernel((i,), (r,), ("out", (i, r), softmax_of(load("x", (i, r), F32), (r,))))],
-                 {"x": data, "out": torch.empty_like(data)}, lambda x: torch.softmax(x, -1), ("x",), ("out",))
+    return Bench(
+        "softmax 4096x1024",
+        [kernel((i,), (r,), ("out", (i, r), softmax_of(load("x", (i, r), F32), (r,))))],
+        {"x": data, "out": torch.empty_like(data)},
+        lambda x: torch.softmax(x, -1),
+        ("x",),
+        ("out",),
+    )
 
 
 def softmax_across() -> Bench:
     i, r, c = Var("i", 64), Var("r", 64), Var("c", 1024)
     data = torch.randn(64, 64, 1024)
-    return Bench("softmax dim 1 of 64x64x1024", [kernel((i, c), (r,), ("out", (i, r, c), softmax_of(load("x", (i, r, c), F32), (r,))))],
-                 {"x": data, "out": torch.empty_like(data)}, lambda x: torch.softmax(x, 1), ("x",), ("out",))
+    return Bench(
+        "softmax dim 1 of 64x64x1024",
+        [kernel((i, c), (r,), ("out", (i, r, c), softmax_of(load("x", (i, r, c), F32), (r,))))],
+        {"x": data, "out": torch.empty_like(data)},
+        lambda x: torch.softmax(x, 1),
+        ("x",),
+        ("out",),
+    )
 
 
 def layer_norm() -> Bench:
@@ -101,10 +135,21 @@ def layer_norm() -> Bench:
     mean = part(moments, "mean")
     scale = call("rsqrt", call("add", call("div", part(moments, "m2"), number(1024)), number(1e-5)))
     value = call("add", call("mul", call("mul", call("sub", total, mean), scale), w), b)
-    tensors = {"x": torch.randn(4096, 1024), "y": torch.randn(4096, 1024), "w": torch.randn(1024), "b": torch.randn(1024),
-               "out": torch.empty(4096, 1024)}
-    return Bench("add + layer norm 4096x1024", [kernel((i,), (r,), ("out", (i, r), value))], tensors,
-                 lambda x, y, w, b: F.layer_norm(x + y, (1024,), w, b), ("x", "y", "w", "b"), ("out",))
+    tensors = {
+        "x": torch.randn(4096, 1024),
+        "y": torch.randn(4096, 1024),
+        "w": torch.randn(1024),
+        "b": torch.randn(1024),
+        "out": torch.empty(4096, 1024),
+    }
+    return Bench(
+        "add + layer norm 4096x1024",
+        [kernel((i,), (r,), ("out", (i, r), value))],
+        tensors,
+        lambda x, y, w, b: F.layer_norm(x + y, (1024,), w, b),
+        ("x", "y", "w", "b"),
+        ("out",),
+    )
 
 
 def layer_norm_backward() -> Bench:
@@ -116,9 +161,19 @@ def layer_norm_backward() -> Bench:
     first, second = reduce("sum", (r,), weighted), reduce("sum", (r,), call("mul", weighted, normal))
     inside = call("sub", call("sub", call("mul", weighted, number(1024)), first), call("mul", normal, second))
     dx = kernel((i,), (r,), ("dx", (i, r), call("mul", call("div", scale, number(1024)), inside)))
-    dw = kernel((r,), (i,), ("dw", (r,), reduce("sum", (i,), call("mul", g, normal))), ("db", (r,), reduce("sum", (i,), g)))
-    tensors = {"x": torch.randn(4096, 1024), "g": torch.randn(4096, 1024), "w": torch.randn(1024),
-               "mean": torch.randn(4096), "scale": torch.rand(4096), "dx": torch.empty(4096, 1024), "dw": torch.empty(1024), "db": torch.empty(1024)}
+    dw = kernel(
+        (r,), (i,), ("dw", (r,), reduce("sum", (i,), call("mul", g, normal))), ("db", (r,), reduce("sum", (i,), g))
+    )
+    tensors = {
+        "x": torch.randn(4096, 1024),
+        "g": torch.randn(4096, 1024),
+        "w": torch.randn(1024),
+        "mean": torch.randn(4096),
+        "scale": torch.rand(4096),
+        "dx": torch.empty(4096, 1024),
+        "dw": torch.empty(1024),
+        "db": torch.empty(1024),
+    }
 
     def eager(x, g, w, mean, scale):
         mean, scale = mean[:, None], scale[:, None]
@@ -134,13 +189,26 @@ def transposed_add() -> Bench:
     i, j = Var("i", 4096), Var("j", 1024)
     value = call("add", load("x", (i, j), F32), load("t", (j, i), F32))
     tensors = {"x": torch.randn(4096, 1024), "t": torch.randn(1024, 4096), "out": torch.empty(4096, 1024)}
-    return Bench("x + t.t() 4096x1024", [kernel((i, j), (), ("out", (i, j), value))], tensors, lambda x, t: x + t.t(), ("x", "t"), ("out",))
+    return Bench(
+        "x + t.t() 4096x1024",
+        [kernel((i, j), (), ("out", (i, j), value))],
+        tensors,
+        lambda x, t: x + t.t(),
+        ("x", "t"),
+        ("out",),
+    )
 
 
 def column_sum() -> Bench:
     i, j = Var("i", 4096), Var("j", 1024)
-    return Bench("column sum 4096x1024", [kernel((j,), (i,), ("out", (j,), reduce("sum", (i,), load("x", (i, j), F32))))],
-                 {"x": torch.randn(4096, 1024), "out": torch.empty(1024)}, lambda x: x.sum(0), ("x",), ("out",))
+    return Bench(
+        "column sum 4096x1024",
+        [kernel((j,), (i,), ("out", (j,), reduce("sum", (i,), load("x", (i, j), F32))))],
+        {"x": torch.randn(4096, 1024), "out": torch.empty(1024)},
+        lambda x: x.sum(0),
+        ("x",),
+        ("out",),
+    )
 
 
 def cross_entropy() -> Bench:
@@ -153,16 +221,41 @@ def cross_entropy() -> Bench:
     loss = call("sub", total, load("x", (i.index, Index.of_value(at)), F32))
     k = Var("k", rows)
     mean = kernel((), (k,), ("out", (), call("div", reduce("sum", (k,), load("loss", (k,), F32)), number(rows))))
-    tensors = {"x": torch.randn(rows, classes), "at": torch.randint(0, classes, (rows,)), "loss": torch.empty(rows), "out": torch.empty(())}
-    return Bench("cross entropy 512x32000", [kernel((i,), (j,), ("loss", (i,), loss)), mean], tensors, F.cross_entropy, ("x", "at"), ("out",))
+    tensors = {
+        "x": torch.randn(rows, classes),
+        "at": torch.randint(0, classes, (rows,)),
+        "loss": torch.empty(rows),
+        "out": torch.empty(()),
+    }
+    return Bench(
+        "cross entropy 512x32000",
+        [kernel((i,), (j,), ("loss", (i,), loss)), mean],
+        tensors,
+        F.cross_entropy,
+        ("x", "at"),
+        ("out",),
+    )
 
 
-BENCHES = (chain, gelu, tanh_gelu, softmax, softmax_across, layer_norm, layer_norm_backward, transposed_add, column_sum, cross_entropy)
+BENCHES = (
+    chain,
+    gelu,
+    tanh_gelu,
+    softmax,
+    softmax_across,
+    layer_norm,
+    layer_norm_backward,
+    transposed_add,
+    column_sum,
+    cross_entropy,
+)
 
 
 def ours(bench: Bench, threads: int) -> tuple[Callable[[], None], float]:
     """A call of the bench's kernels, and the seconds that emitting and compiling took."""
-    declarations = {n: TensorDecl(n, tuple(t.shape), tuple(t.stride()), t.dtype, t.device) for n, t in bench.tensors.items()}
+    declarations = {
+        n: TensorDecl(n, tuple(t.shape), tuple(t.stride()), t.dtype, t.device) for n, t in bench.tensors.items()
+    }
     started = time.perf_counter()
     kernels = [emit(k, declarations) for k in bench.kernels]
     path, _ = compile_unit(translation_unit(kernels), find_compiler())
@@ -218,7 +311,9 @@ def main() -> None:
         inputs = [bench.tensors[n] for n in bench.inputs]
         compiled = torch.compile(bench.eager)
         compiled(*inputs)
-        times = least_times([call_all, lambda c=compiled, i=inputs: c(*i), lambda b=bench, i=inputs: b.eager(*i)], arguments.rounds)
+        times = least_times(
+            [call_all, lambda c=compiled, i=inputs: c(*i), lambda b=bench, i=inputs: b.eager(*i)], arguments.rounds
+        )
         print(f"{bench.name:32} " + " ".join(f"{t:8.3f}" for t in times) + f"  {seconds:.2f}", flush=True)
 
 

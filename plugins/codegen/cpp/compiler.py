@@ -21,9 +21,25 @@ from turret.errors import CodegenError
 from turret.machine import processor
 
 CANDIDATES = ("g++", "clang++", "c++")
-_INSTALL = "install one (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; conda: gxx), or name one in CXX"
+_INSTALL = (
+    "install one (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; conda: gxx), or name one in CXX"
+)
 
-_FLAGS = ["-std=c++17", "-O3", "-shared", "-fPIC", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fwrapv", "-fno-strict-aliasing", "-fno-plt", "-w"]
+_FLAGS = [
+    "-std=c++17",
+    "-O3",
+    "-shared",
+    "-fPIC",
+    "-march=native",
+    "-fopenmp",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+    "-fwrapv",
+    "-fno-strict-aliasing",
+    "-fno-plt",
+    "-w",
+]
 """Never ``-ffast-math``: NaN, infinities and signed zeros must come out as eager's.  Reassociation is written out."""
 
 _KIND_FLAGS = {

@@ -6,6 +6,7 @@ format, as eager PyTorch does, so a store only drops bits that are zero already.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import attrs
@@ -73,6 +74,11 @@ def ctype(dtype: torch.dtype) -> CType:
     return found
 
 
+@functools.lru_cache(maxsize=4096, typed=True)
+def _rounded(value: float, dtype: torch.dtype) -> float:
+    return float(torch.tensor(value, dtype=torch.float64).to(torch.float32).to(dtype))
+
+
 def literal(value: float | int | bool, dtype: torch.dtype) -> str:
     """A C++ literal with exactly the value that torch gives ``value`` in ``dtype``."""
     kind = ctype(dtype)
@@ -82,7 +88,7 @@ def literal(value: float | int | bool, dtype: torch.dtype) -> str:
         return _integer(int(value), kind)
     value = float(value)
     if dtype != torch.float64:
-        value = float(torch.tensor(value, dtype=torch.float64).to(torch.float32).to(dtype))
+        value = math.copysign(_rounded(abs(value), dtype), value) if math.isfinite(value) else value
     if math.isnan(value):
         return f'__builtin_nan{kind.suffix}("")'
     if math.isinf(value):

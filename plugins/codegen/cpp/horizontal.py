@@ -55,10 +55,8 @@ class Horizontal(RowEmitter):
 
     def _phase(self, scope: Scope, phase: int, work: str | int) -> None:
         keys = self.phases.get(phase, [])
-        if not self.form.split:
-            totals = self._accumulate(scope, phase, None)
-        else:
-            totals = self._split_phase(scope, phase, work)
+        split = self.form.split
+        totals = self._split_phase(scope, phase, work) if split else self._accumulate(scope, phase, None)
         for key, total in zip(keys, totals, strict=True):
             kind = ctype(key[0].dtype)
             name = self.emitter.fresh("r")
@@ -199,9 +197,7 @@ class Horizontal(RowEmitter):
         if not whole:
             self._lane_body(scope, phase, f"{high} - {position}", position, slot, arrays)
 
-    def _lane_body(
-        self, scope: Scope, phase: int, count: str, position: str, slot: str, arrays: list[str]
-    ) -> None:
+    def _lane_body(self, scope: Scope, phase: int, count: str, position: str, slot: str, arrays: list[str]) -> None:
         body = Scope(scope, f"for (int64_t {slot} = 0; {slot} < {count}; {slot}++)", SIMD)
         name = self.emitter.fresh("i")
         body.line(f"const int64_t {name} = {position} + {slot};")
@@ -254,4 +250,3 @@ class Horizontal(RowEmitter):
 
     def _blocks(self, lane: Var) -> Blocks | None:
         return Blocks(lane, CHUNK_ELEMENTS) if not self.leading else None
-

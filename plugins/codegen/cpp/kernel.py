@@ -7,6 +7,8 @@ from typing import Any
 
 import attrs
 
+from turret.ir.expr import Expr, walk
+from turret.ir.index import Index, Value, Var
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
 from turret.plugins.codegen.cpp.dtypes import ctype
@@ -38,12 +40,41 @@ class CppKernel:
     comment: str = ""
 
 
-def emit(kernel: Kernel, tensors: dict[str, TensorDecl], options: dict[str, Any] | None = None) -> CppKernel:
+def emit(kernel: Kernel, tensors: dict[str, TensorDecl]) -> CppKernel:
     """C++ of one kernel.
 
-    ``tensors`` declares every tensor that the kernel reads or writes.  Raises ``UnsupportedError`` where the
-    kernel has a dtype or a form that C++ kernels do not handle.
+    ``tensors`` declares every tensor that the kernel reads or writes.  Kernels that are equal up to names are
+    written once.  Raises ``UnsupportedError`` where the kernel has a dtype or a form that C++ kernels do not handle.
     """
+    key, names = _signature(kernel, tensors)
+    made = _written.get(key)
+    if made is None:
+        if len(_written) >= MOST_REMEMBERED:
+            _written.clear()
+        made = _written[key] = _write(kernel, tensors, names)
+    comment = f"{made.function}: {kernel.name} ({', '.join(kernel.origins)})"
+    comment += "".join(f"\n  {line.strip()}" for text in kernel.sources for line in text.splitlines() if line.strip())
+    return CppKernel(
+        made.function, made.source, tuple(names[n] for n in made.buffers), made.sizes, made.reports_errors, comment
+    )
+
+
+@attrs.frozen
+class _Written:
+    """A kernel without names: ``buffers`` are positions among the kernel's tensors."""
+
+    function: str
+    source: str
+    buffers: tuple[int, ...]
+    sizes: tuple[str, ...]
+    reports_errors: bool
+
+
+MOST_REMEMBERED = 4096
+_written: dict[Any, _Written] = {}
+
+
+def _write(kernel: Kernel, tensors: dict[str, TensorDecl], names: list[str]) -> _Written:
     nest = normalise(kernel, tensors)
     if nest.inner:
         form = row_form(nest)
@@ -55,9 +86,45 @@ def emit(kernel: Kernel, tensors: dict[str, TensorDecl], options: dict[str, Any]
     body, reports = _body(emitter)
     name = f"turret_{hashlib.sha256(body.encode()).hexdigest()[:16]}"
     source = f'extern "C" int64_t {name}(void* const* buffers, const int64_t* sizes, int threads) {body}'
-    comment = f"{name}: {kernel.name} ({', '.join(kernel.origins)})"
-    comment += "".join(f"\n  {line.strip()}" for text in kernel.sources for line in text.splitlines() if line.strip())
-    return CppKernel(name, source, tuple(emitter.pointers), tuple(emitter.symbols), reports, comment)
+    return _Written(name, source, tuple(map(names.index, emitter.pointers)), tuple(emitter.symbols), reports)
+
+
+def _signature(kernel: Kernel, tensors: dict[str, TensorDecl]) -> tuple[Any, list[str]]:
+    """What determines a kernel's source, names of tensors apart; and those names in order of their numbers."""
+    names: dict[str, int] = {}
+    nodes: dict[Expr, int] = {}
+
+    def index_key(index: Index) -> Any:
+        if not index.values:
+            return index
+        return index.const, tuple((atom_key(atom), coefficient) for atom, coefficient in index.terms)
+
+    def atom_key(atom: Any) -> Any:
+        if isinstance(atom, Value):
+            return "value", nodes[atom.expr]
+        return atom if isinstance(atom, Var) else (atom.sign, index_key(atom.numerator), atom.divisor)
+
+    def node_key(node: Expr) -> Any:
+        nodes[node] = len(nodes)
+        payload = node.payload
+        if node.op == "load":
+            payload = names.setdefault(node.tensor, len(names)), tuple(map(index_key, node.coords))
+        elif node.op == "index":
+            payload = index_key(payload)
+        elif node.op == "const":
+            payload = repr(payload)
+        return node.op, tuple(nodes[arg] for arg in node.args), node.dtype, payload
+
+    stores = []
+    for store in kernel.stores:
+        condition = () if store.condition is None else (store.condition,)
+        roots = (store.expr, *condition, *(v for c in store.coords for v in c.values))
+        graph = tuple(node_key(node) for node in walk(*roots) if node not in nodes)
+        number = names.setdefault(store.tensor, len(names))
+        coords = tuple(map(index_key, store.coords))
+        stores.append((graph, number, coords, store.mode, tuple(nodes[root] for root in roots)))
+    declared = tuple((tensors[n].shape, tensors[n].stride, tensors[n].dtype) for n in names)
+    return (kernel.outer, kernel.inner, tuple(stores), declared), list(names)
 
 
 def _body(emitter: Emitter) -> tuple[str, bool]:

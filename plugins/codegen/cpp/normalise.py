@@ -20,14 +20,15 @@ from turret.ir.expr import (
     cast,
     constant,
     load,
+    rebuild,
     reduce,
     rewrite,
     size_value,
     walk,
 )
-from turret.ir.index import Div, Index, Mod, Size, Var, divide_exactly, product, provably_less, size
+from turret.ir.index import Div, Index, Mod, Size, Var, divide_exactly, product, provably_less, size, unflatten
 from turret.ir.program import TensorDecl
-from turret.ir.schedule import Kernel
+from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.cpp.nest import FlatStore, Nest
 
 SHORT_ROW = 16
@@ -40,70 +41,73 @@ def normalise(kernel: Kernel, tensors: dict[str, TensorDecl]) -> Nest:
     """The nest of a kernel; ``UnsupportedError`` where loops cannot express it."""
     outer = tuple(v for v in kernel.outer if v.extent != 1)
     inner = tuple(v for v in kernel.inner if v.extent != 1)
-    stores = tuple(_flat_store(store, tensors) for store in kernel.stores)
-    nest = _adopt_row(Nest(outer, inner, stores, tensors))
-    nest = _map_roots(nest, lambda root: rewrite(root, {}, _simple_reduction))
-    nest = _free_scan(nest)
-    nest = _mark_rows(nest)
+    stores = tuple(
+        FlatStore(s.tensor, _offset(s, tensors), s.coords, s.expr, s.mode, s.condition) for s in kernel.stores
+    )
+    nest = _free_scan(_adopt_row(Nest(outer, inner, stores, tensors)))
+    nest = _map_roots(nest, _Simplifier(nest).replace)
     nest = _unroll_row(nest)
-    nest = _map_roots(nest, lambda root: rewrite(root, {}, _unroll_local))
-    if not _has_rows(nest) and not _scan_variables(nest):
+    if _reductions(nest):
+        nest = _map_roots(nest, _unroll_local)
+    if nest.inner and not _has_rows(nest) and not _scan_variables(nest):
         nest = attrs.evolve(nest, outer=nest.loops, inner=())
     return _merge(_order(_split(nest)))
 
 
-def _map_roots(nest: Nest, change: Callable[[Expr], Expr]) -> Nest:
-    """``nest`` with every expression changed, those in offsets included."""
+class _Mapper:
+    """Replaces nodes bottom-up, each once however many roots and users it has."""
 
-    def changed(store: FlatStore) -> FlatStore:
-        return attrs.evolve(
-            store,
-            expr=change(store.expr),
-            condition=None if store.condition is None else change(store.condition),
-            offset=store.offset.substitute({}, change),
-            coords=tuple(c.substitute({}, change) for c in store.coords),
-        )
+    def __init__(self, replace: Callable[[Expr], Expr | None]) -> None:
+        self.replace = replace
+        self.done: dict[Expr, Expr] = {}
 
-    return attrs.evolve(nest, stores=tuple(map(changed, nest.stores)))
+    def visit(self, expr: Expr) -> Expr:
+        for node in walk(expr):
+            if node not in self.done:
+                self.done[node] = self._visit(node)
+        return self.done[expr]
+
+    def _visit(self, node: Expr) -> Expr:
+        args = tuple(self.done[arg] for arg in node.args)
+        coords = tuple(coord.substitute({}, self.visit) for coord in node.coords)
+        same = all(a is b for a, b in zip((*args, *coords), (*node.args, *node.coords), strict=True))
+        changed = node if same else rebuild(node, args, coords)
+        return self.replace(changed) or changed
+
+
+def _map_roots(nest: Nest, replace: Callable[[Expr], Expr | None]) -> Nest:
+    """``nest`` with nodes replaced in every expression, those in offsets included."""
+    visit = _Mapper(replace).visit
+    return attrs.evolve(nest, stores=tuple(_changed(store, visit, {}) for store in nest.stores))
 
 
 def _substitute(nest: Nest, mapping: dict[Var, Index]) -> tuple[FlatStore, ...]:
-    def moved(root: Expr) -> Expr:
-        return rewrite(root, mapping)
+    """The stores with loop variables replaced."""
+    done: dict[Expr, Expr] = {}
 
-    return tuple(
-        attrs.evolve(
-            store,
-            expr=moved(store.expr),
-            condition=None if store.condition is None else moved(store.condition),
-            offset=store.offset.substitute(mapping, moved),
-            coords=tuple(c.substitute(mapping, moved) for c in store.coords),
-        )
-        for store in nest.stores
+    def moved(root: Expr) -> Expr:
+        if root not in done:
+            done[root] = rewrite(root, mapping)
+        return done[root]
+
+    return tuple(_changed(store, moved, mapping) for store in nest.stores)
+
+
+def _changed(store: FlatStore, change: Callable[[Expr], Expr], mapping: dict[Var, Index]) -> FlatStore:
+    return FlatStore(
+        store.tensor,
+        store.offset.substitute(mapping, change),
+        tuple(c.substitute(mapping, change) for c in store.coords),
+        change(store.expr),
+        store.mode,
+        None if store.condition is None else change(store.condition),
     )
 
 
-# ---------------------------------------------------------------- flat accesses
-
-
-def _flat_store(store, tensors: dict[str, TensorDecl]) -> FlatStore:
-    def flat(node: Expr) -> Expr | None:
-        if node.op != "load":
-            return None
-        return load(node.tensor, (_offset(node.coords, tensors[node.tensor]),), node.dtype)
-
-    def change(root: Expr) -> Expr:
-        return rewrite(root, {}, flat)
-
-    coords = tuple(coord.substitute({}, change) for coord in store.coords)
-    condition = None if store.condition is None else change(store.condition)
-    offset = _offset(coords, tensors[store.tensor])
-    return FlatStore(store.tensor, offset, coords, change(store.expr), store.mode, condition)
-
-
-def _offset(coords: Iterable[Index], decl: TensorDecl) -> Index:
+def _offset(access: Store | Expr, tensors: dict[str, TensorDecl]) -> Index:
+    """Offset, in elements from the tensor's first, of a store or a load."""
     total = Index.make((), 0)
-    for coord, stride in zip(coords, decl.stride, strict=True):
+    for coord, stride in zip(access.coords, tensors[access.tensor].stride, strict=True):
         total = total + coord * stride
     return total
 
@@ -129,53 +133,60 @@ def _adopt_row(nest: Nest) -> Nest:
     extents = [v.extent for v in inner]
 
     def renamed(node: Expr) -> Expr | None:
-        if node.op != "reduce":
-            return None
-        own = node.payload.variables
+        own = node.payload.variables if node.op == "reduce" else inner
         if own == inner or [v.extent for v in own] != extents or node.args[0].variables & set(inner):
             return None
         mapping = {old: new.index for old, new in zip(own, inner, strict=True)}
         args = tuple(rewrite(arg, mapping) for arg in node.args)
         return Expr.make("reduce", args, node.dtype, attrs.evolve(node.payload, variables=inner))
 
-    return _map_roots(nest, lambda root: rewrite(root, {}, renamed))
+    same = all(node.payload.variables == inner for node in found)
+    return nest if same else _map_roots(nest, renamed)
 
 
-def _simple_reduction(node: Expr) -> Expr | None:
-    """Welford as two sums (the second around the mean), arg reductions as a best value and its first position."""
-    if node.op == "part" and node.args[0].op == "reduce":
-        return _moment(node)
-    if node.op != "reduce" or node.payload.kind not in ("argmin", "argmax"):
-        return None
-    value, number = node.args
-    variables = node.payload.variables
-    best = reduce("max" if node.payload.kind == "argmax" else "min", variables, value)
-    hit = call("eq", value, best)
-    if value.dtype.is_floating_point:
-        hit = call("logical_or", hit, call("logical_and", call("isnan", value), call("isnan", best)))
-    none = constant(torch.iinfo(torch.int64).max, torch.int64)
-    return reduce("min", variables, call("where", hit, cast(number, torch.int64), none))
+class _Simplifier:
+    """Loads at flat offsets, and only plain reductions: those over the row as ``row`` nodes.
 
+    Welford becomes two sums (the second around the mean), an arg reduction the best value and its first position.
+    """
 
-def _moment(node: Expr) -> Expr:
-    welford = node.args[0]
-    variables, value = welford.payload.variables, welford.args[0]
-    count = size_value(product(v.extent for v in variables), value.dtype)
-    mean = call("div", reduce("sum", variables, value), count)
-    if node.payload == "mean":
-        return mean
-    return reduce("sum", variables, call("square", call("sub", value, mean)))
+    def __init__(self, nest: Nest) -> None:
+        self.tensors, self.row = nest.tensors, frozenset(nest.inner)
 
+    def replace(self, node: Expr) -> Expr | None:
+        """The simpler form of a node whose operands are simple already."""
+        if node.op == "load":
+            return load(node.tensor, (_offset(node, self.tensors),), node.dtype)
+        if node.op == "part" and node.args[0].op == "reduce":
+            return self._moment(node)
+        if node.op != "reduce" or node.payload.kind == "welford":
+            return None
+        kind, variables = node.payload.kind, node.payload.variables
+        return self._best(node) if kind in ("argmin", "argmax") else self._reduce(kind, variables, node.args[0])
 
-def _mark_rows(nest: Nest) -> Nest:
-    row = frozenset(nest.inner)
+    def _reduce(self, kind: str, variables: tuple[Var, ...], value: Expr) -> Expr:
+        if variables and frozenset(variables) == self.row:
+            return Expr.make("row", (value,), value.dtype, kind)
+        return reduce(kind, variables, value)
 
-    def marked(node: Expr) -> Expr | None:
-        if node.op == "reduce" and frozenset(node.payload.variables) == row:
-            return Expr.make("row", node.args, node.dtype, node.payload.kind)
-        return None
+    def _moment(self, node: Expr) -> Expr:
+        welford = node.args[0]
+        variables, value = welford.payload.variables, welford.args[0]
+        count = size_value(product(v.extent for v in variables), value.dtype)
+        mean = call("div", self._reduce("sum", variables, value), count)
+        if node.payload == "mean":
+            return mean
+        return self._reduce("sum", variables, call("square", call("sub", value, mean)))
 
-    return _map_roots(nest, lambda root: rewrite(root, {}, marked)) if row else nest
+    def _best(self, node: Expr) -> Expr:
+        value, number = node.args
+        variables = node.payload.variables
+        best = self._reduce("max" if node.payload.kind == "argmax" else "min", variables, value)
+        hit = call("eq", value, best)
+        if value.dtype.is_floating_point:
+            hit = call("logical_or", hit, call("logical_and", call("isnan", value), call("isnan", best)))
+        none = constant(torch.iinfo(torch.int64).max, torch.int64)
+        return self._reduce("min", variables, call("where", hit, cast(number, torch.int64), none))
 
 
 def _has_rows(nest: Nest) -> bool:
@@ -234,9 +245,9 @@ def _empty(kind: str, dtype: torch.dtype) -> Expr:
 
 def _unroll_row(nest: Nest) -> Nest:
     count = product(v.extent for v in nest.inner)
-    size_of = sum(1 for _ in walk(*nest.roots))
-    plain = all(store.mode is None for store in nest.stores)
-    if not nest.inner or not _is_short(count) or size_of * count > UNROLLED_NODES or not plain or _scan_variables(nest):
+    if not nest.inner or not _is_short(count) or any(store.mode is not None for store in nest.stores):
+        return nest
+    if count * sum(1 for _ in walk(*nest.roots)) > UNROLLED_NODES or _scan_variables(nest):
         return nest
     points = _points(nest.inner)
     inner = frozenset(nest.inner)
@@ -246,7 +257,7 @@ def _unroll_row(nest: Nest) -> Nest:
             return None
         return _combined(node.payload, [rewrite(node.args[0], p) for p in points], node.dtype)
 
-    nest = _map_roots(nest, lambda root: rewrite(root, {}, flat))
+    nest = _map_roots(nest, flat)
     stores: list[FlatStore] = []
     for store in nest.stores:
         free = inner & (store.offset.variables.union(*(root.variables for root in store.roots)))
@@ -375,23 +386,28 @@ def _merge(nest: Nest) -> Nest:
     """Merge neighbouring loops that every access walks through as one."""
     if _shadowed(nest):
         return nest
-    fixed = set(_scan_variables(nest))
-    changed = True
-    while changed:
-        changed = False
-        indices = _indices(nest)
-        for loops in (nest.outer, nest.inner):
-            for first, second in zip(loops, loops[1:], strict=False):
-                if first in fixed or second in fixed or not _contiguous(first, second, indices):
-                    continue
-                merged = _fresh(nest, "m", product((first.extent, second.extent)))
-                mapping = {first: merged.index // second.extent, second: merged.index % second.extent}
-                nest = _replace_loops(nest, (first, second), (merged,), _substitute(nest, mapping))
-                changed = True
-                break
-            if changed:
-                break
-    return nest
+    indices, fixed = _indices(nest), set(_scan_variables(nest))
+    mapping: dict[Var, Index] = {}
+
+    def merged(loops: tuple[Var, ...]) -> tuple[Var, ...]:
+        runs: list[list[Var]] = []
+        for loop in loops:
+            if runs and not fixed & {runs[-1][-1], loop} and _contiguous(runs[-1][-1], loop, indices):
+                runs[-1].append(loop)
+            else:
+                runs.append([loop])
+        return tuple(run[0] if len(run) == 1 else _joined(nest, run, mapping) for run in runs)
+
+    outer, inner = merged(nest.outer), merged(nest.inner)
+    return Nest(outer, inner, _substitute(nest, mapping), nest.tensors) if mapping else nest
+
+
+def _joined(nest: Nest, run: list[Var], mapping: dict[Var, Index]) -> Var:
+    """One variable for a run of loops; notes what each of them is in terms of it."""
+    whole = _fresh(nest, f"m{run[0].name}_", product(v.extent for v in run))
+    for variable, coord in zip(run, unflatten(whole.index, tuple(v.extent for v in run)), strict=True):
+        mapping[variable] = coord
+    return whole
 
 
 def _contiguous(first: Var, second: Var, indices: list[Index]) -> bool:

@@ -10,7 +10,29 @@ from turret.errors import UnsupportedError
 from turret.ir.expr import Expr
 from turret.plugins.codegen.cpp.dtypes import CType, ctype
 
-_LIBM = ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc"]
+_LIBM = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+]
 
 _COMPARISONS = {
     "eq": "{0} == {1}",
@@ -121,7 +143,9 @@ _FLOAT32 = {
 _TABLES = {"float": _FLOAT, "int": _INTEGER, "uint": _INTEGER, "bool": _BOOL}
 
 # Results that a half format holds exactly wherever it holds the arguments.
-_EXACT_IN_HALF = frozenset(["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "min", "max", "where", "copysign", "fmod"])
+_EXACT_IN_HALF = frozenset(
+    ["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "min", "max", "where", "copysign", "fmod"]
+)
 
 ZERO_CHECKED = frozenset(["floordiv", "truncdiv", "mod", "fmod"])
 """Ops that raise ``ZeroDivisionError`` for integers."""

@@ -127,7 +127,9 @@ def _transposed(emitter: Emitter, lane: Var) -> tuple[Var | None, list[Expr]]:
     best: tuple[Var | None, list[Expr]] = (None, [])
     if static_extent(lane, LEAST_TILE) < 8 or any(node.op in ("reduce", "masked") for node in walk(*nest.roots)):
         return best
-    strided = [n for n in loads(*nest.roots) if stride(n.coords[0], lane) not in (None, 0, 1) and not n.coords[0].values]
+    strided = [
+        n for n in loads(*nest.roots) if stride(n.coords[0], lane) not in (None, 0, 1) and not n.coords[0].values
+    ]
     for variable in nest.outer:
         if variable is not lane and static_extent(variable, LEAST_TILE) >= 8:
             found = [n for n in strided if stride(n.coords[0], variable) == 1]
@@ -142,7 +144,9 @@ def _tile_width(lane: Var, across: Var, transposed: list[Expr]) -> int:
     width = MOST_TILE
     loaded = sum(ctype(load.dtype).bits // 8 for load in transposed)
     while width > LEAST_TILE and (
-        static_extent(across, 4096) < 16 * width or static_extent(lane, 4096) < width or width * width * loaded > TILE_BYTES
+        static_extent(across, 4096) < 16 * width
+        or static_extent(lane, 4096) < width
+        or width * width * loaded > TILE_BYTES
     ):
         width //= 2
     return width

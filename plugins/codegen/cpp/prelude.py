@@ -30,7 +30,27 @@ HEADER = """\
 
 _SCALAR_MATH = ["fmod", "lgamma_r", "nextafter"]
 _OLD_VECTOR_MATH = ["exp", "log", "sin", "cos", "pow"]
-_NEW_VECTOR_MATH = ["exp2", "expm1", "log2", "log10", "log1p", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "atan2", "hypot"]
+_NEW_VECTOR_MATH = [
+    "exp2",
+    "expm1",
+    "log2",
+    "log10",
+    "log1p",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "atan2",
+    "hypot",
+]
 _ARITY = {"pow": 2, "atan2": 2, "hypot": 2, "fmod": 2, "nextafter": 2}
 
 

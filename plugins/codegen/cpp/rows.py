@@ -1,17 +1,18 @@
 """What horizontal and vertical rows have in common: phases, values kept between them, and the choice of form.
 
 A row runs in phases.  Phase ``p`` computes the reductions whose operands need the results of ``p`` others one
-after another (the maximum of a softmax, then the sum of its exponentials); stores along the row are part of the first
-phase that can make them, which may be one more.  A value that several phases need is kept in a scratch array where that pays.
+after another (the maximum of a softmax, then the sum of its exponentials).  Stores along the row are part of the first
+phase that can make them, which may be one more.  A value that several phases need is kept in a scratch array
+where that pays.
 """
 
 from __future__ import annotations
 
 import attrs
+
 from turret.errors import UnsupportedError
 from turret.ir.expr import Expr, call, walk
 from turret.ir.index import Size, Var, product
-
 from turret.plugins.codegen.cpp.dtypes import CType, ctype
 from turret.plugins.codegen.cpp.emitter import Emitter, Guard
 from turret.plugins.codegen.cpp.loops import static_extent, vector_fitness
@@ -177,7 +178,9 @@ class RowEmitter:
                     continue
                 if expr not in first:
                     first[expr] = phase
-                elif first[expr] < phase and expr not in self.kept_from and self.facts.is_expensive(expr, self.kept_from):
+                elif (
+                    first[expr] < phase and expr not in self.kept_from and self.facts.is_expensive(expr, self.kept_from)
+                ):
                     size = ctype(expr.dtype).register_bytes * (row_bytes or 1)
                     if size <= budget and not self._covered(expr, first[expr]):
                         budget -= size
@@ -185,9 +188,7 @@ class RowEmitter:
 
     def _covered(self, expr: Expr, phase: int) -> bool:
         """Whether every use of ``expr`` after ``phase`` is inside a value that is kept anyway."""
-        return all(
-            (expr, None) not in self.reached(later) for later in range(phase + 1, self.last + 1)
-        )
+        return all((expr, None) not in self.reached(later) for later in range(phase + 1, self.last + 1))
 
     def declare_kept(self, scope: Scope, count: str, static: bool) -> list[str]:
         """Scratch arrays for the kept values; returns the lines that free them."""

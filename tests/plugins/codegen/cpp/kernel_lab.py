@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 import torch
+
 from turret.ir import Expr, Kernel, Store, TensorDecl, load
-from turret.ir.index import Div, Index, Mod, Size, Value, Var
+from turret.ir.index import Div, Index, Mod, Size, Value, Var, product
 from turret.plugins.codegen.cpp import CppKernel, compile_unit, emit, find_compiler, translation_unit
 from turret.plugins.codegen.cpp import load as load_library
 
@@ -20,10 +21,7 @@ def declare(name: str, value: torch.Tensor, shape: tuple[Size, ...] | None = Non
     """A declaration that fits ``value`` (contiguous over ``shape`` where that is symbolic)."""
     if shape is None:
         return TensorDecl(name, tuple(value.shape), tuple(value.stride()), value.dtype, CPU)
-    stride: list[Size] = []
-    for extent in reversed(shape):
-        stride.insert(0, stride[0] * last if stride else 1)
-        last = extent
+    stride = [product(shape[k + 1 :]) for k in range(len(shape))]
     return TensorDecl(name, shape, tuple(stride), value.dtype, CPU)
 
 
@@ -238,7 +236,13 @@ class _Evaluation:
         if store.mode is None:
             target[tuple(coords)] = values
             return
-        combine = {"set": lambda a, b: b, "add": torch.add, "mul": torch.mul, "min": torch.minimum, "max": torch.maximum}
+        combine = {
+            "set": lambda a, b: b,
+            "add": torch.add,
+            "mul": torch.mul,
+            "min": torch.minimum,
+            "max": torch.maximum,
+        }
         for number in range(values.numel()):
             at = tuple(c[number] for c in coords)
             target[at] = combine[store.mode](target[at], values[number])
@@ -282,12 +286,68 @@ TORCH_OPS = {
     "masked": torch.where,
     **{
         name: getattr(torch, name)
-        for name in (
-            "neg abs square bitwise_not logical_not isnan isinf signbit exp exp2 expm1 log log2 log10 log1p sqrt rsqrt "
-            "reciprocal sigmoid sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma floor ceil "
-            "trunc round add sub mul fmod pow div atan2 hypot copysign nextafter bitwise_and bitwise_or bitwise_xor "
-            "logical_and logical_or logical_xor eq ne lt le gt ge"
-        ).split()
+        for name in [
+            "neg",
+            "abs",
+            "square",
+            "bitwise_not",
+            "logical_not",
+            "isnan",
+            "isinf",
+            "signbit",
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log2",
+            "log10",
+            "log1p",
+            "sqrt",
+            "rsqrt",
+            "reciprocal",
+            "sigmoid",
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "erf",
+            "erfc",
+            "lgamma",
+            "floor",
+            "ceil",
+            "trunc",
+            "round",
+            "add",
+            "sub",
+            "mul",
+            "fmod",
+            "pow",
+            "div",
+            "atan2",
+            "hypot",
+            "copysign",
+            "nextafter",
+            "bitwise_and",
+            "bitwise_or",
+            "bitwise_xor",
+            "logical_and",
+            "logical_or",
+            "logical_xor",
+            "eq",
+            "ne",
+            "lt",
+            "le",
+            "gt",
+            "ge",
+        ]
     },
 }
 

@@ -6,6 +6,7 @@ import pytest
 import sympy
 import torch
 from kernel_lab import Case, at_sizes, build_cases, check, declare, element, evaluate, pointwise, run
+
 from turret.ir import Kernel, Store, call, check_index, constant, flatten, index_value, load, unflatten, wrap_index
 from turret.ir.index import Index, Var
 
@@ -18,7 +19,21 @@ def doubled(expr):
 
 def test_shapes_with_tails_ones_and_nothing() -> None:
     cases = []
-    for shape in [(), (1,), (7,), (64,), (1000,), (3, 5), (0, 4), (4, 0), (1, 9, 1), (33, 65), (2, 3, 4, 5), (40000,), (3, 20011)]:
+    for shape in [
+        (),
+        (1,),
+        (7,),
+        (64,),
+        (1000,),
+        (3, 5),
+        (0, 4),
+        (4, 0),
+        (1, 9, 1),
+        (33, 65),
+        (2, 3, 4, 5),
+        (40000,),
+        (3, 20011),
+    ]:
         loops = tuple(Var(f"i{k}", n) for k, n in enumerate(shape))
         x = torch.randn(shape)
         cases.append(pointwise(doubled(element("x", x, *loops)), loops, {"x": x}))
@@ -34,20 +49,35 @@ def test_transposed_strided_broadcast_and_flipped_loads(dtype: torch.dtype) -> N
         x, t, b, c = make(rows, columns), make(columns, rows), make(columns), make(rows, 1)
         s, f = make(rows, columns * 2)[:, ::2], make(rows, columns)
         reversed_j = Index.constant(columns - 1) - j.index
-        loads = [element("x", x, i, j), element("t", t, j, i), element("b", b, j), element("c", c, i, 0),
-                 element("s", s, i, j), element("f", f, i, reversed_j)]
+        loads = [
+            element("x", x, i, j),
+            element("t", t, j, i),
+            element("b", b, j),
+            element("c", c, i, 0),
+            element("s", s, i, j),
+            element("f", f, i, reversed_j),
+        ]
         total = loads[0]
         for other in loads[1:]:
             total = call("max", total, other)
         cases.append(pointwise(total, (i, j), {"x": x, "t": t, "b": b, "c": c, "s": s, "f": f}))
         out = torch.zeros(columns, rows, dtype=dtype).t()
-        cases.append(Case(Kernel("k", (i, j), (), (Store("out", (i.index, j.index), total),)), {**cases[-1].tensors, "out": out}))
+        cases.append(
+            Case(Kernel("k", (i, j), (), (Store("out", (i.index, j.index), total),)), {**cases[-1].tensors, "out": out})
+        )
     check(cases)
 
 
 def test_reshapes_divide_indices() -> None:
     cases = []
-    for old, new in [((6, 8), (48,)), ((48,), (6, 8)), ((4, 6, 10), (8, 30)), ((12, 64, 5), (12, 5, 64)), ((7, 9), (9, 7)), ((10,), (5, 2))]:
+    for old, new in [
+        ((6, 8), (48,)),
+        ((48,), (6, 8)),
+        ((4, 6, 10), (8, 30)),
+        ((12, 64, 5), (12, 5, 64)),
+        ((7, 9), (9, 7)),
+        ((10,), (5, 2)),
+    ]:
         loops = tuple(Var(f"i{k}", n) for k, n in enumerate(new))
         x = torch.randn(old)
         coords = unflatten(flatten([v.index for v in loops], new), old)
@@ -71,13 +101,25 @@ def test_masked_loads_never_leave_the_tensor(width: int) -> None:
     """A padded load right at a page's edge would fault if it were made; the values tell that it is masked."""
     i, j = Var("i", 9), Var("j", width + 4)
     x = torch.randn(5, width)
-    inside = call("logical_and", call("ge", index_value(j.index - 2), constant(0, torch.int64)),
-                  call("lt", index_value(j.index - 2), constant(width, torch.int64)))
-    rows = call("logical_and", call("ge", index_value(i.index - 2), constant(0, torch.int64)),
-                call("lt", index_value(i.index - 2), constant(5, torch.int64)))
-    padded = call("masked", call("logical_and", rows, inside), load("x", (i.index - 2, j.index - 2), F32), constant(1.5, F32))
-    nested = call("masked", rows, call("exp", call("masked", inside, load("x", (i.index - 2, j.index - 2), F32),
-                                                   constant(0.5, F32))), constant(-1.0, F32))
+    inside = call(
+        "logical_and",
+        call("ge", index_value(j.index - 2), constant(0, torch.int64)),
+        call("lt", index_value(j.index - 2), constant(width, torch.int64)),
+    )
+    rows = call(
+        "logical_and",
+        call("ge", index_value(i.index - 2), constant(0, torch.int64)),
+        call("lt", index_value(i.index - 2), constant(5, torch.int64)),
+    )
+    padded = call(
+        "masked", call("logical_and", rows, inside), load("x", (i.index - 2, j.index - 2), F32), constant(1.5, F32)
+    )
+    nested = call(
+        "masked",
+        rows,
+        call("exp", call("masked", inside, load("x", (i.index - 2, j.index - 2), F32), constant(0.5, F32))),
+        constant(-1.0, F32),
+    )
     check([pointwise(padded, (i, j), {"x": x}), pointwise(call("mul", nested, padded), (i, j), {"x": x})])
 
 
@@ -85,9 +127,18 @@ def test_two_stores_of_different_shape_and_dtype() -> None:
     i, j = Var("i", 50), Var("j", 40)
     x = torch.randn(50, 40)
     value = element("x", x, i, j)
-    stores = (Store("a", (i.index, j.index), call("exp", value)),
-              Store("b", (j.index, i.index), call("lt", value, constant(0.0, F32))))
-    check([Case(Kernel("k", (i, j), (), stores), {"x": x, "a": torch.zeros(50, 40), "b": torch.zeros(40, 50, dtype=torch.bool)})])
+    stores = (
+        Store("a", (i.index, j.index), call("exp", value)),
+        Store("b", (j.index, i.index), call("lt", value, constant(0.0, F32))),
+    )
+    check(
+        [
+            Case(
+                Kernel("k", (i, j), (), stores),
+                {"x": x, "a": torch.zeros(50, 40), "b": torch.zeros(40, 50, dtype=torch.bool)},
+            )
+        ]
+    )
 
 
 def test_stores_under_a_condition() -> None:
@@ -101,7 +152,9 @@ def test_in_place_update_reads_the_old_elements() -> None:
     i, j = Var("i", 64), Var("j", 64)
     x, t = torch.randn(64, 64), torch.randn(64, 64)
     expr = call("add", call("exp", element("x", x, i, j)), element("t", t, j, i))
-    case = Case(Kernel("k", (i, j), (), (Store("out", (i.index, j.index), expr),)), {"x": x, "t": t, "out": torch.zeros(64, 64)})
+    case = Case(
+        Kernel("k", (i, j), (), (Store("out", (i.index, j.index), expr),)), {"x": x, "t": t, "out": torch.zeros(64, 64)}
+    )
     library = build_cases([case])
     want = evaluate(case)["out"]
     case.tensors["out"] = x
@@ -112,7 +165,9 @@ def test_in_place_update_reads_the_old_elements() -> None:
 # ---------------------------------------------------------------- symbolic sizes
 
 
-@pytest.mark.parametrize("sizes", [{"s0": 1, "s1": 1}, {"s0": 3, "s1": 70}, {"s0": 65, "s1": 64}, {"s0": 200, "s1": 333}])
+@pytest.mark.parametrize(
+    "sizes", [{"s0": 1, "s1": 1}, {"s0": 3, "s1": 70}, {"s0": 65, "s1": 64}, {"s0": 200, "s1": 333}]
+)
 def test_one_binary_for_all_sizes(sizes: dict[str, int]) -> None:
     s0, s1 = (sympy.Symbol(n, integer=True, positive=True) for n in ("s0", "s1"))
     n, m = sizes["s0"], sizes["s1"]
@@ -140,7 +195,9 @@ def gather_case(indices: torch.Tensor, count: int, width: int = 40) -> Case:
     i, j = Var("i", indices.numel()), Var("j", width)
     table = torch.randn(count, width)
     row = check_index(wrap_index(element("at", indices, i), count), count)
-    return pointwise(doubled(load("table", (Index.of_value(row), j.index), F32)), (i, j), {"at": indices, "table": table})
+    return pointwise(
+        doubled(load("table", (Index.of_value(row), j.index), F32)), (i, j), {"at": indices, "table": table}
+    )
 
 
 def test_gather_counts_from_the_end_and_checks_bounds() -> None:
@@ -168,7 +225,9 @@ def test_check_under_a_mask_reports_only_where_the_mask_holds() -> None:
     case = pointwise(expr, (i,), {"at": at, "table": table, "ok": wanted})
     library = build_cases([case])
     assert run(library, case) == 0
-    torch.testing.assert_close(case.tensors["out"], torch.stack([table[0], torch.tensor(3.0), table[1], torch.tensor(3.0)]))
+    torch.testing.assert_close(
+        case.tensors["out"], torch.stack([table[0], torch.tensor(3.0), table[1], torch.tensor(3.0)])
+    )
     case.tensors["ok"].fill_(True)
     assert run(library, case) == 1
 
@@ -199,8 +258,14 @@ def test_scatters_go_in_order(mode: str, dtype: torch.dtype) -> None:
     alone = Kernel("alone", (i, j), (), (Store("out", (element_at,), element("x", x, i, j), mode),))
     some = call("lt", element("at", at, i), constant(3, torch.int64))
     masked = Kernel("masked", (i, j), (), (Store("out", (row, j.index), element("x", x, i, j), mode, some),))
-    check([Case(by_row, tensors), Case(masked, dict(tensors)),
-           Case(alone, {"at": flat_at, "x": x, "out": torch.ones(5, dtype=dtype)})], rtol=1e-5 if dtype == F32 else None)
+    check(
+        [
+            Case(by_row, tensors),
+            Case(masked, dict(tensors)),
+            Case(alone, {"at": flat_at, "x": x, "out": torch.ones(5, dtype=dtype)}),
+        ],
+        rtol=1e-5 if dtype == F32 else None,
+    )
 
 
 def test_large_scatter_add_is_the_same_with_any_number_of_threads() -> None:
@@ -208,8 +273,10 @@ def test_large_scatter_add_is_the_same_with_any_number_of_threads() -> None:
     at = torch.randint(0, 50, (4000,))
     x = torch.randn(4000, 256)
     row = Index.of_value(check_index(element("at", at, i), 50))
-    case = Case(Kernel("k", (i, j), (), (Store("out", (row, j.index), element("x", x, i, j), "add"),)),
-                {"at": at, "x": x, "out": torch.zeros(50, 256)})
+    case = Case(
+        Kernel("k", (i, j), (), (Store("out", (row, j.index), element("x", x, i, j), "add"),)),
+        {"at": at, "x": x, "out": torch.zeros(50, 256)},
+    )
     library = build_cases([case])
     results = []
     for threads in (1, 2, 5):

@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 from kernel_lab import TORCH_OPS, Case, build_cases, check, element, pointwise, run
+
 from turret.ir import OPS, bitcast, call, cast, constant
 from turret.ir.index import Var
 from turret.ir.schedule import Kernel, Store
@@ -31,8 +32,14 @@ def special_values(dtype: torch.dtype) -> torch.Tensor:
         values += [89.0, -104.0, info.eps, 1 - info.eps, 1 + info.eps, math.pi / 2]
         return torch.tensor(values, dtype=torch.float64).to(dtype)
     info = torch.iinfo(dtype)
-    return torch.tensor([v for v in (0, 1, 2, 3, 5, 7, 31, 64, 100, -1, -2, -7, -100, info.min, info.max, info.max - 1)
-                         if info.min <= v <= info.max], dtype=dtype)
+    return torch.tensor(
+        [
+            v
+            for v in (0, 1, 2, 3, 5, 7, 31, 64, 100, -1, -2, -7, -100, info.min, info.max, info.max - 1)
+            if info.min <= v <= info.max
+        ],
+        dtype=dtype,
+    )
 
 
 def supported(op: str, dtype: torch.dtype) -> bool:
@@ -111,8 +118,13 @@ def test_casts_between_all_dtypes() -> None:
 
 def test_bitcasts_keep_every_bit() -> None:
     cases = []
-    for one, other in [(torch.float32, torch.int32), (torch.bfloat16, torch.int16), (torch.float16, torch.int16),
-                       (torch.float64, torch.int64), (torch.bfloat16, torch.float16)]:
+    for one, other in [
+        (torch.float32, torch.int32),
+        (torch.bfloat16, torch.int16),
+        (torch.float16, torch.int16),
+        (torch.float64, torch.int64),
+        (torch.bfloat16, torch.float16),
+    ]:
         for source, target in ((one, other), (other, one)):
             values = special_values(source)
             values = values[~values.isnan()]
@@ -158,12 +170,20 @@ def test_where_and_masked_choose() -> None:
 
 
 def test_constants_of_every_dtype() -> None:
-    values = {torch.float32: [0.1, -0.0, math.inf, -math.inf, math.nan, 1e-45, 3.4e38], torch.int64: [-(2**63), 2**63 - 1],
-              torch.bfloat16: [0.1, 1e38], torch.float16: [0.1, 65504.0], torch.int8: [-128, 127], torch.bool: [True, False]}
+    values = {
+        torch.float32: [0.1, -0.0, math.inf, -math.inf, math.nan, 1e-45, 3.4e38],
+        torch.int64: [-(2**63), 2**63 - 1],
+        torch.bfloat16: [0.1, 1e38],
+        torch.float16: [0.1, 65504.0],
+        torch.int8: [-128, 127],
+        torch.bool: [True, False],
+    }
     cases = []
     for dtype, numbers in values.items():
         for number in numbers:
             i = Var("i", 3)
             out = torch.zeros(3, dtype=dtype)
-            cases.append(Case(Kernel("c", (i,), (), (Store("out", (i.index,), constant(number, dtype)),)), {"out": out}))
+            cases.append(
+                Case(Kernel("c", (i,), (), (Store("out", (i.index,), constant(number, dtype)),)), {"out": out})
+            )
     check(cases, threads=(1,))

@@ -8,15 +8,22 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernel_lab import Case, check
+
 from turret.ir import Expr, Kernel, Store, call, cast, constant, flatten, index_value, load, reduce, unflatten
 from turret.ir.index import Index, Var
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.bfloat16, torch.uint8, torch.bool)
 EXTENTS = (1, 2, 3, 5, 8, 16, 17, 31, 64, 65, 130)
-UNARY = {"float": ("neg", "abs", "sin", "tanh", "sigmoid", "floor", "sign"), "int": ("neg", "abs", "sign", "bitwise_not"),
-         "bool": ("logical_not",)}
-BINARY = {"float": ("add", "sub", "mul", "min", "max"), "int": ("add", "sub", "mul", "min", "max", "bitwise_and", "bitwise_xor"),
-          "bool": ("logical_and", "logical_or", "logical_xor")}
+UNARY = {
+    "float": ("neg", "abs", "sin", "tanh", "sigmoid", "floor", "sign"),
+    "int": ("neg", "abs", "sign", "bitwise_not"),
+    "bool": ("logical_not",),
+}
+BINARY = {
+    "float": ("add", "sub", "mul", "min", "max"),
+    "int": ("add", "sub", "mul", "min", "max", "bitwise_and", "bitwise_xor"),
+    "bool": ("logical_and", "logical_or", "logical_xor"),
+}
 REDUCTIONS = {"float": ("sum", "max", "min"), "int": ("sum", "min", "max", "prod"), "bool": ("any", "all")}
 
 
@@ -95,7 +102,9 @@ class Builder:
         before = self.draw(st.integers(0, 3))
         extent = max(1, shape[at] - before - self.draw(st.integers(0, 3)))
         moved = index_value(coords[at] - before)
-        inside = call("logical_and", call("ge", moved, constant(0, torch.int64)), call("lt", moved, constant(extent, torch.int64)))
+        inside = call(
+            "logical_and", call("ge", moved, constant(0, torch.int64)), call("lt", moved, constant(extent, torch.int64))
+        )
         source = self.fresh_tensor((*shape[:at], extent, *shape[at + 1 :]), dtype)
         value = load(source, [*coords[:at], coords[at] - before, *coords[at + 1 :]], dtype)
         return call("masked", inside, value, constant(1, dtype))
@@ -111,7 +120,11 @@ class Builder:
         return load(table, (Index.of_value(at),), dtype)
 
     def value(self, depth: int, dtype: torch.dtype) -> Expr:
-        kind = "leaf" if depth == 0 else self.one_of(("leaf", "unary", "binary", "binary", "where", "compare", "cast", "row"))
+        kind = (
+            "leaf"
+            if depth == 0
+            else self.one_of(("leaf", "unary", "binary", "binary", "where", "compare", "cast", "row"))
+        )
         group = family(dtype)
         below = lambda d=dtype: self.value(depth - 1, d)  # noqa: E731
         if kind == "unary":
@@ -143,7 +156,9 @@ class Builder:
             along_row = self.draw(st.booleans()) or bool(expr.variables & set(self.inner))
             loops = self.outer + self.inner if along_row else self.outer
             order = self.draw(st.permutations(range(len(loops))))
-            out = torch.zeros([loops[k].extent for k in order], dtype=dtype).permute([order.index(k) for k in range(len(loops))])
+            out = torch.zeros([loops[k].extent for k in order], dtype=dtype).permute(
+                [order.index(k) for k in range(len(loops))]
+            )
             self.tensors[f"out{number}"] = out
             stores.append(Store(f"out{number}", tuple(v.index for v in loops), expr))
         return Case(Kernel("random", self.outer, self.inner, tuple(stores)), self.tensors)
@@ -157,8 +172,13 @@ def cases(draw) -> Case:
 EXAMPLES = int(os.environ.get("TURRET_KERNEL_EXAMPLES", "25"))
 
 
-@settings(max_examples=EXAMPLES, deadline=None, database=None, print_blob=True,
-          suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example])
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
 @given(st.lists(cases(), min_size=6, max_size=6))
 def test_random_kernels_agree_with_torch(drawn: list[Case]) -> None:
     check(drawn, threads=(1, 2), rtol=3e-2 if any(_has_half(c) for c in drawn) else 2e-4, atol=2e-3)

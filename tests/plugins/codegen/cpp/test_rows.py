@@ -9,6 +9,7 @@ import pytest
 import sympy
 import torch
 from kernel_lab import Case, build_cases, check, declare, element, evaluate, run
+
 from turret.errors import UnsupportedError
 from turret.ir import Expr, Kernel, Store, call, constant, index_value, load, part, reduce, scan
 from turret.ir.index import Var
@@ -16,7 +17,19 @@ from turret.plugins.codegen.cpp import emit
 
 F32 = torch.float32
 KINDS = ("sum", "prod", "min", "max", "argmin", "argmax")
-SHAPES = [(5, 7), (3, 16), (40, 17), (10, 64), (6, 333), (70, 1000), (600, 40), (1, 50000), (3, 40001), (2000, 3), (0, 5)]
+SHAPES = [
+    (5, 7),
+    (3, 16),
+    (40, 17),
+    (10, 64),
+    (6, 333),
+    (70, 1000),
+    (600, 40),
+    (1, 50000),
+    (3, 40001),
+    (2000, 3),
+    (0, 5),
+]
 
 
 def data(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
@@ -51,15 +64,26 @@ def row_case(kind: str, x: torch.Tensor, dim: int, scale: float = 1.0) -> Case:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_float_reductions_over_either_dimension(kind: str) -> None:
-    cases = [row_case(kind, data(shape, F32), dim, 1e-3) for shape in SHAPES for dim in (0, 1)
-             if shape[dim] or kind in ("sum", "prod")]
+    cases = [
+        row_case(kind, data(shape, F32), dim, 1e-3)
+        for shape in SHAPES
+        for dim in (0, 1)
+        if shape[dim] or kind in ("sum", "prod")
+    ]
     check(cases, rtol=3e-5 if kind == "prod" else 2e-6, atol=3e-5 if kind == "sum" else 0.0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool], ids=str
+)
 def test_reductions_of_other_dtypes(dtype: torch.dtype) -> None:
     kinds = ("min", "max", "any", "all") if dtype == torch.bool else KINDS
-    cases = [row_case(kind, data(shape, dtype, 3), dim) for kind in kinds for shape in [(5, 7), (70, 333), (300, 20)] for dim in (0, 1)]
+    cases = [
+        row_case(kind, data(shape, dtype, 3), dim)
+        for kind in kinds
+        for shape in [(5, 7), (70, 333), (300, 20)]
+        for dim in (0, 1)
+    ]
     check(cases, rtol=1e-12, atol=1e-12)
 
 
@@ -109,7 +133,9 @@ def test_softmax_along_and_across(shape: tuple[int, int]) -> None:
     for outer, inner in ((i, j), (j, i)):
         expr = softmax(call("mul", value, constant(2.0, F32)), (inner,))
         out = torch.zeros(shape)
-        cases.append(Case(Kernel("softmax", (outer,), (inner,), (Store("out", (i.index, j.index), expr),)), {"x": x, "out": out}))
+        cases.append(
+            Case(Kernel("softmax", (outer,), (inner,), (Store("out", (i.index, j.index), expr),)), {"x": x, "out": out})
+        )
     check(cases, rtol=4e-6, atol=1e-12)
 
 
@@ -126,10 +152,21 @@ def test_layer_norm_with_saved_statistics(shape: tuple[int, int], dim: int) -> N
     variance = call("div", part(moments, "m2"), constant(inner.extent, F32))
     scale = call("rsqrt", call("add", variance, constant(1e-5, F32)))
     normal = call("mul", call("mul", call("sub", value, mean), scale), element("w", w, inner))
-    stores = (Store("out", (i.index, j.index), normal), Store("sum", (i.index, j.index), value),
-              Store("mean", (outer.index,), mean), Store("scale", (outer.index,), scale))
-    tensors = {"x": x, "y": y, "w": w, "out": torch.zeros(shape), "sum": torch.zeros(shape),
-               "mean": torch.zeros(outer.extent), "scale": torch.zeros(outer.extent)}
+    stores = (
+        Store("out", (i.index, j.index), normal),
+        Store("sum", (i.index, j.index), value),
+        Store("mean", (outer.index,), mean),
+        Store("scale", (outer.index,), scale),
+    )
+    tensors = {
+        "x": x,
+        "y": y,
+        "w": w,
+        "out": torch.zeros(shape),
+        "sum": torch.zeros(shape),
+        "mean": torch.zeros(outer.extent),
+        "scale": torch.zeros(outer.extent),
+    }
     check([Case(Kernel("norm", (outer,), (inner,), stores), tensors)], rtol=2e-5, atol=2e-6)
 
 
@@ -137,7 +174,9 @@ def test_variance_of_large_offsets_does_not_cancel() -> None:
     x = data((4, 100_000), F32) + 10_000
     i, j = Var("i", 4), Var("j", 100_000)
     expr = part(reduce("welford", (j,), element("x", x, i, j)), "m2")
-    check([Case(Kernel("var", (i,), (j,), (Store("out", (i.index,), expr),)), {"x": x, "out": torch.zeros(4)})], rtol=1e-4)
+    check(
+        [Case(Kernel("var", (i,), (j,), (Store("out", (i.index,), expr),)), {"x": x, "out": torch.zeros(4)})], rtol=1e-4
+    )
 
 
 def test_rows_of_several_loops_and_kept_order() -> None:
@@ -148,11 +187,20 @@ def test_rows_of_several_loops_and_kept_order() -> None:
     cases = []
     for kind in KINDS:
         expr = reduction(kind, (n, h, w), value)
-        cases.append(Case(Kernel(kind, (c,), (n, h, w), (Store("out", (c.index,), expr),)), {"x": x, "out": torch.zeros(5, dtype=expr.dtype)}))
+        cases.append(
+            Case(
+                Kernel(kind, (c,), (n, h, w), (Store("out", (c.index,), expr),)),
+                {"x": x, "out": torch.zeros(5, dtype=expr.dtype)},
+            )
+        )
     last = data((3, 6, 8, 40), F32).permute(0, 3, 1, 2)
     c40 = Var("c", 40)
     expr = reduce("sum", (n, h, w), element("x", last, n, c40, h, w))
-    cases.append(Case(Kernel("last", (c40,), (n, h, w), (Store("out", (c40.index,), expr),)), {"x": last, "out": torch.zeros(40)}))
+    cases.append(
+        Case(
+            Kernel("last", (c40,), (n, h, w), (Store("out", (c40.index,), expr),)), {"x": last, "out": torch.zeros(40)}
+        )
+    )
     check(cases, rtol=1e-5, atol=1e-5)
 
 
@@ -166,9 +214,19 @@ def test_reductions_over_everything() -> None:
             if kind == "prod":
                 value = call("add", constant(1.0, F32), call("mul", value, constant(1e-3, F32)))
             expr = reduction(kind, (i, j), value)
-            cases.append(Case(Kernel(kind, (), (i, j), (Store("out", (), expr),)), {"x": x, "out": torch.zeros((), dtype=expr.dtype)}))
+            cases.append(
+                Case(
+                    Kernel(kind, (), (i, j), (Store("out", (), expr),)),
+                    {"x": x, "out": torch.zeros((), dtype=expr.dtype)},
+                )
+            )
         normal = softmax(element("x", x, i, j), (i, j))
-        cases.append(Case(Kernel("all", (), (i, j), (Store("out", (i.index, j.index), normal),)), {"x": x, "out": torch.zeros(shape)}))
+        cases.append(
+            Case(
+                Kernel("all", (), (i, j), (Store("out", (i.index, j.index), normal),)),
+                {"x": x, "out": torch.zeros(shape)},
+            )
+        )
     check(cases, rtol=1e-5, atol=2e-5)
 
 
@@ -179,8 +237,18 @@ def test_pooling_windows_are_reductions_of_their_own() -> None:
     cases = []
     for kind in ("sum", "max", "argmax"):
         expr = reduction(kind, (a, b), value)
-        cases.append(Case(Kernel(kind, (i, j), (), (Store("out", (i.index, j.index), expr),)), {"x": x, "out": torch.zeros(10, 20, dtype=expr.dtype)}))
-        cases.append(Case(Kernel(kind, (i, j), (a, b), (Store("out", (i.index, j.index), expr),)), {"x": x, "out": torch.zeros(10, 20, dtype=expr.dtype)}))
+        cases.append(
+            Case(
+                Kernel(kind, (i, j), (), (Store("out", (i.index, j.index), expr),)),
+                {"x": x, "out": torch.zeros(10, 20, dtype=expr.dtype)},
+            )
+        )
+        cases.append(
+            Case(
+                Kernel(kind, (i, j), (a, b), (Store("out", (i.index, j.index), expr),)),
+                {"x": x, "out": torch.zeros(10, 20, dtype=expr.dtype)},
+            )
+        )
     check(cases, rtol=1e-6, atol=1e-6)
 
 
@@ -190,7 +258,10 @@ def test_a_reduction_inside_the_terms_of_another() -> None:
     a, b = data((6, 70), F32), data((70, 50), F32)
     inside = reduce("sum", (k,), call("mul", element("a", a, i, k), element("b", b, k, j)))
     expr = reduce("sum", (j,), call("square", inside))
-    check([Case(Kernel("k", (i,), (j,), (Store("out", (i.index,), expr),)), {"a": a, "b": b, "out": torch.zeros(6)})], rtol=1e-5)
+    check(
+        [Case(Kernel("k", (i,), (j,), (Store("out", (i.index,), expr),)), {"a": a, "b": b, "out": torch.zeros(6)})],
+        rtol=1e-5,
+    )
 
 
 def test_a_condition_on_the_outer_loop_reaches_the_loads_of_a_reduction() -> None:
@@ -198,7 +269,11 @@ def test_a_condition_on_the_outer_loop_reaches_the_loads_of_a_reduction() -> Non
     x = data((6, 100), F32)
     inside = call("lt", index_value(i.index), constant(6, torch.int64))
     expr = call("masked", inside, reduce("sum", (j,), load("x", (i, j), F32)), constant(-1.0, F32))
-    check([Case(Kernel("k", (i,), (j,), (Store("out", (i.index,), expr),)), {"x": x, "out": torch.zeros(10)})], rtol=1e-5, atol=1e-5)
+    check(
+        [Case(Kernel("k", (i,), (j,), (Store("out", (i.index,), expr),)), {"x": x, "out": torch.zeros(10)})],
+        rtol=1e-5,
+        atol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("sizes", [{"n": 1, "m": 1}, {"n": 5, "m": 100}, {"n": 130, "m": 17}, {"n": 3, "m": 70000}])
@@ -212,8 +287,12 @@ def test_symbolic_rows(sizes: dict[str, int]) -> None:
     for outer, inner in ((i, j), (j, i)):
         symbol = inner.extent
         moments = reduce("welford", (inner,), value)
-        for name, expr, row in [("softmax", softmax(value, (inner,)), True), ("sum", reduce("sum", (inner,), value), False),
-                                ("m2", part(moments, "m2"), False), ("arg", reduction("argmax", (inner,), value), False)]:
+        for name, expr, row in [
+            ("softmax", softmax(value, (inner,)), True),
+            ("sum", reduce("sum", (inner,), value), False),
+            ("m2", part(moments, "m2"), False),
+            ("arg", reduction("argmax", (inner,), value), False),
+        ]:
             coords = (i.index, j.index) if row else (outer.index,)
             declared = (n, m) if row else (outer.extent,)
             out = torch.zeros(shape if row else (sizes[outer.extent.name],), dtype=expr.dtype)
@@ -239,7 +318,12 @@ def test_scans_over_any_dimension(kind: str, dtype: torch.dtype) -> None:
             expr = scan(kind, loops[dim], element("x", x, *loops))
             for outer, inner in ((loops, ()), (others, (loops[dim],))):
                 out = torch.zeros(shape, dtype=dtype)
-                cases.append(Case(Kernel("scan", outer, inner, (Store("out", tuple(v.index for v in loops), expr),)), {"x": x, "out": out}))
+                cases.append(
+                    Case(
+                        Kernel("scan", outer, inner, (Store("out", tuple(v.index for v in loops), expr),)),
+                        {"x": x, "out": out},
+                    )
+                )
     check(cases, rtol=1e-6, atol=1e-6)
 
 
@@ -248,11 +332,19 @@ def test_scan_of_a_softmax_and_sum_of_a_scan() -> None:
     x = data((20, 90), F32)
     value = element("x", x, i, j)
     running = scan("sum", j, softmax(value, (j,)))
-    cases = [Case(Kernel("a", (i,), (j,), (Store("out", (i.index, j.index), running),)), {"x": x, "out": torch.zeros(20, 90)})]
+    cases = [
+        Case(
+            Kernel("a", (i,), (j,), (Store("out", (i.index, j.index), running),)), {"x": x, "out": torch.zeros(20, 90)}
+        )
+    ]
     total = call("sub", scan("sum", j, value), reduce("max", (j,), scan("sum", j, value)))
-    cases.append(Case(Kernel("b", (i,), (j,), (Store("out", (i.index, j.index), total),)), {"x": x, "out": torch.zeros(20, 90)}))
+    cases.append(
+        Case(Kernel("b", (i,), (j,), (Store("out", (i.index, j.index), total),)), {"x": x, "out": torch.zeros(20, 90)})
+    )
     across = scan("sum", i, softmax(value, (i,)))
-    cases.append(Case(Kernel("c", (j,), (i,), (Store("out", (i.index, j.index), across),)), {"x": x, "out": torch.zeros(20, 90)}))
+    cases.append(
+        Case(Kernel("c", (j,), (i,), (Store("out", (i.index, j.index), across),)), {"x": x, "out": torch.zeros(20, 90)})
+    )
     check(cases, rtol=1e-5, atol=1e-5)
 
 
@@ -269,8 +361,10 @@ def test_in_place_softmax() -> None:
     x = data((50, 300), F32)
     want = torch.softmax(x, 1)
     i, j = Var("i", 50), Var("j", 300)
-    case = Case(Kernel("k", (i,), (j,), (Store("out", (i.index, j.index), softmax(element("x", x, i, j), (j,))),)),
-                {"x": x, "out": torch.zeros(50, 300)})
+    case = Case(
+        Kernel("k", (i,), (j,), (Store("out", (i.index, j.index), softmax(element("x", x, i, j), (j,))),)),
+        {"x": x, "out": torch.zeros(50, 300)},
+    )
     library = build_cases([case])
     case.tensors["out"] = x
     assert run(library, case, 2) == 0
@@ -284,8 +378,11 @@ def test_a_store_over_a_tensor_that_later_phases_read_waits_for_them(dim: int) -
     outer, inner = ((j, i), (i, j))[dim]
     value = element("x", x, i, j)
     changed, centred = call("add", value, constant(1.0, F32)), call("sub", value, reduce("max", (inner,), value))
-    stores = (Store("a", (i.index, j.index), changed), Store("b", (i.index, j.index), centred),
-              Store("c", (outer.index,), reduce("sum", (inner,), value)))
+    stores = (
+        Store("a", (i.index, j.index), changed),
+        Store("b", (i.index, j.index), centred),
+        Store("c", (outer.index,), reduce("sum", (inner,), value)),
+    )
     tensors = {"x": x, "a": torch.zeros(60, 90), "b": torch.zeros(60, 90), "c": torch.zeros(outer.extent)}
     case = Case(Kernel("k", (outer,), (inner,), stores), tensors)
     library = build_cases([case])
@@ -303,7 +400,10 @@ def test_sums_beside_the_stores_that_they_are_sums_of(shape: tuple[int, int]) ->
     product = call("mul", element("x", x, i, j), element("y", y, i, j))
     cases = []
     for outer, inner in ((i, j), (j, i)):
-        stores = (Store("out", (i.index, j.index), product), Store("sum", (outer.index,), reduce("sum", (inner,), product)))
+        stores = (
+            Store("out", (i.index, j.index), product),
+            Store("sum", (outer.index,), reduce("sum", (inner,), product)),
+        )
         tensors = {"x": x, "y": y, "out": torch.zeros(shape), "sum": torch.zeros(outer.extent)}
         cases.append(Case(Kernel("k", (outer,), (inner,), stores), tensors))
     check(cases, rtol=2e-5, atol=2e-4)
@@ -312,9 +412,26 @@ def test_sums_beside_the_stores_that_they_are_sums_of(shape: tuple[int, int]) ->
 def test_welford_of_one_element_and_reductions_over_nothing() -> None:
     i, j, none = Var("i", 3), Var("j", 1), Var("z", 0)
     x, empty = data((3, 1), F32), torch.zeros(3, 0)
-    cases = [Case(Kernel("one", (i,), (j,), (Store("out", (i.index,), part(reduce("welford", (j,), load("x", (i, j), F32)), what)),)),
-                  {"x": x, "out": torch.zeros(3)}) for what in ("mean", "m2")]
-    for kind, dtype in itertools.chain(itertools.product(("sum", "prod"), (F32, torch.int64)), [("any", torch.bool), ("all", torch.bool)]):
+    cases = [
+        Case(
+            Kernel(
+                "one",
+                (i,),
+                (j,),
+                (Store("out", (i.index,), part(reduce("welford", (j,), load("x", (i, j), F32)), what)),),
+            ),
+            {"x": x, "out": torch.zeros(3)},
+        )
+        for what in ("mean", "m2")
+    ]
+    for kind, dtype in itertools.chain(
+        itertools.product(("sum", "prod"), (F32, torch.int64)), [("any", torch.bool), ("all", torch.bool)]
+    ):
         expr = reduce(kind, (none,), load("x", (i, none), dtype))
-        cases.append(Case(Kernel(kind, (i,), (none,), (Store("out", (i.index,), expr),)), {"x": empty.to(dtype), "out": torch.ones(3, dtype=dtype)}))
+        cases.append(
+            Case(
+                Kernel(kind, (i,), (none,), (Store("out", (i.index,), expr),)),
+                {"x": empty.to(dtype), "out": torch.ones(3, dtype=dtype)},
+            )
+        )
     check(cases)

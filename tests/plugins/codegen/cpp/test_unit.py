@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from kernel_lab import build, declare, element, pointwise
+
 from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError, UnsupportedError
-from turret.ir import Kernel, Store, call, constant, load, reduce
+from turret.ir import Kernel, Store, call, check_index, constant, load, reduce
 from turret.ir.index import Index, Var
-from turret.ir import check_index
 from turret.plugins.codegen.cpp import compile_unit, emit, find_compiler, segment, translation_unit, unit_key
 from turret.plugins.codegen.cpp import load as load_library
 
@@ -25,8 +25,14 @@ def layer(number: int):
     i, r = Var(f"i{number}", 8), Var(f"r{number}", 200)
     x, w = load(f"x{number}", (i, r), F32), load(f"w{number}", (r,), F32)
     expr = call("mul", call("sub", x, reduce("max", (r,), x)), w)
-    kernel = Kernel(f"layer{number}", (i,), (r,), (Store(f"out{number}", (i.index, r.index), expr),),
-                    (f"mul_{number}",), (f"model.py:{number}",))
+    kernel = Kernel(
+        f"layer{number}",
+        (i,),
+        (r,),
+        (Store(f"out{number}", (i.index, r.index), expr),),
+        (f"mul_{number}",),
+        (f"model.py:{number}",),
+    )
     tensors = {f"x{number}": torch.randn(8, 200), f"w{number}": torch.randn(200), f"out{number}": torch.zeros(8, 200)}
     return kernel, tensors
 
@@ -129,7 +135,9 @@ def broken_compiler(tmp_path: Path, script: str) -> str:
 
 
 def test_broken_compiler_gives_one_error_with_its_messages(tmp_path: Path) -> None:
-    path = broken_compiler(tmp_path, 'case "$1" in --version) echo "fake 1.0";; *) echo "cc1plus: out of luck" >&2; exit 1;; esac')
+    path = broken_compiler(
+        tmp_path, 'case "$1" in --version) echo "fake 1.0";; *) echo "cc1plus: out of luck" >&2; exit 1;; esac'
+    )
     with pytest.raises(CodegenError, match="out of luck"):
         compile_unit(trivial(), find_compiler(path), ArtifactCache(tmp_path / "cache"))
     assert ArtifactCache(tmp_path / "cache").entries() == []
