@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from turret.errors import UnsupportedError
 from turret.ir.expr import OPS, Expr, call, constant, size_value
 from turret.ir.index import Div, Index, Mod, Size, Value, Var, provably_nonnegative
@@ -258,7 +260,8 @@ class Emitter:
     def store(self, store: FlatStore, scope: Scope) -> None:
         """Write one element in ``scope``, where all loops that the store mentions are open."""
         kind = ctype(store.expr.dtype)
-        value = self.value(store.expr, scope)
+        packed = self._narrowed(store, scope)
+        value = packed or self.value(store.expr, scope)
         element = f"{self.pointer(store.tensor)}[{self.index(store.offset, scope)}]"
         if store.mode not in (None, "set"):
             mode = {"add": "sum", "mul": "prod"}.get(store.mode, store.mode)
@@ -266,9 +269,19 @@ class Emitter:
             value = kind.round(combine_text(mode, kind, before, value))
             text = f"{{ const {kind.value} {before} = {kind.load(element)}; {element} = {kind.pack(f'({value})')}; }}"
         else:
-            text = f"{element} = {kind.pack(value)};"
+            text = f"{element} = {packed or kind.pack(value)};"
         condition = "" if store.condition is None else f"if ({self.value(store.condition, scope)}) "
         scope.line(condition + text)
+
+    def _narrowed(self, store: FlatStore, scope: Scope) -> str:
+        """The packed half of a wider value that is stored and nothing else: rounded and packed in one go."""
+        half, root = ctype(store.expr.dtype).half, store.expr
+        if not half or root.op != "cast" or store.mode not in (None, "set"):
+            return ""
+        source = root.args[0]
+        if source.dtype != torch.float32 or scope.named((root, None), self.base) is not None:
+            return ""
+        return f"{half}_narrow({self.value(source, scope)})"
 
 
 _WRITERS: dict[str, Callable[[Emitter, Expr, Scope, Guard], str]] = {

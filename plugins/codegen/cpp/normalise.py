@@ -185,8 +185,12 @@ class _Simplifier:
         hit = call("eq", value, best)
         if value.dtype.is_floating_point:
             hit = call("logical_or", hit, call("logical_and", call("isnan", value), call("isnan", best)))
-        none = constant(torch.iinfo(torch.int64).max, torch.int64)
-        return self._reduce("min", variables, call("where", hit, cast(number, torch.int64), none))
+        # Positions that fit are compared as 32-bit numbers: twice the lanes.
+        low, high = number.payload.bounds() if number.op == "index" else (None, None)
+        fits = isinstance(low, int) and isinstance(high, int) and low >= 0 and high < 1 << 31
+        dtype = torch.int32 if fits else torch.int64
+        none = constant(torch.iinfo(dtype).max, dtype)
+        return cast(self._reduce("min", variables, call("where", hit, cast(number, dtype), none)), torch.int64)
 
 
 def _has_rows(nest: Nest) -> bool:

@@ -108,7 +108,7 @@ _INTEGER = {
 
 _BOOL = {
     **_COMPARISONS,
-    "where": "{0} ? {1} : {2}",
+    "where": "({0} & {1}) | (!{0} & {2})",
     "logical_not": "!{0}",
     "bitwise_not": "!{0}",
     "logical_and": "{0} & {1}",
@@ -195,6 +195,8 @@ def cast_text(value: str, source: CType, target: CType) -> str:
     if target.kind == "bool":
         return f"{value} != 0"
     if target.is_float:
+        if source.kind == "bool":
+            return f"{value} ? 1.0{target.suffix} : 0.0{target.suffix}"  # a plain conversion does not vectorise
         if target.half:
             return value if source.half == target.half else target.round(f"(float){value}")
         return value if source.value == target.value else f"({target.value}){value}"

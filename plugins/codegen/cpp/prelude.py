@@ -81,6 +81,22 @@ INLINE float bf16_round(float x) {  // to nearest, ties to even
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
   return bits_of<float>(x != x ? 0x7fc00000u : rounded);
 }""",
+    "bf16_narrow": """\
+INLINE uint16_t bf16_narrow(float x) {  // pack(round(x))
+  const uint32_t bits = bits_of<uint32_t>(x), is_nan = (0x7f800000u - (bits & 0x7fffffffu)) >> 31;
+  return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16 | (0u - is_nan & 0x7fc0u));
+}""",
+    "f16_narrow": """\
+INLINE uint16_t f16_narrow(float x) {  // pack(round(x))
+  const uint32_t sign = bits_of<uint32_t>(x) >> 16 & 0x8000u, magnitude = bits_of<uint32_t>(x) & 0x7fffffffu;
+  const uint32_t is_nan = (0x7f800000u - magnitude) >> 31;
+  const uint32_t normal = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  const uint32_t tiny = bits_of<uint32_t>(bits_of<float>(magnitude) + 0.5f) - 0x3f000000u;
+  const uint32_t is_tiny = 0u - ((magnitude - 0x38800000u) >> 31);
+  const uint32_t finite = (tiny & is_tiny) | (normal & ~is_tiny);
+  const uint32_t bounded = finite < 0x7c00u ? finite : 0x7c00u;
+  return (uint16_t)(sign | bounded | is_nan << 9);
+}""",
     "f16_load": """\
 INLINE float f16_load(uint16_t x) {
   const uint32_t magnitude = (uint32_t)(x & 0x7fffu) << 13;
@@ -99,11 +115,11 @@ INLINE float f16_round(float x) {  // to nearest, ties to even; stays in float
   return bits_of<float>(sign | (x != x ? 0x7fc00000u : bounded));
 }""",
     "f16_pack": """\
-INLINE uint16_t f16_pack(float x) {  // x fits the format
+INLINE uint16_t f16_pack(float x) {  // x fits the format; without comparisons, which would keep loops from vectorising
   const uint32_t sign = bits_of<uint32_t>(x) >> 16 & 0x8000u, magnitude = bits_of<uint32_t>(x) & 0x7fffffffu;
   const uint32_t scaled = bits_of<uint32_t>(bits_of<float>(magnitude) * 0x1p-112f) >> 13;
-  const uint32_t special = 0x7c00u | (magnitude > 0x7f800000u ? 0x200u : 0u);
-  return (uint16_t)(sign | (magnitude >= 0x7f800000u ? special : scaled));
+  const uint32_t bounded = scaled < 0x7c00u ? scaled : 0x7c00u, is_nan = (0x7f800000u - magnitude) >> 31;
+  return (uint16_t)(sign | bounded | is_nan << 9);
 }""",
     "to_int32": """\
 template <class F> INLINE int32_t to_int32(F x) {  // what x86 gives: the least integer where x does not fit
@@ -121,9 +137,15 @@ template <class F> INLINE uint64_t to_uint64(F x) {
     "sign_of": """\
 template <class T> INLINE T sign_of(T x) { return (T)((T)(x > 0) - (T)(x < 0)); }""",
     "min_of": """\
-template <class T> INLINE T min_of(T a, T b) { return a < b || a != a ? a : b; }  // hands NaN on""",
+template <class T> INLINE T min_of(T a, T b) {  // hands NaN on
+  const T smaller = a < b ? a : b;
+  return a != a ? a : smaller;
+}""",
     "max_of": """\
-template <class T> INLINE T max_of(T a, T b) { return a > b || a != a ? a : b; }""",
+template <class T> INLINE T max_of(T a, T b) {
+  const T larger = a > b ? a : b;
+  return a != a ? a : larger;
+}""",
     "float_mod": """\
 INLINE float float_mod(float a, float b) {
   const float rest = fmodf(a, b);

@@ -15,7 +15,7 @@ from turret.plugins.codegen.cpp.operators import combine_text
 from turret.plugins.codegen.cpp.rows import SCRATCH_BYTES, Key, RowEmitter, lane_type
 from turret.plugins.codegen.cpp.scopes import Scope
 
-FLUSH = 256
+FLUSH = 128
 """Additions after which a float sum is folded into a wider total."""
 CHUNKS = 32
 """Most chunks of split rows."""
