@@ -133,6 +133,12 @@ def _new_full(x, size, value, *, dtype=None, layout=None, device=None, pin_memor
     return aten.full.default(size, value, dtype=dtype or x.dtype, device=device, pin_memory=False)
 
 
+@decomposes("_efficientzerotensor", any_dtype=True)
+def efficient_zeros(size, *, dtype=None, layout=None, device=None, pin_memory=None):
+    dtype, device = dtype or torch.get_default_dtype(), device if device is not None else torch.device("cpu")
+    return aten.full.default(size, 0, dtype=dtype, device=device, pin_memory=False)
+
+
 @decomposes("arange")
 def arange(end, **options):
     return arange_step(0, end, 1, **options)

@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from turret import hookspecs
 from turret.op_traits import output_nodes
 from turret.products import JointGraph
-from turret.signature import GraphSignature, InputInfo, OutputInfo
+from turret.signature import GraphSignature, InputInfo, OutputInfo, OutputKind
 
 
 def make_context(*plugins: Any, **config: Any) -> SimpleNamespace:
@@ -83,7 +83,7 @@ def trace_joint(
     )(*fakes)
     signature = GraphSignature(
         inputs=tuple(InputInfo(isinstance(a, torch.Tensor) and a.requires_grad) for a in args),
-        outputs=tuple(OutputInfo() for _ in outputs),
+        outputs=tuple(OutputInfo(OutputKind.FRESH, i) for i in range(len(outputs))),
         training=True,
     )
     assert len(output_nodes(module.graph)) == len(outputs) + count
