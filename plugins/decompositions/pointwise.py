@@ -33,7 +33,16 @@ def shrink_backward(grad: torch.Tensor, x: torch.Tensor, lambd: float) -> torch.
 
 
 @decomposes("_trilinear")
-def trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
+def trilinear(
+    i1: torch.Tensor,
+    i2: torch.Tensor,
+    i3: torch.Tensor,
+    expand1: list[int],
+    expand2: list[int],
+    expand3: list[int],
+    sumdim: list[int],
+    unroll_dim: int = 1,
+) -> torch.Tensor:
     def aligned(x: torch.Tensor, dims: list[int]) -> torch.Tensor:
         x = widen(x)
         for d in sorted(dims):

@@ -11,8 +11,18 @@ from turret.op_traits import is_pure_call
 from turret.surface import Family, family_of, is_compiled_dtype
 
 aten = torch.ops.aten
-_MOVES = frozenset({aten.view.default, aten.expand.default, aten.permute.default, aten.alias.default,
-                    aten.unsqueeze.default, aten.squeeze.dims, aten.slice.Tensor, aten.select.int})
+_MOVES = frozenset(
+    {
+        aten.view.default,
+        aten.expand.default,
+        aten.permute.default,
+        aten.alias.default,
+        aten.unsqueeze.default,
+        aten.squeeze.dims,
+        aten.slice.Tensor,
+        aten.select.int,
+    }
+)
 
 
 def run(module: fx.GraphModule, context: Any = None) -> bool:

@@ -89,7 +89,9 @@ def check(info, dtype, with_grad, limit=3):
         got = fx.Interpreter(module).run(*fresh())
         for a, b in zip(got, want, strict=True):
             assert a.dtype == b.dtype and a.shape == b.shape
-            torch.testing.assert_close(a, b, equal_nan=True, **(TOLERANCE.get(info.name) or HALF_TOLERANCE.get(dtype, {})))
+            torch.testing.assert_close(
+                a, b, equal_nan=True, **(TOLERANCE.get(info.name) or HALF_TOLERANCE.get(dtype, {}))
+            )
             if not with_grad:
                 assert a.stride() == b.stride()
         assert not outside_surface(module), [str(o) for o in outside_surface(module)]
@@ -110,7 +112,9 @@ def test_decomposition_equals_eager_and_is_inside_the_surface(name, dtype):
         assert check(info, dtype, with_grad=False) or name in ("arange", "linspace", "eye")
 
 
-@pytest.mark.parametrize("name", [name for name in OPS if BY_NAME[name].supports_autograd and name not in UNTRACEABLE_BACKWARD])
+@pytest.mark.parametrize(
+    "name", [name for name in OPS if BY_NAME[name].supports_autograd and name not in UNTRACEABLE_BACKWARD]
+)
 def test_backward_equals_eager_and_is_inside_the_surface(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -161,7 +165,13 @@ def test_empty_inputs_equal_eager():
         x = torch.randn(shape)
 
         def function(x):
-            return [torch.softmax(x, -1), torch.log_softmax(x, 0), torch.nn.functional.layer_norm(x, (x.shape[1],)), x.sum(), x.mean()]
+            return [
+                torch.softmax(x, -1),
+                torch.log_softmax(x, 0),
+                torch.nn.functional.layer_norm(x, (x.shape[1],)),
+                x.sum(),
+                x.mean(),
+            ]
 
         for a, b in zip(fx.Interpreter(trace(function, [x])).run(x), function(x), strict=True):
             torch.testing.assert_close(a, b, equal_nan=True)
@@ -196,7 +206,9 @@ def test_table_leaves_the_surface_whole_and_has_no_in_place_ops():
     for fallback in (False, True):
         table = decomposition_table(fallback)
         assert not [op for op in table if surface().get(op) not in (None, Family.EXTERN)]
-        assert not [op for op in table if op._schema.is_mutable and op is not torch.ops.aten._native_batch_norm_legit.default]
+        assert not [
+            op for op in table if op._schema.is_mutable and op is not torch.ops.aten._native_batch_norm_legit.default
+        ]
 
 
 def test_fallback_random_keeps_eagers_random_ops():

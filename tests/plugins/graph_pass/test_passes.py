@@ -155,7 +155,10 @@ def test_conversion_chains_fold_only_through_dtypes_that_hold_every_value(narrow
 def test_view_chains_fold():
     def function(x):
         y = x.neg()
-        return [y.view(2, 12).view(6, 4).neg(), aten.permute.default(aten.permute.default(y, [2, 0, 1]), [1, 2, 0]).neg()]
+        return [
+            y.view(2, 12).view(6, 4).neg(),
+            aten.permute.default(aten.permute.default(y, [2, 0, 1]), [1, 2, 0]).neg(),
+        ]
 
     module = assert_unchanged_by("simplify", function, torch.randn(2, 3, 4))
     apply("dead_code", module)
@@ -260,7 +263,12 @@ def test_values_that_vary_are_not_folded():
 
 def random_program(x):
     y = torch.rand(4, 5) + torch.randn_like(x)
-    return [torch.nn.functional.dropout(y, 0.25), torch.randint(-3, 4, (6,)), torch.randint(7, (2,)), torch.rand_like(x)]
+    return [
+        torch.nn.functional.dropout(y, 0.25),
+        torch.randint(-3, 4, (6,)),
+        torch.randint(7, (2,)),
+        torch.rand_like(x),
+    ]
 
 
 def test_random_ops_become_functions_of_one_seed():
@@ -284,7 +292,10 @@ def test_dropout_keeps_the_right_share():
     module = trace(lambda x: [torch.nn.functional.dropout(x, 0.25)], torch.ones(200, 200))
     apply("replayable_random", module)
     (y,) = fx.Interpreter(module).run(torch.ones(200, 200))
-    assert abs((y != 0).float().mean() - 0.75) < 0.01 and set(y.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+    assert abs((y != 0).float().mean() - 0.75) < 0.01 and set(y.unique().tolist()) == {
+        0.0,
+        torch.tensor(1 / 0.75).item(),
+    }
 
 
 def test_fallback_random_and_generators_keep_eager_ops():
