@@ -10,6 +10,7 @@ from joint_graphs import functionalized, make_context
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.checkpoint import CheckpointPolicy
 
 from turret.op_traits import output_nodes
@@ -182,6 +183,16 @@ def test_visible_copy_of_a_value_that_is_read_elsewhere_stays():
     assert not apply("simplify", module)
 
 
+def test_copy_of_an_input_that_is_written_to_stays():
+    def function(x):
+        old = x.clone()
+        x.copy_(x * 2)
+        return [old * 3]
+
+    module = raw(function, torch.randn(4))
+    assert not apply("simplify", module)
+
+
 def test_clone_that_changes_strides_stays():
     def function(x):
         return [aten.clone.default(x.t(), memory_format=torch.contiguous_format).view(12).neg()]
@@ -296,6 +307,22 @@ def test_dropout_keeps_the_right_share():
         0.0,
         torch.tensor(1 / 0.75).item(),
     }
+
+
+def test_shapes_and_ranges_may_be_symbolic():
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.randn(6, 3), static_shapes=False)
+
+    def function(x):
+        return [torch.rand_like(x), torch.randint(x.shape[0], (x.shape[1],)), torch.rand(x.shape[0], 2)]
+
+    with mode:
+        module = make_fx(function)(x)
+    assert apply("replayable_random", module)
+    names = [str(t) for t in ops(module)]
+    assert names.count("turret.random.default") == 2 and "aten.randint.default" in names
+    results = fx.Interpreter(module).run(torch.randn(5, 4))
+    assert [tuple(r.shape) for r in results] == [(5, 4), (4,), (5, 2)]
 
 
 def test_fallback_random_and_generators_keep_eager_ops():
