@@ -78,7 +78,9 @@ def trace_joint(
 
     mode = FakeTensorMode(shape_env=ShapeEnv() if dynamic else None, allow_non_fake_inputs=True)
     fakes = [_fake(mode, value) for value in (*args, *outputs)]
-    module = make_fx(functionalized(joint), decomposition_table=dict(decompositions or {}), tracing_mode="real")(*fakes)
+    with mode:
+        table = dict(decompositions or {})
+        module = make_fx(functionalized(joint), decomposition_table=table, tracing_mode="real")(*fakes)
     signature = GraphSignature(
         inputs=tuple(InputInfo(isinstance(a, torch.Tensor) and a.requires_grad) for a in args),
         outputs=tuple(OutputInfo(OutputKind.FRESH, i) for i in range(len(outputs))),
