@@ -14,25 +14,31 @@ from turret.plugins.decompositions.randoms import RANDOM
 from turret.plugins.decompositions.registry import HALF_DTYPES, OWN
 from turret.surface import resolve, surface
 
-NOT_TORCHS = frozenset(
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+NOT_TORCHS = _words(
     """
-    special_bessel_j0 special_bessel_j1 special_spherical_bessel_j0 special_i0e special_i1 special_i1e
-    special_erfcx special_log_ndtr special_ndtri special_zeta special_zeta.self_scalar special_zeta.other_scalar
+    special_bessel_j0 special_bessel_j1 special_spherical_bessel_j0 special_i0e special_i1 special_i1e special_erfcx
+    special_log_ndtr special_ndtri special_zeta special_zeta.self_scalar special_zeta.other_scalar
     normal.float_float normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor log_normal cauchy geometric
     exponential uniform frexp.Tensor resize_as item is_complex is_same_size lift lift_fresh lift_fresh_copy
-    """.split()
+    """
 )
 """Ops whose decomposition in torch ends in primitives that no code generator has; they stay whole."""
 
 _WHOLE_FOR_HALF = frozenset({"grid_sampler_2d"})
 """Torch's decompositions that round half types differently from eager's kernel."""
 
-_MOVEMENT = frozenset(
+_MOVEMENT = _words(
     """
-    slice_backward select_backward diagonal_backward unfold_backward repeat roll rot90 stack block_diag pixel_shuffle
-    pixel_unshuffle channel_shuffle diag_embed narrow_copy new_empty zeros ones masked_fill.Scalar masked_fill.Tensor
-    index_copy meshgrid meshgrid.indexing fill.Scalar fill.Tensor zero eye eye.m tril triu take index_add
-    """.split()
+    slice_backward select_backward diagonal_backward unfold_backward repeat roll rot90 stack block_diag
+    pixel_shuffle pixel_unshuffle channel_shuffle diag_embed narrow_copy new_empty zeros ones masked_fill.Scalar
+    masked_fill.Tensor index_copy meshgrid meshgrid.indexing fill.Scalar fill.Tensor zero eye eye.m tril triu take
+    index_add
+    """
 )
 """Torch's decompositions that only move or fill values and so are right for complex tensors too."""
 

@@ -24,11 +24,16 @@ _MOVES = frozenset(
     }
 )
 
-_EXACT = frozenset(
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_EXACT = _words(
     """
-    add sub mul div neg abs where clone convert_element_type eq ne lt le gt ge maximum minimum logical_not logical_and
-    logical_or bitwise_not bitwise_and bitwise_or bitwise_xor floor ceil trunc round sqrt
-    """.split()
+    add sub mul div neg abs where clone convert_element_type eq ne lt le gt ge maximum minimum logical_not
+    logical_and logical_or bitwise_not bitwise_and bitwise_or bitwise_xor floor ceil trunc round sqrt
+    """
 )
 """Correctly rounded or exact on every device."""
 

@@ -7,7 +7,6 @@ import warnings
 
 import pytest
 import torch
-from joint_graphs import functionalized, make_context
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import DataDependentOutputException
@@ -15,25 +14,31 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
+from tests.plugins.joint_graphs import functionalized, make_context
 from turret.plugins import decompositions
 from turret.plugins.decompositions.table import decomposition_table
 from turret.surface import Family, family_of, outside_surface, surface
 
-OPS = """
-softmax log_softmax nn.functional.layer_norm nn.functional.group_norm nn.functional.batch_norm
-nn.functional.instance_norm nn.functional.rms_norm nn.functional.gelu nn.functional.silu nn.functional.mish
-nn.functional.softplus nn.functional.elu nn.functional.hardswish nn.functional.leaky_relu nn.functional.glu
-nn.functional.cross_entropy nn.functional.nll_loss nn.functional.mse_loss nn.functional.smooth_l1_loss
-nn.functional.binary_cross_entropy_with_logits nn.functional.embedding nn.functional.pad nn.functional.linear
-nn.functional.hardshrink nn.functional.softshrink nn.functional.bilinear nn.functional.normalize
-mean var std var_mean std_mean max min amax sum prod cumsum logsumexp linalg.vector_norm count_nonzero
-zeros_like ones_like full_like new_zeros new_full arange linspace eye tril triu
-transpose t squeeze split unbind stack repeat roll flip unfold diagonal diag_embed narrow
-masked_fill index_fill index_add index_copy index_select take put scatter_add where clamp
-addcmul addcdiv lerp logit sgn angle floor_divide remainder hypot xlogy logaddexp nan_to_num
-addmm baddbmm to contiguous
-""".split()
 
+def _words(text: str) -> list[str]:
+    return text.split()
+
+
+OPS = _words(
+    """
+    softmax log_softmax nn.functional.layer_norm nn.functional.group_norm nn.functional.batch_norm
+    nn.functional.instance_norm nn.functional.rms_norm nn.functional.gelu nn.functional.silu nn.functional.mish
+    nn.functional.softplus nn.functional.elu nn.functional.hardswish nn.functional.leaky_relu nn.functional.glu
+    nn.functional.cross_entropy nn.functional.nll_loss nn.functional.mse_loss nn.functional.smooth_l1_loss
+    nn.functional.binary_cross_entropy_with_logits nn.functional.embedding nn.functional.pad nn.functional.linear
+    nn.functional.hardshrink nn.functional.softshrink nn.functional.bilinear nn.functional.normalize mean var std
+    var_mean std_mean max min amax sum prod cumsum logsumexp linalg.vector_norm count_nonzero zeros_like ones_like
+    full_like new_zeros new_full arange linspace eye tril triu transpose t squeeze split unbind stack repeat roll
+    flip unfold diagonal diag_embed narrow masked_fill index_fill index_add index_copy index_select take put
+    scatter_add where clamp addcmul addcdiv lerp logit sgn angle floor_divide remainder hypot xlogy logaddexp
+    nan_to_num addmm baddbmm to contiguous
+    """
+)
 UNTRACEABLE_BACKWARD = {"index_fill"}  # its sample asks for unique indices, whose number is data
 WHOLE = {"nn.functional.linear", "addmm", "baddbmm", "nn.functional.embedding", "nn.functional.cross_entropy"}
 HALF_TOLERANCE = {torch.bfloat16: {"rtol": 3e-2, "atol": 3e-2}, torch.float16: {"rtol": 5e-3, "atol": 5e-3}}

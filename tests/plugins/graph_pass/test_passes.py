@@ -6,13 +6,13 @@ import importlib
 
 import pytest
 import torch
-from joint_graphs import functionalized, make_context
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.checkpoint import CheckpointPolicy
 
+from tests.plugins.joint_graphs import functionalized, make_context
 from turret.op_traits import output_nodes
 from turret.plugins import graph_pass
 from turret.plugins.decompositions.table import decomposition_table

@@ -8,9 +8,9 @@ import re
 import attrs
 import pytest
 import torch
-from joint_graphs import assert_same, make_context, run_eager, run_partitioned, trace_joint
 from torch.utils.checkpoint import CheckpointPolicy
 
+from tests.plugins.joint_graphs import assert_same, make_context, run_eager, run_partitioned, trace_joint
 from turret.errors import OptionError, VerificationError
 from turret.hookspecs import hookimpl
 from turret.op_traits import output_nodes
