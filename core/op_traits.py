@@ -13,7 +13,14 @@ from typing import Any
 import torch
 from torch import fx
 
-_EFFECT_NAMES = ("_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "_print", "_linalg_check_errors")
+_EFFECT_NAMES = (
+    "_assert_async",
+    "_assert_scalar",
+    "_assert_tensor_metadata",
+    "sym_constrain_range",
+    "_print",
+    "_linalg_check_errors",
+)
 
 
 @functools.cache

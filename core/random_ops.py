@@ -140,9 +140,7 @@ def _seed_meta(device: torch.device) -> torch.Tensor:
     return torch.empty((), dtype=torch.int64, device=device)
 
 
-def _random_meta(
-    seed: torch.Tensor, size: Sequence[int], stream: int, kind: str, dtype: torch.dtype
-) -> torch.Tensor:
+def _random_meta(seed: torch.Tensor, size: Sequence[int], stream: int, kind: str, dtype: torch.dtype) -> torch.Tensor:
     check_random_arguments(kind, dtype)
     return seed.new_empty(size, dtype=dtype)
 

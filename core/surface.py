@@ -229,8 +229,12 @@ def why_outside(target: Any) -> str:
     if isinstance(target, torch._ops.HigherOrderOperator):
         return "higher-order op"
     module = getattr(target, "__module__", "")
-    if module in ("_operator", "math", "builtins", "torch", "torch.fx.experimental.symbolic_shapes") or module.startswith(
-        "torch.utils._sympy"
-    ):
+    if module in (
+        "_operator",
+        "math",
+        "builtins",
+        "torch",
+        "torch.fx.experimental.symbolic_shapes",
+    ) or module.startswith("torch.utils._sympy"):
         return ""
     return "not an ATen op"

@@ -49,19 +49,28 @@ def full_like_layout(
 
 
 @decomposes("full_like", any_dtype=True)
-def full_like(x, value, *, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
+def full_like(
+    x: torch.Tensor,
+    value: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
     if layout not in (None, torch.strided) or x.layout != torch.strided:
         return NotImplemented
     return full_like_layout(x, value, dtype, device, memory_format)
 
 
 @decomposes("zeros_like", any_dtype=True)
-def zeros_like(x, **options):
+def zeros_like(x: torch.Tensor, **options: Any) -> torch.Tensor:
     return full_like(x, _typed(0, options.get("dtype") or x.dtype), **options)
 
 
 @decomposes("ones_like", any_dtype=True)
-def ones_like(x, **options):
+def ones_like(x: torch.Tensor, **options: Any) -> torch.Tensor:
     return full_like(x, _typed(1, options.get("dtype") or x.dtype), **options)
 
 
@@ -73,7 +82,15 @@ def _typed(value: int, dtype: torch.dtype) -> Any:
 
 
 @decomposes("empty_like", any_dtype=True)
-def empty_like(x, *, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
+def empty_like(
+    x: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
     if layout not in (None, torch.strided) or x.layout != torch.strided:
         return NotImplemented
     dtype, device = dtype or x.dtype, device if device is not None else x.device
@@ -85,12 +102,12 @@ def empty_like(x, *, dtype=None, layout=None, device=None, pin_memory=None, memo
 
 
 @decomposes("empty_permuted", any_dtype=True)
-def empty_permuted(size, physical_layout, **options):
+def empty_permuted(size: Sequence[int], physical_layout: Sequence[int], **options: Any) -> torch.Tensor:
     return _permuted(lambda shape: aten.empty.memory_format(shape, **options), size, list(physical_layout))
 
 
 @decomposes("empty_strided", any_dtype=True)
-def empty_strided(size, stride, **options):
+def empty_strided(size: Sequence[int], stride: Sequence[int], **options: Any) -> torch.Tensor:
     order = sorted(range(len(size)), key=lambda d: (-stride[d], -size[d])) if _all_ints(size, stride) else []
     expected, dense = 1, len(order) == len(size)
     for d in reversed(order):
@@ -102,7 +119,16 @@ def empty_strided(size, stride, **options):
 
 
 @decomposes("new_empty_strided", any_dtype=True)
-def new_empty_strided(x, size, stride, *, dtype=None, layout=None, device=None, pin_memory=None):
+def new_empty_strided(
+    x: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
     device = device if device is not None else x.device
     return aten.empty_strided.default(size, stride, dtype=dtype or x.dtype, layout=layout, device=device)
 
@@ -112,39 +138,70 @@ def _all_ints(*sequences: Sequence[Any]) -> bool:
 
 
 @decomposes("new_zeros", any_dtype=True)
-def new_zeros(x, size, **options):
+def new_zeros(x: torch.Tensor, size: Sequence[int], **options: Any) -> torch.Tensor:
     return _new_full(x, size, 0, **options)
 
 
 @decomposes("new_ones", any_dtype=True)
-def new_ones(x, size, **options):
+def new_ones(x: torch.Tensor, size: Sequence[int], **options: Any) -> torch.Tensor:
     return _new_full(x, size, 1, **options)
 
 
 @decomposes("new_full", any_dtype=True)
-def new_full(x, size, value, **options):
+def new_full(x: torch.Tensor, size: Sequence[int], value: Any, **options: Any) -> torch.Tensor:
     return _new_full(x, size, value, **options)
 
 
-def _new_full(x, size, value, *, dtype=None, layout=None, device=None, pin_memory=None):
+def _new_full(
+    x: torch.Tensor,
+    size: Sequence[int],
+    value: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
     if layout not in (None, torch.strided):
         return NotImplemented
     device = device if device is not None else x.device
     return aten.full.default(size, value, dtype=dtype or x.dtype, device=device, pin_memory=False)
 
 
+@decomposes("_efficientzerotensor", any_dtype=True)
+def efficient_zeros(
+    size: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    dtype, device = dtype or torch.get_default_dtype(), device if device is not None else torch.device("cpu")
+    return aten.full.default(size, 0, dtype=dtype, device=device, pin_memory=False)
+
+
 @decomposes("arange")
-def arange(end, **options):
+def arange(end: Any, **options: Any) -> torch.Tensor:
     return arange_step(0, end, 1, **options)
 
 
 @decomposes("arange.start")
-def arange_start(start, end, **options):
+def arange_start(start: Any, end: Any, **options: Any) -> torch.Tensor:
     return arange_step(start, end, 1, **options)
 
 
 @decomposes("arange.start_step")
-def arange_step(start, end, step=1, *, dtype=None, layout=None, device=None, pin_memory=None):
+def arange_step(
+    start: Any,
+    end: Any,
+    step: Any = 1,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
     integral = all(isinstance(v, (int, torch.SymInt)) for v in (start, end, step))
     dtype = dtype or (torch.int64 if integral else torch.get_default_dtype())
     symbolic = any(isinstance(v, (torch.SymInt, torch.SymFloat)) for v in (start, end, step))
@@ -162,7 +219,7 @@ def arange_step(start, end, step=1, *, dtype=None, layout=None, device=None, pin
     return convert(aten.add.Scalar(aten.mul.Scalar(wide, step), start), dtype)
 
 
-def _arange_length(start, end, step):
+def _arange_length(start: Any, end: Any, step: Any) -> Any:
     if all(isinstance(v, (int, torch.SymInt)) for v in (start, end, step)):
         span = end - start + (step - 1 if step > 0 else step + 1)
         return torch.sym_max(span // step, 0)

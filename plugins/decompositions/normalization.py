@@ -43,9 +43,7 @@ def log_softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
 
 
 @decomposes("_softmax_backward_data")
-def softmax_backward(
-    grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
-) -> torch.Tensor:
+def softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> torch.Tensor:
     grad, output = widen(grad), widen(output)
     weighted = aten.mul.Tensor(grad, output)
     total = aten.sum.dim_IntList(weighted, [dim], True)
@@ -53,9 +51,7 @@ def softmax_backward(
 
 
 @decomposes("_log_softmax_backward_data")
-def log_softmax_backward(
-    grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
-) -> torch.Tensor:
+def log_softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> torch.Tensor:
     grad, output = widen(grad), widen(output)
     total = aten.sum.dim_IntList(grad, [dim], True)
     return contiguous(convert(aten.sub.Tensor(grad, aten.mul.Tensor(aten.exp.default(output), total)), input_dtype))

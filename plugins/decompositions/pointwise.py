@@ -33,7 +33,16 @@ def shrink_backward(grad: torch.Tensor, x: torch.Tensor, lambd: float) -> torch.
 
 
 @decomposes("_trilinear")
-def trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
+def trilinear(
+    i1: torch.Tensor,
+    i2: torch.Tensor,
+    i3: torch.Tensor,
+    expand1: list[int],
+    expand2: list[int],
+    expand3: list[int],
+    sumdim: list[int],
+    unroll_dim: int = 1,
+) -> torch.Tensor:
     def aligned(x: torch.Tensor, dims: list[int]) -> torch.Tensor:
         x = widen(x)
         for d in sorted(dims):
@@ -46,13 +55,12 @@ def trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
 
 @decomposes("logit")
 def logit(x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
-    if not x.dtype.is_floating_point:
-        return NotImplemented
-    wide = widen(x)
+    dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
+    wide = widen(convert(x, dtype))
     if eps is not None:
         wide = aten.clamp.default(wide, eps, 1 - eps)
     odds = aten.div.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1))
-    return convert(aten.log.default(odds), x.dtype)
+    return convert(aten.log.default(odds), dtype)
 
 
 @decomposes("smooth_l1_loss_backward")

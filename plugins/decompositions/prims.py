@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch._prims_common import type_to_dtype
 
@@ -11,19 +14,19 @@ aten = torch.ops.aten
 
 
 @decomposes("prims.broadcast_in_dim", any_dtype=True)
-def broadcast_in_dim(x, shape, broadcast_dimensions):
+def broadcast_in_dim(x: torch.Tensor, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> torch.Tensor:
     kept = iter(x.shape)
     aligned = [next(kept) if d in broadcast_dimensions else 1 for d in range(len(shape))]
     return aten.expand.default(aten.view.default(x, aligned) if x.dim() != len(shape) else x, list(shape))
 
 
 @decomposes("prims.where", any_dtype=True)
-def where(condition, x, y):
+def where(condition: torch.Tensor, x: Any, y: Any) -> torch.Tensor:
     dtype = next((v.dtype for v in (x, y) if isinstance(v, torch.Tensor)), None)
     if dtype is None:
         dtype = torch.get_default_dtype() if isinstance(x, float) else type_to_dtype(type(x))
 
-    def tensor(value):
+    def tensor(value: Any) -> torch.Tensor:
         if isinstance(value, torch.Tensor):
             return value
         return aten.full.default([], value, dtype=dtype, device=condition.device, pin_memory=False)
@@ -32,29 +35,29 @@ def where(condition, x, y):
 
 
 @decomposes("prims.div")
-def div(x, y):
+def div(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     if not x.dtype.is_floating_point:
         return aten.div.Tensor_mode(x, y, rounding_mode="trunc")
     return aten.div.Tensor(x, y)
 
 
 @decomposes("prims.mul")
-def mul(x, y):
+def mul(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return aten.mul.Tensor(x, y)
 
 
 @decomposes("prims.round")
-def round_(x):
+def round_(x: torch.Tensor) -> torch.Tensor:
     return aten.round.default(x)
 
 
 @decomposes("prims.sum")
-def sum_(x, dims, *, output_dtype=None):
+def sum_(x: torch.Tensor, dims: Sequence[int] | None, *, output_dtype: torch.dtype | None = None) -> torch.Tensor:
     if not dims:
         return aten.clone.default(x)
     return aten.sum.dim_IntList(x, list(dims), False, dtype=output_dtype or x.dtype)
 
 
 @decomposes("prims.view_of", any_dtype=True)
-def view_of(x):
+def view_of(x: torch.Tensor) -> torch.Tensor:
     return aten.alias.default(x)

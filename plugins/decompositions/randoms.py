@@ -6,6 +6,8 @@ eager checks by value (a tensor of probabilities or of standard deviations) stay
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from turret.plugins.decompositions.registry import HALF_DTYPES, convert
@@ -33,25 +35,25 @@ def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch
     return aten.mul.Scalar(aten.mul.Tensor(x, kept), scale), kept
 
 
-def uniform(x, low=0.0, high=1.0, *, generator=None):
+def uniform(x: torch.Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None) -> torch.Tensor:
     if generator is not None or not x.dtype.is_floating_point:
         return NotImplemented
     return convert(aten.add.Scalar(aten.mul.Scalar(_rand(x), high - low), low), x.dtype)
 
 
-def exponential(x, rate=1.0, *, generator=None):
+def exponential(x: torch.Tensor, rate: float = 1.0, *, generator: Any = None) -> torch.Tensor:
     if generator is not None or not x.dtype.is_floating_point or rate <= 0:
         return NotImplemented
     return convert(aten.div.Scalar(aten.log1p.default(aten.neg.default(_rand(x))), -rate), x.dtype)
 
 
-def normal(x, mean=0.0, std=1.0, *, generator=None):
+def normal(x: torch.Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> torch.Tensor:
     if generator is not None or not x.dtype.is_floating_point or std < 0:
         return NotImplemented
     return convert(aten.add.Scalar(aten.mul.Scalar(_randn(x), std), mean), x.dtype)
 
 
-def normal_around(mean, std=1.0, *, generator=None):
+def normal_around(mean: torch.Tensor, std: float = 1.0, *, generator: Any = None) -> torch.Tensor:
     if generator is not None or not mean.dtype.is_floating_point or std < 0:
         return NotImplemented
     return convert(aten.add.Tensor(aten.mul.Scalar(_randn(mean), std), mean), mean.dtype)

@@ -12,18 +12,33 @@ from torch._decomp import decomposition_table as torch_table
 from turret.plugins.decompositions import creation, movement, normalization, pointwise, prims, reductions  # noqa: F401
 from turret.plugins.decompositions.randoms import RANDOM
 from turret.plugins.decompositions.registry import HALF_DTYPES, OWN
-from turret.surface import Family, resolve, surface
+from turret.surface import resolve, surface
 
-NOT_TORCHS = frozenset(
-    ["special_bessel_j0", "special_bessel_j1", "special_spherical_bessel_j0", "special_i0e", "special_i1", "special_i1e", "special_erfcx", "special_log_ndtr", "special_ndtri", "special_zeta", "special_zeta.self_scalar", "special_zeta.other_scalar", "normal.float_float", "normal.Tensor_float", "normal.float_Tensor", "normal.Tensor_Tensor", "log_normal", "cauchy", "geometric", "exponential", "uniform", "frexp.Tensor", "resize_as", "item", "is_complex", "is_same_size", "lift", "lift_fresh", "lift_fresh_copy"]
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+NOT_TORCHS = _words(
+    """
+    special_bessel_j0 special_bessel_j1 special_spherical_bessel_j0 special_i0e special_i1 special_i1e special_erfcx
+    special_log_ndtr special_ndtri special_zeta special_zeta.self_scalar special_zeta.other_scalar
+    normal.float_float normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor log_normal cauchy geometric
+    exponential uniform frexp.Tensor resize_as item is_complex is_same_size lift lift_fresh lift_fresh_copy
+    """
 )
 """Ops whose decomposition in torch ends in primitives that no code generator has; they stay whole."""
 
 _WHOLE_FOR_HALF = frozenset({"grid_sampler_2d"})
 """Torch's decompositions that round half types differently from eager's kernel."""
 
-_MOVEMENT = frozenset(
-    ["slice_backward", "select_backward", "diagonal_backward", "unfold_backward", "repeat", "roll", "rot90", "stack", "block_diag", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "diag_embed", "narrow_copy", "new_empty", "zeros", "ones", "masked_fill.Scalar", "masked_fill.Tensor", "index_copy", "meshgrid", "meshgrid.indexing", "fill.Scalar", "fill.Tensor", "zero", "eye", "eye.m", "tril", "triu", "take", "index_add"]
+_MOVEMENT = _words(
+    """
+    slice_backward select_backward diagonal_backward unfold_backward repeat roll rot90 stack block_diag
+    pixel_shuffle pixel_unshuffle channel_shuffle diag_embed narrow_copy new_empty zeros ones masked_fill.Scalar
+    masked_fill.Tensor index_copy meshgrid meshgrid.indexing fill.Scalar fill.Tensor zero eye eye.m tril triu take
+    index_add
+    """
 )
 """Torch's decompositions that only move or fill values and so are right for complex tensors too."""
 
@@ -85,11 +100,10 @@ def _any_complex(values: Any) -> bool:
         if isinstance(value, torch.Tensor):
             if value.is_complex():
                 return True
-        elif isinstance(value, complex) or (isinstance(value, torch.dtype) and value.is_complex) or (isinstance(value, (list, tuple)) and _any_complex(value)):
+        elif (
+            isinstance(value, complex)
+            or (isinstance(value, torch.dtype) and value.is_complex)
+            or (isinstance(value, (list, tuple)) and _any_complex(value))
+        ):
             return True
     return False
-
-
-def names_outside(table: Mapping[Any, Callable]) -> list[str]:
-    """Ops that the table decomposes although the surface holds them as compiled; a table must have none."""
-    return [str(op) for op in table if surface().get(op) not in (None, Family.EXTERN)]

@@ -11,14 +11,38 @@ from turret.op_traits import is_pure_call
 from turret.surface import Family, family_of, is_compiled_dtype
 
 aten = torch.ops.aten
-_MOVES = frozenset({aten.view.default, aten.expand.default, aten.permute.default, aten.alias.default,
-                    aten.unsqueeze.default, aten.squeeze.dims, aten.slice.Tensor, aten.select.int})
+_MOVES = frozenset(
+    {
+        aten.view.default,
+        aten.expand.default,
+        aten.permute.default,
+        aten.alias.default,
+        aten.unsqueeze.default,
+        aten.squeeze.dims,
+        aten.slice.Tensor,
+        aten.select.int,
+    }
+)
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_EXACT = _words(
+    """
+    add sub mul div neg abs where clone convert_element_type eq ne lt le gt ge maximum minimum logical_not
+    logical_and logical_or bitwise_not bitwise_and bitwise_or bitwise_xor floor ceil trunc round sqrt
+    """
+)
+"""Correctly rounded or exact on every device."""
 
 
 def run(module: fx.GraphModule, context: Any = None) -> bool:
     """Replace every fresh contiguous tensor that has one value everywhere by a ``full`` of it.
 
-    The value comes from running the op on one-element tensors, so it is eager's to the bit.
+    The value comes from running the op on one-element tensors of the CPU, so it is eager's to the bit; for
+    another device only ops are folded that every device rounds alike.
     """
     uniform: dict[fx.Node, torch.Tensor] = {}
     changed = False
@@ -44,6 +68,10 @@ def run(module: fx.GraphModule, context: Any = None) -> bool:
     return changed
 
 
+def _op_name(node: fx.Node) -> str:
+    return node.target._schema.name.split("::")[-1]
+
+
 def _shape(fake: torch.Tensor) -> list[int]:
     return list(fake.shape)
 
@@ -61,7 +89,8 @@ def _uniform_value(node: fx.Node, uniform: dict[fx.Node, torch.Tensor]) -> torch
         return uniform.get(node.args[0])
     inputs = node.all_input_nodes
     pointwise = family_of(node.target) is Family.POINTWISE and is_pure_call(node)
-    if not pointwise or not inputs or any(source not in uniform for source in inputs):
+    rounds = fake.device.type != "cpu" and _op_name(node) not in _EXACT
+    if not pointwise or rounds or not inputs or any(source not in uniform for source in inputs):
         return None
     return _evaluate(node, uniform)
 

@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from turret import random_ops
-from turret.fake_values import compute_value, fake_mode_of
+from turret.fake_values import compute_value, fake_mode_of, value_of
 
 aten, prims = torch.ops.aten, torch.ops.prims
 _UINT32 = 2**32
@@ -86,7 +86,7 @@ class _Rewriter:
 def _size_argument(node: fx.Node) -> list:
     """The size as graph arguments: that of a ``rand``, or read off the tensor that a ``*_like`` op copies."""
     first = node.args[0]
-    if not isinstance(first, fx.Node):
+    if not isinstance(value_of(first), torch.Tensor):
         return next(list(a) for a in node.args if isinstance(a, (list, tuple)))
     shape = node.meta["val"].shape
     if all(isinstance(size, int) for size in shape):

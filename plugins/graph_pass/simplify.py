@@ -229,4 +229,3 @@ _CHAINS: dict[Any, Callable[[fx.Node], tuple | None]] = {
     prims.convert_element_type.default: _convert_of_convert,
 }
 """Op -> arguments that read past the op before it, or None; kept where the result has the same layout."""
-

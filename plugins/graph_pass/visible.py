@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from turret.op_traits import output_nodes, storage_root
+from turret.op_traits import is_mutating_op, output_nodes, storage_root
 
 
 class VisibleStorage:
@@ -18,6 +18,7 @@ class VisibleStorage:
         self._graph = graph
         self._outputs = {n for n in output_nodes(graph) if isinstance(n, fx.Node)}
         self._roots = {storage_root(n) for n in self._outputs}
+        self._written = _written_roots(graph)
 
     def is_visible(self, node: fx.Node) -> bool:
         """Whether a node's storage leaves the graph."""
@@ -32,11 +33,13 @@ class VisibleStorage:
     def can_forward(self, node: fx.Node, source: fx.Node) -> bool:
         """Whether readers of ``node`` may read ``source`` instead, an equal value in another storage or a base.
 
-        A visible copy stays, unless nothing else can see or save its source.
+        A visible copy stays, unless nothing else can see or save its source; so does a copy of what is written to.
         """
         root = storage_root(source)
         if storage_root(node) is root:
             return node not in self._outputs
+        if root in self._written:
+            return False
         if not self.is_visible(node):
             return True
         return root is source and source.op == "call_function" and len(source.users) == 1 and source not in self._roots
@@ -52,3 +55,14 @@ class VisibleStorage:
         if node in self._outputs:
             self._outputs.discard(node)
             self._outputs.add(source)
+
+
+def _written_roots(graph: fx.Graph) -> set[fx.Node]:
+    """Roots of the storage that calls of the graph write to."""
+    roots: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "call_function" and is_mutating_op(node.target):
+            for value, argument in zip(node.args, node.target._schema.arguments, strict=False):
+                if argument.is_write and isinstance(value, fx.Node):
+                    roots.add(storage_root(value))
+    return roots

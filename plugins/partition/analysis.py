@@ -18,11 +18,11 @@ from turret.signature import Mutation
 class JointAnalysis:
     """A joint graph's nodes, sorted into what the cut may and may not touch.
 
-    ``backward`` are the live nodes that depend on a tangent, in graph order; everything else is *early*: it
-    depends on primals alone.  ``needed`` are the early nodes that the backward reads directly (or that are
-    gradients themselves); ``candidates`` are those and all their ancestors, in graph order: each is saved,
-    recomputed, or passed over.  ``materialized`` are early nodes that the forward writes to memory anyway.
-  ``order`` numbers all nodes.
+      ``backward`` are the live nodes that depend on a tangent, in graph order; everything else is *early*: it
+      depends on primals alone.  ``needed`` are the early nodes that the backward reads directly (or that are
+      gradients themselves); ``candidates`` are those and all their ancestors, in graph order: each is saved,
+      recomputed, or passed over.  ``materialized`` are early nodes that the forward writes to memory anyway.
+    ``order`` numbers all nodes.
     """
 
     primals: tuple[fx.Node, ...]
@@ -111,11 +111,7 @@ def _mutated_primals(
 ) -> frozenset[fx.Node]:
     """Primals written by the graph itself or by the epilogue after it: their old value is gone by the backward."""
     inputs = joint.signature.inputs
-    mutated = {
-        primal
-        for primal, info in zip(primals, inputs, strict=False)
-        if info.mutation is not Mutation.NONE
-    }
+    mutated = {primal for primal, info in zip(primals, inputs, strict=False) if info.mutation is not Mutation.NONE}
     for node in effects:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
             continue

@@ -27,11 +27,27 @@ _GPU_ARITHMETIC = {"cheap": 0.01, "divide": 0.05, "transcendental": 0.1, "random
 _FLOPS_PER_BYTE = {"cpu": 5.0, "cuda": 100.0}
 """Floating-point operations of a library kernel that take as long as one byte of traffic."""
 
-_DIVIDE = frozenset(["div", "sqrt", "rsqrt", "reciprocal", "remainder", "fmod"])
-_TRANSCENDENTAL = frozenset(
-    ["acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "erfc", "exp", "exp2", "expm1", "hypot", "lgamma", "log", "log10", "log1p", "log2", "pow", "sigmoid", "sin", "sinh", "tan", "tanh"]
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_DIVIDE = _words(
+    """
+    div sqrt rsqrt reciprocal remainder fmod
+    """
 )
-_MATMULS = frozenset(["mm", "bmm", "addmm", "baddbmm"])
+_TRANSCENDENTAL = _words(
+    """
+    acos acosh asin asinh atan atan2 atanh cos cosh erf erfc exp exp2 expm1 hypot lgamma log log10 log1p log2 pow
+    sigmoid sin sinh tan tanh
+    """
+)
+_MATMULS = _words(
+    """
+    mm bmm addmm baddbmm
+    """
+)
 
 
 def recompute_cost(node: fx.Node) -> float:

@@ -40,14 +40,18 @@ def test_storage_root_follows_views_getitem_and_copies_into():
 
 def test_attention_without_dropout_is_not_random():
     attention = aten._scaled_dot_product_flash_attention_for_cpu.default
-    nodes = graph_of(("a", attention, "x", "x", "x"), ("b", attention, "x", "x", "x", 0.5), ("r", aten.rand_like.default, "x"))
+    nodes = graph_of(
+        ("a", attention, "x", "x", "x"), ("b", attention, "x", "x", "x", 0.5), ("r", aten.rand_like.default, "x")
+    )
     assert op_traits.is_random_op(attention)
     assert not op_traits.is_random_call(nodes["a"])
     assert op_traits.is_random_call(nodes["b"]) and op_traits.is_random_call(nodes["r"])
 
 
 def test_effects_must_run_and_are_not_pure():
-    nodes = graph_of(("w", aten.copy_.default, "x", "x"), ("r", aten.bernoulli.p, "x", 0.5), ("a", aten.neg.default, "x"))
+    nodes = graph_of(
+        ("w", aten.copy_.default, "x", "x"), ("r", aten.bernoulli.p, "x", 0.5), ("a", aten.neg.default, "x")
+    )
     assert op_traits.is_effectful(nodes["w"]) and not op_traits.is_effectful(nodes["r"])
     assert [op_traits.is_pure_call(nodes[n]) for n in "wra"] == [False, False, True]
 

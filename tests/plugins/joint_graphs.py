@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from turret import hookspecs
 from turret.op_traits import output_nodes
 from turret.products import JointGraph
-from turret.signature import GraphSignature, InputInfo, OutputInfo
+from turret.signature import GraphSignature, InputInfo, OutputInfo, OutputKind
 
 
 def make_context(*plugins: Any, **config: Any) -> SimpleNamespace:
@@ -78,12 +78,12 @@ def trace_joint(
 
     mode = FakeTensorMode(shape_env=ShapeEnv() if dynamic else None, allow_non_fake_inputs=True)
     fakes = [_fake(mode, value) for value in (*args, *outputs)]
-    module = make_fx(
-        functionalized(joint), decomposition_table=dict(decompositions or {}), tracing_mode="real"
-    )(*fakes)
+    with mode:
+        table = dict(decompositions or {})
+        module = make_fx(functionalized(joint), decomposition_table=table, tracing_mode="real")(*fakes)
     signature = GraphSignature(
         inputs=tuple(InputInfo(isinstance(a, torch.Tensor) and a.requires_grad) for a in args),
-        outputs=tuple(OutputInfo() for _ in outputs),
+        outputs=tuple(OutputInfo(OutputKind.FRESH, i) for i in range(len(outputs))),
         training=True,
     )
     assert len(output_nodes(module.graph)) == len(outputs) + count
@@ -111,9 +111,7 @@ def run_partitioned(partitioned: Any, args: Sequence[Any], tangents: Sequence[to
     return outputs, gradients
 
 
-def run_eager(
-    function: Callable, args: Sequence[Any], tangents: Sequence[torch.Tensor]
-) -> tuple[list, list]:
+def run_eager(function: Callable, args: Sequence[Any], tangents: Sequence[torch.Tensor]) -> tuple[list, list]:
     """Outputs and gradients (None where not required or unused) in eager."""
     inputs = [_fresh(a) for a in args]
     outputs = function(*inputs)

@@ -6,12 +6,13 @@ import importlib
 
 import pytest
 import torch
-from joint_graphs import functionalized, make_context
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.checkpoint import CheckpointPolicy
 
+from tests.plugins.joint_graphs import functionalized, make_context
 from turret.op_traits import output_nodes
 from turret.plugins import graph_pass
 from turret.plugins.decompositions.table import decomposition_table
@@ -155,7 +156,10 @@ def test_conversion_chains_fold_only_through_dtypes_that_hold_every_value(narrow
 def test_view_chains_fold():
     def function(x):
         y = x.neg()
-        return [y.view(2, 12).view(6, 4).neg(), aten.permute.default(aten.permute.default(y, [2, 0, 1]), [1, 2, 0]).neg()]
+        return [
+            y.view(2, 12).view(6, 4).neg(),
+            aten.permute.default(aten.permute.default(y, [2, 0, 1]), [1, 2, 0]).neg(),
+        ]
 
     module = assert_unchanged_by("simplify", function, torch.randn(2, 3, 4))
     apply("dead_code", module)
@@ -176,6 +180,16 @@ def test_copies_that_the_user_sees_stay_apart():
 def test_visible_copy_of_a_value_that_is_read_elsewhere_stays():
     """The reader may be the backward: an in-place op on the copy must not reach what was saved."""
     module = raw(lambda x: [(y := x.exp()).clone(), y.sin()], torch.randn(4))
+    assert not apply("simplify", module)
+
+
+def test_copy_of_an_input_that_is_written_to_stays():
+    def function(x):
+        old = x.clone()
+        x.copy_(x * 2)
+        return [old * 3]
+
+    module = raw(function, torch.randn(4))
     assert not apply("simplify", module)
 
 
@@ -260,7 +274,12 @@ def test_values_that_vary_are_not_folded():
 
 def random_program(x):
     y = torch.rand(4, 5) + torch.randn_like(x)
-    return [torch.nn.functional.dropout(y, 0.25), torch.randint(-3, 4, (6,)), torch.randint(7, (2,)), torch.rand_like(x)]
+    return [
+        torch.nn.functional.dropout(y, 0.25),
+        torch.randint(-3, 4, (6,)),
+        torch.randint(7, (2,)),
+        torch.rand_like(x),
+    ]
 
 
 def test_random_ops_become_functions_of_one_seed():
@@ -284,7 +303,26 @@ def test_dropout_keeps_the_right_share():
     module = trace(lambda x: [torch.nn.functional.dropout(x, 0.25)], torch.ones(200, 200))
     apply("replayable_random", module)
     (y,) = fx.Interpreter(module).run(torch.ones(200, 200))
-    assert abs((y != 0).float().mean() - 0.75) < 0.01 and set(y.unique().tolist()) == {0.0, torch.tensor(1 / 0.75).item()}
+    assert abs((y != 0).float().mean() - 0.75) < 0.01 and set(y.unique().tolist()) == {
+        0.0,
+        torch.tensor(1 / 0.75).item(),
+    }
+
+
+def test_shapes_and_ranges_may_be_symbolic():
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.randn(6, 3), static_shapes=False)
+
+    def function(x):
+        return [torch.rand_like(x), torch.randint(x.shape[0], (x.shape[1],)), torch.rand(x.shape[0], 2)]
+
+    with mode:
+        module = make_fx(function)(x)
+    assert apply("replayable_random", module)
+    names = [str(t) for t in ops(module)]
+    assert names.count("turret.random.default") == 2 and "aten.randint.default" in names
+    results = fx.Interpreter(module).run(torch.randn(5, 4))
+    assert [tuple(r.shape) for r in results] == [(5, 4), (4,), (5, 2)]
 
 
 def test_fallback_random_and_generators_keep_eager_ops():

@@ -6,8 +6,8 @@ import time
 
 import pytest
 import torch
-from joint_graphs import assert_same, make_context, run_eager, run_partitioned, trace_joint
 
+from tests.plugins.joint_graphs import assert_same, make_context, run_eager, run_partitioned, trace_joint
 from turret.plugins import graph_pass, partition
 from turret.plugins.decompositions.table import decomposition_table
 from turret.surface import outside_surface

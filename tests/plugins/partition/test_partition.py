@@ -8,9 +8,9 @@ import re
 import attrs
 import pytest
 import torch
-from joint_graphs import assert_same, make_context, run_eager, run_partitioned, trace_joint
 from torch.utils.checkpoint import CheckpointPolicy
 
+from tests.plugins.joint_graphs import assert_same, make_context, run_eager, run_partitioned, trace_joint
 from turret.errors import OptionError, VerificationError
 from turret.hookspecs import hookimpl
 from turret.op_traits import output_nodes
@@ -52,7 +52,11 @@ def leaf(*shape):
 def saved_ops(partitioned):
     """Op names of the saved activations."""
     outputs = output_nodes(partitioned.forward.graph)[partitioned.num_forward_outputs :]
-    return [n.target._schema.name.split("::")[-1] if n.op == "call_function" else n.op for n in outputs if n.op != "get_attr"]
+    return [
+        n.target._schema.name.split("::")[-1] if n.op == "call_function" else n.op
+        for n in outputs
+        if n.op != "get_attr"
+    ]
 
 
 def targets(module):
@@ -161,7 +165,9 @@ def test_symbols_of_the_backward_are_passed_even_where_no_node_reads_them():
         value = node.meta.get("val")
         for size in getattr(value, "shape", ()):
             symbols |= size.node.expr.free_symbols if isinstance(size, torch.SymInt) else set()
-    given = {n.meta["val"].node.expr for n in partitioned.backward.graph.nodes if isinstance(n.meta.get("val"), torch.SymInt)}
+    given = {
+        n.meta["val"].node.expr for n in partitioned.backward.graph.nodes if isinstance(n.meta.get("val"), torch.SymInt)
+    }
     assert symbols and symbols <= given
 
 
@@ -280,7 +286,9 @@ def test_inference_graph_is_the_forward():
 
 def test_report_gives_bytes_of_both_partitioners():
     partitioned = check(mlp, mlp_args())
-    assert re.search(r"saved for backward: [\d.]+ \w+ in \d+ activations \(\d+% of saving everything\)", partitioned.report)
+    assert re.search(
+        r"saved for backward: [\d.]+ \w+ in \d+ activations \(\d+% of saving everything\)", partitioned.report
+    )
     assert re.search(r"saving everything:  [\d.]+ KiB in \d+ activations", partitioned.report)
     assert partitioned.report in str(partitioned)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from joint_graphs import assert_same, make_context, run_eager, run_partitioned, trace_joint
 
+from tests.plugins.joint_graphs import assert_same, make_context, run_eager, run_partitioned, trace_joint
 from turret.plugins import graph_pass, partition
 from turret.plugins.decompositions.table import decomposition_table
 

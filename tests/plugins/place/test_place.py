@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import torch
-from joint_graphs import make_context
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tests.plugins.joint_graphs import make_context
 from turret.hookspecs import hookimpl
 from turret.plugins import place
 from turret.products import StageGraph, Target

@@ -1,1 +1,0 @@
-"""Makes ``joint_graphs`` importable by the tests of the plugins."""
