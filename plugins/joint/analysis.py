@@ -93,7 +93,10 @@ def analyse(captured: CapturedGraph) -> Analysis:
     with captured.fake_mode, torch.random.fork_rng(devices=[]):
         values = fresh(captured.example_inputs, gradients=True)
         before = [_state(v) for v in values]
-        outputs = captured.module(*values)
+        try:
+            outputs = captured.module(*values)
+        except Exception as error:
+            raise UnsupportedError(f"the graph does not run on fake tensors: {type(error).__name__}: {error}") from error
     if not isinstance(outputs, (list, tuple)):
         raise UnsupportedError(f"the captured graph returned {type(outputs).__name__}, expected a tuple")
     if any(isinstance(o, (list, tuple, dict)) for o in outputs):

@@ -241,7 +241,8 @@ def trace(captured: CapturedGraph, analysis: Analysis, decompositions: Mapping) 
     with captured.fake_mode, torch.random.fork_rng(devices=[]):
         function, arguments = build(recorder, values)
         with enable_python_dispatcher(), torch.set_grad_enabled(analysis.training):
-            module = make_fx(function, decomposition_table=dict(decompositions), record_module_stack=False)(*arguments)
+            tracer = make_fx(function, decomposition_table=dict(decompositions), record_module_stack=False)
+            module = _follow(analysis, lambda: tracer(*arguments))
     clean(module)
     return JointGraph(
         module=module,
@@ -250,6 +251,17 @@ def trace(captured: CapturedGraph, analysis: Analysis, decompositions: Mapping) 
         fake_mode=captured.fake_mode,
         name=captured.name,
     )
+
+
+def _follow(analysis: Analysis, run: Callable[[], fx.GraphModule]) -> fx.GraphModule:
+    """Run the trace.  A tensor whose shape was changed in place through another name of it (a ``to`` that returned
+    its argument) keeps its shape in a functional run, which then fails where the eager one did not."""
+    try:
+        return run()
+    except RuntimeError as error:
+        if any(seen.layout is not None for seen in analysis.inputs):
+            raise UnsupportedError(f"an input had its shape changed in place, and the trace lost track: {error}") from error
+        raise
 
 
 def _forward_function(recorder: _Recorder, values: list[Any]) -> tuple[Callable, list[Any]]:
