@@ -20,8 +20,8 @@ def _physical_order(x: torch.Tensor, memory_format: torch.memory_format | None) 
         return _CHANNELS_LAST[memory_format]
     if memory_format is torch.contiguous_format:
         return list(range(x.dim()))
-    order, _ = compute_elementwise_output_logical_to_physical_perm(x)
-    return list(order)
+    order = compute_elementwise_output_logical_to_physical_perm(x)
+    return list(order[0] if isinstance(order, tuple) else order)  # some versions also say whether it is ambiguous
 
 
 def _permuted(make: Any, shape: Sequence[int], order: list[int]) -> torch.Tensor:
