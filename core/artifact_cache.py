@@ -43,7 +43,9 @@ class ArtifactCache:
         if hasattr(os, "getuid") and status.st_uid != os.getuid():
             raise CacheError(f"the cache folder {self.folder} belongs to another user; set TURRET_CACHE_DIR")
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise CacheError(f"others may write to the cache folder {self.folder}; chmod go-w it, or set TURRET_CACHE_DIR")
+            raise CacheError(
+                f"others may write to the cache folder {self.folder}; chmod go-w it, or set TURRET_CACHE_DIR"
+            )
 
     def path(self, key: str) -> Path:
         """Where the entry of a key lies (whether or not it is there)."""

@@ -82,7 +82,9 @@ def _checked(field: Any, value: Any) -> Any:
         raise OptionError(f"option {field.name!r} is {value!r}, expected a {kind.__name__}: {rules['doc']}")
     if rules["choices"] and value not in rules["choices"]:
         known = ", ".join(map(repr, rules["choices"]))
-        raise OptionError(f"option {field.name!r} is {value!r}, expected one of {known}{nearest(value, rules['choices'])}")
+        raise OptionError(
+            f"option {field.name!r} is {value!r}, expected one of {known}{nearest(value, rules['choices'])}"
+        )
     below = rules["low"] is not None and value < rules["low"]
     if below or (rules["high"] is not None and value > rules["high"]):
         raise OptionError(f"option {field.name!r} is {value!r}, expected {rules['low']} to {rules['high'] or 'any'}")

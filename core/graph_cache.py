@@ -102,7 +102,8 @@ def _hash_module(module: fx.GraphModule, digest: Any) -> None:
     for node in module.graph.nodes:
         numbers[node] = len(numbers)
         target = node.target if node.op in ("call_method", "placeholder") else _target(module, node, digest)
-        line = f"{node.op} {target if node.op != 'placeholder' else ''} {_text(node.args, numbers)} {_text(node.kwargs, numbers)}"
+        name = "" if node.op == "placeholder" else target
+        line = f"{node.op} {name} {_text(node.args, numbers)} {_text(node.kwargs, numbers)}"
         tags = {k: str(node.meta[k]) for k in ("recompute", "ac_graph_id") if k in node.meta}
         digest.update(f"{line} {tags}\0".encode())
 
@@ -150,7 +151,7 @@ _TORCH_PLAIN = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 def _text(value: Any, numbers: dict[fx.Node, int]) -> str:
     if isinstance(value, fx.Node):
         return f"%{numbers[value]}"
-    if isinstance(value, _PLAIN) or isinstance(value, _TORCH_PLAIN):
+    if isinstance(value, (_PLAIN, _TORCH_PLAIN)):
         return repr(value)
     if isinstance(value, slice):
         return f"slice({_text((value.start, value.stop, value.step), numbers)})"

@@ -52,9 +52,9 @@ def turret_capture(
 ) -> Callable | None:
     """Intercept calls of ``target`` (a function or a module's call) and turn them into graphs.
 
-    Called once per ``turret.compile``, whose ``fullgraph`` and ``dynamic`` are handed on.  Returns a callable with the signature of ``target`` that, on a miss,
-    captures one or more graphs, hands each to ``compile_graph`` and calls what comes back with the
-    graph's flat inputs.  First result.
+    Called once per ``turret.compile``, whose ``fullgraph`` and ``dynamic`` are handed on.  Returns a
+    callable with the signature of ``target`` that, on a miss, captures one or more graphs, hands each to
+    ``compile_graph`` and calls what comes back with the graph's flat inputs.  First result.
     """
 
 

@@ -36,7 +36,9 @@ def _rebuild(original: nn.Module, compile_again: Callable[[nn.Module], nn.Module
 
 @functools.cache
 def _compiled_class(cls: type) -> type:
-    return type(cls.__name__, (CompiledModule, cls), {"__slots__": (), "__module__": cls.__module__, "__doc__": cls.__doc__})
+    return type(
+        cls.__name__, (CompiledModule, cls), {"__slots__": (), "__module__": cls.__module__, "__doc__": cls.__doc__}
+    )
 
 
 def wrap_module(original: nn.Module, call: Callable, compile_again: Callable[[nn.Module], nn.Module]) -> nn.Module:

@@ -178,9 +178,7 @@ class _Pipeline:
             name=name,
         )
         placement = self.stage("turret_place", name, graph=graph)
-        program = self.stage(
-            "turret_lower", name, graph=graph, placement=placement, lowerings=self.lowerings(target)
-        )
+        program = self.stage("turret_lower", name, graph=graph, placement=placement, lowerings=self.lowerings(target))
         self.verify("lower", program)
         schedule = self.stage("turret_schedule", name, program=program, target=target)
         self.verify("schedule", schedule)
@@ -222,7 +220,7 @@ class _Graph:
         pipeline.passes("joint", joint.module)
         self.partitioned = pipeline.stage("turret_partition", captured.name, joint=joint)
         if _guard_count(captured) != assumed:
-            # What the trace assumed of sizes became guards of this process's capture; a stored artifact would skip them.
+            # What the trace assumed of sizes became guards of this capture; a stored artifact would skip them.
             self.cache = None
         return self.partitioned
 
@@ -231,9 +229,7 @@ class _Graph:
         partitioned = self.partition()
         role = "inference" if partitioned.backward is None else "forward"
         plan, function = self.pipeline.executable(partitioned, role, self.target, self.captured)
-        artifact = Artifact(
-            plan, partitioned.signature, len(partitioned.saved_tensors), len(partitioned.saved_sizes)
-        )
+        artifact = Artifact(plan, partitioned.signature, len(partitioned.saved_tensors), len(partitioned.saved_sizes))
         if self.cache is not None:
             self.cache.put(self.key, "forward", artifact)
         return artifact, function

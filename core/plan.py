@@ -8,7 +8,7 @@ on demand, one for each thread that is inside the plan at the same time, and kep
 
 from __future__ import annotations
 
-from typing import Any, Literal, Union
+from typing import Any, Literal
 
 import attrs
 import sympy
@@ -18,7 +18,7 @@ from turret.codec import record
 from turret.ir.index import Size
 from turret.ir.program import SizeSource
 
-SizeText = Union[int, str]
+SizeText = int | str
 """An int, or Python source of an int expression over size symbols."""
 
 
@@ -125,7 +125,7 @@ class Free:
     slots: tuple[int, ...]
 
 
-Step = Union[Allocate, Launch, Call, View, Copy, Free]
+Step = Allocate | Launch | Call | View | Copy | Free
 
 
 @record

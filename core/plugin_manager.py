@@ -79,7 +79,9 @@ def _import(name: str) -> Any:
         try:
             return getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:
-            raise PluginError(f"no plugin {name!r}: {error}; give a module or module.object that can be imported") from error
+            raise PluginError(
+                f"no plugin {name!r}: {error}; give a module or module.object that can be imported"
+            ) from error
 
 
 def _register(manager: pluggy.PluginManager, plugin: Any, name: str | None) -> None:
@@ -94,7 +96,9 @@ def _register(manager: pluggy.PluginManager, plugin: Any, name: str | None) -> N
         if attribute.startswith("turret_") and attribute not in known and callable(getattr(plugin, attribute)):
             marked = getattr(getattr(plugin, attribute), "turret_impl", None)
             if marked is not None:
-                raise PluginError(f"plugin {name or plugin!r} implements {attribute}, no such hook{nearest(attribute, known)}")
+                raise PluginError(
+                    f"plugin {name or plugin!r} implements {attribute}, no such hook{nearest(attribute, known)}"
+                )
 
 
 def plugin_of(manager: pluggy.PluginManager, hook: str, traceback: Any) -> str:

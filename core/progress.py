@@ -26,7 +26,12 @@ class _Line:
         with self.lock:
             if time.monotonic() - self.started > PATIENCE and self.depth:
                 seconds = time.monotonic() - self.started
-                print(f"\r\x1b[Kturret: {event.stage} of {event.name}, {seconds:.0f} s", end="", file=sys.stderr, flush=True)
+                print(
+                    f"\r\x1b[Kturret: {event.stage} of {event.name}, {seconds:.0f} s",
+                    end="",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 self.shown = True
 
     def start(self) -> None:

@@ -77,8 +77,9 @@ class OutputInfo:
     """One flat output of the user's program.
 
     ``index`` is a graph output (``FRESH``, ``SIZE``; for ``ALIAS_OF_INTERMEDIATE`` that of the viewed base) or
-    an input (``IS_INPUT``, ``ALIAS_OF_INPUT``), or an output of the program (``IS_OUTPUT``).  ``layout`` is a view's, relative to the start of what it
-    views, in elements of ``dtype`` where the view is of another dtype.  ``value`` is a constant's.
+    an input (``IS_INPUT``, ``ALIAS_OF_INPUT``), or an output of the program (``IS_OUTPUT``).  ``layout`` is
+    a view's, relative to the start of what it views, in elements of ``dtype`` where the view is of another
+    dtype.  ``value`` is a constant's.
     """
 
     kind: OutputKind

@@ -15,7 +15,7 @@ import math
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import attrs
 import torch
@@ -92,7 +92,7 @@ class Expr:
     """One node. ``op``, ``args`` (nodes), ``dtype`` and ``payload`` (hashable) identify it."""
 
     __slots__ = ("__weakref__", "_hash", "_text", "args", "dtype", "op", "payload", "variables")
-    _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+    _interned: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
 
     op: str
     args: tuple[Expr, ...]

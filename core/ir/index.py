@@ -15,14 +15,14 @@ import functools
 import math
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, ClassVar
 
 import sympy
 
 if TYPE_CHECKING:
     from turret.ir.expr import Expr
 
-Size = Union[int, sympy.Expr]
+Size = int | sympy.Expr
 """An int, or a sympy expression over size symbols."""
 
 Bounds = tuple[Size | None, Size | None]
@@ -50,7 +50,9 @@ def product(sizes: Iterable[Size]) -> Size:
 
 @functools.lru_cache(maxsize=8192)
 def _nonnegative_symbolic(expression: sympy.Expr) -> bool:
-    shifted = sympy.expand(expression.subs({s: sympy.Dummy(s.name, nonnegative=True) + 1 for s in expression.free_symbols}))
+    shifted = sympy.expand(
+        expression.subs({s: sympy.Dummy(s.name, nonnegative=True) + 1 for s in expression.free_symbols})
+    )
     return bool(shifted.is_nonnegative)
 
 
@@ -89,7 +91,7 @@ class Var:
     """A loop variable running over ``range(extent)``; equal name and extent mean the same variable."""
 
     __slots__ = ("__weakref__", "_index", "extent", "key", "name")
-    _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+    _interned: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
 
     name: str
     extent: Size
@@ -164,7 +166,9 @@ class Div(_Quotient):
         low, high = self.numerator.bounds()
         if isinstance(self.divisor, int):
             return (
-                low // self.divisor if isinstance(low, int) else (0 if low is not None and provably_nonnegative(low) else None),
+                low // self.divisor
+                if isinstance(low, int)
+                else (0 if low is not None and provably_nonnegative(low) else None),
                 high // self.divisor if isinstance(high, int) else None,
             )
         return (0 if low is not None and provably_nonnegative(low) else None), None
@@ -225,14 +229,14 @@ class Value:
         return sympy.Symbol(self.key, integer=True)
 
 
-Atom = Union[Var, Div, Mod, Value]
+Atom = Var | Div | Mod | Value
 
 
 class Index:
     """An immutable, hash-consed linear form; compare with ``is`` or ``==``."""
 
     __slots__ = ("__weakref__", "_bounds", "_hash", "_text", "const", "terms", "values", "variables")
-    _interned: weakref.WeakValueDictionary = weakref.WeakValueDictionary()
+    _interned: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
 
     terms: tuple[tuple[Atom, Size], ...]
     const: Size
@@ -415,7 +419,9 @@ class Index:
 
     def __repr__(self) -> str:
         if self._text is None:
-            parts = [f"{atom!r}" if c == 1 else f"{c if isinstance(c, int) else f'({c})'}*{atom!r}" for atom, c in self.terms]
+            parts = [
+                f"{atom!r}" if c == 1 else f"{c if isinstance(c, int) else f'({c})'}*{atom!r}" for atom, c in self.terms
+            ]
             if not parts or self.const != 0:
                 parts.append(str(self.const))
             self._text = " + ".join(parts)

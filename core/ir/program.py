@@ -8,7 +8,7 @@ memory, and a ``StridedView`` names a view for such calls and for outputs.
 
 from __future__ import annotations
 
-from typing import Any, Literal, Union
+from typing import Any, Literal
 
 import attrs
 import torch
@@ -82,14 +82,15 @@ class Scatter:
 
 @attrs.frozen(eq=False)
 class StridedView:
-    """``tensor`` is a view of ``base``'s memory: its own shape and strides, at ``offset`` elements from base's start."""
+    """``tensor`` views ``base``'s memory: its own shape and strides, ``offset`` elements from base's start."""
 
     tensor: TensorDecl
     base: str
     offset: Size
 
     def __str__(self) -> str:
-        return f"{self.tensor}  = view({self.base}, stride=[{', '.join(map(str, self.tensor.stride))}], offset={self.offset})"
+        stride = ", ".join(map(str, self.tensor.stride))
+        return f"{self.tensor}  = view({self.base}, stride=[{stride}], offset={self.offset})"
 
 
 @attrs.frozen
@@ -140,7 +141,7 @@ class CopyInto:
         return f"%{self.target}[...] = %{self.source}"
 
 
-Statement = Union[Definition, Scatter, StridedView, Extern, CopyInto]
+Statement = Definition | Scatter | StridedView | Extern | CopyInto
 
 
 @record
@@ -157,7 +158,7 @@ class SizeSource:
     kind: Literal["size", "stride", "offset"] = "size"
 
 
-OutputValue = Union[Ref, Size, float, bool, None]
+OutputValue = Ref | Size | float | bool | None
 
 
 @attrs.frozen(eq=False)

@@ -8,7 +8,7 @@ needed more than once.
 
 from __future__ import annotations
 
-from typing import Literal, Union
+from typing import Literal
 
 import attrs
 
@@ -59,7 +59,7 @@ class Kernel:
         return "\n".join([head, *(f"    {store}" for store in self.stores)])
 
 
-Step = Union[Kernel, Extern, StridedView, CopyInto]
+Step = Kernel | Extern | StridedView | CopyInto
 
 
 @attrs.frozen(eq=False)

@@ -36,8 +36,14 @@ def _check_expr(root: Expr, tensors: dict[str, TensorDecl], allowed: frozenset[V
             _check_load(node, tensors, where)
         elif node.op in OPS:
             _check_scalar(node, where)
-        elif node.op == "reduce" and node.dtype in (torch.float16, torch.bfloat16) and node.payload.kind not in (
-            "min", "max",
+        elif (
+            node.op == "reduce"
+            and node.dtype in (torch.float16, torch.bfloat16)
+            and node.payload.kind
+            not in (
+                "min",
+                "max",
+            )
         ):
             _fail(where, f"{node.payload.kind} accumulates in {node.dtype}; cast to float32 first")
 

@@ -96,7 +96,9 @@ def analyse(captured: CapturedGraph) -> Analysis:
         try:
             outputs = captured.module(*values)
         except Exception as error:
-            raise UnsupportedError(f"the graph does not run on fake tensors: {type(error).__name__}: {error}") from error
+            raise UnsupportedError(
+                f"the graph does not run on fake tensors: {type(error).__name__}: {error}"
+            ) from error
     if not isinstance(outputs, (list, tuple)):
         raise UnsupportedError(f"the captured graph returned {type(outputs).__name__}, expected a tuple")
     if any(isinstance(o, (list, tuple, dict)) for o in outputs):
@@ -225,7 +227,9 @@ def _view_of_input(number: int, value: torch.Tensor, source: int, viewed: torch.
 
 def _overlaps(value: torch.Tensor) -> bool:
     """Whether elements of a tensor may share memory: strides that do not step over the dimensions inside."""
-    dims = sorted((s, e) for e, s in zip(value.shape, value.stride(), strict=True) if not (isinstance(e, int) and e == 1))
+    dims = sorted(
+        (s, e) for e, s in zip(value.shape, value.stride(), strict=True) if not (isinstance(e, int) and e == 1)
+    )
     if any(isinstance(e, int) and e == 0 for _, e in dims):
         return False
     reach: Any = 0

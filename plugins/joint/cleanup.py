@@ -9,11 +9,13 @@ from torch import fx
 
 from turret.op_traits import is_effectful
 
-_TRANSPARENT = frozenset((torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default))
+_TRANSPARENT = frozenset(
+    (torch.ops.aten.detach.default, torch.ops.aten.alias.default, torch.ops.aten.lift_fresh.default)
+)
 
 
 def clean(module: fx.GraphModule) -> None:
-    """Drop dead nodes, effect tokens, and nodes that hand their input on (in a functional graph a detach is nothing)."""
+    """Drop dead nodes, effect tokens, and nodes that hand their input on (a functional graph's detach does)."""
     graph = module.graph
     for node in list(graph.nodes):
         if node.op != "call_function":

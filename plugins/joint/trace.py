@@ -260,7 +260,9 @@ def _follow(analysis: Analysis, run: Callable[[], fx.GraphModule]) -> fx.GraphMo
         return run()
     except RuntimeError as error:
         if any(seen.layout is not None for seen in analysis.inputs):
-            raise UnsupportedError(f"an input had its shape changed in place, and the trace lost track: {error}") from error
+            raise UnsupportedError(
+                f"an input had its shape changed in place, and the trace lost track: {error}"
+            ) from error
         raise
 
 

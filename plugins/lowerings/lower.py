@@ -60,9 +60,7 @@ class _Lowerer:
                 case _:
                     raise UnsupportedError(f"a node {node.op} in an ATen graph: {node.format_node()}")
         statements = _without_dead(self.builder.statements, outputs)
-        return LoopProgram(
-            self.graph.name, tuple(self.inputs), statements, outputs, self.constants, self.symbols
-        )
+        return LoopProgram(self.graph.name, tuple(self.inputs), statements, outputs, self.constants, self.symbols)
 
     # ------------------------------------------------ inputs
 
@@ -233,5 +231,3 @@ def _without_dead(statements: list[Statement], outputs: tuple[Any, ...]) -> tupl
                 statement = attrs.evolve(statement, outputs=parts)
             kept.append(statement)
     return tuple(reversed(kept))
-
-

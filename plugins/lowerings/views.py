@@ -223,6 +223,5 @@ def unbind(b: Builder, x: TensorValue, dim: int = 0) -> list[TensorValue]:
     dim %= len(x.shape)
     target = (*x.shape[:dim], *x.shape[dim + 1 :])
     return [
-        x.view(target, lambda index, k=k: [*index[:dim], Index.constant(k), *index[dim:]])
-        for k in range(len(b.result))
+        x.view(target, lambda index, k=k: [*index[:dim], Index.constant(k), *index[dim:]]) for k in range(len(b.result))
     ]

@@ -60,7 +60,9 @@ class StepGraph:
                     found = groups.get(later)
                     if found is target:
                         return True
-                    if (found is not source and later < target.last) or (found is not None and found is not source and found.first < target.last):
+                    if (found is not source and later < target.last) or (
+                        found is not None and found is not source and found.first < target.last
+                    ):
                         stack.append(later)
         return False
 

@@ -24,9 +24,43 @@ from turret.ir import (
 from turret.ir.expr import loads
 
 EXPENSIVE = frozenset(
-    ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sigmoid", "div", "pow"]
-    + ["sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "atan2", "hypot"]
-    + ["erf", "erfc", "lgamma", "mod", "fmod", "floordiv", "truncdiv", "random"]
+    [
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "sigmoid",
+        "div",
+        "pow",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "atan2",
+        "hypot",
+        "erf",
+        "erfc",
+        "lgamma",
+        "mod",
+        "fmod",
+        "floordiv",
+        "truncdiv",
+        "random",
+    ]
 )
 """Ops that cost several times an addition; values made with them are not computed again and again."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import attrs
 import pytest
 import torch
+
 from turret import codec
 from turret.errors import TurretError
 from turret.ir import (
