@@ -33,12 +33,13 @@ INLINE float expm1_small(float r) {  // |r| <= log(2) / 2
 }""",
     "exp_float": """\
 INLINE float exp_float(float x) {  // within 1 unit
-  const float low = x < -104.0f ? -104.0f : x, bounded = low > 89.0f ? 89.0f : low;
+  const float bounded = 89.0f < x ? 89.0f : x;  // NaN stays; two such choices in a row would not become a minimum
   const float shifted = fma_of(bounded, 1.44269504f, 12582912.0f), count = shifted - 12582912.0f;
   const float rest = fma_of(count, -1.42860682e-6f, fma_of(count, -0.693145752f, bounded));
   const int32_t power = bits_of<int32_t>(shifted) - 0x4b400000, half = power >> 1;
   const float first = bits_of<float>((half + 127) << 23), second = bits_of<float>((power - half + 127) << 23);
-  return (1.0f + expm1_small(rest)) * first * second;
+  const float result = (1.0f + expm1_small(rest)) * first * second;
+  return x < -104.0f ? 0.0f : result;
 }""",
     "tanh_float": """\
 INLINE float tanh_float(float x) {  // within 3 units
