@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_lab import Case, check
 
@@ -140,7 +140,9 @@ class Builder:
         if kind == "cast":
             source = self.one_of(DTYPES)
             if source.is_floating_point and not dtype.is_floating_point and dtype != torch.bool:
-                return cast(call("floor", call("tanh", below(source))), dtype)
+                # Scaled, for no value may lie where one unit in the last place decides the integer.
+                bounded = call("mul", call("tanh", below(source)), constant(0.75, source))
+                return cast(call("floor", bounded), dtype)
             return cast(below(source), dtype)
         if kind == "row" and self.inner and dtype not in (torch.bfloat16, torch.uint8):
             return reduce(self.one_of(REDUCTIONS[group]), self.inner, below())
@@ -172,13 +174,7 @@ def cases(draw) -> Case:
 EXAMPLES = int(os.environ.get("TURRET_KERNEL_EXAMPLES", "25"))
 
 
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    database=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
-)
+@settings(max_examples=EXAMPLES)
 @given(st.lists(cases(), min_size=6, max_size=6))
 def test_random_kernels_agree_with_torch(drawn: list[Case]) -> None:
     check(drawn, threads=(1, 2), rtol=3e-2 if any(_has_half(c) for c in drawn) else 2e-4, atol=2e-3)
