@@ -147,8 +147,10 @@ class Builder:
 
     def source(self) -> str:
         """The user's line that the node came from, where known."""
-        trace = None if self.node is None else self.node.meta.get("stack_trace")
-        return trace.strip().splitlines()[-1].strip() if trace else ""
+        trace = (None if self.node is None else self.node.meta.get("stack_trace")) or ""
+        # Python marks the part of the line that ran with a line of carets below it.
+        lines = [line.strip() for line in trace.splitlines() if line.strip(" ^~")]
+        return lines[-1] if lines else ""
 
     # ------------------------------------------------ definitions
 

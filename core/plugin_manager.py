@@ -46,10 +46,20 @@ def create(extra: tuple[Any, ...] = ()) -> pluggy.PluginManager:
     for plugin in extra:
         if isinstance(plugin, str):
             plugin = _import(plugin)
-        elif isinstance(plugin, type):
+        if isinstance(plugin, type):
             plugin = plugin()
-        _register(manager, plugin, None)
+        _register(manager, plugin, _name_of(manager, plugin))
     return manager
+
+
+def _name_of(manager: pluggy.PluginManager, plugin: Any) -> str:
+    """A module's name, else that of the object's class; numbered where another plugin of the callable has it."""
+    name = getattr(plugin, "__name__", None) or f"{type(plugin).__module__}.{type(plugin).__qualname__}"
+    taken, number = name, 1
+    while manager.get_plugin(taken) not in (None, plugin):
+        number += 1
+        taken = f"{name} {number}"
+    return taken
 
 
 @functools.cache
@@ -90,7 +100,7 @@ def _register(manager: pluggy.PluginManager, plugin: Any, name: str | None) -> N
     except pluggy.PluginValidationError as error:
         raise PluginError(f"plugin {name or plugin!r} does not fit its hook: {error}") from error
     except ValueError as error:
-        raise PluginError(f"plugin {name or plugin!r} is given twice: {error}") from error
+        raise PluginError(f"plugin {name or plugin!r} is given twice; leave one of the two out") from error
     known = {n for n in dir(hookspecs) if n.startswith("turret_")}
     for attribute in dir(plugin):
         if attribute.startswith("turret_") and attribute not in known and callable(getattr(plugin, attribute)):
