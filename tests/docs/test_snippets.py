@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/index.md", "docs/plugins.md", "docs/debugging.md")
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#:]+)[^):]*\)")
+LINK = re.compile(r"\]\(([\w./]+\.md)")
 
 
 def snippets(page: str) -> list[tuple[int, str]]:
