@@ -91,7 +91,7 @@ class Reduction:
 class Expr:
     """One node. ``op``, ``args`` (nodes), ``dtype`` and ``payload`` (hashable) identify it."""
 
-    __slots__ = ("__weakref__", "_hash", "_text", "args", "dtype", "op", "payload", "variables")
+    __slots__ = ("__weakref__", "_hash", "_loads", "_text", "args", "dtype", "op", "payload", "variables")
     _interned: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
 
     op: str
@@ -109,7 +109,7 @@ class Expr:
         if found is None:
             found = object.__new__(cls)
             found.op, found.args, found.dtype, found.payload = op, args, dtype, payload
-            found._hash, found._text = hash(key), None
+            found._hash, found._text, found._loads = hash(key), None, None
             free = frozenset().union(*(arg.variables for arg in args)) if args else frozenset()
             for coord in found.coords:
                 free |= coord.variables
@@ -339,9 +339,19 @@ def walk(*roots: Expr) -> Iterator[Expr]:
             stack.extend((child, False) for child in node.children() if child not in seen)
 
 
-def loads(*roots: Expr) -> list[Expr]:
-    """Every distinct load below the roots, in a deterministic order."""
-    return [node for node in walk(*roots) if node.op == "load"]
+def loads(*roots: Expr) -> tuple[Expr, ...]:
+    """Every distinct load below the roots, in a deterministic order; kept with each root, which is asked often."""
+    if len(roots) == 1:
+        return _loads(roots[0])
+    return tuple(dict.fromkeys(node for root in roots for node in _loads(root)))
+
+
+def _loads(root: Expr) -> tuple[Expr, ...]:
+    if root.op == "load":  # not kept: a node that refers to itself would outlive its last user
+        return tuple(node for node in walk(root) if node.op == "load")
+    if root._loads is None:
+        root._loads = tuple(node for node in walk(root) if node.op == "load")
+    return root._loads
 
 
 def rebuild(expr: Expr, args: tuple[Expr, ...], coords: tuple[Index, ...] = ()) -> Expr:
