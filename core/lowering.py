@@ -25,6 +25,7 @@ from turret.ir import (
     Extern,
     Index,
     Ref,
+    Scatter,
     Size,
     Statement,
     StridedView,
@@ -36,6 +37,7 @@ from turret.ir import (
     size,
     size_value,
 )
+from turret.ir.program import ScatterMode
 from turret.surface import is_compiled_dtype
 
 HALF = frozenset((torch.float16, torch.bfloat16))
@@ -142,6 +144,11 @@ class Builder:
         """One fake tensor of an op with several results."""
         return self.result[number]
 
+    def result_shape(self, number: int | None = None) -> tuple[Size, ...]:
+        """Shape of the node's result, or of one of several."""
+        fake = self.result if number is None else self.result_part(number)
+        return tuple(map(size, fake.shape))
+
     def origins(self) -> tuple[str, ...]:
         return () if self.node is None else (self.node.name,)
 
@@ -208,6 +215,40 @@ class Builder:
         inner = compute_dtype(fake.dtype) if dtype is None else dtype
         return self.define(fake, lambda index: function(*(self.operand(o, index, inner) for o in operands)))
 
+    def scatter(
+        self,
+        fake: torch.Tensor,
+        initial: TensorValue,
+        loops: Sequence[Size],
+        coords: Callable[[tuple[Index, ...]], Sequence[Index]],
+        value: Callable[[tuple[Index, ...]], Expr],
+        mode: ScatterMode,
+        condition: Callable[[tuple[Index, ...]], Expr] | None = None,
+    ) -> TensorValue:
+        """Define a tensor like ``fake``: ``initial`` (same shape and dtype) with elements combined into it.
+
+        At every ``index`` of ``loops`` where ``condition(index)`` holds, ``value(index)``, cast to the dtype, is
+        combined by ``mode`` into the element at ``coords(index)``, which must lie inside.
+        """
+        decl = self.declare(fake)
+        if 0 in loops:
+            return self.define_decl(decl, initial.load)
+        variables = loop_variables(loops)
+        index = tuple(v.index for v in variables)
+        statement = Scatter(
+            decl,
+            self.in_memory(initial),
+            variables,
+            tuple(coords(index)),
+            cast(value(index), decl.dtype),
+            mode,
+            None if condition is None else condition(index),
+            self.origins(),
+            self.source(),
+        )
+        self.statements.append(statement)
+        return TensorValue.of(decl)
+
     # ------------------------------------------------ memory
 
     def in_memory(self, value: TensorValue) -> str:
@@ -227,7 +268,13 @@ class Builder:
         return self.views[key]
 
     def copy(self, value: TensorValue, strides: tuple[Size, ...]) -> TensorValue:
-        """Define a copy of ``value`` with given strides."""
+        """Define a copy of ``value`` with given strides.
+
+        Along a dimension of stride 0, whose elements are equal, memory holds one of them and the rest is a view.
+        """
+        repeated = [extent != 1 and stride == 0 for extent, stride in zip(value.shape, strides, strict=True)]
+        if any(repeated):
+            return self._copy_of_repeated(value, strides, repeated)
         name = self.unique(f"{value.base.name}_copy")
         decl = TensorDecl(name, value.shape, strides, value.dtype, value.device)
         if is_compiled_dtype(value.dtype):
@@ -237,6 +284,19 @@ class Builder:
         reference = (Ref(self.in_memory(value)),)
         clone = Extern(torch.ops.aten.clone.default, reference, {}, (decl,), reason=f"no kernels for {value.dtype}")
         self.statements.append(clone)
+        return TensorValue.of(decl)
+
+    def _copy_of_repeated(
+        self, value: TensorValue, strides: tuple[Size, ...], repeated: Sequence[bool]
+    ) -> TensorValue:
+        def first(index: tuple[Index, ...]) -> list[Index | int]:
+            return [0 if again else i for i, again in zip(index, repeated, strict=True)]
+
+        compact = [1 if again else extent for extent, again in zip(value.shape, repeated, strict=True)]
+        whole = self.copy(value.view(compact, first), strides)
+        name = self.unique(f"{whole.base.name}_view")
+        decl = TensorDecl(name, value.shape, strides, value.dtype, value.device)
+        self.statements.append(StridedView(decl, whole.base.name, 0))
         return TensorValue.of(decl)
 
     def extern(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], fakes: Any, reason: str) -> Any:

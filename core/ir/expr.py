@@ -295,8 +295,8 @@ def _fold(op: str, args: tuple[Expr, ...], dtype: torch.dtype) -> Expr | None:
 def reduce(kind: ReductionKind, variables: Iterable[Var], *args: Expr) -> Expr:
     """Combine ``args[0]`` over all values of ``variables``, in the dtype of ``args[0]``.
 
-    ``argmin``, ``argmax`` take the value and an int64 that numbers the elements; they give the number of the
-    first best one (a NaN is better than anything).  ``welford`` gives a triple: read it with ``part``.
+    ``argmin``, ``argmax`` take the value and an int64 that numbers the elements; they give the least number of a
+    best one (a NaN is better than anything).  ``welford`` gives a triple: read it with ``part``.
     Over no elements: sum 0, prod 1, any False, all True; the others are for the lowering to refuse.
     """
     variables = tuple(v for v in variables if v.extent != 1)

@@ -93,7 +93,10 @@ class _Machine:
         return [self.extent(e) for e in decl.stride]
 
     def _allocate(self, decl: TensorDecl) -> Tensor:
-        made = torch.empty_strided(self._shape(decl), self._strides(decl), dtype=decl.dtype, device=decl.device)
+        shape, strides = self._shape(decl), self._strides(decl)
+        if any(extent > 1 and stride == 0 for extent, stride in zip(shape, strides, strict=True)):
+            raise InterpretError(f"elements of {decl} share memory (strides {strides}) and are written one by one")
+        made = torch.empty_strided(shape, strides, dtype=decl.dtype, device=decl.device)
         self.tensors[decl.name] = made
         return made
 
@@ -323,8 +326,17 @@ def _moments(value: Tensor) -> tuple[Tensor, Tensor]:
     return mean.to(value.dtype), (wide - mean.unsqueeze(-1)).square().sum(-1).to(value.dtype)
 
 
-def _position_of(best: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    return lambda value, number: number.gather(-1, best(value, -1, keepdim=True)).squeeze(-1)
+def _number_of(best: Callable[[Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """The least number among the best elements; NaN is better than anything."""
+
+    def find(value: Tensor, number: Tensor) -> Tensor:
+        hit = value == best(value).unsqueeze(-1)
+        if value.is_floating_point():
+            missing = value.isnan()
+            hit = torch.where(missing.any(-1, keepdim=True), missing, hit)
+        return torch.where(hit, number, torch.iinfo(torch.int64).max).amin(-1)
+
+    return find
 
 
 REDUCTIONS: dict[str, Callable[..., Any]] = {
@@ -334,8 +346,8 @@ REDUCTIONS: dict[str, Callable[..., Any]] = {
     "max": lambda x: x.amax(-1),
     "any": lambda x: x.any(-1),
     "all": lambda x: x.all(-1),
-    "argmin": _position_of(torch.argmin),
-    "argmax": _position_of(torch.argmax),
+    "argmin": _number_of(lambda x: x.amin(-1)),
+    "argmax": _number_of(lambda x: x.amax(-1)),
     "welford": _moments,
 }
 
@@ -362,9 +374,9 @@ def _combining(name: str) -> Callable[[Tensor, Tensor, Tensor], None]:
     return combine
 
 
-SCATTERS: dict[str, Callable[[Tensor, Tensor, Tensor], None]] = {
+SCATTERS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "set": _set_last,
-    "add": lambda flat, target, values: flat.index_put_((target,), values, accumulate=True) and None,
+    "add": lambda flat, target, values: flat.index_put_((target,), values, accumulate=True),
     "mul": _combining("prod"),
     "min": _combining("amin"),
     "max": _combining("amax"),
