@@ -10,6 +10,7 @@ them (one ``TensorValue``, or a tuple for an op with several results).  It runs 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,7 +50,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALF else dtype
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, slots=False)
 class TensorValue:
     """A tensor of the program, or a view of one: element ``variables`` of it is ``base[coords]``."""
 
@@ -72,7 +73,7 @@ class TensorValue:
     def device(self) -> torch.device:
         return self.base.device
 
-    @property
+    @functools.cached_property
     def is_whole(self) -> bool:
         """True where this is ``base`` itself, not a view."""
         return self.shape == self.base.shape and all(
@@ -81,8 +82,10 @@ class TensorValue:
 
     def load(self, index: Sequence[Index | Var | int]) -> Expr:
         """The element at ``index`` (one entry a dimension)."""
+        if self.is_whole:
+            return load(self.base.name, index, self.dtype)
         mapping = dict(zip(self.variables, map(Index.wrap, index), strict=True))
-        return load(self.base.name, (c.substitute(mapping) for c in self.coords), self.dtype)
+        return load(self.base.name, [c.substitute(mapping) for c in self.coords], self.dtype)
 
     def load_broadcast(self, index: Sequence[Index | Var | int]) -> Expr:
         """The element that broadcasting to a shape of ``len(index)`` dimensions puts at ``index``."""
@@ -98,6 +101,8 @@ class TensorValue:
 
     def strides(self) -> tuple[tuple[Size, ...], Size] | None:
         """Strides and offset, in elements of ``base``'s memory, or None where no strides express the view."""
+        if self.is_whole:
+            return self.base.stride, 0
         linear = Index.constant(0)
         for coord, stride in zip(self.coords, self.base.stride, strict=True):
             linear = linear + coord * stride
@@ -106,9 +111,19 @@ class TensorValue:
         return tuple(linear.coefficient(v) for v in self.variables), linear.const
 
 
+def sizes(values: Sequence[Any]) -> tuple[Size, ...]:
+    """Normal form of a shape or of strides."""
+    return tuple([v if type(v) is int else size(v) for v in values])
+
+
+@functools.lru_cache(maxsize=4096)
+def _loop_variables(shape: tuple[Size, ...], prefix: str) -> tuple[Var, ...]:
+    return tuple([Var(f"{prefix}{k}", extent) for k, extent in enumerate(shape)])
+
+
 def loop_variables(shape: Sequence[Size], prefix: str = "i") -> tuple[Var, ...]:
     """One loop variable for each dimension, named by position."""
-    return tuple(Var(f"{prefix}{k}", extent) for k, extent in enumerate(shape))
+    return _loop_variables(tuple(shape), prefix)
 
 
 def dense_strides(shape: Sequence[Size]) -> tuple[Size, ...]:
@@ -147,7 +162,7 @@ class Builder:
     def result_shape(self, number: int | None = None) -> tuple[Size, ...]:
         """Shape of the node's result, or of one of several."""
         fake = self.result if number is None else self.result_part(number)
-        return tuple(map(size, fake.shape))
+        return sizes(fake.shape)
 
     def origins(self) -> tuple[str, ...]:
         return () if self.node is None else (self.node.name,)
@@ -171,8 +186,8 @@ class Builder:
         """A new tensor with the shape, strides, dtype and device of a fake one."""
         return TensorDecl(
             self.unique(stem or self.node.name),
-            tuple(map(size, fake.shape)),
-            tuple(map(size, fake.stride())),
+            sizes(fake.shape),
+            sizes(fake.stride()),
             fake.dtype,
             fake.device,
         )
@@ -286,9 +301,7 @@ class Builder:
         self.statements.append(clone)
         return TensorValue.of(decl)
 
-    def _copy_of_repeated(
-        self, value: TensorValue, strides: tuple[Size, ...], repeated: Sequence[bool]
-    ) -> TensorValue:
+    def _copy_of_repeated(self, value: TensorValue, strides: tuple[Size, ...], repeated: Sequence[bool]) -> TensorValue:
         def first(index: tuple[Index, ...]) -> list[Index | int]:
             return [0 if again else i for i, again in zip(index, repeated, strict=True)]
 

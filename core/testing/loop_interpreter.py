@@ -382,6 +382,13 @@ SCATTERS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "max": _combining("amax"),
 }
 
+_NAMED_AS_IN_TORCH = """
+neg abs sign square bitwise_not logical_not isnan isinf signbit exp exp2 expm1 log log2 log10 log1p sqrt rsqrt
+reciprocal sigmoid sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma floor ceil trunc round add sub mul
+fmod pow div atan2 hypot copysign nextafter bitwise_and bitwise_or bitwise_xor logical_and logical_or logical_xor eq ne
+lt le gt ge where
+"""
+
 TORCH_OPS: dict[str, Callable[..., Tensor]] = {
     "min": torch.minimum,
     "max": torch.maximum,
@@ -390,13 +397,5 @@ TORCH_OPS: dict[str, Callable[..., Tensor]] = {
     "mod": torch.remainder,
     "shl": torch.bitwise_left_shift,
     "shr": torch.bitwise_right_shift,
-    **{
-        name: getattr(torch, name)
-        for name in (
-            "neg abs sign square bitwise_not logical_not isnan isinf signbit exp exp2 expm1 log log2 log10 log1p sqrt "
-            "rsqrt reciprocal sigmoid sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma floor "
-            "ceil trunc round add sub mul fmod pow div atan2 hypot copysign nextafter bitwise_and bitwise_or "
-            "bitwise_xor logical_and logical_or logical_xor eq ne lt le gt ge where"
-        ).split()
-    },
+    **{name: getattr(torch, name) for name in _NAMED_AS_IN_TORCH.split()},
 }

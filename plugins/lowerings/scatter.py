@@ -262,6 +262,4 @@ def diagonal_scatter(
         moved = {dim1: index[-1] + down, dim2: index[-1] + right}
         return [moved[d] if d in moved else next(rest) for d in range(len(x.shape))]
 
-    return b.scatter(
-        b.result, x, source.shape, coords, lambda index: cast(source.load(index), x.dtype), "set"
-    )
+    return b.scatter(b.result, x, source.shape, coords, lambda index: cast(source.load(index), x.dtype), "set")

@@ -50,7 +50,7 @@ def stage_graph(
 
 def lower(graph: StageGraph) -> LoopProgram:
     """The verified loop program of a graph under the built-in placement and lowerings."""
-    placement = turret_place(make_context(), graph)
+    placement = turret_place(make_context(BuiltinLowerings), graph)
     program = turret_lower(graph, placement, turret_lowerings())
     verify(program)
     return program
