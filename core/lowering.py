@@ -82,7 +82,7 @@ class TensorValue:
 
     def load(self, index: Sequence[Index | Var | int]) -> Expr:
         """The element at ``index`` (one entry a dimension)."""
-        if self.is_whole:
+        if self.is_whole and len(index) == len(self.shape):
             return load(self.base.name, index, self.dtype)
         mapping = dict(zip(self.variables, map(Index.wrap, index), strict=True))
         return load(self.base.name, [c.substitute(mapping) for c in self.coords], self.dtype)
@@ -202,7 +202,8 @@ class Builder:
     def define_decl(self, decl: TensorDecl, body: Callable[[tuple[Index, ...]], Expr]) -> TensorValue:
         """Like ``define``, for a declaration made by the caller."""
         variables = loop_variables(decl.shape)
-        expr = cast(body(tuple(v.index for v in variables)), decl.dtype)
+        index = tuple(v.index for v in variables)
+        expr = constant(0, decl.dtype) if 0 in decl.shape else cast(body(index), decl.dtype)
         self.statements.append(Definition(decl, variables, expr, self.origins(), self.source()))
         return TensorValue.of(decl)
 

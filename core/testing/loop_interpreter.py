@@ -382,20 +382,33 @@ SCATTERS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "max": _combining("amax"),
 }
 
+def _by_minus_one(operation: Callable[..., Tensor], rest: bool) -> Callable[..., Tensor]:
+    """Integer division by -1 apart: the least integer would trap on x86, where arithmetic wraps in the IR."""
+
+    def divide(a: Tensor, b: Tensor) -> Tensor:
+        if a.is_floating_point() or a.dtype in (torch.bool, torch.uint8):
+            return operation(a, b)
+        turned = b == -1
+        return torch.where(turned, torch.zeros_like(a) if rest else -a, operation(a, torch.where(turned, 1, b)))
+
+    return divide
+
+
 _NAMED_AS_IN_TORCH = """
 neg abs sign square bitwise_not logical_not isnan isinf signbit exp exp2 expm1 log log2 log10 log1p sqrt rsqrt
-reciprocal sigmoid sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma floor ceil trunc round add sub mul
-fmod pow div atan2 hypot copysign nextafter bitwise_and bitwise_or bitwise_xor logical_and logical_or logical_xor eq ne
-lt le gt ge where
+reciprocal sigmoid sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma floor ceil trunc
+round add sub mul pow div atan2 hypot copysign nextafter bitwise_and bitwise_or bitwise_xor logical_and
+logical_or logical_xor eq ne lt le gt ge where
 """
 
 TORCH_OPS: dict[str, Callable[..., Tensor]] = {
+    **{name: getattr(torch, name) for name in _NAMED_AS_IN_TORCH.split()},
     "min": torch.minimum,
     "max": torch.maximum,
-    "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
-    "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
-    "mod": torch.remainder,
+    "floordiv": _by_minus_one(lambda a, b: torch.div(a, b, rounding_mode="floor"), rest=False),
+    "truncdiv": _by_minus_one(lambda a, b: torch.div(a, b, rounding_mode="trunc"), rest=False),
+    "mod": _by_minus_one(torch.remainder, rest=True),
+    "fmod": _by_minus_one(torch.fmod, rest=True),
     "shl": torch.bitwise_left_shift,
     "shr": torch.bitwise_right_shift,
-    **{name: getattr(torch, name) for name in _NAMED_AS_IN_TORCH.split()},
 }
