@@ -219,17 +219,30 @@ class Builder:
             return cast(value.load_broadcast(index), dtype)
         return self.number(value, dtype)
 
+    def promoted_operand(self, value: TensorValue | Number, index: Sequence[Index], dtype: torch.dtype) -> Expr:
+        """An argument rounded to the ``dtype`` that operands promote to, in the one it is computed in."""
+        if dtype not in HALF:
+            return self.operand(value, index, dtype)
+        inner = compute_dtype(dtype)
+        if isinstance(value, TensorValue):
+            loaded = value.load_broadcast(index)
+            return cast(loaded if loaded.dtype == torch.bool else cast(loaded, dtype), inner)
+        if isinstance(value, sympy.Expr):
+            return cast(size_value(value, dtype), inner)
+        return constant(torch.tensor(value, dtype=dtype).item(), inner)
+
     def pointwise(
         self, function: Callable[..., Expr], *operands: TensorValue | Number, dtype: torch.dtype | None = None
     ) -> TensorValue:
         """Define the node's result element by element.
 
-        Operands are broadcast and cast to ``dtype`` (that in which the result's dtype is computed, where not
-        given); ``function`` takes and returns expressions, and what it returns is cast to the result's dtype.
+        Operands are broadcast and promoted to ``dtype`` (the result's, where not given), half types rounded to it
+        and then computed in float32.  ``function`` takes and returns expressions, and what it returns is cast to
+        the result's dtype.
         """
         fake = self.result
-        inner = compute_dtype(fake.dtype) if dtype is None else dtype
-        return self.define(fake, lambda index: function(*(self.operand(o, index, inner) for o in operands)))
+        common = fake.dtype if dtype is None else dtype
+        return self.define(fake, lambda index: function(*(self.promoted_operand(o, index, common) for o in operands)))
 
     def scatter(
         self,
