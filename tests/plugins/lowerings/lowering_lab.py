@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tests.plugins.joint_graphs import functionalized, make_context
-from turret.ir import Extern, LoopProgram, verify
+from turret.ir import Extern, LoopProgram, Ref, defined, verify
 from turret.plugins.decompositions.table import decomposition_table
 from turret.plugins.lowerings import turret_lower, turret_lowerings
 from turret.plugins.place import turret_place
@@ -87,15 +88,25 @@ def compare(program: LoopProgram, function: Callable, args: Sequence[Any], **tol
     want = function(*map(_clone, args))
     got = run_program(program, [_clone(a) for a in args])
     assert len(got) == len(want), program
-    for one, other in zip(got, want, strict=True):
+    for one, other, output in zip(got, want, program.outputs, strict=True):
         if not isinstance(other, torch.Tensor):
             assert one == other, program
             continue
-        assert one.dtype == other.dtype and one.shape == other.shape, program
+        where = _about(program, output)
+        assert one.dtype == other.dtype and one.shape == other.shape, where
         settings = tolerance or tolerance_of(other)
-        torch.testing.assert_close(one, other, equal_nan=True, **settings, msg=lambda m: f"{m}\n{program}")
+        message = functools.partial("{1}\n{0}".format, where)
+        torch.testing.assert_close(one, other, equal_nan=True, **settings, msg=message)
         strides = [(a, b) for n, a, b in zip(other.shape, one.stride(), other.stride(), strict=True) if n > 1]
-        assert other.numel() == 0 or all(a == b for a, b in strides), f"{one.stride()}, {other.stride()}\n{program}"
+        assert other.numel() == 0 or all(a == b for a, b in strides), f"{one.stride()}, {other.stride()}\n{where}"
+
+
+def _about(program: LoopProgram, output: Any) -> str:
+    """The program, or the one line of a long program that makes an output."""
+    if len(program.statements) < 20:
+        return str(program)
+    made = (s for s in program.statements if isinstance(output, Ref) and output.name in {d.name for d in defined(s)})
+    return "\n".join(map(str, made))
 
 
 def tolerance_of(want: torch.Tensor) -> dict[str, float]:

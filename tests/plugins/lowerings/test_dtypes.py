@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-
 from lowering_lab import check
 
 DTYPES = (
@@ -56,23 +55,21 @@ def eager_takes(function: Callable, *args: Any) -> bool:
     return True
 
 
-UNARY = {
-    name: getattr(torch, name)
-    for name in (
-        "abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh erf erfc exp exp2 expm1 floor frac isfinite isinf "
-        "isnan isneginf isposinf lgamma log log10 log1p log2 logical_not logit neg positive reciprocal relu round rsqrt "
-        "sigmoid sgn sign signbit sin sinc sinh sqrt square tan tanh trunc deg2rad nan_to_num"
-    ).split()  # noqa: SIM905
-}
+_UNARY_NAMES = """
+abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh erf erfc exp exp2 expm1 floor frac isfinite isinf isnan
+isneginf isposinf lgamma log log10 log1p log2 logical_not logit neg positive reciprocal relu round rsqrt sigmoid sgn
+sign signbit sin sinc sinh sqrt square tan tanh trunc deg2rad nan_to_num
+"""
 
-BINARY: dict[str, Callable] = {
-    name: getattr(torch, name)
-    for name in (
-        "add sub mul div floor_divide remainder fmod pow maximum minimum fmax fmin atan2 hypot copysign bitwise_and "
-        "bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift logical_and logical_or logical_xor eq ne lt le "
-        "gt ge nextafter xlogy float_power heaviside"
-    ).split()  # noqa: SIM905
-}
+_BINARY_NAMES = """
+add sub mul div floor_divide remainder fmod pow maximum minimum fmax fmin atan2 hypot copysign bitwise_and bitwise_or
+bitwise_xor bitwise_left_shift bitwise_right_shift logical_and logical_or logical_xor eq ne lt le gt ge nextafter xlogy
+float_power heaviside
+"""
+
+UNARY: dict[str, Callable] = {name: getattr(torch, name) for name in _UNARY_NAMES.split()}
+
+BINARY: dict[str, Callable] = {name: getattr(torch, name) for name in _BINARY_NAMES.split()}
 BINARY["div_trunc"] = lambda a, b: torch.div(a, b, rounding_mode="trunc")
 BINARY["div_floor"] = lambda a, b: torch.div(a, b, rounding_mode="floor")
 BINARY["where"] = lambda a, b: torch.where(torch.tensor([[True], [False]] * 50)[: a.shape[0]], a, b)
@@ -136,7 +133,7 @@ def test_binary_ops_match_eager_for_python_numbers(name: str) -> None:
         x = values(dtype)[:, None].clone()
         x = _divisible(x) if name in INTEGER_DIVISIONS else x
         kinds = (dtype, torch.as_tensor(number).dtype)
-        if name == "pow" and number is True:
+        if name == "pow" and isinstance(number, bool):
             continue  # tracing takes True for 1, which eager tells apart where the base is bool
         if _divides_by_zero(name, number, *kinds) or _negative_power(name, number, *kinds):
             continue
@@ -186,6 +183,7 @@ def test_rounding_to_decimals_matches_eager() -> None:
 def test_clamp_takes_none_numbers_and_tensors_and_hands_nan_on() -> None:
     x = torch.tensor([-3.0, 0.0, 3.0, math.nan, math.inf])
     low, high = torch.tensor([0.0, 1.0, math.nan, 0.0, 1.0]), torch.tensor([-1.0, 2.0, 5.0, 1.0, 2.0])
-    check(lambda a, l, h: (a.clamp(l, h), a.clamp(min=l), a.clamp(max=h), a.clamp(-1, 1), a.clamp(2, 1)), x, low, high)
+    check(lambda a, lo, hi: (a.clamp(lo, hi), a.clamp(min=lo), a.clamp(max=hi)), x, low, high)
+    check(lambda a: (a.clamp(-1, 1), a.clamp(2, 1)), x)
     integers = torch.tensor([-3, 0, 3, 100])
     check(lambda a: (a.clamp(-1, 2), a.clamp(-0.5, 1.5), a.clamp(max=math.inf)), integers)
