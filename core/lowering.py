@@ -147,8 +147,14 @@ class Builder:
         self.names: set[str] = set()
         self.node: fx.Node | None = None
         self.views: dict[Any, str] = {}
+        self.reason = ""
 
     # ------------------------------------------------ the node being lowered
+
+    def whole(self, reason: str) -> Any:
+        """What a lowering returns that leaves this call to ATen's kernel, because of ``reason``."""
+        self.reason = reason
+        return NotImplemented
 
     @property
     def result(self) -> Any:

@@ -121,7 +121,8 @@ class _Lowerer:
             result = lowering(self.builder, *args, **kwargs)
             if result is not NotImplemented:
                 return result
-            reason = reason or "its lowering leaves this call whole"
+            reason = reason or self.builder.reason or "its lowering leaves this call whole"
+            self.builder.reason = ""
         return self.builder.extern(node.target, args, kwargs, value, reason or "no lowering")
 
     def _python_call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:

@@ -264,6 +264,19 @@ def _adaptive_pool(x: Sequence[Size], result: Sequence[Size], rank: int) -> _Poo
     return None if None in windows or 0 in x or 0 in result else _Pool(tuple(windows))
 
 
+OVERLAPPING = "windows that overlap: eager's kernel adds once where a gather tests each window"
+CHANNELS_LAST = "channels-last pooling: eager's kernel runs along the channels"
+
+
+def _overlaps_on_cpu(grad: TensorValue, pool: _Pool) -> bool:
+    return grad.device.type == "cpu" and any(w.most != 1 for w in pool.windows)
+
+
+def _channels_last_on_cpu(x: TensorValue) -> bool:
+    layout = x.strides()
+    return x.device.type == "cpu" and len(x.shape) > 3 and layout is not None and layout[0][1] == 1 != x.shape[1]
+
+
 # ---------------------------------------------------------------- maximum
 
 
@@ -301,6 +314,8 @@ def _max_pool(b: Builder, x: TensorValue, pool: _Pool) -> tuple[TensorValue, Ten
 
 def _max_pool_backward(b: Builder, grad: TensorValue, indices: TensorValue, pool: _Pool) -> TensorValue:
     """Each input element's gradients from the windows whose maximum it was."""
+    if _overlaps_on_cpu(grad, pool):
+        return b.whole(OVERLAPPING)
     dtype = compute_dtype(grad.dtype)
 
     def body(index: Sequence[Index]) -> Expr:
@@ -323,6 +338,8 @@ def _max_pool_lowering(rank: int) -> Callable[..., Any]:
         dilation: Any = 1,
         ceil_mode: bool = False,
     ) -> Any:
+        if _channels_last_on_cpu(x):
+            return b.whole(CHANNELS_LAST)
         shape = b.result_shape(0)
         return _max_pool(b, x, _strided_pool(x.shape, shape, rank, kernel, stride, padding, dilation))
 
@@ -383,6 +400,8 @@ def _average_pool_backward(b: Builder, grad: TensorValue, pool: _Pool, divisor: 
     dtype = compute_dtype(grad.dtype)
     if not dtype.is_floating_point:
         return NotImplemented
+    if _overlaps_on_cpu(grad, pool):
+        return b.whole(OVERLAPPING)
 
     def body(index: Sequence[Index]) -> Expr:
         variables, position, inside = pool.coverings(index)
