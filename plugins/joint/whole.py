@@ -21,11 +21,21 @@ def _name(function: Any) -> str:
     return getattr(function, "__name__", "")
 
 
+def _symbolic(values: Any) -> bool:
+    if isinstance(values, list | tuple):
+        return any(map(_symbolic, values))
+    return isinstance(values, torch.SymInt | torch.SymFloat)
+
+
 class WholeUpsampling(TorchFunctionMode):
-    """Within it, upsampling of tensors reaches autograd's own kernels."""
+    """Within it, upsampling of tensors reaches autograd's own kernels.
+
+    Sizes and factors given as symbols need Python's dispatch, and so the decompositions.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _name(func).startswith(_WHOLE):
+        kwargs = kwargs or {}
+        if _name(func).startswith(_WHOLE) and not _symbolic([*args, *kwargs.values()]):
             with torch._C._DisablePythonDispatcher():
-                return func(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)

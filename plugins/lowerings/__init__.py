@@ -16,6 +16,7 @@ from turret.plugins.lowerings import (  # noqa: F401
     reductions,
     scans,
     scatter,
+    upsampling,
     views,
 )
 from turret.plugins.lowerings.lower import lower_graph
