@@ -116,12 +116,14 @@ def test_an_index_out_of_range_raises_as_in_eager(name: str) -> None:
             run_program(program, [x, wrong])
 
 
+PAD_MODES = ("reflect", "replicate", "circular")
+
 PUT_TOGETHER: dict[str, Callable] = {
     "cat": lambda x, y: (torch.cat([x, y, x[:1]]), torch.cat([x, y], 1), torch.cat([x, y.double()])),
     "cat with empty": lambda x, y: (torch.cat([x.new_empty(0), x, y]),),
     "stack": lambda x, y: (torch.stack([x, y]), torch.stack([x, y], 2)),
     "pad": lambda x, y: (F.pad(x, (1, 2)), F.pad(x, (0, 0, 2, 1), value=3.0), F.pad(x, (-1, 1, 1, -2))),
-    "other pads": lambda x, y: tuple(F.pad(x[None], (1, 2, 2, 1), mode=m) for m in ("reflect", "replicate", "circular")),
+    "other pads": lambda x, y: tuple(F.pad(x[None], (1, 2, 2, 1), mode=m) for m in PAD_MODES),
     "slice_scatter": lambda x, y: (x.slice_scatter(y[:2], 0, 1, 3), x.slice_scatter(y[:, :2], 1, 0, 3, 2)),
     "select_scatter": lambda x, y: (x.select_scatter(y[0], 0, -1), x.select_scatter(y[:, 0], 1, 2)),
     "diagonal_scatter": lambda x, y: (x.diagonal_scatter(y[0, :3]), x.diagonal_scatter(y[0, :2], 1)),
