@@ -24,6 +24,7 @@ from turret.plan import size_text
 from turret.plugins.joint.analysis import Analysis, SeenInput, SeenOutput, layout_of
 from turret.plugins.joint.cleanup import clean
 from turret.plugins.joint.inputs import fresh, storage_length
+from turret.plugins.joint.whole import WholeUpsampling
 from turret.products import CapturedGraph, JointGraph
 from turret.signature import (
     GraphOutput,
@@ -240,7 +241,7 @@ def trace(captured: CapturedGraph, analysis: Analysis, decompositions: Mapping) 
     values = list(recorder.inputs.values)
     with captured.fake_mode, torch.random.fork_rng(devices=[]):
         function, arguments = build(recorder, values)
-        with enable_python_dispatcher(), torch.set_grad_enabled(analysis.training):
+        with enable_python_dispatcher(), WholeUpsampling(), torch.set_grad_enabled(analysis.training):
             tracer = make_fx(function, decomposition_table=dict(decompositions), record_module_stack=False)
             module = _follow(analysis, lambda: tracer(*arguments))
     clean(module)
@@ -309,7 +310,7 @@ def _gradients(results: list[Any], primals: list[Any], tangents: list[Any]) -> l
 
 def _tangents(recorder: _Recorder, values: list[Any]) -> list[Any]:
     """Fake tangents in the layouts of the differentiable forward outputs, learned from a run without recording."""
-    with enable_python_dispatcher(), torch.enable_grad(), _functional_mode():
+    with enable_python_dispatcher(), WholeUpsampling(), torch.enable_grad(), _functional_mode():
         primals = [_functional(v) for v in values]
         for number, primal in enumerate(primals):
             if isinstance(primal, torch.Tensor) and recorder.seen(number).requires_grad:
