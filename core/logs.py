@@ -26,7 +26,7 @@ ARTIFACTS: dict[str, str] = {
     "perf_hints": "what would make the program faster",
 }
 
-STAGES = ("capture", "joint", "partition", "place", "lower", "schedule", "codegen", "runtime")
+STAGES = ("capture", "guards", "joint", "graph_pass", "partition", "place", "lower", "schedule", "codegen", "runtime")
 
 _enabled: set[str] = set()
 _lock = threading.Lock()
@@ -69,7 +69,9 @@ def _texts(event: Event) -> list[tuple[str, str]]:
     if event.kind != "product":
         return []
     texts = [(f"+{event.stage}", str(event.product))]
-    if event.stage in ("joint", "partition"):
+    if event.stage == "guards":
+        texts.append(("guards", str(event.product)))
+    elif event.stage in ("joint", "partition"):
         texts.append(("aot_graphs", str(event.product)))
     elif event.stage == "schedule":
         texts.append(("schedule", str(event.product)))

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from turret.errors import TurretError
+from turret.errors import FakeImplementationError
 from turret.externs import fast_callable
 from turret.plan import Allocate, Call, Copy, Free, Launch, Plan, SizeRef, SizeText, SlotRef, View
 from turret.products import BoxedCallable
@@ -233,7 +233,7 @@ def _relayout(tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, .
     (strides of dimensions of size 1 do not matter), and a different shape is an error of that implementation.
     """
     if tuple(tensor.shape) != shape:
-        raise TurretError(
+        raise FakeImplementationError(
             f"{op} returned shape {tuple(tensor.shape)}, its fake implementation said {shape}; "
             "correct the fake implementation"
         )
