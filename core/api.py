@@ -54,7 +54,7 @@ def compile(
     if backend in ("turret", None):
         call = _compile_callable(target, fullgraph, dynamic, mode, options, plugins)
     else:
-        call = _compile_elsewhere(target, fullgraph, dynamic, backend, mode, options, plugins)
+        call = _compile_elsewhere(model, fullgraph, dynamic, backend, mode, options, plugins)
     return wrap_module(model, call, again) if isinstance(model, torch.nn.Module) else call
 
 
@@ -98,7 +98,7 @@ def _plugin_list(plugins: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def _compile_elsewhere(
-    target: Callable,
+    model: Callable,
     fullgraph: bool,
     dynamic: bool | None,
     backend: Backend,
@@ -121,7 +121,7 @@ def _compile_elsewhere(
     elif not callable(backend):
         raise OptionError(f"backend is {backend!r}, expected a name or a function of a graph and example inputs")
     given = {"mode": mode} if mode is not None else {"options": dict(options)} if options else {}
-    return torch.compile(target, backend=backend, fullgraph=fullgraph, dynamic=dynamic, **given)
+    return torch.compile(model, backend=backend, fullgraph=fullgraph, dynamic=dynamic, **given)
 
 
 def reset() -> None:

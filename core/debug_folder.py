@@ -9,7 +9,7 @@ import itertools
 import os
 from pathlib import Path
 
-from turret.events import Event
+from turret.events import Event, product_text
 from turret.hookspecs import hookimpl
 
 _numbers = itertools.count()
@@ -17,7 +17,7 @@ _numbers = itertools.count()
 
 @hookimpl
 def turret_event(event: Event) -> None:
-    """Write a product to ``<folder>/<compile>/<number>_<stage>_<name>.txt``, and what else happened to ``events.txt``."""
+    """Write a product to ``<folder>/<compile>/<number>_<stage>_<name>.txt``; breaks and the like to ``events.txt``."""
     if not event.debug_dir or event.kind not in ("product", *_NOTED):
         return
     target = Path(event.debug_dir, f"compile{event.compile_id}_pid{os.getpid()}")
@@ -34,11 +34,3 @@ def turret_event(event: Event) -> None:
 
 
 _NOTED = ("graph_break", "recompile", "fallback", "perf_hint")
-
-
-def product_text(event: Event) -> str:
-    """A product for people; of a function, the source where it was generated."""
-    product = event.product
-    if callable(product) and event.stage in ("runtime", "load"):
-        return getattr(product, "source", None) or repr(product)
-    return str(product)

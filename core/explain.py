@@ -79,7 +79,7 @@ def explain(model: Callable, **options: Any) -> Callable[..., Explanation]:
     def run(*args: Any, **kwargs: Any) -> Explanation:
         observer = _Observer()
         rest = dict(options)
-        settings = {**rest.pop("options", {}), "cache": False}
+        settings = {**(rest.pop("options", None) or {}), "cache": False}
         compile(model, options=settings, plugins=(*rest.pop("plugins", ()), observer), **rest)(*args, **kwargs)
         return Explanation(
             observer.graphs,

@@ -204,6 +204,7 @@ class _Pipeline:
             plan = self.plan(partitioned, role, name, target, captured)
         with self.failures("load"):
             function = load(plan)
+        self.context.emit("product", stage="load", name=name, product=function)
         with self.failures("wrap_runtime", "turret_wrap_runtime"):
             for wrap in reversed(self.manager.hook.turret_wrap_runtime.get_hookimpls()):
                 arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -122,16 +123,39 @@ def turret_capture(
     # Importing torch._dynamo takes a second: not before something is compiled with it.
     from turret.contrib.dynamo import observe
     from turret.contrib.dynamo.own_errors import with_own_errors
+    from turret.contrib.dynamo.sound import SoundCapture
 
     observe.observe_breaks(_context_of)
-    captured = torch._dynamo.optimize(
+    entry = torch._dynamo.optimize(
         DynamoBackend(compile_graph, context),
         nopython=fullgraph,
         dynamic=dynamic,
         guard_export_fn=functools.partial(observe.emit_guards, context),
         guard_fail_fn=functools.partial(observe.emit_recompile, context),
         guard_filter_fn=observe.guard_filter(context),
-    )(target)
+    )
+    entry.callback = SoundCapture(entry.callback)
+    captured = entry(_traceable(target))
     if fullgraph or context.config.on_error == "raise":
         return with_own_errors(captured, fullgraph)
     return captured
+
+
+def _traceable(target: Callable) -> Callable:
+    """``target``, or for a module whose forward torch._dynamo would step over a function that it does not.
+
+    It enters frames of user code alone: of a ``Sequential``, say, it would see each user-defined layer by itself.
+    The function has a code object of its own, since the limit of recompiles is one of code objects.
+    """
+    module = getattr(target, "__self__", None)
+    forward = getattr(module, "forward", None)
+    if not isinstance(module, torch.nn.Module) or not isinstance(forward, types.MethodType):
+        return target
+    if not torch._dynamo.trace_rules.check(forward):
+        return target
+
+    def call_module(*args: Any, **kwargs: Any) -> Any:
+        return module(*args, **kwargs)
+
+    call_module.__code__ = call_module.__code__.replace()
+    return call_module
