@@ -11,24 +11,25 @@ import torch
 
 @attrs.frozen
 class AmbientModes:
-    """Autocast, by device type: whether it was on and the dtype it cast to."""
+    """``autocast``: by device type, whether it was on and the dtype it cast to; ``grad_enabled``."""
 
     autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    grad_enabled: bool
 
     @classmethod
     def now(cls, device_types: Iterable[str]) -> AmbientModes:
         """The modes of this thread."""
-        return cls(
-            tuple(
-                (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
-                for kind in sorted(set(device_types))
-            )
+        autocast = tuple(
+            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+            for kind in sorted(set(device_types))
         )
+        return cls(autocast, torch.is_grad_enabled())
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
-        """Run as if these were the modes of this thread (a backward is compiled in a thread of autograd's)."""
+        """Run as if these were the modes of this thread (autograd calls a backward with gradients off)."""
         with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.set_grad_enabled(self.grad_enabled))
             for kind, enabled, dtype in self.autocast:
                 stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled))
             yield

@@ -71,7 +71,10 @@ def _encode_tensor(value: torch.Tensor) -> dict[str, Any]:
     """Elements in order; of a tensor that covers some memory more than once, that memory."""
     value = value.detach().resolve_conj().resolve_neg()
     overlaps = any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride(), strict=True))
-    flat = value.as_strided((_span(value.shape, value.stride()),), (1,)) if overlaps else value.contiguous().reshape(-1)
+    if overlaps:
+        flat = value.as_strided((_span(value.shape, value.stride()),), (1,))
+    else:
+        flat = value.clone(memory_format=torch.contiguous_format).reshape(-1)
     return {
         "$": "tensor",
         "dtype": str(value.dtype).removeprefix("torch."),

@@ -78,7 +78,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 def nearest(name: str, known: Any) -> str:
     """``"; did you mean 'x'?"`` for the known name nearest to ``name``, or nothing."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    found = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.4)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 

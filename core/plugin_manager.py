@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import types
 from typing import Any
 
 import pluggy
@@ -48,8 +49,21 @@ def create(extra: tuple[Any, ...] = ()) -> pluggy.PluginManager:
             plugin = _import(plugin)
         elif isinstance(plugin, type):
             plugin = plugin()
-        _register(manager, plugin, None)
+        _register(manager, plugin, _readable_name(manager, plugin))
     return manager
+
+
+def _readable_name(manager: pluggy.PluginManager, plugin: Any) -> str | None:
+    """Module, or module and class, of a plugin; numbered where it is taken (None where it is registered already)."""
+    if manager.is_registered(plugin):
+        return None
+    kind = type(plugin)
+    name = plugin.__name__ if isinstance(plugin, types.ModuleType) else f"{kind.__module__}.{kind.__qualname__}"
+    number = 2
+    unique = name
+    while manager.has_plugin(unique):
+        unique, number = f"{name}-{number}", number + 1
+    return unique
 
 
 @functools.cache

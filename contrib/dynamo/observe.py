@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -94,5 +95,6 @@ def _break(reason: str, stack: Any) -> str:
     if not stack:
         return reason
     frame = stack[-1]
+    name = re.sub(r"^torch_dynamo_resume_in_(.+)_at_\d+$", r"\1", frame.name)
     line = f"\n    {frame.line}" if frame.line else ""
-    return f"{frame.filename}:{frame.lineno} in {frame.name}{line}\n  {reason.strip()}"
+    return f"{frame.filename}:{frame.lineno} in {name}{line}\n  {reason.strip()}"

@@ -14,19 +14,21 @@ from turret.errors import CaptureError, TurretError
 def with_own_errors(captured: Callable, fullgraph: bool) -> Callable:
     """``captured``, raising a stage's error as it is and, with ``fullgraph``, ``CaptureError`` at a graph break."""
 
-    @functools.wraps(captured)
+    @functools.wraps(captured, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return captured(*args, **kwargs)
         except BackendCompilerFailed as error:
-            if isinstance(error.inner_exception, TurretError):
-                raise error.inner_exception from None
+            inner = error.inner_exception
+            if isinstance(inner, TurretError):
+                raise inner from inner.__cause__
             raise
         except (Unsupported, UserError, FailOnRecompileLimitHit) as error:
             if not fullgraph:
                 raise
             raise CaptureError(f"the program cannot be captured as one graph: {error}") from error
 
-    # What torch._dynamo traces where one compiled callable calls another.
-    call._torchdynamo_inline = captured
+    # What torch._dynamo traces where one compiled callable calls another, and compiles where one is compiled again.
+    call._torchdynamo_inline = call._torchdynamo_orig_callable = captured
+    call._torchdynamo_wrapper_id = id(call)
     return call
