@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import types
 from typing import Any
 
 import pluggy
@@ -48,18 +49,21 @@ def create(extra: tuple[Any, ...] = ()) -> pluggy.PluginManager:
             plugin = _import(plugin)
         if isinstance(plugin, type):
             plugin = plugin()
-        _register(manager, plugin, _name_of(manager, plugin))
+        _register(manager, plugin, _readable_name(manager, plugin))
     return manager
 
 
-def _name_of(manager: pluggy.PluginManager, plugin: Any) -> str:
-    """A module's name, else that of the object's class; numbered where another plugin of the callable has it."""
-    name = getattr(plugin, "__name__", None) or f"{type(plugin).__module__}.{type(plugin).__qualname__}"
-    taken, number = name, 1
-    while manager.get_plugin(taken) not in (None, plugin):
-        number += 1
-        taken = f"{name} {number}"
-    return taken
+def _readable_name(manager: pluggy.PluginManager, plugin: Any) -> str | None:
+    """Module, or module and class, of a plugin; numbered where it is taken (None where it is registered already)."""
+    if manager.is_registered(plugin):
+        return None
+    kind = type(plugin)
+    name = plugin.__name__ if isinstance(plugin, types.ModuleType) else f"{kind.__module__}.{kind.__qualname__}"
+    number = 2
+    unique = name
+    while manager.has_plugin(unique):
+        unique, number = f"{name}-{number}", number + 1
+    return unique
 
 
 @functools.cache
