@@ -89,7 +89,7 @@ def _import(name: str) -> Any:
     module, _, attribute = name.replace(":", ".").rpartition(".")
     try:
         return importlib.import_module(name)
-    except ImportError:
+    except (ImportError, ValueError):
         try:
             return getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:
