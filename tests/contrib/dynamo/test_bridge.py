@@ -231,7 +231,7 @@ def test_torch_s_own_guard_filters_are_taken(setting):
 
 
 def test_a_guard_filter_that_is_no_function_is_refused():
-    with pytest.raises(OptionError, match="guard_filter_fn.*expected a function"):
+    with pytest.raises(OptionError, match=r"guard_filter_fn.*expected a function"):
         turret.compile(program, options={"guard_filter_fn": True})
 
 
