@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.metadata
 
 import attrs
 import pytest
 import torch
-from torch import nn
 
 import turret
 from turret import plugin_manager
 from turret.errors import PluginError
 from turret.hookspecs import hookimpl
-from turret.ir import call, constant
-from turret.products import PartitionedGraph, SavedValue
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -95,62 +91,6 @@ def test_installed_plugins_are_found_by_entry_point(monkeypatch):
         plugin_manager._entry_points.cache_clear()
 
 
-# What a plugin author does: replace one decision from outside, and keep the rest.
-
-
-def test_a_partitioner_from_outside_decides_what_is_saved():
-    class RecomputeEverything:
-        """Saves the inputs; the backward is the joint graph without the forward's outputs."""
-
-        @hookimpl
-        def turret_partition(self, joint):
-            forward, backward = copy.deepcopy(joint.module), copy.deepcopy(joint.module)
-            count, primals = joint.num_forward_outputs, len(joint.signature.inputs)
-            inputs = forward.graph.find_nodes(op="placeholder")
-            (forward_out,), (backward_out,) = (m.graph.find_nodes(op="output") for m in (forward, backward))
-            forward_out.args = ([*forward_out.args[0][:count], *inputs[:primals]],)
-            backward_out.args = (backward_out.args[0][count:],)
-            for module in (forward, backward):
-                module.graph.eliminate_dead_code()
-            for tangent in inputs[primals:]:
-                forward.graph.erase_node(tangent)
-            saved = tuple(SavedValue(n.name, n.meta["val"].nbytes) for n in inputs[:primals])
-            return PartitionedGraph(forward, backward, joint.signature, count, saved, name=joint.name)
-
-    saved_bytes = []
-
-    class Look:
-        @hookimpl
-        def turret_event(self, event):
-            if event.kind == "product" and event.stage == "partition":
-                saved_bytes.append([s.name for s in event.product.saved_tensors])
-
-    layer, x = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid(), nn.Linear(4, 4)), torch.randn(2, 4)
-    turret.compile(layer, plugins=[RecomputeEverything(), Look()])(x).square().sum().backward()
-    found, layer[0].weight.grad = layer[0].weight.grad, None
-    layer(x).square().sum().backward()
-    torch.testing.assert_close(found, layer[0].weight.grad)
-    assert len(saved_bytes) == 1 and len(saved_bytes[0]) == 5
-
-
-def test_a_decomposition_from_outside_is_used():
-    class Decompose:
-        @hookimpl
-        def turret_decompositions(self, target):
-            return {torch.ops.aten.tanh.default: lambda x: 2 * torch.sigmoid(2 * x) - 1}
-
-    ops = []
-
-    class Look:
-        @hookimpl
-        def turret_partition(self, joint):
-            ops.extend(str(n.target) for n in joint.module.graph.nodes if n.op == "call_function")
-
-    x = torch.randn(3, 5)
-    torch.testing.assert_close(turret.compile(torch.tanh, plugins=[Decompose(), Look()])(x), torch.tanh(x))
-    assert "aten.sigmoid.default" in ops and "aten.tanh.default" not in ops
-
-
 def test_a_decomposition_from_outside_can_be_taken_back_by_a_keep():
     class Decompose:
         @hookimpl
@@ -165,19 +105,6 @@ def test_a_decomposition_from_outside_can_be_taken_back_by_a_keep():
     x = torch.randn(3, 5)
     for plugins in ([Decompose(), Keep()], [Keep(), Decompose()]):
         torch.testing.assert_close(turret.compile(torch.tanh, plugins=plugins)(x), torch.tanh(x))
-
-
-def test_a_lowering_from_outside_overrides_the_built_in():
-    class Lower:
-        @hookimpl
-        def turret_lowerings(self, target):
-            def sin_plus_one(builder, x):
-                return builder.pointwise(lambda v: call("add", call("sin", v), constant(1, v.dtype)), x)
-
-            return {torch.ops.aten.sin.default: sin_plus_one}
-
-    x = torch.randn(3, 5)
-    torch.testing.assert_close(turret.compile(torch.sin, plugins=[Lower()])(x), torch.sin(x) + 1)
 
 
 def test_products_are_frozen():
