@@ -51,9 +51,7 @@ def _check_overlaps(schedule: Schedule, born: dict[str, int], dies: dict[str, in
                                 f"{born[second]}) overlap in the arena")  # fmt: skip
 
 
-def _check_heir(
-    schedule: Schedule, name: str, buffer: BufferPlan, born: dict[str, int], dies: dict[str, int]
-) -> None:
+def _check_heir(schedule: Schedule, name: str, buffer: BufferPlan, born: dict[str, int], dies: dict[str, int]) -> None:
     donor = schedule.memory.buffers.get(buffer.reuses)
     if donor is None or name not in born:
         _fail(schedule, f"{name} reuses {buffer.reuses}, which the program does not make")

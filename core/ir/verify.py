@@ -10,8 +10,8 @@ import torch
 from turret.errors import VerificationError
 from turret.ir.expr import OPS, STRUCTURAL, Expr, loads, walk
 from turret.ir.index import Index, Var
-from turret.ir.program import CopyInto, Definition, LoopProgram, Ref, Scatter, TensorDecl, defined, used
 from turret.ir.memory_check import check_memory
+from turret.ir.program import CopyInto, Definition, LoopProgram, Ref, Scatter, TensorDecl, defined, used
 from turret.ir.schedule import Kernel, Schedule, Store
 
 _FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
