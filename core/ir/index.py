@@ -193,7 +193,9 @@ class Mod(_Quotient):
         return self.numerator.substitute(mapping, rewrite) % self.divisor
 
     def to_sympy(self) -> sympy.Expr:
-        return sympy.Mod(self.numerator.to_sympy(), self.divisor)
+        # Not sympy.Mod, which simplifies Mod(3*Mod(x, 3), 4) to something else (seen in sympy 1.14).
+        numerator = self.numerator.to_sympy()
+        return numerator - self.divisor * sympy.floor(numerator / self.divisor)
 
 
 class Value:
