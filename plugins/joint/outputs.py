@@ -1,0 +1,275 @@
+"""From what the run left behind to the graph's forward outputs and the signature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import fx
+
+from turret.errors import UnsupportedError
+from turret.ir.index import size
+from turret.ir.program import SizeSource
+from turret.op_traits import storage_root
+from turret.plan import size_text
+from turret.plugins.joint.inputs import Inputs, layout_of
+from turret.plugins.joint.sizes import same_sizes
+from turret.plugins.joint.storage import Storage, Tracked
+from turret.plugins.joint.tracer import Tracer
+from turret.signature import GraphOutput, GraphSignature, InputInfo, Layout, Mutation, OutputInfo, OutputKind
+
+aten = torch.ops.aten
+
+
+@attrs.frozen(eq=False)
+class InputState:
+    """What is known of an input before the run, to be compared with after."""
+
+    layout: tuple
+    version: int | None
+    grad_fn: Any
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, value: torch.Tensor) -> InputState:
+        layout = (tuple(value.shape), tuple(value.stride()), value.storage_offset())
+        return cls(layout, value._version, value.grad_fn, value.requires_grad)
+
+
+@attrs.define(eq=False)
+class ForwardOutputs:
+    """Collects the forward outputs of the graph: ``nodes``, the fake tensors they come from, and their description."""
+
+    tracer: Tracer
+    inputs: Inputs
+    before: Sequence[InputState | None]
+    nodes: list[Any] = attrs.field(factory=list)
+    tensors: list[Any] = attrs.field(factory=list)
+    described: list[GraphOutput] = attrs.field(factory=list)
+    _roots: set[fx.Node] = attrs.field(factory=set)
+    _bases: dict[Storage, tuple[int, torch.Tensor]] = attrs.field(factory=dict)
+    _sharing: dict[Storage, list[torch.Tensor]] = attrs.field(factory=dict)
+
+    def collect(self, results: Sequence[Any], grad_enabled_after: bool | None) -> GraphSignature:
+        """Emit all forward outputs: first new values of mutated inputs, then the user's, and bases of views
+        as they are met."""
+        tracked = [self._tracked(v) for v in self.inputs.values]
+        replaced = {n: t for n, t in enumerate(tracked) if t is not None and t.replaced}
+        visible = [v for v in results if isinstance(v, torch.Tensor)] + [t.tensor for t in replaced.values()]
+        for value in visible:
+            sharers = self._sharing.setdefault(self.tracer.tracked(value).storage, [])
+            if not any(value is other for other in sharers):
+                sharers.append(value)
+        infos = [self._input(n, t) for n, t in enumerate(tracked)]
+        outputs = tuple(self._output(n, value) for n, value in enumerate(results))
+        for number, t in replaced.items():
+            infos[number] = attrs.evolve(infos[number], replaced_by=self._tensor(f"input {number}", t.tensor))
+        groups = [g for g in self.inputs.groups if g.node is not None]
+        infos += [InputInfo(mutation=Mutation.DATA) for _ in groups]
+        return GraphSignature(
+            inputs=tuple(infos),
+            outputs=outputs,
+            graph_outputs=tuple(self.described),
+            training=any(o.differentiable for o in self.described),
+            symbols=size_symbols(self.inputs.values, self.before),
+            bases=tuple(g.base for g in groups),
+            grad_enabled_after=grad_enabled_after,
+        )
+
+    def _tracked(self, value: Any) -> Tracked | None:
+        return self.tracer.tracked(value) if isinstance(value, torch.Tensor) else None
+
+    def _input(self, number: int, tracked: Tracked | None) -> InputInfo:
+        before = self.before[number]
+        if tracked is None:
+            return InputInfo()
+        value, storage = tracked.tensor, tracked.storage
+        data = storage.version > 0 and not tracked.replaced
+        layout = None
+        if tracked.layout_changes and not tracked.replaced:
+            now = (tuple(value.shape), tuple(value.stride()), value.storage_offset())
+            if not all(map(same_sizes, (now[0], now[1], (now[2],)), (before.layout[0], before.layout[1], (before.layout[2],)))):
+                layout = layout_of(value, before.layout[2])
+        follows = data and value.requires_grad and value.grad_fn is not before.grad_fn
+        self._check_input(number, tracked, data, follows, layout)
+        changed = value.requires_grad != before.requires_grad and not follows
+        return InputInfo(
+            requires_grad=before.requires_grad,
+            mutation=_mutation(data, layout is not None or tracked.replaced),
+            updated=self._emit(self.tracer.node(value), value, follows, visible=False) if data else None,
+            layout=layout,
+            tracked=follows or (layout is not None and value.grad_fn is not before.grad_fn),
+            counted=value._version != before.version,
+            requires_grad_after=value.requires_grad if changed else None,
+        )
+
+    def _check_input(self, number: int, tracked: Tracked, data: bool, follows: bool, layout: Layout | None) -> None:
+        group = next((g for g in self.inputs.groups if number in g.members), None)
+        if group is None:
+            return
+        if (data or layout is not None) and any(
+            b is not None and b.requires_grad for b in (self.before[m] for m in group.members)
+        ):
+            raise UnsupportedError(f"inputs {group.members} share memory, one is mutated, and one needs gradients")
+        if follows or layout is not None:
+            raise UnsupportedError(f"inputs {group.members} share memory and input {number} is mutated with gradients "
+                                   "or has its shape changed in place")
+
+    def _emit(self, node: fx.Node, value: torch.Tensor, differentiable: bool, visible: bool) -> int:
+        """One more forward output; a value that lies in an input's memory, or in that of an earlier output, is copied."""
+        root = storage_root(node)
+        if root.op in ("placeholder", "get_attr") or root in self._roots:
+            node = self.tracer.apply(aten.clone.default, node)
+            root = node
+        self._roots.add(root)
+        stride = tuple(value.stride())
+        tangent = stride if is_dense(value) else contiguous_strides(value.shape)
+        self.nodes.append(node)
+        self.tensors.append(value)
+        self.described.append(
+            GraphOutput(
+                shape=tuple(map(_text, value.shape)),
+                stride=tuple(map(_text, stride)),
+                dtype=str(value.dtype).removeprefix("torch."),
+                device=str(value.device),
+                differentiable=differentiable,
+                visible=visible,
+                tangent_stride=tuple(map(_text, tangent)) if differentiable else None,
+            )
+        )
+        return len(self.nodes) - 1
+
+    def _output(self, number: int, value: Any) -> OutputInfo:
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self._size(value)
+        if value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device):
+            return OutputInfo(OutputKind.CONSTANT, value=value)
+        if not isinstance(value, torch.Tensor):
+            raise UnsupportedError(f"output {number} is a {type(value).__name__}")
+        if value.layout != torch.strided:
+            raise UnsupportedError(f"output {number} has layout {value.layout}")
+        for source, given in enumerate(self.inputs.values):
+            if value is given:
+                return OutputInfo(OutputKind.IS_INPUT, source, value.requires_grad)
+        return self._tensor(f"output {number}", value)
+
+    def _size(self, value: Any) -> OutputInfo:
+        """A symbolic number: computed from the inputs' sizes where they say it, else a result of the graph."""
+        expression = value.node.expr
+        known = size_symbols(self.inputs.values, self.before)
+        if all(s.name in known for s in expression.free_symbols):
+            return OutputInfo(OutputKind.SIZE, value=size_text(expression))
+        self.nodes.append(self.tracer.recorder.size(value))
+        self.tensors.append(value)
+        self.described.append(GraphOutput((), (), type(value).__name__, "cpu"))
+        return OutputInfo(OutputKind.SIZE, len(self.nodes) - 1)
+
+    def _tensor(self, name: str, value: torch.Tensor) -> OutputInfo:
+        tracked = self.tracer.tracked(value)
+        storage = tracked.storage
+        if storage.input is not None:
+            return self._alias_of_input(name, value, storage.input)
+        leaf = value.requires_grad and value.is_leaf
+        sharers = self._sharing[storage]
+        if len(sharers) > 1 or not is_dense(value):
+            return self._alias_of_intermediate(name, value, storage, leaf)
+        differentiable = value.requires_grad and not leaf
+        index = self._emit(self.tracer.node(value), value, differentiable, visible=True)
+        return OutputInfo(OutputKind.FRESH, index, value.requires_grad, leaf=leaf)
+
+    def _alias_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
+        base = self.inputs.values[source]
+        _check_bits(name, value, base)
+        if value.requires_grad and value.is_leaf:
+            raise UnsupportedError(f"{name} views an input and was made to require gradients")
+        if self.tracer.tracked(base).replaced:
+            raise UnsupportedError(f"{name} views the memory that input {source} had before set_")
+        layout = layout_of(value, base.storage_offset())
+        return OutputInfo(OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, layout)
+
+    def _alias_of_intermediate(self, name: str, value: torch.Tensor, storage: Storage, leaf: bool) -> OutputInfo:
+        if storage not in self._bases:
+            base = self._choose_base(name, storage)
+            node = self.tracer.node(base)
+            index = self._emit(node, base, base.requires_grad and not base.is_leaf, visible=True)
+            self._bases[storage] = (index, base)
+        index, base = self._bases[storage]
+        _check_bits(name, value, base)
+        if value.requires_grad and not leaf and not base.requires_grad:
+            raise UnsupportedError(f"{name} shares memory with a result that gradients do not flow through")
+        layout = layout_of(value, base.storage_offset())
+        return OutputInfo(OutputKind.ALIAS_OF_INTERMEDIATE, index, value.requires_grad, layout, leaf=leaf)
+
+    def _choose_base(self, name: str, storage: Storage) -> torch.Tensor:
+        """A tensor over the whole memory, that gradients flow through if they do through any that shares it."""
+        candidates = [storage.tensor, *self._sharing[storage]]
+        whole = [c for c in candidates if c is not None and is_dense(c) and _covers(c, candidates)]
+        for candidate in whole:
+            if candidate.requires_grad and not candidate.is_leaf:
+                return candidate
+        if not whole:
+            raise UnsupportedError(f"{name} is a view of memory that is not one dense block")
+        return whole[0]
+
+
+def _covers(candidate: torch.Tensor, others: Sequence[Any]) -> bool:
+    """Whether a dense tensor has as many elements as the largest of those that share its memory."""
+    sizes = [o.numel() for o in others if o is not None and is_dense(o)]
+    if not all(isinstance(s, int) for s in sizes):
+        return candidate is others[0]
+    return candidate.numel() == max(sizes)
+
+
+def _check_bits(name: str, value: torch.Tensor, base: torch.Tensor) -> None:
+    if value.dtype != base.dtype or value.is_conj() != base.is_conj() or value.is_neg() != base.is_neg():
+        raise UnsupportedError(f"{name} shows memory as another dtype than what it shares it with")
+
+
+def _mutation(data: bool, metadata: bool) -> Mutation:
+    if data:
+        return Mutation.DATA_AND_METADATA if metadata else Mutation.DATA
+    return Mutation.METADATA if metadata else Mutation.NONE
+
+
+def _text(value: Any) -> Any:
+    return size_text(size(value))
+
+
+def is_dense(value: torch.Tensor) -> bool:
+    """Whether a tensor's elements fill one block of memory, each in a place of its own."""
+    return torch._prims_common.is_non_overlapping_and_dense_or_false(value)
+
+
+def contiguous_strides(shape: Sequence[Any]) -> tuple:
+    """Row-major strides of a shape."""
+    strides: list[Any] = []
+    step: Any = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step = step * extent if not isinstance(extent, int) or extent > 1 else step
+    return tuple(reversed(strides))
+
+
+def size_symbols(values: Sequence[Any], before: Sequence[InputState | None]) -> dict[str, SizeSource]:
+    """Where each size symbol can be read from the inputs (as they are before the call) at run time."""
+    symbols: dict[str, SizeSource] = {}
+
+    def note(value: Any, source: SizeSource) -> None:
+        expression = size(value) if isinstance(value, torch.SymInt) else None
+        if expression is not None and getattr(expression, "is_Symbol", False):
+            symbols.setdefault(expression.name, source)
+
+    for number, value in enumerate(values):
+        note(value, SizeSource(number, None))
+    layouts = [(n, b.layout) for n, b in enumerate(before) if b is not None]
+    for number, (shape, _, _) in layouts:
+        for dimension, extent in enumerate(shape):
+            note(extent, SizeSource(number, dimension))
+    for number, (_, strides, offset) in layouts:
+        for dimension, stride in enumerate(strides):
+            note(stride, SizeSource(number, dimension, "stride"))
+        note(offset, SizeSource(number, None, "offset"))
+    return symbols
+

@@ -1,0 +1,603 @@
+"""The tracer: sees every op below autograd, runs it on fake tensors as eager would, and records a pure graph of it.
+
+One run does all: the fake tensors that the program handles behave as eager's (views share memory, in-place ops move version
+counters, autograd records above), so mutation, aliasing, strides and gradients are observed; the graph
+beside them holds values only, because every write becomes a new value of the storage written to (``storage.py``).
+Decomposed ops run twice: whole, for the strides that the user sees, and decomposed, for the graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from turret.errors import UnsupportedError, VerificationError
+from turret.plugins.joint.mutation import pure_variant
+from turret.plugins.joint.recorder import Recorder
+from turret.plugins.joint.sizes import same_sizes
+from turret.plugins.joint.storage import Storage, Tracked, ViewStep
+from turret.plugins.joint.views import IDENTITIES, contiguous, parts, reshape, write_back
+
+aten = torch.ops.aten
+_DYNAMIC = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+_SHARING = frozenset((aten._unsafe_view.default, aten._reshape_alias.default))
+"""Ops whose result shares memory with their argument although the schema does not say so (or says it loosely)."""
+
+
+class Tracer(TorchDispatchMode):
+    """Records one graph; active on top of the fake tensor mode while the program runs.
+
+    ``policy`` (of selective checkpointing) names, for an op and its arguments, whether its results are saved.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, fake_mode: Any, decompositions: Mapping[Any, Callable]) -> None:
+        super().__init__()
+        self.fake_mode, self.table = fake_mode, decompositions
+        self.recorder = Recorder()
+        self.policy: Callable[..., Any] | None = None
+        self._tracked: dict[int, Tracked] = {}
+        self._handles: dict[fx.Node, torch.Tensor] = {}
+        self._depth = 0
+        self._rules: dict[Any, Callable[..., Any]] = dict(_SPECIAL)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        rule = self._rules.get(func)
+        if rule is None:
+            rule = self._rules[func] = self._rule_for(func)
+        if self._depth:
+            return rule(self, func, args, kwargs or {})
+        with torch._C._DisablePythonDispatcher():
+            if self.policy is not None:
+                self.recorder.provenance["recompute"] = self.policy(func, args, kwargs or {})
+            return rule(self, func, args, kwargs or {})
+
+    def _rule_for(self, func: Any) -> Callable[..., Any]:
+        if isinstance(func, HigherOrderOperator):
+            raise UnsupportedError(f"the higher-order op {func} is not supported here")
+        if func.namespace == "prim":
+            return Tracer._unrecorded
+        if func in IDENTITIES:
+            return Tracer._identity
+        if torch.Tag.inplace_view in func.tags:
+            return Tracer._layout_change
+        if func._schema.is_mutable:
+            return Tracer._write
+        if func in _SHARING or any(r.alias_info is not None for r in func._schema.returns):
+            return Tracer._view
+        if func in self.table:
+            return Tracer._decomposed
+        if _is_composite(func):
+            return Tracer._composite
+        return Tracer._plain
+
+    # What is known of tensors
+
+    def track(self, tensor: torch.Tensor, node: fx.Node, **facts: Any) -> Tracked:
+        """Remember a tensor with a storage of its own."""
+        tracked = Tracked(tensor, node, Storage(node, tensor), **facts)
+        self._tracked[id(tensor)] = tracked
+        return tracked
+
+    def remember(self, tracked: Tracked) -> None:
+        self._tracked[id(tracked.tensor)] = tracked
+
+    def tracked(self, tensor: torch.Tensor) -> Tracked:
+        """What is known of a tensor; a real tensor becomes a constant of the graph."""
+        found = self._tracked.get(id(tensor))
+        if found is None:
+            found = self._adopt_constant(tensor)
+        return found
+
+    def _adopt_constant(self, tensor: torch.Tensor) -> Tracked:
+        if isinstance(tensor, FakeTensor):
+            constant = tensor.constant
+            if constant is None:
+                raise UnsupportedError("a fake tensor that is neither an input nor a result reached the graph")
+        elif type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise UnsupportedError(f"a tensor of type {type(tensor).__name__} reached the graph")
+        else:
+            constant = tensor
+        node = self.recorder.constant(constant.detach())
+        if "val" not in node.meta:
+            self.recorder._describe(node, self.fake_mode.from_tensor(constant.detach(), static_shapes=True))
+        return self.track(tensor, node)
+
+    def node(self, tensor: torch.Tensor) -> fx.Node:
+        """The node of a tensor's present value."""
+        tracked = self.tracked(tensor)
+        if tracked.version != tracked.storage.version:
+            self._refresh(tracked)
+        return tracked.node
+
+    def _refresh(self, tracked: Tracked) -> None:
+        """Make a tensor's node anew from its storage, which has been written to since."""
+        node = self._base_of(tracked.storage)
+        for step in tracked.chain:
+            node = self.apply(step.op, node, *step.args, **step.kwargs)
+        self._set_value(tracked, node)
+
+    def _set_value(self, tracked: Tracked, node: fx.Node) -> None:
+        tracked.node, tracked.version = node, tracked.storage.version
+        tracked.diverged = not _same_layout(node.meta["val"], tracked.tensor)
+
+    def _base_of(self, storage: Storage) -> fx.Node:
+        if storage.base is None:
+            storage.base = storage.group(self)
+        return storage.base
+
+    # Running functions on nodes
+
+    @contextlib.contextmanager
+    def nested(self) -> Iterator[None]:
+        """Ops that run inside are recorded as part of what is being done, not as calls of the program."""
+        self._depth += 1
+        try:
+            with self:
+                yield
+        finally:
+            self._depth -= 1
+
+    def handle(self, node: fx.Node) -> torch.Tensor:
+        """A tracked tensor that stands for a node's value."""
+        handle = self._handles.get(node)
+        if handle is None:
+            handle = self._handles[node] = aten.detach.default(node.meta["val"])
+            self.track(handle, node)
+        return handle
+
+    def apply(self, func: Callable, node: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
+        """The node of ``func`` of a node's value; a view that its strides do not allow goes through a copy."""
+        handle = self.handle(node)
+        with self.nested():
+            try:
+                return self.node(func(handle, *args, **kwargs))
+            except (RuntimeError, ValueError):
+                if func is aten._reshape_alias.default:
+                    return self.node(reshape(handle, args[0]))
+                return self.node(func(contiguous(handle), *args, **kwargs))
+
+    # Rules
+
+    def _unrecorded(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return func(*args, **kwargs)
+
+    def _composite(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        with self:
+            return func.decompose(*args, **kwargs)
+
+    def _identity(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        source = self.tracked(args[0])
+        if not isinstance(args[0], FakeTensor):
+            out = self.fake_mode.from_tensor(args[0], static_shapes=True) if func in _LIFTS else func(*args, **kwargs)
+        else:
+            out = func(*args, **kwargs)
+        if out is args[0]:
+            return out
+        alias = Tracked(out, source.node, source.storage, source.chain, source.diverged)
+        alias.version = source.version
+        self.remember(alias)
+        return out
+
+    def _plain(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return self._record(func, args, kwargs, func(*args, **kwargs))
+
+    def _record(self, func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> Any:
+        """Record a call whose fake result is ``out``."""
+        if isinstance(out, bool | int | float | complex) or out is NotImplemented:
+            return out
+        diverged: list[Tracked] = []
+        node_args, node_kwargs = self._nodes(args, diverged), self._nodes(kwargs, diverged)
+        value = out
+        if diverged:
+            value = self._value_on_nodes(func, node_args, node_kwargs)
+        node = self.recorder.call(func, node_args, node_kwargs, value)
+        self._track_results(node, out, value)
+        return out
+
+    def _value_on_nodes(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        args, kwargs = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
+        with torch.no_grad():
+            return func(*args, **kwargs)
+
+    def _track_results(self, node: fx.Node, out: Any, value: Any) -> None:
+        if isinstance(out, torch.Tensor):
+            self.track(out, node, diverged=value is not out and not _same_layout(value, out))
+            if not all(type(s) is int for s in out.shape):
+                self.recorder.bind_sizes(node, value)
+        elif isinstance(out, (list, tuple)):
+            for index, (element, its_value) in enumerate(zip(out, value, strict=True)):
+                if element is not None and not isinstance(element, bool | int | float):
+                    self._track_results(self.recorder.element(node, index, its_value), element, its_value)
+        elif isinstance(out, torch.SymInt | torch.SymFloat | torch.SymBool):
+            self.recorder.bind_sizes(node, out)
+
+    def _nodes(self, value: Any, diverged: list[Tracked]) -> Any:
+        """Arguments as the graph holds them: tensors and symbolic numbers by their nodes."""
+        if isinstance(value, torch.Tensor):
+            tracked = self.tracked(value)
+            if tracked.version != tracked.storage.version:
+                self._refresh(tracked)
+            if tracked.diverged:
+                diverged.append(tracked)
+            return tracked.node
+        if isinstance(value, tuple):
+            return tuple([self._nodes(v, diverged) for v in value])
+        if isinstance(value, list):
+            return [self._nodes(v, diverged) for v in value]
+        if isinstance(value, dict):
+            return {k: self._nodes(v, diverged) for k, v in value.items()}
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self.recorder.size(value)
+        return value
+
+    def _decomposed(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        whole = None
+        top = self._depth == 0
+        if top and not any(tag in func.tags for tag in _DYNAMIC):
+            whole = func(*args, **kwargs)
+        origin, self.recorder.origin = self.recorder.origin, self.recorder.origin or func
+        try:
+            with self.nested():
+                out = self.table[func](*args, **kwargs)
+        finally:
+            self.recorder.origin = origin
+        if out is NotImplemented:
+            rule = Tracer._composite if _is_composite(func) else Tracer._plain
+            return rule(self, func, args, kwargs) if whole is None else self._record(func, args, kwargs, whole)
+        if whole is None:
+            return out
+        sources = {id(self.tracked(a).storage) for a in _tensors(args)} | {
+            id(self.tracked(a).storage) for a in _tensors(kwargs)
+        }
+        self._adopt(func, whole, out, sources)
+        return whole
+
+    def _adopt(self, func: Any, whole: Any, out: Any, taken: set[int]) -> None:
+        """Give the results of a whole op the nodes of its decomposition; results in memory already taken are copied."""
+        if isinstance(whole, torch.Tensor):
+            if whole.dtype != out.dtype or len(whole.shape) != len(out.shape):
+                raise VerificationError(
+                    f"the decomposition of {func} gives {out.dtype}{list(out.shape)}, "
+                    f"the op itself {whole.dtype}{list(whole.shape)}"
+                )
+            node = self.node(out)
+            storage = self.tracked(out).storage
+            if id(storage) in taken:
+                node = self.apply(aten.clone.default, node)
+            taken.add(id(storage))
+            self.track(whole, node, diverged=not _same_layout(node.meta["val"], whole))
+        elif isinstance(whole, (list, tuple)):
+            for one, its in zip(whole, out, strict=True):
+                if one is not None and its is not None:
+                    self._adopt(func, one, its, taken)
+
+    def _view(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        source = args[0]
+        out = func(*args, **kwargs)
+        tracked = self.tracked(source)
+        node = self.node(source)
+        pieces = parts(func, source, args[1:], kwargs)
+        if pieces is None and isinstance(out, (list, tuple)):
+            raise UnsupportedError(f"{func} gives several views in a way that is not known")
+        if pieces is None:
+            self._track_view(out, tracked, node, func, args[1:], kwargs)
+        else:
+            for piece, (op, rest) in zip(out, pieces, strict=True):
+                self._track_view(piece, tracked, node, op, rest, {})
+        return out
+
+    def _track_view(
+        self, out: torch.Tensor, source: Tracked, node: fx.Node, op: Any, args: tuple, kwargs: dict[str, Any]
+    ) -> None:
+        step = ViewStep(op, args, kwargs)
+        view = Tracked(out, node, source.storage, (*source.chain, step))
+        if not source.diverged and _shows_all(out, source.tensor):
+            view.node = node
+        elif source.diverged or op is aten.as_strided.default:
+            view.node = self._strided(source, node, out) if op is aten.as_strided.default else self.apply(
+                op, node, *args, **kwargs
+            )
+            view.diverged = not _same_layout(view.node.meta["val"], out)
+        else:
+            view.node = self._view_node(source.tensor, out, op, args, kwargs)
+        self.remember(view)
+
+    def _view_node(
+        self, source: torch.Tensor, out: torch.Tensor, op: Any, args: tuple, kwargs: dict[str, Any]
+    ) -> fx.Node:
+        table = self.table.get(op)
+        if table is not None:
+            with self.nested():
+                made = table(source, *args, **kwargs)
+            if made is not NotImplemented:
+                return self.node(made)
+        nodes: list[Tracked] = []
+        return self.recorder.call(op, self._nodes((source, *args), nodes), self._nodes(kwargs, nodes), out)
+
+    def _strided(self, source: Tracked, node: fx.Node, out: torch.Tensor) -> fx.Node:
+        """``as_strided`` looks at memory; where the node's value lies in other memory than eager's, go by way of the
+        flat storage."""
+        if not source.diverged and not source.chain:
+            nodes: list[Tracked] = []
+            arguments = (list(out.shape), list(out.stride()), out.storage_offset())
+            return self.recorder.call(
+                aten.as_strided.default, (node, *self._nodes(arguments, nodes)), {}, out
+            )
+        base = source.storage.tensor
+        root = self._base_of(source.storage)
+        if base is None or base.storage_offset() != 0 or not _dense(base):
+            raise UnsupportedError("as_strided of a tensor whose memory is not a dense block of its own")
+        order = sorted(range(base.dim()), key=lambda d: (-base.stride(d), d))
+        flat = self.apply(aten.permute.default, root, order) if order else root
+        flat = self.apply(reshape, flat, [base.numel()])
+        flat = self.apply(contiguous, flat) if not flat.meta["val"].is_contiguous() else flat
+        return self.apply(aten.as_strided.default, flat, list(out.shape), list(out.stride()), out.storage_offset())
+
+    def _write(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """An op that writes: its pure variant gives new values, which the storages written to then hold."""
+        variant = pure_variant(func)
+        names = [a.name for a in func._schema.arguments]
+        arguments = dict(zip(names, args, strict=False)) | kwargs
+        given = {k: v for k, v in arguments.items() if k not in variant.dropped}
+        with self.nested():
+            result = variant.op(**_positional(variant.op, given))
+        results = list(result) if isinstance(result, (list, tuple)) and not _returns_one(variant.op) else [result]
+        eager = func(*args, **kwargs)
+        for name, value in zip(variant.written, results[variant.returned :], strict=True):
+            self._write_all(arguments[name], value)
+        return self._results_of_write(func, arguments, eager, results[: variant.returned])
+
+    def _write_all(self, target: Any, value: Any) -> None:
+        if isinstance(target, (list, tuple)):
+            for one, its in zip(target, value, strict=True):
+                self._write_all(one, its)
+        elif target is not None:
+            self.assign(target, value)
+
+    def _results_of_write(self, func: Any, arguments: dict[str, Any], eager: Any, kept: list[Any]) -> Any:
+        """What a writing op returns: written arguments as they are, other results with their nodes."""
+        returns = func._schema.returns
+        if not returns:
+            return None
+        values, others = [], iter(kept)
+        for declared, value in zip(returns, [eager] if len(returns) == 1 else eager, strict=True):
+            if declared.alias_info is not None and declared.alias_info.is_write:
+                values.append(_written_argument(func, declared, arguments))
+            else:
+                self._adopt(func, value, next(others), set())
+                values.append(value)
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def assign(self, target: torch.Tensor, value: torch.Tensor) -> None:
+        """``target`` now holds ``value`` (tracked; cast to its dtype), and so do all that share its memory."""
+        tracked = self.tracked(target)
+        if value.dtype != target.dtype:
+            with self.nested():
+                value = aten._to_copy.default(value, dtype=target.dtype)
+        if not same_sizes(value.shape, target.shape):
+            with self.nested():
+                value = aten.expand.default(value, list(target.shape))
+        self._write_chain(tracked, self.node(value))
+        tracked.written = True
+
+    def _write_chain(self, tracked: Tracked, node: fx.Node) -> None:
+        storage = tracked.storage
+        values = [self._base_of(storage)]
+        for step in tracked.chain[:-1]:
+            values.append(self.apply(step.op, values[-1], *step.args, **step.kwargs))
+        new = node
+        for step, base in zip(reversed(tracked.chain), reversed(values), strict=False):
+            new = self._write_step(step, base, new)
+        storage.base = new
+        storage.version += 1
+        self._set_value(tracked, node)
+
+    def _write_step(self, step: ViewStep, base: fx.Node, value: fx.Node) -> fx.Node:
+        base_handle, value_handle = self.handle(base), self.handle(value)
+        with self.nested():
+            return self.node(write_back(step, base_handle, value_handle))
+
+    def _layout_change(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """``t_``, ``unsqueeze_`` and the like: the tensor becomes a view of what it was."""
+        target = args[0]
+        tracked = self.tracked(target)
+        node = self.node(target)
+        if node.meta["val"] is target:
+            node.meta["val"] = target.detach()
+        if tracked.storage.tensor is target:
+            tracked.storage.tensor = target.detach()
+        before = _shell(target)
+        func(*args, **kwargs)
+        if func in _DETACHING:
+            return target
+        name = func._schema.name.partition("::")[2][:-1]
+        pure = getattr(getattr(aten, name), func._overloadname)
+        view = before
+        self.remember(Tracked(view, node, tracked.storage, tracked.chain, tracked.diverged))
+        self._tracked[id(view)].version = tracked.version
+        with self.nested():
+            out = pure(view, *args[1:], **kwargs)
+            made = self.tracked(out)
+        tracked.node, tracked.version, tracked.chain = self.node(out), made.version, made.chain
+        tracked.diverged = not _same_layout(tracked.node.meta["val"], target)
+        tracked.layout_changes += 1
+        return target
+
+
+def _shell(tensor: torch.Tensor) -> torch.Tensor:
+    """A fake alias that keeps the layout which a tensor has now."""
+    return aten.detach.default(tensor)
+
+
+_LIFTS = frozenset((aten.lift_fresh.default, aten.lift.default))
+_DETACHING = frozenset((aten.detach_.default,))
+
+
+def _is_composite(func: Any) -> bool:
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for element in value:
+            yield from _tensors(element)
+    elif isinstance(value, dict):
+        yield from _tensors(tuple(value.values()))
+
+
+def _same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one is other or (
+        same_sizes(one.stride(), other.stride()) and same_sizes((one.storage_offset(),), (other.storage_offset(),))
+    )
+
+
+def _shows_all(view: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether a view is its source as it stands."""
+    return (
+        view.dtype == source.dtype
+        and view.is_conj() == source.is_conj()
+        and view.is_neg() == source.is_neg()
+        and same_sizes(view.shape, source.shape)
+        and _same_layout(view, source)
+    )
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    expected: Any = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda p: p[0]):
+        if size != 1 and stride != expected:
+            return False
+        expected = expected * size
+    return True
+
+
+def _returns_one(op: Any) -> bool:
+    return len(op._schema.returns) == 1
+
+
+def _positional(op: Any, given: dict[str, Any]) -> dict[str, Any]:
+    known = {a.name for a in op._schema.arguments}
+    return {k: v for k, v in given.items() if k in known}
+
+
+def _written_argument(func: Any, declared: Any, arguments: dict[str, Any]) -> Any:
+    """The argument that a written result is."""
+    for argument in func._schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.before_set == declared.alias_info.before_set:
+            return arguments[argument.name]
+    raise VerificationError(f"{func} returns a written tensor that is none of its arguments")
+
+
+def _copy(self: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """``target.copy_(source)``: the target's value is the source's, in its dtype, on its device."""
+    target, source = args[:2]
+    func(*args, **kwargs)
+    value = source
+    if source.device != target.device:
+        with self.nested():
+            value = aten._to_copy.default(source, device=target.device, dtype=target.dtype)
+    self.assign(target, value)
+    return target
+
+
+def _batch_norm(self: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """``native_batch_norm`` writes to the running statistics without saying so."""
+    x, weight, bias, mean, variance, training, momentum, eps = args
+    eager = func(*args, **kwargs)
+    with self.nested():
+        if mean is None or not training:
+            pure = aten._native_batch_norm_legit.no_stats if training else aten._native_batch_norm_legit_no_training
+            rest = (training, momentum, eps) if training else (mean, variance, momentum, eps)
+            results = pure(x, weight, bias, *rest) if not training else pure(x, weight, bias, True, momentum, eps)
+        else:
+            pure = aten._native_batch_norm_legit_functional.default
+            results = pure(x, weight, bias, mean, variance, training, momentum, eps)
+    self._adopt(func, tuple(eager), tuple(results[:3]), set())
+    for target, value in zip((mean, variance), results[3:], strict=False):
+        self.assign(target, value)
+    return eager
+
+
+def _resize(self: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """``resize_``: a row-major view of the same memory; memory that is added holds zeros (eager: anything)."""
+    target, size = args[0], list(args[1])
+    tracked = self.tracked(target)
+    if same_sizes(target.shape, size):
+        return target
+    count = 1
+    for extent in size:
+        count = count * extent
+    if not all(isinstance(s, int) for s in (*size, *target.shape)) or not target.is_contiguous() or tracked.chain:
+        raise UnsupportedError("resize_ of a view, of a tensor that is not contiguous, or to a dynamic size")
+    old = target.numel()
+    node = self.node(target)
+    if node.meta["val"] is target:
+        node.meta["val"] = target.detach()
+    flat = self.apply(reshape, node, [old])
+    func(*args, **kwargs)
+    with self.nested():
+        handle = self.handle(flat)
+        flat_new = aten.slice.Tensor(handle, 0, 0, count) if count <= old else aten.constant_pad_nd(
+            handle, [0, count - old]
+        )
+        made = self.node(reshape(flat_new, size))
+    if count <= old and tracked.storage.input is not None:
+        step = ViewStep(aten.as_strided.default, (size, list(target.stride()), 0))
+        tracked.chain = (step,)
+        self._set_value(tracked, made)
+    else:
+        if tracked.storage.input is not None:
+            raise UnsupportedError("resize_ of an input to more elements than it has")
+        tracked.storage = Storage(made, target)
+        self._set_value(tracked, made)
+    tracked.layout_changes += 1
+    return target
+
+
+def _set(self: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """``target.set_(source)``: the target leaves its memory and becomes an alias of the source."""
+    target, source = args
+    tracked, given = self.tracked(target), self.tracked(source)
+    node = self.node(source)
+    old = self.node(target)
+    if old.meta["val"] is target:
+        old.meta["val"] = target.detach()
+    func(*args, **kwargs)
+    tracked.storage, tracked.chain, tracked.diverged = given.storage, given.chain, given.diverged
+    tracked.node, tracked.version = node, given.version
+    tracked.replaced = True
+    return target
+
+
+def _no_set(self: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    raise UnsupportedError(f"{func} is not supported in a compiled graph")
+
+
+def _skip(self: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Checks that hold by construction in a graph of known dtypes and devices."""
+
+
+_SPECIAL: dict[Any, Callable[..., Any]] = {
+    aten.copy_.default: _copy,
+    aten.native_batch_norm.default: _batch_norm,
+    aten.resize_.default: _resize,
+    aten.set_.source_Tensor: _set,
+    aten.set_.default: _no_set,
+    aten.set_.source_Storage: _no_set,
+    aten.set_.source_Storage_storage_offset: _no_set,
+    aten.set_.source_Tensor_storage_offset: _no_set,
+    aten.resize_as_.default: _no_set,
+    aten._assert_tensor_metadata.default: _skip,
+}
