@@ -8,6 +8,7 @@ by the copies.  The name says what to make, so a stored plan finds its ops in a 
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import torch
@@ -48,23 +49,15 @@ def restore_functional_op(name: str) -> Any | None:
 
 
 def _signature(op: Any) -> str:
-    parts, keyword_only = [], False
-    for argument in op._schema.arguments:
-        if argument.kwarg_only and not keyword_only:
-            parts.append("*")
-            keyword_only = True
-        parts.append(_declaration(argument))
+    """The schema without alias annotations, returning the written arguments last."""
+    text = str(op._schema)
+    arguments = _ALIAS.sub("", text[text.index("(") : text.rindex(" -> ")])
     returns = [_type(r) for r in op._schema.returns if r.alias_info is None or not r.alias_info.is_write]
     returns += [_type(a) for a in op._schema.arguments if a.is_write]
-    return f"({', '.join(parts)}) -> ({', '.join(returns)})"
+    return f"{arguments} -> ({', '.join(returns)})"
 
 
-def _declaration(argument: Any) -> str:
-    text = str(argument)
-    if argument.alias_info is None:
-        return text
-    start, end = text.index("("), text.index(")")
-    return text[:start] + text[end + 1 :]
+_ALIAS = re.compile(r"(?<=[A-Za-z\]?])\([a-z][a-z0-9]*!?(?: -> [^)]*)?\)")
 
 
 def _type(argument: Any) -> str:

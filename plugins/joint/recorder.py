@@ -41,7 +41,6 @@ class Recorder:
         self._sequence_provenance: list[dict[str, Any]] = []
         self._size_of_symbol: dict[sympy.Symbol, tuple[Any, fx.Node, int | None]] = {}
         self._size_nodes: dict[sympy.Expr, fx.Node] = {}
-        self._constants: dict[int, tuple[torch.Tensor, fx.Node]] = {}
 
     def placeholder(self, name: str, value: Any) -> fx.Node:
         """One more input, after those there are; its sizes become readable."""
@@ -58,14 +57,15 @@ class Recorder:
         """One call whose arguments are nodes and plain values."""
         name = target._opname if isinstance(target, torch._ops.OpOverload) else None
         node = self.graph.create_node("call_function", target, args, kwargs, name=name)
-        self._describe(node, value)
+        self.describe(node, value)
         return node
 
     def element(self, node: fx.Node, index: int, value: Any) -> fx.Node:
         """``node[index]`` of a call that returns several values."""
         return self.call(operator.getitem, (node, index), {}, value)
 
-    def _describe(self, node: fx.Node, value: Any) -> None:
+    def describe(self, node: fx.Node, value: Any) -> None:
+        """Give a node its fake value and what is known of where it comes from."""
         meta = node.meta
         meta["val"] = value
         meta["partitioner_tag"] = self.tag
@@ -97,14 +97,10 @@ class Recorder:
         return {key: value for key, value in found.items() if key not in _FORWARD_ONLY}
 
     def constant(self, value: torch.Tensor) -> fx.Node:
-        """A ``get_attr`` node of a real tensor; equal objects share one."""
-        found = self._constants.get(id(value))
-        if found is None:
-            name = f"_tensor_constant{len(self._constants)}"
-            self.root.register_buffer(name, value, persistent=False)
-            node = self.graph.create_node("get_attr", name)
-            found = self._constants[id(value)] = (value, node)
-        return found[1]
+        """A ``get_attr`` node of a real tensor, which must not change any more."""
+        name = f"_tensor_constant{len(self.root._buffers)}"
+        self.root.register_buffer(name, value, persistent=False)
+        return self.graph.create_node("get_attr", name)
 
     def submodule(self, module: fx.GraphModule) -> fx.Node:
         """A ``get_attr`` node of a subgraph."""
@@ -173,7 +169,7 @@ class Recorder:
             made.append(node)
         for node in reversed(made):
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-            self._describe(node, node.target(*args, **kwargs))
+            self.describe(node, node.target(*args, **kwargs))
         return result.node
 
     def _symbol_node(self, symbol: sympy.Symbol) -> fx.Node:

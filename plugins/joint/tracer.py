@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.errors import UnsupportedError, VerificationError
@@ -106,9 +107,10 @@ class Tracer(TorchDispatchMode):
             raise UnsupportedError(f"a tensor of type {type(tensor).__name__} reached the graph")
         else:
             constant = tensor
-        node = self.recorder.constant(constant.detach())
-        if "val" not in node.meta:
-            self.recorder._describe(node, self.fake_mode.from_tensor(constant.detach(), static_shapes=True))
+        with no_dispatch():
+            constant = constant.detach()
+        node = self.recorder.constant(constant)
+        self.recorder.describe(node, self.fake_mode.from_tensor(constant, static_shapes=True))
         return self.track(tensor, node)
 
     def node(self, tensor: torch.Tensor) -> fx.Node:
@@ -176,10 +178,10 @@ class Tracer(TorchDispatchMode):
 
     def _identity(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         source = self.tracked(args[0])
-        if not isinstance(args[0], FakeTensor):
-            out = self.fake_mode.from_tensor(args[0], static_shapes=True) if func in _LIFTS else func(*args, **kwargs)
-        else:
+        if func in _LIFTS or isinstance(args[0], FakeTensor):
             out = func(*args, **kwargs)
+        else:
+            out = self.fake_mode.from_tensor(args[0], static_shapes=True)
         if out is args[0]:
             return out
         alias = Tracked(out, source.node, source.storage, source.chain, source.diverged)

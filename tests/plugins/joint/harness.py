@@ -9,6 +9,8 @@ import attrs
 import torch
 from joint_graphs import make_context
 from torch import fx
+from torch._subclasses import FakeTensorMode
+from torch.utils import _pytree as pytree
 
 from turret.contrib.dynamo.bridge import captured_graph
 from turret.op_traits import is_mutating_op
@@ -16,7 +18,7 @@ from turret.plugins import partition
 from turret.plugins.decompositions.table import decomposition_table
 from turret.plugins.joint import turret_joint
 from turret.plugins.wrap_runtime import turret_runtime
-from turret.products import JointGraph, PartitionedGraph
+from turret.products import CapturedGraph, JointGraph, PartitionedGraph
 from turret.signature import GraphSignature
 
 
@@ -43,13 +45,26 @@ class Compiled:
         return [str(n.target) for n in self.joint.module.graph.nodes if n.op == "call_function"]
 
 
-def compiled(function: Callable, *, decompose: bool = True, dynamic: bool | None = False, **options: Any) -> Compiled:
-    """``function`` compiled; the signature goes through JSON on the way."""
+def compiled(
+    function: Callable,
+    *,
+    decompose: bool = True,
+    dynamic: bool | None = False,
+    capture: str = "dynamo",
+    **options: Any,
+) -> Compiled:
+    """``function`` compiled; the signature goes through JSON on the way.
+
+    ``capture`` is ``"dynamo"`` or ``"fx"``: symbolic tracing, which takes in-place layout changes that dynamo refuses.
+    """
     result = Compiled(function)
     table = decomposition_table(fallback_random=True) if decompose else {}
 
     def backend(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable:
-        joint = turret_joint(captured_graph(module, example_inputs), table)
+        return finish(captured_graph(module, example_inputs))
+
+    def finish(captured: CapturedGraph) -> Callable:
+        joint = turret_joint(captured, table)
         result.joints.append(joint)
         check_joint(joint)
         cut = partition.turret_partition(make_context(partition, **options), joint)
@@ -60,9 +75,30 @@ def compiled(function: Callable, *, decompose: bool = True, dynamic: bool | None
         forward = executable(cut.forward, stored)
         return turret_runtime(cut, forward, lambda: executable(cut.backward, None))
 
+    if capture == "fx":
+        result.function = _SymbolicallyTraced(function, finish)
+        return result
     torch._dynamo.reset()
     result.function = torch.compile(function, backend=backend, fullgraph=True, dynamic=dynamic)
     return result
+
+
+class _SymbolicallyTraced:
+    """Captures a function on its first call, with sizes as they are in that call."""
+
+    def __init__(self, function: Callable, finish: Callable) -> None:
+        self.function, self.finish, self.made = function, finish, None
+
+    def __call__(self, *args: Any) -> Any:
+        if self.made is None:
+            module = fx.symbolic_trace(self.function)
+            output = module.graph.output_node()
+            output.args = (tuple(pytree.tree_leaves(output.args[0])),)
+            module.recompile()
+            mode = FakeTensorMode(allow_non_fake_inputs=True)
+            fakes = tuple(mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args)
+            self.made = self.finish(CapturedGraph(module, fakes, mode, grad_enabled=torch.is_grad_enabled()))
+        return self.made(*args)
 
 
 def check_joint(joint: JointGraph) -> None:
