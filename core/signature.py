@@ -7,6 +7,7 @@ Sizes are ints or, for a dynamic dimension, Python source over the graph's size 
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import attrs
 import torch
@@ -40,6 +41,8 @@ class OutputKind(enum.Enum):
     FRESH = "fresh"
     IS_INPUT = "is_input"
     ALIAS_OF_INPUT = "alias_of_input"
+    IS_OUTPUT = "is_output"
+    """The same object as an output before it."""
     ALIAS_OF_INTERMEDIATE = "alias_of_intermediate"
     CONSTANT = "constant"
     SIZE = "size"
@@ -53,6 +56,15 @@ class Layout:
     shape: tuple[SizeText, ...]
     stride: tuple[SizeText, ...]
     offset: SizeText = 0
+
+
+@record
+@attrs.frozen
+class ViewCall:
+    """One view op, ``op(base, *args)``, by its name (``namespace::name.overload``); a size among ``args`` may be text."""
+
+    op: str
+    args: tuple[Any, ...]
 
 
 @record
@@ -83,9 +95,11 @@ class OutputInfo:
     """One flat output of the user's program.
 
     ``index`` is a graph output (``FRESH``; for ``ALIAS_OF_INTERMEDIATE`` that of the viewed base; for a ``SIZE``
-    without ``value`` the number itself) or an input (``IS_INPUT``, ``ALIAS_OF_INPUT``).  ``layout`` is a view's,
-    relative to the start of what it views.  ``value`` is a constant's, or the text of a size over the graph's
-    symbols.  ``leaf``: gradients do not flow through it but it requires one (``detach().requires_grad_()``).
+    without ``value`` the number itself), an input (``IS_INPUT``, ``ALIAS_OF_INPUT``) or an output of the program
+    (``IS_OUTPUT``).  A view has either ``layout``, relative to the start of what it views, or ``steps``, the views
+    that lead to it (of another dtype, or overlapping itself where gradients flow).  ``value`` is a constant's, or
+    the text of a size over the graph's symbols.  ``leaf``: gradients do not flow through it but it requires one
+    (``detach().requires_grad_()``).
     """
 
     kind: OutputKind
@@ -94,6 +108,7 @@ class OutputInfo:
     layout: Layout | None = None
     value: int | float | bool | str | torch.dtype | torch.device | None = None
     leaf: bool = False
+    steps: tuple[ViewCall, ...] | None = None
 
 
 @record

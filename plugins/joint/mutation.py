@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import torch
 
+from turret.errors import UnsupportedError
 from turret.functional_ops import functional_op
 
 aten = torch.ops.aten
@@ -67,6 +68,18 @@ def pure_variant(op: Any) -> PureVariant:
             return PureVariant(found, written)
     kept = sum(1 for r in op._schema.returns if r.alias_info is None or not r.alias_info.is_write)
     return PureVariant(functional_op(op), written, (), kept)
+
+
+@functools.cache
+def view_variant(op: Any) -> Any:
+    """The view op that gives what an in-place change of layout (``t_``, ``unsqueeze_``) leaves."""
+    packet = getattr(aten, op._schema.name.partition("::")[2][:-1])
+    wanted = [(a.name, str(a.type)) for a in op._schema.arguments]
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        if [(a.name, str(a.type)) for a in candidate._schema.arguments] == wanted:
+            return candidate
+    raise UnsupportedError(f"{op} is not supported in a compiled graph")
 
 
 def _named(op: Any) -> Any | None:

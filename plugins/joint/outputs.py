@@ -12,13 +12,14 @@ from torch import fx
 from turret.errors import UnsupportedError
 from turret.ir.index import size
 from turret.ir.program import SizeSource
-from turret.op_traits import storage_root
+from turret.externs import op_name
+from turret.op_traits import size_hint, storage_root
 from turret.plan import size_text
 from turret.plugins.joint.inputs import Inputs, layout_of
 from turret.plugins.joint.sizes import same_sizes
-from turret.plugins.joint.storage import Storage, Tracked
+from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
-from turret.signature import GraphOutput, GraphSignature, InputInfo, Layout, Mutation, OutputInfo, OutputKind
+from turret.signature import GraphOutput, GraphSignature, InputInfo, Layout, Mutation, OutputInfo, OutputKind, ViewCall
 
 aten = torch.ops.aten
 
@@ -49,6 +50,7 @@ class ForwardOutputs:
     tensors: list[Any] = attrs.field(factory=list)
     described: list[GraphOutput] = attrs.field(factory=list)
     _roots: set[fx.Node] = attrs.field(factory=set)
+    _seen: dict[int, int] = attrs.field(factory=dict)
     _bases: dict[Storage, tuple[int, torch.Tensor]] = attrs.field(factory=dict)
     _sharing: dict[Storage, list[torch.Tensor]] = attrs.field(factory=dict)
 
@@ -153,6 +155,9 @@ class ForwardOutputs:
         for source, given in enumerate(self.inputs.values):
             if value is given:
                 return OutputInfo(OutputKind.IS_INPUT, source, value.requires_grad)
+        first = self._seen.setdefault(id(value), number)
+        if first != number:
+            return OutputInfo(OutputKind.IS_OUTPUT, first, value.requires_grad)
         return self._tensor(f"output {number}", value)
 
     def _size(self, value: Any) -> OutputInfo:
@@ -181,13 +186,11 @@ class ForwardOutputs:
 
     def _alias_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
         base = self.inputs.values[source]
-        _check_bits(name, value, base)
         if value.requires_grad and value.is_leaf:
             raise UnsupportedError(f"{name} views an input and was made to require gradients")
         if self.tracer.tracked(base).replaced:
             raise UnsupportedError(f"{name} views the memory that input {source} had before set_")
-        layout = layout_of(value, base.storage_offset())
-        return OutputInfo(OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, layout)
+        return OutputInfo(OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, **self._view(name, value, base))
 
     def _alias_of_intermediate(self, name: str, value: torch.Tensor, storage: Storage, leaf: bool) -> OutputInfo:
         if storage not in self._bases:
@@ -196,11 +199,23 @@ class ForwardOutputs:
             index = self._emit(node, base, base.requires_grad and not base.is_leaf, visible=True)
             self._bases[storage] = (index, base)
         index, base = self._bases[storage]
-        _check_bits(name, value, base)
         if value.requires_grad and not leaf and not base.requires_grad:
             raise UnsupportedError(f"{name} shares memory with a result that gradients do not flow through")
-        layout = layout_of(value, base.storage_offset())
-        return OutputInfo(OutputKind.ALIAS_OF_INTERMEDIATE, index, value.requires_grad, layout, leaf=leaf)
+        view = self._view(name, value, base)
+        return OutputInfo(OutputKind.ALIAS_OF_INTERMEDIATE, index, value.requires_grad, leaf=leaf, **view)
+
+    def _view(self, name: str, value: torch.Tensor, base: torch.Tensor) -> dict[str, Any]:
+        """How a view is made of its base: by strides where that is right, else by the views that led to it.
+
+        A view by strides is one of the same dtype; its gradient shares out what overlapping elements get, where other
+        views add it up.
+        """
+        if _same_bits(value, base) and not (value.requires_grad and not (is_dense(base) and _is_apart(value))):
+            return {"layout": layout_of(value, base.storage_offset())}
+        chain, prefix = self.tracer.tracked(value).chain, self.tracer.tracked(base).chain
+        if any(a is not b for a, b in zip(prefix, chain, strict=False)) or len(chain) < len(prefix):
+            raise UnsupportedError(f"{name} shows memory as another dtype, or overlapping, after its base changed layout")
+        return {"steps": tuple(_view_call(name, step) for step in chain[len(prefix) :])}
 
     def _choose_base(self, name: str, storage: Storage) -> torch.Tensor:
         """A tensor over the whole memory, that gradients flow through if they do through any that shares it."""
@@ -222,9 +237,34 @@ def _covers(candidate: torch.Tensor, others: Sequence[Any]) -> bool:
     return candidate.numel() == max(sizes)
 
 
-def _check_bits(name: str, value: torch.Tensor, base: torch.Tensor) -> None:
-    if value.dtype != base.dtype or value.is_conj() != base.is_conj() or value.is_neg() != base.is_neg():
-        raise UnsupportedError(f"{name} shows memory as another dtype than what it shares it with")
+def _same_bits(value: torch.Tensor, base: torch.Tensor) -> bool:
+    return value.dtype == base.dtype and value.is_conj() == base.is_conj() and value.is_neg() == base.is_neg()
+
+
+def _is_apart(value: torch.Tensor) -> bool:
+    """Whether no two elements of a tensor can be one place in memory: strides step over the dimensions inside."""
+    reach: Any = 0
+    for stride, extent in sorted(zip(value.stride(), value.shape, strict=True), key=lambda d: size_hint(d[0])):
+        if isinstance(extent, int) and extent == 1:
+            continue
+        if not all(isinstance(v, int) for v in (stride, extent, reach)):
+            return is_dense(value)
+        if stride <= reach:
+            return extent == 0
+        reach = reach + stride * (extent - 1)
+    return True
+
+
+def _view_call(name: str, step: ViewStep) -> ViewCall:
+    if step.kwargs:
+        raise UnsupportedError(f"{name} is a view by {step.op} with keyword arguments")
+    return ViewCall(op_name(step.op), tuple(map(_plain_argument, step.args)))
+
+
+def _plain_argument(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_plain_argument, value))
+    return _text(value) if isinstance(value, torch.SymInt) else value
 
 
 def _mutation(data: bool, metadata: bool) -> Mutation:

@@ -113,12 +113,11 @@ def _gradients(tracer: Tracer, inputs: Inputs, forward: ForwardOutputs) -> list[
 
 
 def _take(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> tuple:
+    """Gradients; what autograd refuses here it would refuse in eager's backward, which then is where to learn of it."""
     try:
         return torch.autograd.grad(outputs, inputs, tangents, allow_unused=True)
     except RuntimeError as error:
-        if "modified by an inplace operation" in str(error):
-            raise UnsupportedError(f"its backward cannot run in eager either: {error}") from error
-        raise
+        raise UnsupportedError(f"autograd cannot run the backward: {error}") from error
 
 
 def _tangent(tracer: Tracer, number: int, value: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.errors import UnsupportedError, VerificationError
-from turret.plugins.joint.mutation import pure_variant
+from turret.plugins.joint.mutation import pure_variant, view_variant
 from turret.plugins.joint.recorder import Recorder
 from turret.plugins.joint.sizes import same_sizes
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
@@ -421,9 +421,7 @@ class Tracer(TorchDispatchMode):
         func(*args, **kwargs)
         if func in _DETACHING:
             return target
-        name = func._schema.name.partition("::")[2][:-1]
-        pure = getattr(getattr(aten, name), func._overloadname)
-        view = before
+        pure, view = view_variant(func), before
         self.remember(Tracked(view, node, tracked.storage, tracked.chain, tracked.diverged))
         self._tracked[id(view)].version = tracked.version
         with self.nested():

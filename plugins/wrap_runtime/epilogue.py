@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from turret.plugins.wrap_runtime.sizes import Sizes, compile_layout, compile_size
-from turret.signature import GraphSignature, InputInfo, Mutation, OutputInfo, OutputKind
+from turret.externs import resolve_op
+from turret.plugins.wrap_runtime.sizes import Sizes, compile_layout, compile_size, compile_sizes
+from turret.signature import GraphSignature, InputInfo, Mutation, OutputInfo, OutputKind, ViewCall
 
 _FEW = 4
 """From this many on, copies go through one ``_foreach_copy_``."""
@@ -74,7 +75,7 @@ def finisher(signature: GraphSignature) -> Finisher | None:
     )
     if plain and not effects and not replaced and signature.grad_enabled_after is None:
         return None
-    makers = tuple(map(_maker, outputs))
+    makers = tuple((_maker(o), o.index if o.kind is OutputKind.IS_OUTPUT else None) for o in outputs)
     grad_after = signature.grad_enabled_after
 
     def finish(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> list[Any]:
@@ -84,7 +85,9 @@ def finisher(signature: GraphSignature) -> Finisher | None:
             memory = make(inputs, results, sizes)
             with torch.no_grad():
                 inputs[number].set_(memory)
-        made = [make(inputs, results, sizes) for make in makers]
+        made: list[Any] = []
+        for make, repeated in makers:
+            made.append(make(inputs, results, sizes) if repeated is None else made[repeated])
         if grad_after is not None:
             torch.set_grad_enabled(grad_after)
         return made
@@ -147,6 +150,8 @@ def _maker(info: OutputInfo) -> Maker:
     if info.kind is OutputKind.CONSTANT:
         value = info.value
         return lambda inputs, results, sizes: value
+    if info.kind is OutputKind.IS_OUTPUT:
+        return lambda inputs, results, sizes: None
     if info.kind is OutputKind.SIZE:
         if info.value is None:
             return lambda inputs, results, sizes: results[index]
@@ -162,7 +167,10 @@ def _maker(info: OutputInfo) -> Maker:
 
 def _viewer(info: OutputInfo) -> Callable[[torch.Tensor, Sizes], torch.Tensor]:
     """A view of a base as the program returned it, with or without a way for gradients back to the base."""
-    layout, detached, leaf = compile_layout(info.layout), not info.requires_grad or info.leaf, info.leaf
+    detached, leaf = not info.requires_grad or info.leaf, info.leaf
+    if info.steps is not None:
+        return _replayer(info.steps, detached, leaf)
+    layout = compile_layout(info.layout)
 
     def view(base: torch.Tensor, sizes: Sizes) -> torch.Tensor:
         shape, stride, offset = layout(sizes)
@@ -172,3 +180,19 @@ def _viewer(info: OutputInfo) -> Callable[[torch.Tensor, Sizes], torch.Tensor]:
         return made.requires_grad_() if leaf else made
 
     return view
+
+
+def _replayer(steps: Sequence[ViewCall], detached: bool, leaf: bool) -> Callable[[torch.Tensor, Sizes], torch.Tensor]:
+    calls = tuple((resolve_op(s.op), tuple(map(_argument, s.args))) for s in steps)
+
+    def view(base: torch.Tensor, sizes: Sizes) -> torch.Tensor:
+        made = base.detach() if detached and base.requires_grad else base
+        for op, arguments in calls:
+            made = op(made, *(a(sizes) for a in arguments))
+        return made.requires_grad_() if leaf else made
+
+    return view
+
+
+def _argument(value: Any) -> Callable[[Sizes], Any]:
+    return compile_sizes(value) if isinstance(value, tuple) else compile_size(value)

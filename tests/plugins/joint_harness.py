@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 import torch
-from joint_graphs import make_context
+from tests.plugins.joint_graphs import make_context
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.utils import _pytree as pytree
@@ -71,9 +71,10 @@ def compiled(
         result.cuts.append(cut)
         stored = GraphSignature.from_json(cut.signature.to_json())
         assert stored == cut.signature
-        cut = attrs.evolve(cut, signature=stored)
         forward = executable(cut.forward, stored)
-        return turret_runtime(cut, forward, lambda: executable(cut.backward, None))
+        return turret_runtime(
+            stored, len(cut.saved_tensors), len(cut.saved_sizes), forward, lambda: executable(cut.backward, None)
+        )
 
     if capture == "fx":
         result.function = _SymbolicallyTraced(function, finish)
