@@ -40,16 +40,18 @@ class Tracked:
     """What is known of one fake tensor.
 
     ``node`` is right while ``version`` is the storage's.  ``diverged``: the node's value has other strides than
-    the fake tensor (which has eager's).  ``layout_changes``: in-place changes of shape so far.
+    the fake tensor (which has eager's).  ``layout_changes``: in-place changes of shape so far.  ``key`` keeps
+    ``fakes.layout_key``; False until it is asked for.
     """
 
-    __slots__ = ("chain", "diverged", "layout_changes", "node", "replaced", "storage", "tensor", "version", "written")
+    __slots__ = ("chain", "diverged", "key", "layout_changes", "node", "replaced", "storage", "tensor", "version", "written")
 
     def __init__(
         self, tensor: Any, node: fx.Node, storage: Storage, chain: tuple[ViewStep, ...] = (), diverged: bool = False
     ) -> None:
         self.tensor, self.node, self.storage, self.chain, self.diverged = tensor, node, storage, chain, diverged
         self.version = storage.version
+        self.key: Any = False
         self.layout_changes = 0
         self.written = False
         self.replaced = False

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from turret.errors import UnsupportedError
 from turret.op_traits import is_effectful
@@ -159,4 +160,5 @@ def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gr
                 node.meta["val"] = type(value)(
                     v.detach() if isinstance(v, torch.Tensor) and v.requires_grad else v for v in value
                 )
-    return fx.GraphModule(tracer.recorder.root, graph, class_name="Joint")
+    with _use_lazy_graph_module(True):
+        return _make_graph_module(tracer.recorder.root, graph, class_name="Joint")
