@@ -17,7 +17,7 @@ from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
-from turret.errors import UnsupportedError
+from turret.errors import TurretError, UnsupportedError, VerificationError
 from turret.op_traits import is_effectful
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
@@ -28,15 +28,15 @@ from turret.products import CapturedGraph, JointGraph
 
 
 def trace(captured: CapturedGraph, decompositions: Mapping) -> JointGraph:
-    """Trace a captured graph.  ``UnsupportedError`` for what cannot be compiled; the user's own errors pass through."""
+    """Trace a captured graph.  ``UnsupportedError`` for what cannot be compiled, errors of the user's program
+    among it: eager then raises them in the user's own terms."""
     tracer = Tracer(captured.fake_mode, decompositions)
     gradients = captured.grad_enabled and not captured.inference_mode
     names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
     with _quiet(captured.fake_mode, gradients):
         inputs = make_inputs(tracer, captured.example_inputs, names, gradients)
         before = [InputState.of(v) if isinstance(v, torch.Tensor) else None for v in inputs.values]
-        with tracer, enable_python_dispatcher():
-            results = CapturedRun(tracer).run(captured.module, inputs.values)
+        results = _run(tracer, captured, inputs)
         after = torch.is_grad_enabled()
         torch.set_grad_enabled(gradients)
         forward = ForwardOutputs(tracer, inputs, before)
@@ -55,6 +55,30 @@ def trace(captured: CapturedGraph, decompositions: Mapping) -> JointGraph:
         fake_mode=captured.fake_mode,
         name=captured.name,
     )
+
+
+def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs) -> Any:
+    """Run the captured module under the tracer; what does not even run on fake tensors by itself is refused."""
+    try:
+        with tracer, enable_python_dispatcher():
+            return CapturedRun(tracer).run(captured.module, inputs.values)
+    except TurretError:
+        raise
+    except Exception as error:
+        _refuse_if_fakes_fail(captured)
+        raise VerificationError(f"the trace failed where fake tensors do not: {error!r}") from error
+
+
+def _refuse_if_fakes_fail(captured: CapturedGraph) -> None:
+    plain = Tracer(captured.fake_mode, {})
+    names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
+    gradients = captured.grad_enabled and not captured.inference_mode
+    values = make_inputs(plain, captured.example_inputs, names, gradients).values
+    try:
+        with torch.set_grad_enabled(gradients):
+            captured.module(*values)
+    except Exception as error:
+        raise UnsupportedError(f"the graph does not run on fake tensors: {type(error).__name__}: {error}") from error
 
 
 @contextlib.contextmanager

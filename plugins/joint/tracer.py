@@ -82,7 +82,7 @@ class Tracer(TorchDispatchMode):
         if func._schema.is_mutable:
             return Tracer._write
         if func in _SHARING or any(r.alias_info is not None for r in func._schema.returns):
-            return Tracer._view
+            return Tracer._composite if _is_composite(func) and func not in self.table else Tracer._view
         if func in self.table:
             return Tracer._decomposed
         if _is_composite(func):
