@@ -61,7 +61,10 @@ class Layout:
 @record
 @attrs.frozen
 class ViewCall:
-    """One view op, ``op(base, *args)``, by its name (``namespace::name.overload``); a size among ``args`` may be text."""
+    """One view op, ``op(base, *args)``, by its name (``namespace::name.overload``).
+
+    A size among ``args`` may be text.
+    """
 
     op: str
     args: tuple[Any, ...]

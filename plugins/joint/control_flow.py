@@ -33,11 +33,13 @@ def cond(tracer: Tracer, predicate: Any, true_branch: Any, false_branch: Any, op
         results = tuple(_empty_like(v) for v in first)
     nodes = [tracer.recorder.submodule(module) for module, _ in branches]
     diverged: list[Any] = []
-    arguments = (tracer._nodes(predicate, diverged), *nodes, tuple(tracer._nodes(list(operands), diverged)))
+    arguments = (tracer.nodes(predicate, diverged), *nodes, tuple(tracer.nodes(list(operands), diverged)))
     return _record(tracer, torch.ops.higher_order.cond, arguments, results)
 
 
-def while_loop(tracer: Tracer, condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
+def while_loop(
+    tracer: Tracer, condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()
+) -> Any:
     """One call of ``while_loop`` over a traced condition and body."""
     _refuse_gradients("while_loop", (*carried, *additional))
     with _pop_mode_temporarily():
@@ -48,14 +50,14 @@ def while_loop(tracer: Tracer, condition: Any, body: Any, carried: Sequence[Any]
     nodes = [tracer.recorder.submodule(module) for module, _ in modules]
     diverged: list[Any] = []
     arguments = (
-        *nodes, tuple(tracer._nodes(list(carried), diverged)), tuple(tracer._nodes(list(additional), diverged))
+        *nodes, tuple(tracer.nodes(list(carried), diverged)), tuple(tracer.nodes(list(additional), diverged))
     )
     return _record(tracer, torch.ops.higher_order.while_loop, arguments, results)
 
 
 def _record(tracer: Tracer, op: Any, arguments: tuple, results: tuple) -> tuple:
     node = tracer.recorder.call(op, arguments, {}, results)
-    tracer._track_results(node, results, results)
+    tracer.track_results(node, results, results)
     return results
 
 

@@ -16,7 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 _UNSAFE_TAGS = frozenset(
     (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view)
 )
-_PLAIN = frozenset((int, float, bool, str, complex, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device))
+_PLAIN = frozenset(
+    (int, float, bool, str, complex, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device)
+)
 
 
 class _Unkeyed(Exception):

@@ -11,8 +11,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from turret.errors import UnsupportedError
-from turret.plan import size_text
 from turret.ir.index import size
+from turret.plan import size_text
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
 from turret.signature import Layout, SyntheticBase
@@ -95,9 +95,12 @@ def make_inputs(tracer: Tracer, examples: Sequence[Any], names: Sequence[str], g
     return inputs
 
 
+_NUMBERS = (int, float, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
 def _check(number: int, value: Any) -> None:
     if not isinstance(value, torch.Tensor):
-        if value is not None and not isinstance(value, int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool):
+        if value is not None and not isinstance(value, _NUMBERS):
             raise UnsupportedError(f"input {number} is a {type(value).__name__}; graphs take tensors and numbers")
         return
     if type(value) is not FakeTensor:
@@ -164,7 +167,8 @@ def _add_member(
     node = tracer.recorder.placeholder(name, leaf)
     leaf = leaf.detach()
     given = _require(value, leaf, gradients)
-    step = ViewStep(aten.as_strided.default, (list(value.shape), list(value.stride()), value.storage_offset() - group.start))
+    layout = (list(value.shape), list(value.stride()), value.storage_offset() - group.start)
+    step = ViewStep(aten.as_strided.default, layout)
     tracked = Tracked(given, node, storage, (step,))
     if mixed:
         storage.group = _refuse_mixed

@@ -10,9 +10,9 @@ import torch
 from torch import fx
 
 from turret.errors import UnsupportedError
+from turret.externs import op_name
 from turret.ir.index import size
 from turret.ir.program import SizeSource
-from turret.externs import op_name
 from turret.op_traits import size_hint, storage_root
 from turret.plan import size_text
 from turret.plugins.joint.inputs import Inputs, layout_of
@@ -91,8 +91,9 @@ class ForwardOutputs:
         data = storage.version > 0 and not tracked.replaced
         layout = None
         if tracked.layout_changes and not tracked.replaced:
-            now = (tuple(value.shape), tuple(value.stride()), value.storage_offset())
-            if not all(map(same_sizes, (now[0], now[1], (now[2],)), (before.layout[0], before.layout[1], (before.layout[2],)))):
+            shape, stride, offset = before.layout
+            same = same_sizes(value.shape, shape) and same_sizes(value.stride(), stride)
+            if not (same and same_sizes((value.storage_offset(),), (offset,))):
                 layout = layout_of(value, before.layout[2])
         follows = data and value.requires_grad and value.grad_fn is not before.grad_fn
         self._check_input(number, tracked, data, follows, layout)
@@ -120,7 +121,7 @@ class ForwardOutputs:
                                    "or has its shape changed in place")
 
     def _emit(self, node: fx.Node, value: torch.Tensor, differentiable: bool, visible: bool) -> int:
-        """One more forward output; a value that lies in an input's memory, or in that of an earlier output, is copied."""
+        """One more forward output; a value in an input's memory, or in that of an earlier output, is copied."""
         root = storage_root(node)
         if root.op in ("placeholder", "get_attr") or root in self._roots:
             node = self.tracer.apply(aten.clone.default, node)
@@ -214,7 +215,9 @@ class ForwardOutputs:
             return {"layout": layout_of(value, base.storage_offset())}
         chain, prefix = self.tracer.tracked(value).chain, self.tracer.tracked(base).chain
         if any(a is not b for a, b in zip(prefix, chain, strict=False)) or len(chain) < len(prefix):
-            raise UnsupportedError(f"{name} shows memory as another dtype, or overlapping, after its base changed layout")
+            raise UnsupportedError(
+                f"{name} shows memory as another dtype, or overlapping, after its base changed layout"
+            )
         return {"steps": tuple(_view_call(name, step) for step in chain[len(prefix) :])}
 
     def _choose_base(self, name: str, storage: Storage) -> torch.Tensor:
@@ -230,11 +233,11 @@ class ForwardOutputs:
 
 
 def _covers(candidate: torch.Tensor, others: Sequence[Any]) -> bool:
-    """Whether a dense tensor has as many elements as the largest of those that share its memory."""
-    sizes = [o.numel() for o in others if o is not None and is_dense(o)]
+    """Whether a dense tensor has as many bytes as the largest of those that share its memory."""
+    sizes = [o.numel() * o.element_size() for o in others if o is not None and is_dense(o)]
     if not all(isinstance(s, int) for s in sizes):
         return candidate is others[0]
-    return candidate.numel() == max(sizes)
+    return candidate.numel() * candidate.element_size() == max(sizes)
 
 
 def _same_bits(value: torch.Tensor, base: torch.Tensor) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 
 def same_size(one: Any, other: Any) -> bool:
     """Whether two sizes are written the same."""
@@ -18,3 +20,10 @@ def same_size(one: Any, other: Any) -> bool:
 def same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
     """Whether two shapes or strides are written the same."""
     return len(one) == len(other) and all(map(same_size, one, other))
+
+
+def same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether strides and offset are written the same."""
+    return one is other or (
+        same_sizes(one.stride(), other.stride()) and same_sizes((one.storage_offset(),), (other.storage_offset(),))
+    )

@@ -7,9 +7,11 @@ views; when something else was written since its node was made, its node is made
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import attrs
+import torch
 from torch import fx
 
 
@@ -44,7 +46,9 @@ class Tracked:
     ``fakes.layout_key``; False until it is asked for.
     """
 
-    __slots__ = ("chain", "diverged", "key", "layout_changes", "node", "replaced", "storage", "tensor", "version", "written")
+    __slots__ = (
+        "chain", "diverged", "key", "layout_changes", "node", "replaced", "storage", "tensor", "version",
+    )  # fmt: skip
 
     def __init__(
         self, tensor: Any, node: fx.Node, storage: Storage, chain: tuple[ViewStep, ...] = (), diverged: bool = False
@@ -53,5 +57,15 @@ class Tracked:
         self.version = storage.version
         self.key: Any = False
         self.layout_changes = 0
-        self.written = False
         self.replaced = False
+
+
+def keep_value(node: fx.Node, target: torch.Tensor) -> None:
+    """Before ``target`` changes its shape in place: nodes that it is the fake value of keep one of the old shape."""
+    value = node.meta["val"]
+    if value is target:
+        node.meta["val"] = target.detach()
+        if node.target is operator.getitem:
+            keep_value(node.args[0], target)
+    elif isinstance(value, (tuple, list)):
+        node.meta["val"] = type(value)(target.detach() if v is target else v for v in value)

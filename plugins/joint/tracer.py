@@ -1,8 +1,9 @@
 """The tracer: sees every op below autograd, runs it on fake tensors as eager would, and records a pure graph of it.
 
-One run does all: the fake tensors that the program handles behave as eager's (views share memory, in-place ops move version
-counters, autograd records above), so mutation, aliasing, strides and gradients are observed; the graph
-beside them holds values only, because every write becomes a new value of the storage written to (``storage.py``).
+One run does all: the fake tensors that the program handles behave as eager's (views share memory, in-place
+ops move version counters, autograd records above), so mutation, aliasing, strides and gradients are
+observed; the graph beside them holds values only, because every write becomes a new value of the storage
+written to (``storage.py``).
 Decomposed ops run twice: whole, for the strides that the user sees, and decomposed, for the graph.
 """
 
@@ -23,8 +24,9 @@ from turret.errors import UnsupportedError, VerificationError
 from turret.plugins.joint.fakes import FakeRunner, layout_key
 from turret.plugins.joint.mutation import pure_variant, view_variant
 from turret.plugins.joint.recorder import Recorder
-from turret.plugins.joint.sizes import same_sizes
-from turret.plugins.joint.storage import Storage, Tracked, ViewStep
+from turret.plugins.joint.sizes import same_layout, same_sizes
+from turret.plugins.joint.special import SPECIAL
+from turret.plugins.joint.storage import Storage, Tracked, ViewStep, keep_value
 from turret.plugins.joint.views import IDENTITIES, contiguous, parts, reshape, write_back
 
 aten = torch.ops.aten
@@ -50,7 +52,7 @@ class Tracer(TorchDispatchMode):
         self._handles: dict[fx.Node, torch.Tensor] = {}
         self._depth = 0
         self._run = FakeRunner(fake_mode, self._layout_key)
-        self._rules: dict[Any, Callable[..., Any]] = dict(_SPECIAL)
+        self._rules: dict[Any, Callable[..., Any]] = dict(SPECIAL)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         rule = self._rules.get(func)
@@ -142,11 +144,11 @@ class Tracer(TorchDispatchMode):
         node = self._base_of(tracked.storage)
         for step in tracked.chain:
             node = self.apply(step.op, node, *step.args, **step.kwargs)
-        self._set_value(tracked, node)
+        self.set_value(tracked, node)
 
-    def _set_value(self, tracked: Tracked, node: fx.Node) -> None:
+    def set_value(self, tracked: Tracked, node: fx.Node) -> None:
         tracked.node, tracked.version = node, tracked.storage.version
-        tracked.diverged = not _same_layout(node.meta["val"], tracked.tensor)
+        tracked.diverged = not same_layout(node.meta["val"], tracked.tensor)
 
     def _base_of(self, storage: Storage) -> fx.Node:
         if storage.base is None:
@@ -219,12 +221,12 @@ class Tracer(TorchDispatchMode):
         if isinstance(out, bool | int | float | complex) or out is NotImplemented:
             return out
         diverged: list[Tracked] = []
-        node_args, node_kwargs = self._nodes(args, diverged), self._nodes(kwargs, diverged)
+        node_args, node_kwargs = self.nodes(args, diverged), self.nodes(kwargs, diverged)
         value = out
         if diverged:
             value = self._value_on_nodes(func, node_args, node_kwargs)
         node = self.recorder.call(func, node_args, node_kwargs, value)
-        self._track_results(node, out, value)
+        self.track_results(node, out, value)
         return out
 
     def _value_on_nodes(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -232,19 +234,19 @@ class Tracer(TorchDispatchMode):
         with torch.no_grad():
             return func(*args, **kwargs)
 
-    def _track_results(self, node: fx.Node, out: Any, value: Any) -> None:
+    def track_results(self, node: fx.Node, out: Any, value: Any) -> None:
         if isinstance(out, torch.Tensor):
-            self.track(out, node, diverged=value is not out and not _same_layout(value, out))
+            self.track(out, node, diverged=value is not out and not same_layout(value, out))
             if not all(type(s) is int for s in out.shape):
                 self.recorder.bind_sizes(node, value)
         elif isinstance(out, (list, tuple)):
             for index, (element, its_value) in enumerate(zip(out, value, strict=True)):
                 if element is not None and not isinstance(element, bool | int | float):
-                    self._track_results(self.recorder.element(node, index, its_value), element, its_value)
+                    self.track_results(self.recorder.element(node, index, its_value), element, its_value)
         elif isinstance(out, torch.SymInt | torch.SymFloat | torch.SymBool):
             self.recorder.bind_sizes(node, out)
 
-    def _nodes(self, value: Any, diverged: list[Tracked]) -> Any:
+    def nodes(self, value: Any, diverged: list[Tracked]) -> Any:
         """Arguments as the graph holds them: tensors and symbolic numbers by their nodes."""
         if isinstance(value, torch.Tensor):
             tracked = self.tracked(value)
@@ -254,11 +256,11 @@ class Tracer(TorchDispatchMode):
                 diverged.append(tracked)
             return tracked.node
         if isinstance(value, tuple):
-            return tuple([self._nodes(v, diverged) for v in value])
+            return tuple([self.nodes(v, diverged) for v in value])
         if isinstance(value, list):
-            return [self._nodes(v, diverged) for v in value]
+            return [self.nodes(v, diverged) for v in value]
         if isinstance(value, dict):
-            return {k: self._nodes(v, diverged) for k, v in value.items()}
+            return {k: self.nodes(v, diverged) for k, v in value.items()}
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             return self.recorder.size(value)
         return value
@@ -282,10 +284,10 @@ class Tracer(TorchDispatchMode):
         sources = {id(self.tracked(a).storage) for a in _tensors(args)} | {
             id(self.tracked(a).storage) for a in _tensors(kwargs)
         }
-        self._adopt(func, whole, out, sources)
+        self.adopt(func, whole, out, sources)
         return whole
 
-    def _adopt(self, func: Any, whole: Any, out: Any, taken: set[int]) -> None:
+    def adopt(self, func: Any, whole: Any, out: Any, taken: set[int]) -> None:
         """Give the results of a whole op the nodes of its decomposition; results in memory already taken are copied."""
         if isinstance(whole, torch.Tensor):
             if whole.dtype != out.dtype or len(whole.shape) != len(out.shape):
@@ -298,11 +300,11 @@ class Tracer(TorchDispatchMode):
             if id(storage) in taken:
                 node = self.apply(aten.clone.default, node)
             taken.add(id(storage))
-            self.track(whole, node, diverged=not _same_layout(node.meta["val"], whole))
+            self.track(whole, node, diverged=not same_layout(node.meta["val"], whole))
         elif isinstance(whole, (list, tuple)):
             for one, its in zip(whole, out, strict=True):
                 if one is not None and its is not None:
-                    self._adopt(func, one, its, taken)
+                    self.adopt(func, one, its, taken)
 
     def _view(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         source = args[0]
@@ -330,7 +332,7 @@ class Tracer(TorchDispatchMode):
             view.node = self._strided(source, node, out) if op is aten.as_strided.default else self.apply(
                 op, node, *args, **kwargs
             )
-            view.diverged = not _same_layout(view.node.meta["val"], out)
+            view.diverged = not same_layout(view.node.meta["val"], out)
         else:
             view.node = self._view_node(source.tensor, out, op, args, kwargs)
         self.remember(view)
@@ -345,7 +347,7 @@ class Tracer(TorchDispatchMode):
             if made is not NotImplemented:
                 return self.node(made)
         nodes: list[Tracked] = []
-        return self.recorder.call(op, self._nodes((source, *args), nodes), self._nodes(kwargs, nodes), out)
+        return self.recorder.call(op, self.nodes((source, *args), nodes), self.nodes(kwargs, nodes), out)
 
     def _strided(self, source: Tracked, node: fx.Node, out: torch.Tensor) -> fx.Node:
         """``as_strided`` looks at memory; where the node's value lies in other memory than eager's, go by way of the
@@ -354,7 +356,7 @@ class Tracer(TorchDispatchMode):
             nodes: list[Tracked] = []
             arguments = (list(out.shape), list(out.stride()), out.storage_offset())
             return self.recorder.call(
-                aten.as_strided.default, (node, *self._nodes(arguments, nodes)), {}, out
+                aten.as_strided.default, (node, *self.nodes(arguments, nodes)), {}, out
             )
         base = source.storage.tensor
         root = self._base_of(source.storage)
@@ -397,7 +399,7 @@ class Tracer(TorchDispatchMode):
             if declared.alias_info is not None and declared.alias_info.is_write:
                 values.append(_written_argument(func, declared, arguments))
             else:
-                self._adopt(func, value, next(others), set())
+                self.adopt(func, value, next(others), set())
                 values.append(value)
         return values[0] if len(values) == 1 else tuple(values)
 
@@ -411,7 +413,6 @@ class Tracer(TorchDispatchMode):
             with self.nested():
                 value = aten.expand.default(value, list(target.shape))
         self._write_chain(tracked, self.node(value))
-        tracked.written = True
 
     def _write_chain(self, tracked: Tracked, node: fx.Node) -> None:
         storage = tracked.storage
@@ -423,7 +424,7 @@ class Tracer(TorchDispatchMode):
             new = self._write_step(step, base, new)
         storage.base = new
         storage.version += 1
-        self._set_value(tracked, node)
+        self.set_value(tracked, node)
 
     def _write_step(self, step: ViewStep, base: fx.Node, value: fx.Node) -> fx.Node:
         base_handle, value_handle = self.handle(base), self.handle(value)
@@ -435,8 +436,7 @@ class Tracer(TorchDispatchMode):
         target = args[0]
         tracked = self.tracked(target)
         node = self.node(target)
-        if node.meta["val"] is target:
-            node.meta["val"] = target.detach()
+        keep_value(node, target)
         if tracked.storage.tensor is target:
             tracked.storage.tensor = target.detach()
         before = _shell(target)
@@ -450,7 +450,7 @@ class Tracer(TorchDispatchMode):
             out = pure(view, *args[1:], **kwargs)
             made = self.tracked(out)
         tracked.node, tracked.version, tracked.chain = self.node(out), made.version, made.chain
-        tracked.diverged = not _same_layout(tracked.node.meta["val"], target)
+        tracked.diverged = not same_layout(tracked.node.meta["val"], target)
         tracked.layout_changes += 1
         tracked.key = False
         return target
@@ -480,12 +480,6 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         yield from _tensors(tuple(value.values()))
 
 
-def _same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one is other or (
-        same_sizes(one.stride(), other.stride()) and same_sizes((one.storage_offset(),), (other.storage_offset(),))
-    )
-
-
 def _shows_all(view: torch.Tensor, source: torch.Tensor) -> bool:
     """Whether a view is its source as it stands."""
     return (
@@ -493,7 +487,7 @@ def _shows_all(view: torch.Tensor, source: torch.Tensor) -> bool:
         and view.is_conj() == source.is_conj()
         and view.is_neg() == source.is_neg()
         and same_sizes(view.shape, source.shape)
-        and _same_layout(view, source)
+        and same_layout(view, source)
     )
 
 
@@ -521,106 +515,3 @@ def _written_argument(func: Any, declared: Any, arguments: dict[str, Any]) -> An
         if argument.alias_info is not None and argument.alias_info.before_set == declared.alias_info.before_set:
             return arguments[argument.name]
     raise VerificationError(f"{func} returns a written tensor that is none of its arguments")
-
-
-def _copy(self: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """``target.copy_(source)``: the target's value is the source's, in its dtype, on its device."""
-    target, source = args[:2]
-    func(*args, **kwargs)
-    value = source
-    if source.device != target.device:
-        with self.nested():
-            value = aten._to_copy.default(source, device=target.device, dtype=target.dtype)
-    self.assign(target, value)
-    return target
-
-
-def _batch_norm(self: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """``native_batch_norm`` writes to the running statistics without saying so."""
-    x, weight, bias, mean, variance, training, momentum, eps = args
-    eager = func(*args, **kwargs)
-    with self.nested():
-        if mean is None or not training:
-            pure = aten._native_batch_norm_legit.no_stats if training else aten._native_batch_norm_legit_no_training
-            rest = (training, momentum, eps) if training else (mean, variance, momentum, eps)
-            results = pure(x, weight, bias, *rest) if not training else pure(x, weight, bias, True, momentum, eps)
-        else:
-            pure = aten._native_batch_norm_legit_functional.default
-            results = pure(x, weight, bias, mean, variance, training, momentum, eps)
-    self._adopt(func, tuple(eager), tuple(results[:3]), set())
-    for target, value in zip((mean, variance), results[3:], strict=False):
-        self.assign(target, value)
-    return eager
-
-
-def _resize(self: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """``resize_``: a row-major view of the same memory; memory that is added holds zeros (eager: anything)."""
-    target, size = args[0], list(args[1])
-    tracked = self.tracked(target)
-    if same_sizes(target.shape, size):
-        return target
-    count = 1
-    for extent in size:
-        count = count * extent
-    if not all(isinstance(s, int) for s in (*size, *target.shape)) or not target.is_contiguous() or tracked.chain:
-        raise UnsupportedError("resize_ of a view, of a tensor that is not contiguous, or to a dynamic size")
-    old = target.numel()
-    node = self.node(target)
-    if node.meta["val"] is target:
-        node.meta["val"] = target.detach()
-    flat = self.apply(reshape, node, [old])
-    func(*args, **kwargs)
-    with self.nested():
-        handle = self.handle(flat)
-        flat_new = aten.slice.Tensor(handle, 0, 0, count) if count <= old else aten.constant_pad_nd(
-            handle, [0, count - old]
-        )
-        made = self.node(reshape(flat_new, size))
-    if count <= old and tracked.storage.input is not None:
-        step = ViewStep(aten.as_strided.default, (size, list(target.stride()), 0))
-        tracked.chain = (step,)
-        self._set_value(tracked, made)
-    else:
-        if tracked.storage.input is not None:
-            raise UnsupportedError("resize_ of an input to more elements than it has")
-        tracked.storage = Storage(made, target)
-        self._set_value(tracked, made)
-    tracked.layout_changes += 1
-    return target
-
-
-def _set(self: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """``target.set_(source)``: the target leaves its memory and becomes an alias of the source."""
-    target, source = args
-    tracked, given = self.tracked(target), self.tracked(source)
-    node = self.node(source)
-    old = self.node(target)
-    if old.meta["val"] is target:
-        old.meta["val"] = target.detach()
-    func(*args, **kwargs)
-    tracked.storage, tracked.chain, tracked.diverged = given.storage, given.chain, given.diverged
-    tracked.node, tracked.version = node, given.version
-    tracked.replaced, tracked.key = True, False
-    return target
-
-
-def _no_set(self: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    raise UnsupportedError(f"{func} is not supported in a compiled graph")
-
-
-def _skip(self: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
-    """Checks that hold by construction in a graph of known dtypes and devices."""
-
-
-_SPECIAL: dict[Any, Callable[..., Any]] = {
-    aten.copy_.default: _copy,
-    aten.native_batch_norm.default: _batch_norm,
-    aten.resize_.default: _resize,
-    aten.set_.source_Tensor: _set,
-    aten.set_.default: _no_set,
-    aten.set_.source_Storage: _no_set,
-    aten.set_.source_Storage_storage_offset: _no_set,
-    aten.set_.source_Tensor_storage_offset: _no_set,
-    aten.resize_as_.default: _no_set,
-    aten._assert_tensor_metadata.default: _skip,
-}

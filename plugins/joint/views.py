@@ -77,7 +77,8 @@ def _unfold(base, value, dimension, size, step):
     result = base
     for number in range(size):
         last = number + (count - 1) * step + 1
-        result = aten.slice_scatter.default(result, windows.select(dimension + 1, number), dimension, number, last, step)
+        column = windows.select(dimension + 1, number)
+        result = aten.slice_scatter.default(result, column, dimension, number, last, step)
     return result
 
 

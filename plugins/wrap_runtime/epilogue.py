@@ -1,4 +1,4 @@
-"""The epilogue: mutated inputs get their new values and layouts, and outputs that are views are made from what they view."""
+"""The epilogue: mutated inputs get their new values and layouts, and views among the outputs are made."""
 
 from __future__ import annotations
 

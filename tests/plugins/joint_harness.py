@@ -7,11 +7,11 @@ from typing import Any
 
 import attrs
 import torch
-from tests.plugins.joint_graphs import make_context
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from tests.plugins.joint_graphs import make_context
 from turret.contrib.dynamo.bridge import captured_graph
 from turret.op_traits import is_mutating_op
 from turret.plugins import partition

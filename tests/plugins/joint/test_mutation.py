@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from tests.plugins.joint_harness import assert_same, compiled
 from turret.signature import Mutation, OutputKind
 
