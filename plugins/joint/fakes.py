@@ -21,6 +21,10 @@ _PLAIN = frozenset(
 )
 
 
+_CONTIGUOUS_ON_CPU = frozenset((torch.ops.aten.log_sigmoid_forward.default,))
+"""Ops whose results are row-major on the CPU although fake tensors say otherwise."""
+
+
 class _Unkeyed(Exception):
     """A call has an argument that no key can be made of (a symbolic size, a constant, a generator)."""
 
@@ -38,6 +42,8 @@ class FakeRunner:
 
     def __call__(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """What ``func`` returns: new tensors for every call, as from the op itself."""
+        if func in _CONTIGUOUS_ON_CPU and args[0].device.type == "cpu":
+            return func(args[0].contiguous(), *args[1:], **kwargs)
         keyed = self._keyed.get(func)
         if keyed is None:
             keyed = self._keyed[func] = _may_be_keyed(func)

@@ -13,10 +13,10 @@ from turret.errors import UnsupportedError
 from turret.externs import op_name
 from turret.ir.index import size
 from turret.ir.program import SizeSource
-from turret.op_traits import size_hint, storage_root
+from turret.op_traits import storage_root
 from turret.plan import size_text
 from turret.plugins.joint.inputs import Inputs, layout_of
-from turret.plugins.joint.sizes import same_sizes
+from turret.plugins.joint.sizes import contiguous_strides, is_apart, is_dense, same_sizes
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
 from turret.signature import GraphOutput, GraphSignature, InputInfo, Layout, Mutation, OutputInfo, OutputKind, ViewCall
@@ -128,7 +128,7 @@ class ForwardOutputs:
             root = node
         self._roots.add(root)
         stride = tuple(value.stride())
-        tangent = stride if is_dense(value) else contiguous_strides(value.shape)
+        tangent = stride if _is_block(value) else contiguous_strides(value.shape)
         self.nodes.append(node)
         self.tensors.append(value)
         self.described.append(
@@ -179,7 +179,7 @@ class ForwardOutputs:
             return self._alias_of_input(name, value, storage.input)
         leaf = value.requires_grad and value.is_leaf
         sharers = self._sharing[storage]
-        if len(sharers) > 1 or not is_dense(value):
+        if len(sharers) > 1 or not _is_block(value):
             return self._alias_of_intermediate(name, value, storage, leaf)
         differentiable = value.requires_grad and not leaf
         index = self._emit(self.tracer.node(value), value, differentiable, visible=True)
@@ -211,7 +211,8 @@ class ForwardOutputs:
         A view by strides is one of the same dtype; its gradient shares out what overlapping elements get, where other
         views add it up.
         """
-        if _same_bits(value, base) and not (value.requires_grad and not (is_dense(base) and _is_apart(value))):
+        plain = _is_block(base) and is_apart(value.shape, value.stride())
+        if _same_bits(value, base) and (plain or not value.requires_grad):
             return {"layout": layout_of(value, base.storage_offset())}
         chain, prefix = self.tracer.tracked(value).chain, self.tracer.tracked(base).chain
         if any(a is not b for a, b in zip(prefix, chain, strict=False)) or len(chain) < len(prefix):
@@ -223,7 +224,7 @@ class ForwardOutputs:
     def _choose_base(self, name: str, storage: Storage) -> torch.Tensor:
         """A tensor over the whole memory, that gradients flow through if they do through any that shares it."""
         candidates = [storage.tensor, *self._sharing[storage]]
-        whole = [c for c in candidates if c is not None and is_dense(c) and _covers(c, candidates)]
+        whole = [c for c in candidates if c is not None and _is_block(c) and _covers(c, candidates)]
         for candidate in whole:
             if candidate.requires_grad and not candidate.is_leaf:
                 return candidate
@@ -234,28 +235,18 @@ class ForwardOutputs:
 
 def _covers(candidate: torch.Tensor, others: Sequence[Any]) -> bool:
     """Whether a dense tensor has as many bytes as the largest of those that share its memory."""
-    sizes = [o.numel() * o.element_size() for o in others if o is not None and is_dense(o)]
+    sizes = [o.numel() * o.element_size() for o in others if o is not None and _is_block(o)]
     if not all(isinstance(s, int) for s in sizes):
         return candidate is others[0]
     return candidate.numel() * candidate.element_size() == max(sizes)
 
 
+def _is_block(value: torch.Tensor) -> bool:
+    return is_dense(value.shape, value.stride())
+
+
 def _same_bits(value: torch.Tensor, base: torch.Tensor) -> bool:
     return value.dtype == base.dtype and value.is_conj() == base.is_conj() and value.is_neg() == base.is_neg()
-
-
-def _is_apart(value: torch.Tensor) -> bool:
-    """Whether no two elements of a tensor can be one place in memory: strides step over the dimensions inside."""
-    reach: Any = 0
-    for stride, extent in sorted(zip(value.stride(), value.shape, strict=True), key=lambda d: size_hint(d[0])):
-        if isinstance(extent, int) and extent == 1:
-            continue
-        if not all(isinstance(v, int) for v in (stride, extent, reach)):
-            return is_dense(value)
-        if stride <= reach:
-            return extent == 0
-        reach = reach + stride * (extent - 1)
-    return True
 
 
 def _view_call(name: str, step: ViewStep) -> ViewCall:
@@ -278,21 +269,6 @@ def _mutation(data: bool, metadata: bool) -> Mutation:
 
 def _text(value: Any) -> Any:
     return size_text(size(value))
-
-
-def is_dense(value: torch.Tensor) -> bool:
-    """Whether a tensor's elements fill one block of memory, each in a place of its own."""
-    return torch._prims_common.is_non_overlapping_and_dense_or_false(value)
-
-
-def contiguous_strides(shape: Sequence[Any]) -> tuple:
-    """Row-major strides of a shape."""
-    strides: list[Any] = []
-    step: Any = 1
-    for extent in reversed(shape):
-        strides.append(step)
-        step = step * extent if not isinstance(extent, int) or extent > 1 else step
-    return tuple(reversed(strides))
 
 
 def size_symbols(values: Sequence[Any], before: Sequence[InputState | None]) -> dict[str, SizeSource]:

@@ -21,8 +21,9 @@ from turret.errors import TurretError, UnsupportedError, VerificationError
 from turret.op_traits import is_effectful
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
-from turret.plugins.joint.outputs import ForwardOutputs, InputState, contiguous_strides, is_dense
+from turret.plugins.joint.outputs import ForwardOutputs, InputState
 from turret.plugins.joint.recorder import BACKWARD
+from turret.plugins.joint.sizes import contiguous_strides, is_dense
 from turret.plugins.joint.tracer import Tracer
 from turret.products import CapturedGraph, JointGraph
 
@@ -147,7 +148,7 @@ def _take(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> tuple:
 
 def _tangent(tracer: Tracer, number: int, value: torch.Tensor) -> torch.Tensor:
     """A fake gradient of a forward output, in the strides that the runtime will bring gradients to."""
-    stride = value.stride() if is_dense(value) else contiguous_strides(value.shape)
+    stride = value.stride() if is_dense(value.shape, value.stride()) else contiguous_strides(value.shape)
     made = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
     node = tracer.recorder.placeholder(f"tangent_{number}", made)
     tracer.track(made, node)

@@ -24,7 +24,7 @@ from turret.errors import UnsupportedError, VerificationError
 from turret.plugins.joint.fakes import FakeRunner, layout_key
 from turret.plugins.joint.mutation import pure_variant, view_variant
 from turret.plugins.joint.recorder import Recorder
-from turret.plugins.joint.sizes import same_layout, same_sizes
+from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
 from turret.plugins.joint.special import SPECIAL
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep, keep_value
 from turret.plugins.joint.views import IDENTITIES, contiguous, parts, reshape, write_back
@@ -360,7 +360,7 @@ class Tracer(TorchDispatchMode):
             )
         base = source.storage.tensor
         root = self._base_of(source.storage)
-        if base is None or base.storage_offset() != 0 or not _dense(base):
+        if base is None or base.storage_offset() != 0 or not is_dense(base.shape, base.stride()):
             raise UnsupportedError("as_strided of a tensor whose memory is not a dense block of its own")
         order = sorted(range(base.dim()), key=lambda d: (-base.stride(d), d))
         flat = self.apply(aten.permute.default, root, order) if order else root
@@ -489,15 +489,6 @@ def _shows_all(view: torch.Tensor, source: torch.Tensor) -> bool:
         and same_sizes(view.shape, source.shape)
         and same_layout(view, source)
     )
-
-
-def _dense(tensor: torch.Tensor) -> bool:
-    expected: Any = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True), key=lambda p: p[0]):
-        if size != 1 and stride != expected:
-            return False
-        expected = expected * size
-    return True
 
 
 def _returns_one(op: Any) -> bool:
