@@ -48,17 +48,18 @@ class FakeRunner:
         if keyed is None:
             keyed = self._keyed[func] = _may_be_keyed(func)
         if not keyed:
-            return func(*args, **kwargs)
+            return _without_history(func(*args, **kwargs), args)
         try:
             key = (func, self._key(args), self._key(tuple(kwargs.items())) if kwargs else None)
         except _Unkeyed:
-            return func(*args, **kwargs)
+            return _without_history(func(*args, **kwargs), args)
         recipe = self._known.get(key)
+        if recipe is not None and recipe is not _REFUSED:
+            return self._make(recipe, args)
+        out = _without_history(func(*args, **kwargs), args)
         if recipe is None:
-            out = func(*args, **kwargs)
             self._known[key] = _recipe(out, args)
-            return out
-        return func(*args, **kwargs) if recipe is _REFUSED else self._make(recipe, args)
+        return out
 
     def _key(self, value: Any) -> Any:
         kind = type(value)
@@ -86,6 +87,15 @@ class FakeRunner:
         finally:
             del guard
         return FakeTensor(self._mode, meta, recipe.device)
+
+
+def _without_history(out: Any, args: tuple) -> Any:
+    """Results below autograd require no gradients; some fake implementations hand on that their input does."""
+    if isinstance(out, torch.Tensor):
+        return out.detach() if out.requires_grad and not any(out is t for t in _tensors(args)) else out
+    if isinstance(out, (tuple, list)):
+        return type(out)([_without_history(v, args) for v in out])
+    return out
 
 
 class _Tensor:
