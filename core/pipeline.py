@@ -10,7 +10,7 @@ import itertools
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -28,6 +28,7 @@ from turret.ir import verify
 from turret.plan import Plan
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, StageGraph, Target
 from turret.runtime import load
+from turret.sharing import sharing_check
 
 _compile_ids = itertools.count(1)
 
@@ -119,8 +120,29 @@ class _Pipeline:
             forward=forward,
             backward=work.backward,
         )
+        check = sharing_check(stored.signature, captured.example_inputs, captured.static_inputs)
+        if check is not None:
+            function = self.checked(function, check, captured)
         self.context.emit("compile_ended", name=captured.name, seconds=time.perf_counter() - start)
         return function
+
+    def checked(
+        self, function: Callable[..., Any], check: Callable[[Sequence[Any]], bool], captured: CapturedGraph
+    ) -> Callable[..., Any]:
+        """``function`` where ``check`` holds of the inputs, else the captured graph, run eagerly."""
+        told = False
+
+        def call(*args: Any) -> Any:
+            nonlocal told
+            if check(args):
+                return function(*args)
+            if not told:
+                told = True
+                reason = "inputs share memory, one of them written to, in another way than when it was compiled"
+                self.context.emit("fallback", stage="runtime", message=f"{captured.name}: {reason}")
+            return captured.module(*args)
+
+        return call
 
     def graph_cache(self) -> GraphCache | None:
         """The cache, unless it is off or a foreign plugin without a ``cache_key`` has a say in what is compiled."""

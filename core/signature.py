@@ -138,12 +138,14 @@ class SyntheticBase:
     """Inputs that share memory, one of them mutated: the graph takes their common memory as one more input.
 
     ``members`` are positions of the user's inputs; the further input is a flat view of ``length`` elements, and
-    ``layouts`` tell where the members lie in it.
+    ``layouts`` tell where the members lie in it.  ``joined``: they are views of one tensor, and gradients flow
+    through it; the view is then one of that tensor and takes the write.
     """
 
     members: tuple[int, ...]
     layouts: tuple[Layout, ...]
     length: int
+    joined: bool = False
 
 
 @record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import attrs
@@ -20,20 +20,40 @@ from turret.signature import Layout, SyntheticBase
 aten = torch.ops.aten
 
 
+@attrs.frozen(eq=False)
+class InputState:
+    """What is known of an input before the run, to be compared with after."""
+
+    layout: tuple
+    version: int | None
+    grad_fn: Any
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, value: torch.Tensor) -> InputState:
+        layout = (tuple(value.shape), tuple(value.stride()), value.storage_offset())
+        return cls(layout, value._version, value.grad_fn, value.requires_grad)
+
+
 @attrs.define(eq=False)
 class AliasGroup:
     """Inputs that lie in one memory.
 
     ``start`` and ``length`` (in elements) span what they show of it.  The graph gets a flat view of that span as
-    one more input as soon as somebody writes to it: ``node``.
+    one more input as soon as somebody writes to it: ``node``.  ``joined`` members are views, for autograd as well, of
+    the fake memory ``value`` (with the state ``before`` the run), whose gradient is that of ``leaf``.
     """
 
     members: tuple[int, ...]
     start: Any
     length: Any
     layouts: tuple[Layout, ...]
-    example: torch.Tensor
+    examples: tuple[torch.Tensor, ...]
+    joined: bool = False
     node: fx.Node | None = None
+    leaf: Any = None
+    value: Any = None
+    before: InputState | None = None
 
     def __call__(self, tracer: Tracer) -> fx.Node:
         """Make the further input."""
@@ -41,14 +61,33 @@ class AliasGroup:
             isinstance(v, str) for layout in self.layouts for v in (*layout.shape, *layout.stride, layout.offset)
         ):
             raise UnsupportedError(f"inputs {self.members} share memory, one is mutated, and sizes are dynamic")
-        flat = torch.empty(self.length, dtype=self.example.dtype, device=self.example.device)
+        flat = torch.empty(self.length, dtype=self.examples[0].dtype, device=self.examples[0].device)
         self.node = tracer.recorder.placeholder(f"memory_{self.members[0]}", flat)
         return self.node
 
     @property
     def base(self) -> SyntheticBase:
         """How the further input is made at run time."""
-        return SyntheticBase(self.members, self.layouts, self.length)
+        return SyntheticBase(self.members, self.layouts, self.length, self.joined)
+
+    @property
+    def root(self) -> torch.Tensor | None:
+        """The tensor that all members are views of (or are), where autograd knows it."""
+        roots = [e._base if e._is_view() else e for e in self.examples]
+        alike = all(_plain_view(e) and e.dtype == roots[0].dtype for e in self.examples)
+        return roots[0] if alike and all(r is roots[0] for r in roots) else None
+
+    def join(self, gradients: bool) -> None:
+        """Make the members views of one fake memory."""
+        root = self.root
+        flat = torch.empty(self.start + self.length, dtype=root.dtype, device=root.device)
+        self.leaf = flat.as_strided((self.length,), (1,), self.start).detach()
+        self.value = _require(root, self.leaf, gradients)
+        self.joined, self.before = True, InputState.of(self.value)
+
+
+def _plain_view(value: torch.Tensor) -> bool:
+    return not (value.is_conj() or value.is_neg())
 
 
 @attrs.define(eq=False)
@@ -58,27 +97,39 @@ class Inputs:
 
     leaves: list[Any]
     values: list[Any]
+    before: list[InputState | None]
     groups: list[AliasGroup]
 
 
 def storage_length(value: torch.Tensor) -> Any:
     """Elements from the start of a tensor's storage to the end of its last element."""
+    if any(isinstance(extent, int) and extent == 0 for extent in value.shape):
+        return value.storage_offset()
     length = value.storage_offset() + 1
     for extent, stride in zip(value.shape, value.stride(), strict=True):
         length = length + (extent - 1) * stride
     return length
 
 
-def make_inputs(tracer: Tracer, examples: Sequence[Any], names: Sequence[str], gradients: bool) -> Inputs:
+def make_inputs(
+    tracer: Tracer,
+    examples: Sequence[Any],
+    names: Sequence[str],
+    gradients: bool,
+    joined: Collection[tuple[int, ...]] = (),
+) -> Inputs:
     """Fresh fake inputs, each with its placeholder.  Call under the fake mode and outside the tracer.
 
     With ``gradients``, inputs that require one are leaves just where the examples are, so that in-place operations on
-    them are allowed or refused as in eager.
+    them are allowed or refused as in eager.  Members of the groups in ``joined`` are views of one tensor.
     """
     for number, value in enumerate(examples):
         _check(number, value)
     groups = _groups(examples)
-    inputs = Inputs([], [], groups)
+    inputs = Inputs([], [], [], groups)
+    for group in groups:
+        if group.members in joined:
+            group.join(gradients)
     member_of = {m: group for group in groups for m in group.members}
     storages: dict[int, tuple[Storage, torch.Tensor]] = {}
     for number, (value, name) in enumerate(zip(examples, names, strict=True)):
@@ -86,12 +137,18 @@ def make_inputs(tracer: Tracer, examples: Sequence[Any], names: Sequence[str], g
             tracer.recorder.placeholder(name, value)
             inputs.leaves.append(value)
             inputs.values.append(value)
+            inputs.before.append(None)
             continue
         group = member_of.get(number)
         if group is not None:
             _add_member(tracer, inputs, group, number, value, name, storages, gradients)
         else:
             _add_lone(tracer, inputs, number, value, name, gradients)
+        inputs.before.append(InputState.of(inputs.values[-1]))
+    for group in groups:
+        if group.joined:
+            storage = storages[id(group)][0]
+            tracer.remember(Tracked(group.value, tracer.base_of(storage), storage))
     return inputs
 
 
@@ -110,11 +167,34 @@ def _check(number: int, value: Any) -> None:
 
 
 def _groups(examples: Sequence[Any]) -> list[AliasGroup]:
+    """Inputs whose memory overlaps, or may where sizes are dynamic."""
     found: dict[int, list[int]] = {}
     for number, value in enumerate(examples):
         if isinstance(value, torch.Tensor):
             found.setdefault(value.untyped_storage()._cdata, []).append(number)
-    return [_group(tuple(members), examples) for members in found.values() if len(members) > 1]
+    parts = [part for members in found.values() if len(members) > 1 for part in _overlapping(members, examples)]
+    return [_group(part, examples) for part in parts if len(part) > 1]
+
+
+def _overlapping(members: list[int], examples: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Inputs in one storage, those with bytes between the first and the last of each other together."""
+    spans = {m: _span(examples[m]) for m in members}
+    if not all(isinstance(v, int) for span in spans.values() for v in span):
+        return [tuple(members)]
+    parts: list[list[int]] = []
+    reach = -1
+    for member in sorted(members, key=lambda m: spans[m]):
+        start, end = spans[member]
+        if not parts or start >= reach:
+            parts.append([])
+        parts[-1].append(member)
+        reach = max(reach, end)
+    return [tuple(sorted(part)) for part in parts]
+
+
+def _span(value: torch.Tensor) -> tuple[Any, Any]:
+    width = value.element_size()
+    return value.storage_offset() * width, storage_length(value) * width
 
 
 def _group(members: tuple[int, ...], examples: Sequence[Any]) -> AliasGroup:
@@ -125,7 +205,7 @@ def _group(members: tuple[int, ...], examples: Sequence[Any]) -> AliasGroup:
         start = min(start, value.storage_offset())
         length = max(length, storage_length(value))
     layouts = tuple(layout_of(v, start) for v in values)
-    return AliasGroup(members, start, length - start, layouts, values[0])
+    return AliasGroup(members, start, length - start, layouts, tuple(values))
 
 
 def layout_of(value: torch.Tensor, start: Any = 0) -> Layout:
@@ -160,13 +240,16 @@ def _add_member(
     found = storages.get(id(group))
     if found is None:
         flat = torch.empty(group.start + group.length, dtype=value.dtype, device=value.device)
-        found = storages[id(group)] = (Storage(None, None, number, group), flat)
+        found = storages[id(group)] = (Storage(None, group.value, number, group), flat)
     storage, flat = found
     mixed = flat.dtype != value.dtype or value.is_conj() or value.is_neg()
     leaf = _like(value) if mixed else flat.as_strided(value.shape, value.stride(), value.storage_offset())
     node = tracer.recorder.placeholder(name, leaf)
     leaf = leaf.detach()
-    given = _require(value, leaf, gradients)
+    if group.joined:
+        given = group.value.as_strided(value.shape, value.stride(), value.storage_offset())
+    else:
+        given = _require(value, leaf, gradients)
     layout = (list(value.shape), list(value.stride()), value.storage_offset() - group.start)
     step = ViewStep(aten.as_strided.default, layout)
     tracked = Tracked(given, node, storage, (step,))

@@ -15,7 +15,7 @@ from turret.ir.index import size
 from turret.ir.program import SizeSource
 from turret.op_traits import storage_root
 from turret.plan import size_text
-from turret.plugins.joint.inputs import Inputs, layout_of
+from turret.plugins.joint.inputs import AliasGroup, Inputs, InputState, layout_of
 from turret.plugins.joint.sizes import contiguous_strides, is_apart, is_dense, same_sizes
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
@@ -24,19 +24,13 @@ from turret.signature import GraphOutput, GraphSignature, InputInfo, Layout, Mut
 aten = torch.ops.aten
 
 
-@attrs.frozen(eq=False)
-class InputState:
-    """What is known of an input before the run, to be compared with after."""
+class SharedGradients(UnsupportedError):
+    """Inputs ``members`` share memory, one is written to, and gradients flow through one: trace them as views of
+    the tensor that they are views of."""
 
-    layout: tuple
-    version: int | None
-    grad_fn: Any
-    requires_grad: bool
-
-    @classmethod
-    def of(cls, value: torch.Tensor) -> InputState:
-        layout = (tuple(value.shape), tuple(value.stride()), value.storage_offset())
-        return cls(layout, value._version, value.grad_fn, value.requires_grad)
+    def __init__(self, members: tuple[int, ...]) -> None:
+        super().__init__(f"inputs {members} share memory, one is mutated, and one needs gradients")
+        self.members = members
 
 
 @attrs.define(eq=False)
@@ -45,7 +39,6 @@ class ForwardOutputs:
 
     tracer: Tracer
     inputs: Inputs
-    before: Sequence[InputState | None]
     nodes: list[Any] = attrs.field(factory=list)
     tensors: list[Any] = attrs.field(factory=list)
     described: list[GraphOutput] = attrs.field(factory=list)
@@ -65,17 +58,18 @@ class ForwardOutputs:
             if not any(value is other for other in sharers):
                 sharers.append(value)
         infos = [self._input(n, t) for n, t in enumerate(tracked)]
+        joined = {g.members: self._joined(g) for g in self.inputs.groups if g.joined}
         outputs = tuple(self._output(n, value) for n, value in enumerate(results))
         for number, t in replaced.items():
             infos[number] = attrs.evolve(infos[number], replaced_by=self._tensor(f"input {number}", t.tensor))
         groups = [g for g in self.inputs.groups if g.node is not None]
-        infos += [InputInfo(mutation=Mutation.DATA) for _ in groups]
+        infos += [joined.get(g.members, InputInfo(mutation=Mutation.DATA)) for g in groups]
         return GraphSignature(
             inputs=tuple(infos),
             outputs=outputs,
             graph_outputs=tuple(self.described),
             training=any(o.differentiable for o in self.described),
-            symbols=size_symbols(self.inputs.values, self.before),
+            symbols=size_symbols(self.inputs.values, self.inputs.before),
             bases=tuple(g.base for g in groups),
             grad_enabled_after=grad_enabled_after,
         )
@@ -84,7 +78,7 @@ class ForwardOutputs:
         return self.tracer.tracked(value) if isinstance(value, torch.Tensor) else None
 
     def _input(self, number: int, tracked: Tracked | None) -> InputInfo:
-        before = self.before[number]
+        before = self.inputs.before[number]
         if tracked is None:
             return InputInfo()
         value, storage = tracked.tensor, tracked.storage
@@ -96,7 +90,11 @@ class ForwardOutputs:
             if not (same and same_sizes((value.storage_offset(),), (offset,))):
                 layout = layout_of(value, before.layout[2])
         follows = data and value.requires_grad and value.grad_fn is not before.grad_fn
-        self._check_input(number, tracked, data, follows, layout)
+        group = next((g for g in self.inputs.groups if number in g.members), None)
+        if group is not None:
+            self._check_member(number, group, data, follows, layout)
+        if group is not None and group.joined:
+            return InputInfo(before.requires_grad, Mutation.DATA)
         changed = value.requires_grad != before.requires_grad and not follows
         return InputInfo(
             requires_grad=before.requires_grad,
@@ -108,17 +106,32 @@ class ForwardOutputs:
             requires_grad_after=value.requires_grad if changed else None,
         )
 
-    def _check_input(self, number: int, tracked: Tracked, data: bool, follows: bool, layout: Layout | None) -> None:
-        group = next((g for g in self.inputs.groups if number in g.members), None)
-        if group is None:
-            return
-        if (data or layout is not None) and any(
-            b is not None and b.requires_grad for b in (self.before[m] for m in group.members)
-        ):
-            raise UnsupportedError(f"inputs {group.members} share memory, one is mutated, and one needs gradients")
-        if follows or layout is not None:
-            raise UnsupportedError(f"inputs {group.members} share memory and input {number} is mutated with gradients "
-                                   "or has its shape changed in place")
+    def _check_member(self, number: int, group: AliasGroup, data: bool, follows: bool, layout: Layout | None) -> None:
+        if layout is not None and data:
+            raise UnsupportedError(
+                f"inputs {group.members} share memory and input {number} is written to and changes its shape in place"
+            )
+        states = (self.inputs.before[m] for m in group.members)
+        needs = follows or any(state is not None and state.requires_grad for state in states)
+        if data and needs and not group.joined:
+            if group.root is None:
+                raise UnsupportedError(
+                    f"inputs {group.members} share memory, one is mutated, one needs gradients, "
+                    "and they are not views of one tensor"
+                )
+            raise SharedGradients(group.members)
+
+    def _joined(self, group: AliasGroup) -> InputInfo:
+        """The memory of inputs that autograd knows to be views of one tensor: written back as a whole."""
+        value, before = group.value, group.before
+        follows = value.requires_grad and value.grad_fn is not before.grad_fn
+        return InputInfo(
+            requires_grad=before.requires_grad,
+            mutation=Mutation.DATA,
+            updated=self._emit(self.tracer.node(value), value, follows, visible=False),
+            tracked=follows,
+            counted=value._version != before.version,
+        )
 
     def _emit(self, node: fx.Node, value: torch.Tensor, differentiable: bool, visible: bool) -> int:
         """One more forward output; a value in an input's memory, or in that of an earlier output, is copied."""
@@ -164,7 +177,7 @@ class ForwardOutputs:
     def _size(self, value: Any) -> OutputInfo:
         """A symbolic number: computed from the inputs' sizes where they say it, else a result of the graph."""
         expression = value.node.expr
-        known = size_symbols(self.inputs.values, self.before)
+        known = size_symbols(self.inputs.values, self.inputs.before)
         if all(s.name in known for s in expression.free_symbols):
             return OutputInfo(OutputKind.SIZE, value=size_text(expression))
         self.nodes.append(self.tracer.recorder.size(value))

@@ -21,7 +21,7 @@ from turret.errors import TurretError, UnsupportedError, VerificationError
 from turret.op_traits import is_effectful
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
-from turret.plugins.joint.outputs import ForwardOutputs, InputState
+from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
 from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.sizes import contiguous_strides, is_dense
 from turret.plugins.joint.tracer import Tracer
@@ -31,23 +31,30 @@ from turret.products import CapturedGraph, JointGraph
 def trace(captured: CapturedGraph, decompositions: Mapping) -> JointGraph:
     """Trace a captured graph.  ``UnsupportedError`` for what cannot be compiled, errors of the user's program
     among it: eager then raises them in the user's own terms."""
+    joined: set[tuple[int, ...]] = set()
+    while True:
+        try:
+            return _trace(captured, decompositions, joined)
+        except SharedGradients as error:
+            joined.add(error.members)
+
+
+def _trace(captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[int, ...]]) -> JointGraph:
     tracer = Tracer(captured.fake_mode, decompositions)
     gradients = captured.grad_enabled and not captured.inference_mode
     names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
     with _quiet(captured.fake_mode, gradients):
-        inputs = make_inputs(tracer, captured.example_inputs, names, gradients)
-        before = [InputState.of(v) if isinstance(v, torch.Tensor) else None for v in inputs.values]
+        inputs = make_inputs(tracer, captured.example_inputs, names, gradients, joined)
         results = _run(tracer, captured, inputs)
         after = torch.is_grad_enabled()
         torch.set_grad_enabled(gradients)
-        forward = ForwardOutputs(tracer, inputs, before)
+        forward = ForwardOutputs(tracer, inputs)
         tracer.recorder.provenance = {}
         signature = forward.collect(_flat(results), after if after != captured.grad_enabled else None)
         found: list[Any] = []
         if signature.training:
             _refuse_late_gradients(signature)
             found = _gradients(tracer, inputs, forward)
-            found += [None] * len(signature.bases)
     module = _finish(tracer, captured, forward, found)
     return JointGraph(
         module=module,
@@ -128,11 +135,12 @@ def _gradients(tracer: Tracer, inputs: Inputs, forward: ForwardOutputs) -> list[
         if described.differentiable:
             outputs.append(value)
             tangents.append(_tangent(tracer, number, value))
-    wanted = [n for n, v in enumerate(inputs.leaves) if isinstance(v, torch.Tensor) and v.requires_grad]
-    found: list[Any] = [None] * len(inputs.leaves)
+    leaves = [*inputs.leaves, *(g.leaf for g in inputs.groups if g.node is not None)]
+    wanted = [n for n, v in enumerate(leaves) if isinstance(v, torch.Tensor) and v.requires_grad]
+    found: list[Any] = [None] * len(leaves)
     if wanted:
         with _no_autocast(), tracer, enable_python_dispatcher():
-            gradients = _take(outputs, [inputs.leaves[n] for n in wanted], tangents)
+            gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
         for number, gradient in zip(wanted, gradients, strict=True):
             found[number] = None if gradient is None else tracer.node(gradient)
     return found

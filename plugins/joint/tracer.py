@@ -141,7 +141,7 @@ class Tracer(TorchDispatchMode):
 
     def _refresh(self, tracked: Tracked) -> None:
         """Make a tensor's node anew from its storage, which has been written to since."""
-        node = self._base_of(tracked.storage)
+        node = self.base_of(tracked.storage)
         for step in tracked.chain:
             node = self.apply(step.op, node, *step.args, **step.kwargs)
         self.set_value(tracked, node)
@@ -150,7 +150,7 @@ class Tracer(TorchDispatchMode):
         tracked.node, tracked.version = node, tracked.storage.version
         tracked.diverged = not same_layout(node.meta["val"], tracked.tensor)
 
-    def _base_of(self, storage: Storage) -> fx.Node:
+    def base_of(self, storage: Storage) -> fx.Node:
         if storage.base is None:
             storage.base = storage.group(self)
         return storage.base
@@ -359,7 +359,7 @@ class Tracer(TorchDispatchMode):
                 aten.as_strided.default, (node, *self.nodes(arguments, nodes)), {}, out
             )
         base = source.storage.tensor
-        root = self._base_of(source.storage)
+        root = self.base_of(source.storage)
         if base is None or base.storage_offset() != 0 or not is_dense(base.shape, base.stride()):
             raise UnsupportedError("as_strided of a tensor whose memory is not a dense block of its own")
         order = sorted(range(base.dim()), key=lambda d: (-base.stride(d), d))
@@ -416,7 +416,7 @@ class Tracer(TorchDispatchMode):
 
     def _write_chain(self, tracked: Tracked, node: fx.Node) -> None:
         storage = tracked.storage
-        values = [self._base_of(storage)]
+        values = [self.base_of(storage)]
         for step in tracked.chain[:-1]:
             values.append(self.apply(step.op, values[-1], *step.args, **step.kwargs))
         new = node

@@ -46,8 +46,9 @@ def build_runtime(
 
     def call(*args: Any) -> Sequence[Any]:
         sizes = no_sizes if read_sizes is None else read_sizes(args)
-        results = run(args if bases is None else (*args, *bases(args)))
-        return results if finish is None else finish(args, results, sizes)
+        inputs = args if bases is None else (*args, *bases(args))
+        results = run(inputs)
+        return results if finish is None else finish(inputs, results, sizes)
 
     return call
 
@@ -82,4 +83,7 @@ def _common_memories(signature: GraphSignature) -> Callable[[Sequence[Any]], lis
 def _common_memory(args: Sequence[Any], base: SyntheticBase) -> torch.Tensor:
     first = args[base.members[0]]
     start = first.storage_offset() - base.layouts[0].offset
+    if base.joined:
+        root = first._base if first._is_view() else first
+        return root.as_strided((base.length,), (1,), start)
     return first.detach().as_strided((base.length,), (1,), start)
