@@ -79,7 +79,8 @@ class InputInfo:
     input that shares it); ``layout`` its shape, strides and offset (from where it begins now) after a metadata
     mutation; ``tracked``: autograd sees the mutation (it happened with gradients on); ``counted``: its version
     counter moves.  ``replaced_by`` says what the input became an alias of by ``set_``; ``requires_grad_after`` what
-    ``requires_grad_`` left (None: as it was).
+    ``requires_grad_`` left (None: as it was).  ``reached_from`` are the graph outputs whose gradients its own is
+    computed from: where none of them has one, neither has the input.
     """
 
     requires_grad: bool = False
@@ -90,6 +91,7 @@ class InputInfo:
     counted: bool = True
     replaced_by: OutputInfo | None = None
     requires_grad_after: bool | None = None
+    reached_from: tuple[int, ...] = ()
 
 
 @record
@@ -155,7 +157,8 @@ class GraphSignature:
 
     ``inputs`` are the user's and then one for each of ``bases``, the memory that some of them share.  Graph outputs
     begin with new values of mutated inputs.  Tangents of the backward are those of the ``differentiable`` graph
-    outputs, in order.  ``grad_enabled_after`` is the grad mode that the program leaves behind (None: as it was).
+    outputs, in order.  ``grad_enabled`` is the caller's grad mode (off in a training graph: the program itself turned
+    gradients on), ``grad_enabled_after`` what the program leaves behind (None: as it was).
     """
 
     inputs: tuple[InputInfo, ...]
@@ -164,6 +167,7 @@ class GraphSignature:
     training: bool = False
     symbols: dict[str, SizeSource] = attrs.field(factory=dict)
     bases: tuple[SyntheticBase, ...] = ()
+    grad_enabled: bool = True
     grad_enabled_after: bool | None = None
 
     def to_json(self) -> str:

@@ -278,7 +278,10 @@ def _require(value: torch.Tensor, made: torch.Tensor, gradients: bool) -> torch.
     if not (gradients and value.requires_grad):
         return made
     made.requires_grad_()
-    return made if value.is_leaf else _NonLeaf.apply(made)
+    if value.is_leaf:
+        return made
+    with torch.enable_grad():
+        return _NonLeaf.apply(made)
 
 
 class _NonLeaf(torch.autograd.Function):

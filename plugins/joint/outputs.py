@@ -47,7 +47,7 @@ class ForwardOutputs:
     _bases: dict[Storage, tuple[int, torch.Tensor]] = attrs.field(factory=dict)
     _sharing: dict[Storage, list[torch.Tensor]] = attrs.field(factory=dict)
 
-    def collect(self, results: Sequence[Any], grad_enabled_after: bool | None) -> GraphSignature:
+    def collect(self, results: Sequence[Any], grad_enabled: bool, grad_enabled_after: bool | None) -> GraphSignature:
         """Emit all forward outputs: first new values of mutated inputs, then the user's, and bases of views
         as they are met."""
         tracked = [self._tracked(v) for v in self.inputs.values]
@@ -64,13 +64,17 @@ class ForwardOutputs:
             infos[number] = attrs.evolve(infos[number], replaced_by=self._tensor(f"input {number}", t.tensor))
         groups = [g for g in self.inputs.groups if g.node is not None]
         infos += [joined.get(g.members, InputInfo(mutation=Mutation.DATA)) for g in groups]
+        training = any(o.differentiable for o in self.described)
+        if training and not grad_enabled and grad_enabled_after is not None:
+            raise UnsupportedError("a program that turns gradients on and leaves them on, and gives results with them")
         return GraphSignature(
             inputs=tuple(infos),
             outputs=outputs,
             graph_outputs=tuple(self.described),
-            training=any(o.differentiable for o in self.described),
+            training=training,
             symbols=size_symbols(self.inputs.values, self.inputs.before),
             bases=tuple(g.base for g in groups),
+            grad_enabled=grad_enabled,
             grad_enabled_after=grad_enabled_after,
         )
 
@@ -112,7 +116,8 @@ class ForwardOutputs:
                 f"inputs {group.members} share memory and input {number} is written to and changes its shape in place"
             )
         states = (self.inputs.before[m] for m in group.members)
-        needs = follows or any(state is not None and state.requires_grad for state in states)
+        recorded = torch.is_grad_enabled() and any(state is not None and state.requires_grad for state in states)
+        needs = follows or recorded
         if data and needs and not group.joined:
             if group.root is None:
                 raise UnsupportedError(

@@ -9,9 +9,10 @@ outputs of the graph that the runtime copies back: the graph itself writes to no
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import attrs
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
@@ -26,6 +27,7 @@ from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.sizes import contiguous_strides, is_dense
 from turret.plugins.joint.tracer import Tracer
 from turret.products import CapturedGraph, JointGraph
+from turret.signature import GraphSignature
 
 
 def trace(captured: CapturedGraph, decompositions: Mapping) -> JointGraph:
@@ -44,17 +46,18 @@ def _trace(captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[i
     gradients = captured.grad_enabled and not captured.inference_mode
     names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
     with _quiet(captured.fake_mode, gradients):
-        inputs = make_inputs(tracer, captured.example_inputs, names, gradients, joined)
+        inputs = make_inputs(tracer, captured.example_inputs, names, not captured.inference_mode, joined)
         results = _run(tracer, captured, inputs)
         after = torch.is_grad_enabled()
         torch.set_grad_enabled(gradients)
         forward = ForwardOutputs(tracer, inputs)
         tracer.recorder.provenance = {}
-        signature = forward.collect(_flat(results), after if after != captured.grad_enabled else None)
+        signature = forward.collect(_flat(results), gradients, after if after != gradients else None)
         found: list[Any] = []
         if signature.training:
             _refuse_late_gradients(signature)
             found = _gradients(tracer, inputs, forward)
+            signature = _with_reach(signature, tracer.recorder.graph, found)
     module = _finish(tracer, captured, forward, found)
     return JointGraph(
         module=module,
@@ -80,10 +83,9 @@ def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs) -> Any:
 def _refuse_if_fakes_fail(captured: CapturedGraph) -> None:
     plain = Tracer(captured.fake_mode, {})
     names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
-    gradients = captured.grad_enabled and not captured.inference_mode
-    values = make_inputs(plain, captured.example_inputs, names, gradients).values
+    values = make_inputs(plain, captured.example_inputs, names, not captured.inference_mode).values
     try:
-        with torch.set_grad_enabled(gradients):
+        with torch.set_grad_enabled(captured.grad_enabled and not captured.inference_mode):
             captured.module(*values)
     except Exception as error:
         raise UnsupportedError(f"the graph does not run on fake tensors: {type(error).__name__}: {error}") from error
@@ -120,7 +122,7 @@ def _flat(results: Any) -> list[Any]:
     return list(results)
 
 
-def _refuse_late_gradients(signature: Any) -> None:
+def _refuse_late_gradients(signature: GraphSignature) -> None:
     for number, info in enumerate(signature.inputs):
         if info.requires_grad_after is not None:
             raise UnsupportedError(f"input {number} had requires_grad changed inside a graph that needs gradients")
@@ -139,11 +141,28 @@ def _gradients(tracer: Tracer, inputs: Inputs, forward: ForwardOutputs) -> list[
     wanted = [n for n, v in enumerate(leaves) if isinstance(v, torch.Tensor) and v.requires_grad]
     found: list[Any] = [None] * len(leaves)
     if wanted:
-        with _no_autocast(), tracer, enable_python_dispatcher():
+        # Backward runs outside autocast in eager, as PyTorch asks of its users.
+        with torch._C._DisableAutocast(), tracer, enable_python_dispatcher():
             gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
         for number, gradient in zip(wanted, gradients, strict=True):
             found[number] = None if gradient is None else tracer.node(gradient)
     return found
+
+
+def _with_reach(signature: GraphSignature, graph: fx.Graph, gradients: Sequence[Any]) -> GraphSignature:
+    """The signature, with which tangents each gradient is computed from."""
+    outputs = [n for n, o in enumerate(signature.graph_outputs) if o.differentiable]
+    tangents = [n for n in graph.nodes if n.op == "placeholder"][len(signature.inputs) :]
+    reach: dict[fx.Node, int] = {node: 1 << position for position, node in enumerate(tangents)}
+    for node in graph.nodes:
+        for source in node.all_input_nodes:
+            reach[node] = reach.get(node, 0) | reach.get(source, 0)
+    infos = []
+    for info, gradient in zip(signature.inputs, gradients, strict=True):
+        bits = 0 if gradient is None else reach.get(gradient, 0)
+        found = tuple(output for position, output in enumerate(outputs) if bits >> position & 1)
+        infos.append(attrs.evolve(info, reached_from=found))
+    return attrs.evolve(signature, inputs=tuple(infos))
 
 
 def _take(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> tuple:
@@ -161,16 +180,6 @@ def _tangent(tracer: Tracer, number: int, value: torch.Tensor) -> torch.Tensor:
     node = tracer.recorder.placeholder(f"tangent_{number}", made)
     tracer.track(made, node)
     return made
-
-
-@contextlib.contextmanager
-def _no_autocast() -> Iterator[None]:
-    """Backward runs outside autocast in eager, as PyTorch asks of its users."""
-    guard = torch._C._DisableAutocast()
-    try:
-        yield
-    finally:
-        del guard
 
 
 def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gradients: list[Any]) -> fx.GraphModule:

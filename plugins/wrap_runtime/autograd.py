@@ -39,6 +39,7 @@ def autograd_function(
     split = outputs + saved_tensors
     frozen = tuple(n for n, o in enumerate(signature.graph_outputs) if not o.differentiable)
     read_tangents = _tangent_reader(signature)
+    drop_unreached = _unreached_dropper(signature)
     read_sizes = size_reader(signature) if _needs_sizes(signature) else None
     compiled = _Once(backward)
     no_sizes: Sizes = {}
@@ -63,10 +64,10 @@ def autograd_function(
             args = [*ctx.sizes, *ctx.saved_tensors, *read_tangents(gradients, ctx.symbols)]
             ctx.maybe_clear_saved_tensors()
             if not torch.is_grad_enabled():
-                return tuple(function(args))
+                return drop_unreached(gradients, function(args))
             with torch.no_grad():
                 results = function(args)
-            return _refusing_gradients(results)
+            return _refusing_gradients(drop_unreached(gradients, results))
 
     forward = without_autocast(forward)
     apply = Compiled.apply
@@ -119,6 +120,24 @@ def _refusing_gradients(results: Sequence[Any]) -> tuple[Any, ...]:
     for number, value in zip(places, joined, strict=True):
         made[number] = value
     return tuple(made)
+
+
+def _unreached_dropper(signature: GraphSignature) -> Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]:
+    """``drop(gradients, results)``: results as a tuple, None for inputs that no gradient flows to.
+
+    A backward from some of the outputs hands over None for the others, which count as zeros; eager does not touch
+    inputs that only those were computed from.
+    """
+    sources = tuple(i.reached_from for i in signature.inputs)
+    differentiable = tuple(n for n, o in enumerate(signature.graph_outputs) if o.differentiable)
+
+    def drop(gradients: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
+        missing = {n for n in differentiable if gradients[n] is None}
+        if not missing:
+            return tuple(results)
+        return tuple(None if missing.issuperset(s) else r for s, r in zip(sources, results, strict=True))
+
+    return drop
 
 
 def _needs_sizes(signature: GraphSignature) -> bool:

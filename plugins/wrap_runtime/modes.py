@@ -15,11 +15,8 @@ def without_autocast(function: BoxedCallable) -> BoxedCallable:
     def run(args: list) -> list:
         if not _autocast_is_on():
             return function(args)
-        guard = torch._C._DisableAutocast()
-        try:
+        with torch._C._DisableAutocast():
             return function(args)
-        finally:
-            del guard
 
     return run
 

@@ -39,7 +39,7 @@ def build_runtime(
         run = autograd_function(signature, saved_tensors, saved_sizes, forward, backward, write)
     else:
         run = _inference(signature, forward, write)
-    if finish is None and bases is None:
+    if finish is None and bases is None and signature.grad_enabled:
         return lambda *args: run(args)
     read_sizes = size_reader(signature) if signature.symbols else None
     no_sizes: Sizes = {}
@@ -50,6 +50,8 @@ def build_runtime(
         results = run(inputs)
         return results if finish is None else finish(inputs, results, sizes)
 
+    if signature.training and not signature.grad_enabled:
+        return torch.enable_grad()(call)
     return call
 
 

@@ -21,6 +21,8 @@ from turret.plugins.wrap_runtime import turret_runtime
 from turret.products import CapturedGraph, JointGraph, PartitionedGraph
 from turret.signature import GraphSignature
 
+_ONE = torch.ones(1, 1)
+
 
 @attrs.define
 class Compiled:
@@ -123,7 +125,7 @@ def executable(module: fx.GraphModule, signature: GraphSignature | None) -> Call
     def run(args: list) -> list:
         given = list(args)
         args.clear()
-        assert not torch._C._is_any_autocast_enabled()
+        assert torch.mm(_ONE, _ONE).dtype is torch.float32, "autocast reached compiled code"
         results = list(fx.Interpreter(module).run(*given))
         for number, stride in enumerate(strides):
             value = results[number]
@@ -224,7 +226,8 @@ def _compare_gradients(
         ]
         return sum(terms) if terms else None
 
-    one, other = loss([*_flat(expected), *eager_args]), loss([*_flat(actual), *our_args])
+    with torch.enable_grad():
+        one, other = loss([*_flat(expected), *eager_args]), loss([*_flat(actual), *our_args])
     assert (one is None) == (other is None)
     if one is None:
         return
