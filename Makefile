@@ -22,8 +22,9 @@ bench: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check core plugins contrib tests examples
 	$(BIN)/ruff format --check core plugins contrib tests examples
-	$(BIN)/lint-imports
-	$(BIN)/mypy
+	$(BIN)/python tests/package_tree.py build/lint
+	PYTHONPATH=build/lint $(BIN)/lint-imports
+	MYPYPATH=build/lint $(BIN)/mypy
 
 # torch comes first and alone, pinned: a range would bring the newest build with its CUDA packages.
 $(STAMP): pyproject.toml constraints.txt

@@ -8,11 +8,8 @@ from typing import Any
 
 import torch
 
-from turret import config as configuration
-from turret import plugin_manager
 from turret.errors import OptionError
 from turret.module import CompiledModule, wrap_module
-from turret.pipeline import Compiler, create_context
 
 Backend = str | Callable
 
@@ -30,52 +27,60 @@ def compile(
 ) -> Callable:
     """Compile a function, a method or a module; arguments mean what they mean to ``torch.compile``.
 
-    ``fullgraph``: raise where the program cannot be captured as one graph.  ``dynamic``: None makes a dimension
-    dynamic once it was seen to change, True from the start, False never.  ``backend``: ``"turret"``, or any
-    backend of torch.compile (a name or a function of a graph and example inputs).  ``mode``, ``options``: see
+    ``fullgraph``: raise ``CaptureError`` where the program cannot be captured as one graph.  ``dynamic``: None makes
+    a dimension dynamic once it was seen to change, True from the start, False never.  ``backend``: ``"turret"``, or
+    any backend of torch.compile (a name or a function of a graph and example inputs).  ``mode``, ``options``: see
     ``turret.list_mode_options`` and ``turret.list_options``.  ``plugins``: objects, modules or dotted names
-    that hold for this callable alone, asked before all others.  Without ``model``, returns a decorator.
+    that hold for this callable alone, asked before all others.  ``disable``: give ``model`` back as it is.
+    Without ``model``, returns a decorator.
 
-    Raises ``OptionError`` for an unknown mode or option and ``PluginError`` for a plugin that does not fit.
+    Raises ``OptionError`` for an unknown mode, option or backend, ``PluginError`` for a plugin that does not fit and
+    ``CacheError`` for a cache folder that was named and cannot be used.
     """
-    if model is None:
-        return functools.partial(
-            compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
-            plugins=plugins, disable=disable,
-        )  # fmt: skip
-    if not callable(model):
-        raise OptionError(f"turret.compile was given {model!r}, expected a function, a method or a module")
-    if isinstance(model, CompiledModule):
-        model = model._turret_original
     again = functools.partial(
         compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
         plugins=plugins, disable=disable,
     )  # fmt: skip
+    if model is None:
+        return again
+    if not callable(model):
+        raise OptionError(f"turret.compile was given {model!r}, expected a function, a method or a module")
     if disable:
         return model
-    if isinstance(model, torch.nn.Module):
-        call = _compile_callable(model.__call__, fullgraph, dynamic, backend, mode, options, plugins)
-        return wrap_module(model, call, again)
-    return _compile_callable(model, fullgraph, dynamic, backend, mode, options, plugins)
+    if isinstance(model, CompiledModule):
+        model = model._turret_original
+    # A module's own __call__ runs hooks around its forward; it is looked up on the class, as Python does.
+    target = model.__call__ if isinstance(model, torch.nn.Module) else model
+    if backend in ("turret", None):
+        call = _compile_callable(target, fullgraph, dynamic, mode, options, plugins)
+    else:
+        call = _compile_elsewhere(model, fullgraph, dynamic, backend, mode, options, plugins)
+    return wrap_module(model, call, again) if isinstance(model, torch.nn.Module) else call
 
 
 def _compile_callable(
     target: Callable,
     fullgraph: bool,
     dynamic: bool | None,
-    backend: Backend,
     mode: str | None,
     options: Mapping[str, Any] | None,
     plugins: Sequence[Any],
 ) -> Callable:
-    if backend != "turret":
-        given = {"mode": mode} if mode is not None else {"options": dict(options)} if options else {}
-        return torch.compile(target, backend=backend, fullgraph=fullgraph, dynamic=dynamic, **given)
+    # Stages import sympy; a program that names turret.compile and never calls it need not wait for that.
+    from turret import config as configuration
+    from turret import plugin_manager
+    from turret.artifact_cache import ArtifactCache
+    from turret.guard_filter import taken_from
+    from turret.pipeline import Compiler, create_context
+
+    options, own = taken_from(options)
     config = configuration.resolve(mode, options)
-    manager = plugin_manager.create(tuple(plugins)) if plugins else plugin_manager.default_manager()
-    context = create_context(config, manager)
+    if config.cache and config.cache_dir:
+        ArtifactCache(config.cache_dir)
+    everyone = (*_plugin_list(plugins), *own)
+    manager = plugin_manager.create(everyone) if everyone else plugin_manager.default_manager()
     captured = manager.hook.turret_capture(
-        context=context,
+        context=create_context(config, manager),
         target=target,
         compile_graph=Compiler(manager, config),
         fullgraph=fullgraph,
@@ -84,6 +89,39 @@ def _compile_callable(
     if captured is None:
         raise OptionError("no capture plugin took the callable; `turret plugins` lists those registered")
     return captured
+
+
+def _plugin_list(plugins: Sequence[Any]) -> tuple[Any, ...]:
+    if isinstance(plugins, str) or not isinstance(plugins, Sequence):
+        raise OptionError(f"plugins are {plugins!r}, expected a list of objects, modules or dotted names")
+    return tuple(plugins)
+
+
+def _compile_elsewhere(
+    model: Callable,
+    fullgraph: bool,
+    dynamic: bool | None,
+    backend: Backend,
+    mode: str | None,
+    options: Mapping[str, Any] | None,
+    plugins: Sequence[Any],
+) -> Callable:
+    """Compile with another backend of torch.compile, whose modes and options are its own."""
+    if plugins:
+        raise OptionError(f"plugins are Turret's, and backend={backend!r} does not ask them; leave one of the two out")
+    if mode is not None and options:
+        raise OptionError(f"backend={backend!r} takes a mode or options, not both; given {mode!r} and {options!r}")
+    if isinstance(backend, str):
+        from turret.config import nearest
+
+        known = torch.compiler.list_backends(exclude_tags=())
+        if backend not in known:
+            known = ["turret", *known]
+            raise OptionError(f"unknown backend {backend!r}{nearest(backend, known)}; known: {', '.join(known)}")
+    elif not callable(backend):
+        raise OptionError(f"backend is {backend!r}, expected a name or a function of a graph and example inputs")
+    given = {"mode": mode} if mode is not None else {"options": dict(options)} if options else {}
+    return torch.compile(model, backend=backend, fullgraph=fullgraph, dynamic=dynamic, **given)
 
 
 def reset() -> None:
@@ -103,9 +141,13 @@ def is_compiling() -> bool:
 
 def list_options() -> dict[str, str]:
     """Every option with its default and meaning."""
+    from turret import config as configuration
+
     return configuration.list_options()
 
 
 def list_mode_options(mode: str | None = None) -> dict[str, Any]:
     """Options that a mode sets; without a mode, those of every mode by name."""
+    from turret import config as configuration
+
     return configuration.list_mode_options(mode)

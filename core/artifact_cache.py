@@ -7,6 +7,7 @@ checked once a process, and an entry that does not verify is removed and made an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from pathlib import Path
 from turret.errors import CacheError
 
 _MANIFEST = "manifest.json"
+_ATTEMPTS = 5
 _verified: set[Path] = set()
 _lock = threading.Lock()
 
@@ -73,22 +75,33 @@ class ArtifactCache:
         return path
 
     def put(self, key: str, files: Mapping[str, bytes]) -> Path:
-        """Write an entry; returns its folder.  Where another process was quicker, its entry stays."""
+        """Write an entry; returns its folder.  Where another process was quicker, its entry stays.
+
+        Raises ``CacheError`` where it cannot be written (a full disk, say).
+        """
         path = self.path(key)
+        problem: OSError | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                self._write(path, files)
+            except OSError as error:
+                problem = error
+            # A rename fails over an entry of another process (good or corrupted), or where one cleared the cache.
+            if self.get(key) is not None:
+                return path
+        raise CacheError(f"the cache entry {path} cannot be written: {problem}") from problem
+
+    def _write(self, path: Path, files: Mapping[str, bytes]) -> None:
+        """Write files and manifest beside ``path`` and rename them into it."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         building = Path(tempfile.mkdtemp(dir=path.parent, prefix=".new-"))
         try:
             for name, content in files.items():
                 (building / name).write_bytes(content)
             (building / _MANIFEST).write_text(json.dumps({name: _hash(c) for name, c in files.items()}))
-            try:
-                os.rename(building, path)
-            except OSError:
-                if self.get(key) is None:
-                    os.rename(building, path)
+            os.rename(building, path)
         finally:
             shutil.rmtree(building, ignore_errors=True)
-        return path
 
     def get_or_build(self, key: str, build: Callable[[], Mapping[str, bytes]]) -> tuple[Path, bool]:
         """The entry of a key, made by ``build`` where it is missing; and whether it was there."""
@@ -101,7 +114,12 @@ class ArtifactCache:
 
     def size(self) -> int:
         """Bytes of all files."""
-        return sum(f.stat().st_size for f in self.folder.rglob("*") if f.is_file())
+        total = 0
+        for file in self.folder.rglob("*"):
+            # Another process may remove a file between the listing and the question.
+            with contextlib.suppress(FileNotFoundError):
+                total += file.stat().st_size if file.is_file() else 0
+        return total
 
     def clear(self) -> int:
         """Remove all entries; returns how many there were."""

@@ -36,27 +36,28 @@ def loads(text: str) -> Any:
 
 def _encode(value: Any) -> Any:
     """Plain JSON values stay; everything else becomes ``{"$": kind, ...}``."""
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
-    if isinstance(value, complex):
-        return {"$": "complex", "v": [value.real, value.imag]}
-    if isinstance(value, list):
-        return [_encode(v) for v in value]
-    if isinstance(value, tuple):
-        return {"$": "tuple", "v": [_encode(v) for v in value]}
-    if isinstance(value, dict):
-        return {"$": "dict", "v": [[k, _encode(v)] for k, v in value.items()]}
     if _RECORDS.get(type(value).__name__) is type(value):
         return _encode_record(value)
+    kind = type(value)
+    if value is None or kind in (bool, int, str):
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
+    if kind is complex:
+        return {"$": "complex", "v": [_encode(value.real), _encode(value.imag)]}
+    if kind is list:
+        return [_encode(v) for v in value]
+    if kind in (tuple, torch.Size):
+        return {"$": "tuple", "v": [_encode(v) for v in value]}
+    if kind is dict:
+        return {"$": "dict", "v": [[_encode(k), _encode(v)] for k, v in value.items()]}
     if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
         return {"$": "torch", "v": str(value).removeprefix("torch.")}
     if isinstance(value, torch.device):
         return {"$": "device", "v": str(value)}
-    if isinstance(value, torch.Tensor):
+    if kind in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided and not value.is_quantized:
         return _encode_tensor(value)
-    raise CacheError(f"no way to write a {type(value).__name__} ({value!r}) to the cache")
+    raise CacheError(f"no way to write a {kind.__name__} ({value!r}) to the cache")
 
 
 def _encode_record(value: Any) -> dict[str, Any]:
@@ -67,15 +68,27 @@ def _encode_record(value: Any) -> dict[str, Any]:
 
 
 def _encode_tensor(value: torch.Tensor) -> dict[str, Any]:
-    data = value.detach().cpu().contiguous()
+    """Elements in order; of a tensor that covers some memory more than once, that memory."""
+    value = value.detach().resolve_conj().resolve_neg()
+    overlaps = any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride(), strict=True))
+    if overlaps:
+        flat = value.as_strided((_span(value.shape, value.stride()),), (1,))
+    else:
+        flat = value.clone(memory_format=torch.contiguous_format).reshape(-1)
     return {
         "$": "tensor",
         "dtype": str(value.dtype).removeprefix("torch."),
         "shape": list(value.shape),
         "stride": list(value.stride()),
         "device": str(value.device),
-        "hex": data.reshape(-1).view(torch.uint8).numpy().tobytes().hex() if data.numel() else "",
+        "memory": overlaps,
+        "hex": flat.cpu().view(torch.uint8).numpy().tobytes().hex() if flat.numel() else "",
     }
+
+
+def _span(shape: Any, stride: Any) -> int:
+    """Elements from the first to the last of a layout; 0 where there are none."""
+    return 0 if 0 in shape else 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
 
 
 def _decode(value: Any) -> Any:
@@ -87,11 +100,11 @@ def _decode(value: Any) -> Any:
         case "float":
             return float(value["v"])
         case "complex":
-            return complex(*value["v"])
+            return complex(*map(_decode, value["v"]))
         case "tuple":
             return tuple(_decode(v) for v in value["v"])
         case "dict":
-            return {k: _decode(v) for k, v in value["v"]}
+            return {_decode(k): _decode(v) for k, v in value["v"]}
         case "torch":
             return getattr(torch, value["v"])
         case "device":
@@ -106,10 +119,11 @@ def _decode(value: Any) -> Any:
 
 
 def _decode_tensor(value: dict) -> torch.Tensor:
-    dtype = getattr(torch, value["dtype"])
-    dense = torch.empty(value["shape"], dtype=dtype)
-    if dense.numel():
-        content = torch.frombuffer(bytearray.fromhex(value["hex"]), dtype=torch.uint8)
-        dense = content.view(dtype).reshape(value["shape"])
-    result = torch.empty_strided(value["shape"], value["stride"], dtype=dtype, device=value["device"])
-    return result.copy_(dense)
+    dtype, shape, stride = getattr(torch, value["dtype"]), value["shape"], value["stride"]
+    flat = torch.empty(0, dtype=dtype)
+    if value["hex"]:
+        flat = torch.frombuffer(bytearray.fromhex(value["hex"]), dtype=torch.uint8).view(dtype)
+    if value["memory"]:
+        return flat.to(value["device"]).as_strided(shape, stride)
+    result = torch.empty_strided(shape, stride, dtype=dtype, device=value["device"])
+    return result.copy_(flat.reshape(shape))

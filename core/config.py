@@ -48,16 +48,25 @@ class Config:
 
     def updated(self, options: Mapping[str, Any]) -> Config:
         """This configuration with some options replaced; raises ``OptionError`` for a name or value it lacks."""
+        if not isinstance(options, Mapping):
+            raise OptionError(f"options are {options!r}, expected a dictionary of option names and values")
         changes = {}
         for name, value in options.items():
-            key = name.replace("-", "_").replace(".", "_")
+            key = str(name).replace("-", "_").replace(".", "_")
             if key not in _FIELDS:
-                raise OptionError(f"unknown option {name!r}{nearest(name, _FIELDS)}; turret.list_options() names all")
+                near = nearest(key, [*_FIELDS, *CALLABLE_OPTIONS])
+                raise OptionError(f"unknown option {name!r} (given {value!r}){near}; turret.list_options() names all")
             changes[key] = _checked(_FIELDS[key], value)
         return attrs.evolve(self, **changes)
 
 
 _FIELDS = {field.name: field for field in attrs.fields(Config)}
+
+CALLABLE_OPTIONS: dict[str, str] = {
+    "guard_filter_fn": "function of a sequence of guards that gives one bool each: keep it or drop it (default None); "
+    "a dropped guard is never checked, so what it guards must not change",
+}
+"""Options that are functions: they hold for one callable, and become plugins of it."""
 
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -69,7 +78,7 @@ MODES: dict[str, dict[str, Any]] = {
 
 def nearest(name: str, known: Any) -> str:
     """``"; did you mean 'x'?"`` for the known name nearest to ``name``, or nothing."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.4)
+    found = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.4)
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
@@ -85,19 +94,25 @@ def _checked(field: Any, value: Any) -> Any:
         raise OptionError(
             f"option {field.name!r} is {value!r}, expected one of {known}{nearest(value, rules['choices'])}"
         )
-    below = rules["low"] is not None and value < rules["low"]
-    if below or (rules["high"] is not None and value > rules["high"]):
-        raise OptionError(f"option {field.name!r} is {value!r}, expected {rules['low']} to {rules['high'] or 'any'}")
+    low, high = rules["low"], rules["high"]
+    if (low is not None and not value >= low) or (high is not None and not value <= high):
+        expected = f"at least {low}" if high is None else f"{low} to {high}"
+        raise OptionError(f"option {field.name!r} is {value!r}, expected {expected}: {rules['doc']}")
     return value
 
 
+_SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
 def _from_text(field: Any, text: str) -> Any:
+    """The value of an environment variable, or ``OptionError`` that names the variable."""
     kind = type(field.default)
     try:
-        value = text.lower() in ("1", "true", "yes", "on") if kind is bool else kind(text)
-    except ValueError:
-        value = text
-    return _checked(field, value)
+        value = _SWITCHES[text.lower()] if kind is bool else kind(text)
+        return _checked(field, value)
+    except (KeyError, ValueError) as error:
+        reason = error if isinstance(error, OptionError) else f"expected a {kind.__name__}: {field.metadata['doc']}"
+        raise OptionError(f"TURRET_{field.name.upper()} is {text!r}: {reason}") from error
 
 
 def from_environment() -> Config:
@@ -108,21 +123,24 @@ def from_environment() -> Config:
 
 def resolve(mode: str | None, options: Mapping[str, Any] | None) -> Config:
     """The configuration of one ``turret.compile`` call."""
-    name = mode or "default"
+    return from_environment().updated(_mode("default" if mode is None else mode)).updated(options or {})
+
+
+def _mode(name: str) -> dict[str, Any]:
+    """What a mode sets, or ``OptionError``."""
     if name not in MODES:
-        raise OptionError(f"unknown mode {mode!r}{nearest(name, MODES)}; known: {', '.join(MODES)}")
-    return from_environment().updated(MODES[name]).updated(options or {})
+        raise OptionError(f"unknown mode {name!r}{nearest(str(name), MODES)}; known: {', '.join(MODES)}")
+    return MODES[name]
 
 
 def list_options() -> dict[str, str]:
     """Every option with its default and meaning."""
-    return {name: f"{field.metadata['doc']} (default {field.default!r})" for name, field in _FIELDS.items()}
+    listed = {name: f"{field.metadata['doc']} (default {field.default!r})" for name, field in _FIELDS.items()}
+    return {**listed, **CALLABLE_OPTIONS}
 
 
 def list_mode_options(mode: str | None = None) -> dict[str, Any]:
     """Options that a mode sets; without a mode, those of every mode by name."""
     if mode is None:
         return {name: dict(options) for name, options in MODES.items()}
-    if mode not in MODES:
-        raise OptionError(f"unknown mode {mode!r}{nearest(mode, MODES)}; known: {', '.join(MODES)}")
-    return dict(MODES[mode])
+    return dict(_mode(mode))

@@ -9,7 +9,7 @@ import itertools
 import os
 from pathlib import Path
 
-from turret.events import Event
+from turret.events import Event, product_text
 from turret.hookspecs import hookimpl
 
 _numbers = itertools.count()
@@ -17,14 +17,20 @@ _numbers = itertools.count()
 
 @hookimpl
 def turret_event(event: Event) -> None:
-    """Write a product to ``<folder>/<compile>/<number>_<stage>_<name>.txt``."""
-    folder = event.debug_dir or os.environ.get("TURRET_DEBUG_DIR", "")
-    if event.kind != "product" or not folder:
+    """Write a product to ``<folder>/<compile>/<number>_<stage>_<name>.txt``; breaks and the like to ``events.txt``."""
+    if not event.debug_dir or event.kind not in ("product", *_NOTED):
         return
-    target = Path(folder, f"compile{event.compile_id}_pid{os.getpid()}")
+    target = Path(event.debug_dir, f"compile{event.compile_id}_pid{os.getpid()}")
     target.mkdir(parents=True, exist_ok=True)
-    stem = f"{next(_numbers):03d}_{event.stage}_{event.name}"
-    (target / f"{stem}.txt").write_text(str(event.product))
+    if event.kind in _NOTED:
+        with (target / "events.txt").open("a") as file:
+            file.write(f"{event.kind} {event.stage} {event.name}: {event.message}\n")
+        return
+    stem = f"{next(_numbers):03d}_{event.stage}_{event.name or event.stage}"
+    (target / f"{stem}.txt").write_text(product_text(event))
     source = getattr(event.product, "source", "")
     if event.stage == "codegen" and source:
         (target / f"{stem}.cpp").write_text(source)
+
+
+_NOTED = ("graph_break", "recompile", "fallback", "perf_hint")

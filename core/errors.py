@@ -35,6 +35,10 @@ class CodegenError(TurretError):
     """Generated source did not compile, or the compiler is missing or broken."""
 
 
+class FakeImplementationError(TurretError):
+    """A real op returned another shape or dtype than its fake implementation foretold."""
+
+
 class CacheError(TurretError):
     """A cache folder is unusable or not private to the user."""
 

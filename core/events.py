@@ -38,3 +38,11 @@ class Event:
     seconds: float | None = None
     message: str = ""
     debug_dir: str = ""
+
+
+def product_text(event: Event) -> str:
+    """The product of an event for people; of a function, its source where it was generated."""
+    product = event.product
+    if callable(product):
+        return getattr(product, "source", None) or repr(product)
+    return str(product)

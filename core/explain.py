@@ -17,7 +17,8 @@ class Explanation:
     """What was captured and compiled in one call.
 
     ``graphs``: captured graphs; ``ops``: calls in them by name; ``kernels``, ``externs``: steps of the schedules;
-    ``breaks``: one message for each graph break that was reported; ``fallbacks``: graphs that run eagerly, and why.
+    ``breaks``: one message for each graph break, the user's line and the reason; ``fallbacks``: graphs that run
+    eagerly, and why; ``guards``: how many assumptions are checked in each call.  A backward is not part of it.
     """
 
     graphs: int
@@ -26,23 +27,26 @@ class Explanation:
     externs: dict[str, int]
     breaks: tuple[str, ...]
     fallbacks: tuple[str, ...]
+    guards: int = 0
 
     @property
     def graph_breaks(self) -> int:
-        """One less than the graphs that one call ran through."""
-        return max(0, self.graphs - 1)
+        """How often capture left the graph."""
+        return len(self.breaks)
 
     def __str__(self) -> str:
+        externs = ", ".join(f"{count} {name}" for name, count in self.externs.items())
         lines = [
-            f"{self.graphs} graphs, {self.graph_breaks} breaks, {sum(self.ops.values())} calls",
-            f"{self.kernels} kernels, {sum(self.externs.values())} extern calls: {self.externs}",
+            f"{self.graphs} graphs, {self.graph_breaks} breaks, {sum(self.ops.values())} calls, {self.guards} guards",
+            f"{self.kernels} kernels, {sum(self.externs.values())} extern calls" + (f": {externs}" if externs else ""),
         ]
-        return "\n".join([*lines, *self.breaks, *self.fallbacks])
+        lines += [f"break {number}: {message}" for number, message in enumerate(self.breaks)]
+        return "\n".join([*lines, *(f"runs eagerly: {message}" for message in self.fallbacks)])
 
 
 class _Observer:
     def __init__(self) -> None:
-        self.graphs, self.kernels = 0, 0
+        self.graphs, self.kernels, self.guards = 0, 0, 0
         self.ops: Counter[str] = Counter()
         self.externs: Counter[str] = Counter()
         self.breaks: list[str] = []
@@ -58,6 +62,8 @@ class _Observer:
             self.graphs += 1
             calls = [n for n in event.product.module.graph.nodes if n.op.startswith("call")]
             self.ops.update(str(getattr(n.target, "__name__", n.target)) for n in calls)
+        elif event.kind == "product" and event.stage == "guards":
+            self.guards += len(event.product.guards)
         elif event.kind == "product" and event.stage == "schedule":
             self.kernels += len(event.product.kernels)
             self.externs.update(str(extern.op) for extern in event.product.externs)
@@ -73,7 +79,7 @@ def explain(model: Callable, **options: Any) -> Callable[..., Explanation]:
     def run(*args: Any, **kwargs: Any) -> Explanation:
         observer = _Observer()
         rest = dict(options)
-        settings = {**rest.pop("options", {}), "cache": False}
+        settings = {**(rest.pop("options", None) or {}), "cache": False}
         compile(model, options=settings, plugins=(*rest.pop("plugins", ()), observer), **rest)(*args, **kwargs)
         return Explanation(
             observer.graphs,
@@ -82,6 +88,7 @@ def explain(model: Callable, **options: Any) -> Callable[..., Explanation]:
             dict(observer.externs),
             tuple(observer.breaks),
             tuple(observer.fallbacks),
+            observer.guards,
         )
 
     return run

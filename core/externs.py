@@ -45,6 +45,10 @@ _SOMETIMES_ALIAS = frozenset(
 )
 
 
+TRUSTED = ("aten::", "prims::", "rngprims::")
+"""Namespaces of ops whose fake implementations are torch's own, and taken to be true."""
+
+
 def op_name(op: Any) -> str:
     """``namespace::name.overload``, the name under which ``resolve_op`` finds the op again."""
     return f"{op._schema.name}.{op._overloadname}"

@@ -13,6 +13,7 @@ import functools
 import hashlib
 import platform
 import types
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import fx
 from turret import codec
 from turret.artifact_cache import ArtifactCache
 from turret.codec import record
+from turret.config import Config
 from turret.errors import CacheError
 from turret.machine import processor
 from turret.plan import Plan
@@ -178,6 +180,17 @@ class Artifact:
     saved_sizes: int = 0
 
 
+def with_usable_cache(config: Config) -> Config:
+    """``config``, with the cache off (and a warning) where its folder is unusable."""
+    if config.cache:
+        try:
+            ArtifactCache(config.cache_dir or None)
+        except CacheError as error:
+            warnings.warn(f"Turret keeps no compiled artifacts: {error}", stacklevel=4)
+            return attrs.evolve(config, cache=False)
+    return config
+
+
 class GraphCache:
     """Compiled graphs in the artifact cache, by the key of the captured graph and the role of the plan."""
 
@@ -191,7 +204,7 @@ class GraphCache:
             return None
         try:
             artifact = codec.loads((entry / _FILE).read_text())
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
             return None
         library = artifact.plan.library
         if library is not None and self.store.get(Path(library).parent.name) is None:
@@ -204,7 +217,10 @@ class GraphCache:
             text = codec.dumps(artifact)
         except CacheError:
             return
-        self.store.put(_entry(key, role), {_FILE: text.encode()})
+        try:
+            self.store.put(_entry(key, role), {_FILE: text.encode()})
+        except CacheError as error:
+            warnings.warn(f"Turret could not keep a compiled artifact: {error}", stacklevel=2)
 
 
 _FILE = "artifact.json"

@@ -12,7 +12,7 @@ import threading
 
 from turret.config import nearest
 from turret.errors import OptionError
-from turret.events import Event
+from turret.events import Event, product_text
 from turret.hookspecs import hookimpl
 
 ARTIFACTS: dict[str, str] = {
@@ -26,7 +26,20 @@ ARTIFACTS: dict[str, str] = {
     "perf_hints": "what would make the program faster",
 }
 
-STAGES = ("capture", "joint", "partition", "place", "lower", "schedule", "codegen", "runtime")
+STAGES = (
+    "capture",
+    "guards",
+    "joint",
+    "graph_pass",
+    "partition",
+    "place",
+    "lower",
+    "schedule",
+    "codegen",
+    "load",
+    "runtime",
+)
+"""What ``+stage`` may name."""
 
 _enabled: set[str] = set()
 _lock = threading.Lock()
@@ -68,8 +81,10 @@ def _texts(event: Event) -> list[tuple[str, str]]:
         return [(f"{event.kind}s", event.message)]
     if event.kind != "product":
         return []
-    texts = [(f"+{event.stage}", str(event.product))]
-    if event.stage in ("joint", "partition"):
+    texts = [(f"+{event.stage}", product_text(event))]
+    if event.stage == "guards":
+        texts.append(("guards", str(event.product)))
+    elif event.stage in ("joint", "partition"):
         texts.append(("aot_graphs", str(event.product)))
     elif event.stage == "schedule":
         texts.append(("schedule", str(event.product)))

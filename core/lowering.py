@@ -10,6 +10,7 @@ them (one ``TensorValue``, or a tuple for an op with several results).  It runs 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ from turret.ir import (
     Extern,
     Index,
     Ref,
+    Scatter,
     Size,
     Statement,
     StridedView,
@@ -36,6 +38,7 @@ from turret.ir import (
     size,
     size_value,
 )
+from turret.ir.program import ScatterMode
 from turret.surface import is_compiled_dtype
 
 HALF = frozenset((torch.float16, torch.bfloat16))
@@ -47,7 +50,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALF else dtype
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, slots=False)
 class TensorValue:
     """A tensor of the program, or a view of one: element ``variables`` of it is ``base[coords]``."""
 
@@ -70,7 +73,7 @@ class TensorValue:
     def device(self) -> torch.device:
         return self.base.device
 
-    @property
+    @functools.cached_property
     def is_whole(self) -> bool:
         """True where this is ``base`` itself, not a view."""
         return self.shape == self.base.shape and all(
@@ -79,8 +82,10 @@ class TensorValue:
 
     def load(self, index: Sequence[Index | Var | int]) -> Expr:
         """The element at ``index`` (one entry a dimension)."""
+        if self.is_whole and len(index) == len(self.shape):
+            return load(self.base.name, index, self.dtype)
         mapping = dict(zip(self.variables, map(Index.wrap, index), strict=True))
-        return load(self.base.name, (c.substitute(mapping) for c in self.coords), self.dtype)
+        return load(self.base.name, [c.substitute(mapping) for c in self.coords], self.dtype)
 
     def load_broadcast(self, index: Sequence[Index | Var | int]) -> Expr:
         """The element that broadcasting to a shape of ``len(index)`` dimensions puts at ``index``."""
@@ -96,6 +101,8 @@ class TensorValue:
 
     def strides(self) -> tuple[tuple[Size, ...], Size] | None:
         """Strides and offset, in elements of ``base``'s memory, or None where no strides express the view."""
+        if self.is_whole:
+            return self.base.stride, 0
         linear = Index.constant(0)
         for coord, stride in zip(self.coords, self.base.stride, strict=True):
             linear = linear + coord * stride
@@ -104,9 +111,19 @@ class TensorValue:
         return tuple(linear.coefficient(v) for v in self.variables), linear.const
 
 
+def sizes(values: Sequence[Any]) -> tuple[Size, ...]:
+    """Normal form of a shape or of strides."""
+    return tuple([v if type(v) is int else size(v) for v in values])
+
+
+@functools.lru_cache(maxsize=4096)
+def _loop_variables(shape: tuple[Size, ...], prefix: str) -> tuple[Var, ...]:
+    return tuple([Var(f"{prefix}{k}", extent) for k, extent in enumerate(shape)])
+
+
 def loop_variables(shape: Sequence[Size], prefix: str = "i") -> tuple[Var, ...]:
     """One loop variable for each dimension, named by position."""
-    return tuple(Var(f"{prefix}{k}", extent) for k, extent in enumerate(shape))
+    return _loop_variables(tuple(shape), prefix)
 
 
 def dense_strides(shape: Sequence[Size]) -> tuple[Size, ...]:
@@ -130,8 +147,14 @@ class Builder:
         self.names: set[str] = set()
         self.node: fx.Node | None = None
         self.views: dict[Any, str] = {}
+        self.reason = ""
 
     # ------------------------------------------------ the node being lowered
+
+    def whole(self, reason: str) -> Any:
+        """What a lowering returns that leaves this call to ATen's kernel, because of ``reason``."""
+        self.reason = reason
+        return NotImplemented
 
     @property
     def result(self) -> Any:
@@ -142,13 +165,20 @@ class Builder:
         """One fake tensor of an op with several results."""
         return self.result[number]
 
+    def result_shape(self, number: int | None = None) -> tuple[Size, ...]:
+        """Shape of the node's result, or of one of several."""
+        fake = self.result if number is None else self.result_part(number)
+        return sizes(fake.shape)
+
     def origins(self) -> tuple[str, ...]:
         return () if self.node is None else (self.node.name,)
 
     def source(self) -> str:
         """The user's line that the node came from, where known."""
-        trace = None if self.node is None else self.node.meta.get("stack_trace")
-        return trace.strip().splitlines()[-1].strip() if trace else ""
+        trace = (None if self.node is None else self.node.meta.get("stack_trace")) or ""
+        # Python marks the part of the line that ran with a line of carets below it.
+        lines = [line.strip() for line in trace.splitlines() if line.strip(" ^~")]
+        return lines[-1] if lines else ""
 
     # ------------------------------------------------ definitions
 
@@ -164,8 +194,8 @@ class Builder:
         """A new tensor with the shape, strides, dtype and device of a fake one."""
         return TensorDecl(
             self.unique(stem or self.node.name),
-            tuple(map(size, fake.shape)),
-            tuple(map(size, fake.stride())),
+            sizes(fake.shape),
+            sizes(fake.stride()),
             fake.dtype,
             fake.device,
         )
@@ -180,7 +210,8 @@ class Builder:
     def define_decl(self, decl: TensorDecl, body: Callable[[tuple[Index, ...]], Expr]) -> TensorValue:
         """Like ``define``, for a declaration made by the caller."""
         variables = loop_variables(decl.shape)
-        expr = cast(body(tuple(v.index for v in variables)), decl.dtype)
+        index = tuple(v.index for v in variables)
+        expr = constant(0, decl.dtype) if 0 in decl.shape else cast(body(index), decl.dtype)
         self.statements.append(Definition(decl, variables, expr, self.origins(), self.source()))
         return TensorValue.of(decl)
 
@@ -196,17 +227,64 @@ class Builder:
             return cast(value.load_broadcast(index), dtype)
         return self.number(value, dtype)
 
+    def promoted_operand(self, value: TensorValue | Number, index: Sequence[Index], dtype: torch.dtype) -> Expr:
+        """An argument rounded to the ``dtype`` that operands promote to, in the one it is computed in."""
+        if dtype not in HALF:
+            return self.operand(value, index, dtype)
+        inner = compute_dtype(dtype)
+        if isinstance(value, TensorValue):
+            loaded = value.load_broadcast(index)
+            return cast(loaded if loaded.dtype == torch.bool else cast(loaded, dtype), inner)
+        if isinstance(value, sympy.Expr):
+            return cast(size_value(value, dtype), inner)
+        return constant(torch.tensor(value, dtype=dtype).item(), inner)
+
     def pointwise(
         self, function: Callable[..., Expr], *operands: TensorValue | Number, dtype: torch.dtype | None = None
     ) -> TensorValue:
         """Define the node's result element by element.
 
-        Operands are broadcast and cast to ``dtype`` (that in which the result's dtype is computed, where not
-        given); ``function`` takes and returns expressions, and what it returns is cast to the result's dtype.
+        Operands are broadcast and promoted to ``dtype`` (the result's, where not given), half types rounded to it
+        and then computed in float32.  ``function`` takes and returns expressions, and what it returns is cast to
+        the result's dtype.
         """
         fake = self.result
-        inner = compute_dtype(fake.dtype) if dtype is None else dtype
-        return self.define(fake, lambda index: function(*(self.operand(o, index, inner) for o in operands)))
+        common = fake.dtype if dtype is None else dtype
+        return self.define(fake, lambda index: function(*(self.promoted_operand(o, index, common) for o in operands)))
+
+    def scatter(
+        self,
+        fake: torch.Tensor,
+        initial: TensorValue,
+        loops: Sequence[Size],
+        coords: Callable[[tuple[Index, ...]], Sequence[Index]],
+        value: Callable[[tuple[Index, ...]], Expr],
+        mode: ScatterMode,
+        condition: Callable[[tuple[Index, ...]], Expr] | None = None,
+    ) -> TensorValue:
+        """Define a tensor like ``fake``: ``initial`` (same shape and dtype) with elements combined into it.
+
+        At every ``index`` of ``loops`` where ``condition(index)`` holds, ``value(index)``, cast to the dtype, is
+        combined by ``mode`` into the element at ``coords(index)``, which must lie inside.
+        """
+        decl = self.declare(fake)
+        if 0 in loops:
+            return self.define_decl(decl, initial.load)
+        variables = loop_variables(loops)
+        index = tuple(v.index for v in variables)
+        statement = Scatter(
+            decl,
+            self.in_memory(initial),
+            variables,
+            tuple(coords(index)),
+            cast(value(index), decl.dtype),
+            mode,
+            None if condition is None else condition(index),
+            self.origins(),
+            self.source(),
+        )
+        self.statements.append(statement)
+        return TensorValue.of(decl)
 
     # ------------------------------------------------ memory
 
@@ -227,7 +305,13 @@ class Builder:
         return self.views[key]
 
     def copy(self, value: TensorValue, strides: tuple[Size, ...]) -> TensorValue:
-        """Define a copy of ``value`` with given strides."""
+        """Define a copy of ``value`` with given strides.
+
+        Along a dimension of stride 0, whose elements are equal, memory holds one of them and the rest is a view.
+        """
+        repeated = [extent != 1 and stride == 0 for extent, stride in zip(value.shape, strides, strict=True)]
+        if any(repeated):
+            return self._copy_of_repeated(value, strides, repeated)
         name = self.unique(f"{value.base.name}_copy")
         decl = TensorDecl(name, value.shape, strides, value.dtype, value.device)
         if is_compiled_dtype(value.dtype):
@@ -237,6 +321,17 @@ class Builder:
         reference = (Ref(self.in_memory(value)),)
         clone = Extern(torch.ops.aten.clone.default, reference, {}, (decl,), reason=f"no kernels for {value.dtype}")
         self.statements.append(clone)
+        return TensorValue.of(decl)
+
+    def _copy_of_repeated(self, value: TensorValue, strides: tuple[Size, ...], repeated: Sequence[bool]) -> TensorValue:
+        def first(index: tuple[Index, ...]) -> list[Index | int]:
+            return [0 if again else i for i, again in zip(index, repeated, strict=True)]
+
+        compact = [1 if again else extent for extent, again in zip(value.shape, repeated, strict=True)]
+        whole = self.copy(value.view(compact, first), strides)
+        name = self.unique(f"{whole.base.name}_view")
+        decl = TensorDecl(name, value.shape, strides, value.dtype, value.device)
+        self.statements.append(StridedView(decl, whole.base.name, 0))
         return TensorValue.of(decl)
 
     def extern(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], fakes: Any, reason: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +25,9 @@ class CompiledModule(nn.Module):
     def __deepcopy__(self, memo: dict) -> nn.Module:
         return self._turret_compile(copy.deepcopy(self._turret_original, memo))
 
+    def __copy__(self) -> nn.Module:
+        return self._turret_compile(copy.copy(self._turret_original))
+
     def __reduce_ex__(self, protocol: Any) -> tuple:
         return (_rebuild, (self._turret_original, self._turret_compile))
 
@@ -34,11 +36,22 @@ def _rebuild(original: nn.Module, compile_again: Callable[[nn.Module], nn.Module
     return compile_again(original)
 
 
-@functools.cache
 def _compiled_class(cls: type) -> type:
-    return type(
-        cls.__name__, (CompiledModule, cls), {"__slots__": (), "__module__": cls.__module__, "__doc__": cls.__doc__}
-    )
+    """The compiled subclass of a module's class, kept with that class so that both are freed together."""
+    known = cls.__dict__.get(_KEPT)
+    if known is None:
+        contents = {
+            "__slots__": (),
+            "__module__": cls.__module__,
+            "__doc__": cls.__doc__,
+            "__qualname__": cls.__qualname__,
+        }
+        known = type(cls.__name__, (CompiledModule, cls), contents)
+        setattr(cls, _KEPT, known)
+    return known
+
+
+_KEPT = "_turret_compiled_class"
 
 
 def wrap_module(original: nn.Module, call: Callable, compile_again: Callable[[nn.Module], nn.Module]) -> nn.Module:
@@ -47,7 +60,7 @@ def wrap_module(original: nn.Module, call: Callable, compile_again: Callable[[nn
     ``compile_again`` (picklable) compiles a copy of the original in the same way.
     """
     cls = _compiled_class(type(original))
-    wrapper = cls.__new__(cls)
+    wrapper = object.__new__(cls)
     object.__setattr__(wrapper, "__dict__", original.__dict__)
     for name, value in (("_turret_call", call), ("_turret_compile", compile_again), ("_turret_original", original)):
         getattr(CompiledModule, name).__set__(wrapper, value)

@@ -6,11 +6,13 @@ Each stage is called through ``_Pipeline.stage``, which times it, reports it, an
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -19,18 +21,23 @@ import torch
 from torch import fx
 
 from turret import plugin_manager
+from turret.ambient import AmbientModes, neutral
 from turret.config import Config
 from turret.context import CompileContext
 from turret.errors import CodegenError, StageError, TurretError
 from turret.events import Event
-from turret.graph_cache import Artifact, GraphCache, graph_key
+from turret.graph_cache import Artifact, GraphCache, graph_key, with_usable_cache
 from turret.ir import verify
 from turret.plan import Plan
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, StageGraph, Target
+from turret.recourse import eager_where_fakes_lie, trusts_fake_implementations
 from turret.runtime import load
-from turret.sharing import sharing_check
+from turret.sharing import eager_where_shared_otherwise, sharing_check
 
 _compile_ids = itertools.count(1)
+
+_WITHOUT_A_SAY = {"turret_event", "turret_guard_filter", "turret_capture"}
+"""Hooks that do not change what one captured graph compiles to."""
 
 
 def create_context(config: Config, manager: pluggy.PluginManager) -> CompileContext:
@@ -59,29 +66,48 @@ def compile_captured(manager: pluggy.PluginManager, config: Config, captured: Ca
 
 class _Pipeline:
     def __init__(self, manager: pluggy.PluginManager, config: Config) -> None:
-        self.manager, self.config = manager, config
-        self.context = create_context(config, manager)
+        self.manager, self.config = manager, with_usable_cache(config)
+        self.context = create_context(self.config, manager)
 
     def report_fallback(self, error: StageError) -> None:
         self.context.emit("fallback", stage=error.stage, message=str(error))
         warnings.warn(
             f"Turret runs a graph eagerly: {error}\n"
-            '  set on_error="raise" in the options (or TURRET_ON_ERROR=raise) for the full traceback',
+            '  to reproduce: on_error="raise" in the options (or TURRET_ON_ERROR=raise) gives the full traceback, '
+            "debug_dir=<folder> (TURRET_DEBUG_DIR) the products of the stages before",
             stacklevel=3,
         )
+
+    @contextlib.contextmanager
+    def failures(self, stage: str, hook: str = "") -> Iterator[None]:
+        """Turn whatever goes wrong inside into a ``StageError`` that names the stage and the plugin of ``hook``."""
+        try:
+            yield
+        except StageError:
+            raise
+        except CodegenError as error:
+            raise StageError(stage, "compiler", str(error)) from error
+        except Exception as error:
+            plugin = plugin_manager.plugin_of(self.manager, hook, error.__traceback__) if hook else "turret"
+            raise StageError(stage, plugin, f"{type(error).__name__}: {error}") from error
+
+    @contextlib.contextmanager
+    def compilation(self, name: str) -> Iterator[None]:
+        """Tell observers when the compilation of one graph starts and ends, however it ends."""
+        self.context.emit("compile_started", name=name)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.context.emit("compile_ended", name=name, seconds=time.perf_counter() - start)
 
     def stage(self, hook: str, name: str, **arguments: Any) -> Any:
         """Call a first-result hook of the pipeline; its product must not be None."""
         stage = hook.removeprefix("turret_")
         self.context.emit("stage_started", stage=stage, name=name)
         start = time.perf_counter()
-        try:
+        with self.failures(stage, hook):
             product = getattr(self.manager.hook, hook)(context=self.context, **arguments)
-        except CodegenError as error:
-            raise StageError(stage, "compiler", str(error)) from error
-        except Exception as error:
-            plugin = plugin_manager.plugin_of(self.manager, hook, error.__traceback__)
-            raise StageError(stage, plugin, f"{type(error).__name__}: {error}") from error
         if product is None:
             plugins = plugin_manager.plugin_of(self.manager, hook, None)
             raise StageError(stage, plugins, "no plugin took the graph")
@@ -99,54 +125,41 @@ class _Pipeline:
 
     def compile(self, captured: CapturedGraph) -> Callable[..., Any]:
         """The callable of one captured graph, from the cache where an equal graph was compiled before."""
-        self.context.emit("compile_started", name=captured.name)
-        self.context.emit("product", stage="capture", name=captured.name, product=captured)
-        start = time.perf_counter()
-        cache = self.graph_cache()
-        key = None if cache is None else graph_key(captured, self.settings())
-        stored = None if key is None else cache.get(key, "forward")
-        self.context.emit("cache_miss" if stored is None else "cache_hit", stage="graph", name=captured.name)
-        work = _Graph(self, captured, cache if key is not None else None, key)
-        if stored is None:
-            stored, forward = work.compile_forward()
-        else:
-            forward = load(stored.plan)
-        function = self.stage(
-            "turret_runtime",
-            captured.name,
-            signature=stored.signature,
-            saved_tensors=stored.saved_tensors,
-            saved_sizes=stored.saved_sizes,
-            forward=forward,
-            backward=work.backward,
-        )
+        with self.compilation(captured.name):
+            self.context.emit("product", stage="capture", name=captured.name, product=captured)
+            with self.failures("graph_cache"):
+                cache = self.graph_cache()
+                key = None if cache is None else graph_key(captured, self.settings())
+                stored = None if key is None else cache.get(key, "forward")
+            work = _Graph(self, captured, cache if key is not None else None, key)
+            forward = None if stored is None else loaded(stored)
+            self.context.emit("cache_miss" if forward is None else "cache_hit", stage="graph", name=captured.name)
+            if forward is None:
+                stored, forward = work.compile_forward()
+            function = self.stage(
+                "turret_runtime",
+                captured.name,
+                signature=stored.signature,
+                saved_tensors=stored.saved_tensors,
+                saved_sizes=stored.saved_sizes,
+                forward=forward,
+                backward=functools.partial(work.backward, stored),
+            )
         check = sharing_check(stored.signature, captured.example_inputs, captured.static_inputs)
         if check is not None:
-            function = self.checked(function, check, captured)
-        self.context.emit("compile_ended", name=captured.name, seconds=time.perf_counter() - start)
+            report = functools.partial(self.context.emit, "fallback", stage="runtime", name=captured.name)
+            function = eager_where_shared_otherwise(function, captured.module, check, report)
+        if self.config.on_error == "fallback" and trusts_fake_implementations(stored.plan):
+            return eager_where_fakes_lie(function, captured.module, stored.plan, self.report_fallback)
         return function
 
-    def checked(
-        self, function: Callable[..., Any], check: Callable[[Sequence[Any]], bool], captured: CapturedGraph
-    ) -> Callable[..., Any]:
-        """``function`` where ``check`` holds of the inputs, else the captured graph, run eagerly."""
-        told = False
-
-        def call(*args: Any) -> Any:
-            nonlocal told
-            if check(args):
-                return function(*args)
-            if not told:
-                told = True
-                reason = "inputs share memory, one of them written to, in another way than when it was compiled"
-                self.context.emit("fallback", stage="runtime", message=f"{captured.name}: {reason}")
-            return captured.module(*args)
-
-        return call
-
     def graph_cache(self) -> GraphCache | None:
-        """The cache, unless it is off or a foreign plugin without a ``cache_key`` has a say in what is compiled."""
-        if not self.config.cache or self.settings() is None:
+        """The cache, unless it is off or a foreign plugin without a ``cache_key`` has a say in what is compiled.
+
+        Wrappers of executables are made anew for each, which a stored plan would go around.
+        """
+        wrappers = self.manager.hook.turret_wrap_runtime.get_hookimpls()
+        if not self.config.cache or wrappers or self.settings() is None:
             return None
         return GraphCache(self.config.cache_dir)
 
@@ -156,7 +169,7 @@ class _Pipeline:
         for plugin in self.manager.get_plugins():
             name = self.manager.get_name(plugin)
             hooks = {caller.name for caller in self.manager.get_hookcallers(plugin) or ()}
-            if name in plugin_manager.BUILTINS or hooks <= {"turret_event"}:
+            if name in plugin_manager.BUILTINS or hooks <= _WITHOUT_A_SAY:
                 continue
             if getattr(plugin, "cache_key", None) is None:
                 return None
@@ -167,7 +180,9 @@ class _Pipeline:
         """All decomposition tables merged: a keep wins, then the plugin that is asked first."""
         merged: dict[Any, Callable | None] = {}
         kept: set[Any] = set()
-        for table in self.manager.hook.turret_decompositions(context=self.context, target=target):
+        with self.failures("decompositions", "turret_decompositions"):
+            tables = self.manager.hook.turret_decompositions(context=self.context, target=target)
+        for table in tables:
             for op, function in table.items():
                 if function is None:
                     kept.add(op)
@@ -178,7 +193,9 @@ class _Pipeline:
     def lowerings(self, target: Target) -> Mapping[Any, Callable]:
         """All lowering tables merged; the plugin that is asked first wins."""
         merged: dict[Any, Callable] = {}
-        for table in self.manager.hook.turret_lowerings(context=self.context, target=target):
+        with self.failures("lowerings", "turret_lowerings"):
+            tables = self.manager.hook.turret_lowerings(context=self.context, target=target)
+        for table in tables:
             for op, function in table.items():
                 merged.setdefault(op, function)
         return merged
@@ -187,8 +204,24 @@ class _Pipeline:
         self, partitioned: PartitionedGraph, role: Any, target: Target, captured: CapturedGraph
     ) -> tuple[Plan, BoxedCallable]:
         """One graph of the partition through place, lower, schedule and codegen to a plan and its callable."""
-        module = partitioned.backward if role == "backward" else partitioned.forward
         name = f"{partitioned.name}.{role}"
+        with neutral():
+            plan = self.plan(partitioned, role, name, target, captured)
+        with self.failures("load"):
+            function = load(plan)
+        self.context.emit("product", stage="load", name=name, product=function)
+        with self.failures("wrap_runtime", "turret_wrap_runtime"):
+            for wrap in reversed(self.manager.hook.turret_wrap_runtime.get_hookimpls()):
+                arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}
+                wrapped = wrap.function(*(arguments[a] for a in wrap.argnames))
+                function = function if wrapped is None else wrapped
+        return plan, function
+
+    def plan(
+        self, partitioned: PartitionedGraph, role: Any, name: str, target: Target, captured: CapturedGraph
+    ) -> Plan:
+        """One graph of the partition through place, lower, schedule and codegen."""
+        module = partitioned.backward if role == "backward" else partitioned.forward
         self.passes("backward" if role == "backward" else "forward", module)
         graph = StageGraph(
             module=module,
@@ -199,18 +232,13 @@ class _Pipeline:
             visible_outputs=partitioned.num_forward_outputs if role == "forward" else None,
             name=name,
         )
+        self.context.emit("product", stage="graph_pass", name=name, product=graph)
         placement = self.stage("turret_place", name, graph=graph)
         program = self.stage("turret_lower", name, graph=graph, placement=placement, lowerings=self.lowerings(target))
         self.verify("lower", program)
         schedule = self.stage("turret_schedule", name, program=program, target=target)
         self.verify("schedule", schedule)
-        plan = self.stage("turret_codegen", name, schedule=schedule, target=target)
-        function = load(plan)
-        for wrap in reversed(self.manager.hook.turret_wrap_runtime.get_hookimpls()):
-            arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}
-            wrapped = wrap.function(*(arguments[a] for a in wrap.argnames))
-            function = function if wrapped is None else wrapped
-        return plan, function
+        return self.stage("turret_codegen", name, schedule=schedule, target=target)
 
     def verify(self, stage: str, product: Any) -> None:
         try:
@@ -226,6 +254,7 @@ class _Graph:
     def __init__(self, pipeline: _Pipeline, captured: CapturedGraph, cache: GraphCache | None, key: str | None) -> None:
         self.pipeline, self.captured, self.cache, self.key = pipeline, captured, cache, key
         self.target = target_of(captured)
+        self.ambient = AmbientModes.now(("cpu", self.target.device_type))
         self.lock = threading.Lock()
         self.partitioned: PartitionedGraph | None = None
         self.compiled_backward: BoxedCallable | None = None
@@ -236,11 +265,13 @@ class _Graph:
             return self.partitioned
         pipeline, captured = self.pipeline, self.captured
         assumed = _guard_count(captured)
-        pipeline.passes("captured", captured.module)
         table = pipeline.decompositions(self.target)
-        joint: JointGraph = pipeline.stage("turret_joint", captured.name, captured=captured, decompositions=table)
-        pipeline.passes("joint", joint.module)
-        self.partitioned = pipeline.stage("turret_partition", captured.name, joint=joint)
+        with self.ambient.restored():
+            pipeline.passes("captured", captured.module)
+            joint: JointGraph = pipeline.stage("turret_joint", captured.name, captured=captured, decompositions=table)
+        with neutral():
+            pipeline.passes("joint", joint.module)
+            self.partitioned = pipeline.stage("turret_partition", captured.name, joint=joint)
         if _guard_count(captured) != assumed:
             # What the trace assumed of sizes became guards of this capture; a stored artifact would skip them.
             self.cache = None
@@ -252,23 +283,37 @@ class _Graph:
         role = "inference" if partitioned.backward is None else "forward"
         plan, function = self.pipeline.executable(partitioned, role, self.target, self.captured)
         artifact = Artifact(plan, partitioned.signature, len(partitioned.saved_tensors), len(partitioned.saved_sizes))
-        if self.cache is not None:
-            self.cache.put(self.key, "forward", artifact)
+        self.store("forward", artifact)
         return artifact, function
 
-    def backward(self) -> BoxedCallable:
-        """The backward, from the cache or compiled; later calls and other threads get the same."""
+    def store(self, role: str, artifact: Artifact) -> None:
+        if self.cache is not None:
+            with self.pipeline.failures("graph_cache"):
+                self.cache.put(self.key, role, artifact)
+
+    def backward(self, forward: Artifact) -> BoxedCallable:
+        """The backward that belongs to a forward, from the cache or compiled; all threads get the same."""
         if self.compiled_backward is None:
             with self.lock:
                 if self.compiled_backward is None:
-                    self.compiled_backward = self.make_backward()
+                    with self.pipeline.compilation(f"{self.captured.name}.backward"):
+                        self.compiled_backward = self.make_backward(forward)
         return self.compiled_backward
 
-    def make_backward(self) -> BoxedCallable:
+    def make_backward(self, forward: Artifact) -> BoxedCallable:
         stored = None if self.cache is None else self.cache.get(self.key, "backward")
-        if stored is not None:
-            return load(stored.plan)
+        found = None if stored is None else loaded(stored)
+        if found is not None:
+            return found
         partitioned = self.partition()
+        saved = (len(partitioned.saved_tensors), len(partitioned.saved_sizes))
+        if saved != (forward.saved_tensors, forward.saved_sizes) or partitioned.signature != forward.signature:
+            raise StageError(
+                "partition",
+                "turret",
+                "the graph was cut in another way than when its stored forward was compiled",
+                "turret cache clear removes the stored forward",
+            )
         try:
             plan, function = self.pipeline.executable(partitioned, "backward", self.target, self.captured)
         except StageError as error:
@@ -276,9 +321,16 @@ class _Graph:
                 raise
             self.pipeline.report_fallback(error)
             return interpreted(partitioned.backward)
-        if self.cache is not None:
-            self.cache.put(self.key, "backward", Artifact(plan))
+        self.store("backward", Artifact(plan))
         return function
+
+
+def loaded(artifact: Artifact) -> BoxedCallable | None:
+    """The executable of a stored plan, or None where its library does not load (removed since, or of another build)."""
+    try:
+        return load(artifact.plan)
+    except (OSError, AttributeError):
+        return None
 
 
 def _guard_count(captured: CapturedGraph) -> int:
@@ -329,9 +381,12 @@ def interpreted(module: fx.GraphModule) -> BoxedCallable:
     return run
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen
 class Compiler:
-    """A manager and a configuration: what a capture plugin is handed to compile graphs with."""
+    """A manager and a configuration: what a capture plugin is handed to compile graphs with.
+
+    Two with the same plugins and equal configurations are equal: they compile a graph to the same.
+    """
 
     manager: pluggy.PluginManager
     config: Config

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import types
 from typing import Any
 
 import pluggy
@@ -46,10 +47,23 @@ def create(extra: tuple[Any, ...] = ()) -> pluggy.PluginManager:
     for plugin in extra:
         if isinstance(plugin, str):
             plugin = _import(plugin)
-        elif isinstance(plugin, type):
+        if isinstance(plugin, type):
             plugin = plugin()
-        _register(manager, plugin, None)
+        _register(manager, plugin, _readable_name(manager, plugin))
     return manager
+
+
+def _readable_name(manager: pluggy.PluginManager, plugin: Any) -> str | None:
+    """Module, or module and class, of a plugin; numbered where it is taken (None where it is registered already)."""
+    if manager.is_registered(plugin):
+        return None
+    kind = type(plugin)
+    name = plugin.__name__ if isinstance(plugin, types.ModuleType) else f"{kind.__module__}.{kind.__qualname__}"
+    number = 2
+    unique = name
+    while manager.has_plugin(unique):
+        unique, number = f"{name}-{number}", number + 1
+    return unique
 
 
 @functools.cache
@@ -90,7 +104,7 @@ def _register(manager: pluggy.PluginManager, plugin: Any, name: str | None) -> N
     except pluggy.PluginValidationError as error:
         raise PluginError(f"plugin {name or plugin!r} does not fit its hook: {error}") from error
     except ValueError as error:
-        raise PluginError(f"plugin {name or plugin!r} is given twice: {error}") from error
+        raise PluginError(f"plugin {name or plugin!r} is given twice; leave one of the two out") from error
     known = {n for n in dir(hookspecs) if n.startswith("turret_")}
     for attribute in dir(plugin):
         if attribute.startswith("turret_") and attribute not in known and callable(getattr(plugin, attribute)):

@@ -10,41 +10,55 @@ from turret.events import Event
 from turret.hookspecs import hookimpl
 
 PATIENCE = 1.0
-"""Seconds of silence before the line appears."""
+"""Seconds of silence before the line appears, and between its updates."""
 
 
 class _Line:
-    """The state of the line: the stage under way, since when, and whether anything is shown."""
+    """The state of the line: compilations under way, the newest stage, since when, and whether anything is shown.
+
+    One stage (a C++ compiler at work) can take most of the time, so the line is drawn by a thread of its own,
+    which lives while something is being compiled.
+    """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.idle = threading.Event()
+        self.under_way = 0
         self.started = 0.0
+        self.text = ""
         self.shown = False
-        self.depth = 0
-
-    def stage(self, event: Event) -> None:
-        with self.lock:
-            if time.monotonic() - self.started > PATIENCE and self.depth:
-                seconds = time.monotonic() - self.started
-                print(
-                    f"\r\x1b[Kturret: {event.stage} of {event.name}, {seconds:.0f} s",
-                    end="",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                self.shown = True
 
     def start(self) -> None:
         with self.lock:
-            self.depth += 1
-            self.started = time.monotonic()
+            self.under_way += 1
+            if self.under_way == 1:
+                self.started, self.text = time.monotonic(), ""
+                self.idle = threading.Event()
+                threading.Thread(target=self._draw, args=(self.idle,), name="turret-progress", daemon=True).start()
+
+    def stage(self, event: Event) -> None:
+        self.text = f"{event.stage} of {event.name}"
 
     def stop(self) -> None:
         with self.lock:
-            self.depth = max(0, self.depth - 1)
-            if self.shown and not self.depth:
-                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self.under_way = max(0, self.under_way - 1)
+            if self.under_way:
+                return
+            self.idle.set()
+            if self.shown:
+                _write("\r\x1b[K")
                 self.shown = False
+
+    def _draw(self, idle: threading.Event) -> None:
+        while not idle.wait(PATIENCE):
+            with self.lock:
+                if self.text and not idle.is_set():
+                    _write(f"\r\x1b[Kturret: {self.text}, {time.monotonic() - self.started:.0f} s")
+                    self.shown = True
+
+
+def _write(text: str) -> None:
+    print(text, end="", file=sys.stderr, flush=True)
 
 
 _line = _Line()
@@ -53,11 +67,11 @@ _line = _Line()
 @hookimpl
 def turret_event(event: Event) -> None:
     """Keep the line up to date."""
-    if not sys.stderr.isatty():
-        return
-    if event.kind == "compile_started":
-        _line.start()
-    elif event.kind in ("compile_ended", "fallback"):
+    if event.kind == "compile_ended":
         _line.stop()
+    elif sys.stderr is None or not sys.stderr.isatty():
+        return
+    elif event.kind == "compile_started":
+        _line.start()
     elif event.kind == "stage_started":
         _line.stage(event)

@@ -83,14 +83,18 @@ def random_reference(
     seed: torch.Tensor, size: Sequence[int], stream: int, kind: str, dtype: torch.dtype
 ) -> torch.Tensor:
     """What ``turret::random`` must return; see the module docstring.  ``ValueError`` for a bad kind or dtype."""
-    check_random_arguments(kind, dtype)
     size = list(size)
     index = torch.arange(math.prod(size), dtype=torch.int64, device=seed.device)
-    seed = seed.reshape(())
+    return random_numbers(seed.reshape(()), index, stream, kind, dtype).reshape(size)
+
+
+def random_numbers(seed: torch.Tensor, index: torch.Tensor, stream: int, kind: str, dtype: torch.dtype) -> torch.Tensor:
+    """Elements number ``index`` (int64) of what ``turret::random`` makes; ``seed`` and ``index`` broadcast."""
+    check_random_arguments(kind, dtype)
     stream_words = (torch.full_like(seed, stream & _MASK), torch.full_like(seed, (stream >> 32) & _MASK))
     counter = (index & _MASK, (index >> 32) & _MASK, *stream_words)
     words = philox((seed & _MASK, (seed >> 32) & _MASK), counter)
-    return _FROM_WORDS[kind](words, dtype).reshape(size)
+    return _FROM_WORDS[kind](words, dtype)
 
 
 def check_random_arguments(kind: str, dtype: torch.dtype) -> None:

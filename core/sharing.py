@@ -53,6 +53,27 @@ def sharing_check(
     return check
 
 
+def eager_where_shared_otherwise(
+    function: Callable[..., Any],
+    eager: Callable[..., Any],
+    check: Callable[[Sequence[Any]], bool],
+    report: Callable[..., None],
+) -> Callable[..., Any]:
+    """``function`` where ``check`` holds of a call's inputs, else ``eager``; ``report(message=...)`` is told once."""
+    told = False
+
+    def call(*args: Any) -> Any:
+        nonlocal told
+        if check(args):
+            return function(*args)
+        if not told:
+            told = True
+            report(message="inputs share memory, one of them written to, in another way than when it was compiled")
+        return eager(*args)
+
+    return call
+
+
 def _apart(spans: list[Span]) -> bool:
     """Whether nothing overlaps a span that is written to."""
     spans.sort()

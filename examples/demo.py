@@ -19,6 +19,9 @@ import turret
 
 ROUNDS = 5
 
+LARGEST_ERROR = {"inference": 1e-5, "training": 1e-4}
+"""Relative error (norm) against eager, of outputs and of gradients, at which the demo fails."""
+
 
 def bert(layers: int) -> tuple[torch.nn.Module, torch.Tensor]:
     config = BertConfig(num_hidden_layers=layers, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
@@ -66,7 +69,10 @@ def show(name: str, kind: str, model: torch.nn.Module, tokens: torch.Tensor, run
         start = time.perf_counter()
         given = run(compiled, tokens)
         first = time.perf_counter() - start
-        print(f"  {system:14} first call {first:6.1f} s   relative error {error(expected, given):.1e}", flush=True)
+        found = error(expected, given)
+        print(f"  {system:14} first call {first:6.1f} s   relative error {found:.1e}", flush=True)
+        if not found <= LARGEST_ERROR[kind]:
+            raise SystemExit(f"{system} differs from eager by {found:.1e}, expected at most {LARGEST_ERROR[kind]:.0e}")
         systems[system] = lambda compiled=compiled: run(compiled, tokens)
     times = measure(systems)
     for system, seconds in times.items():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,8 +14,9 @@ from torch._guards import TracingContext, detect_fake_mode
 
 from turret import config as configuration
 from turret import plugin_manager
+from turret.context import CompileContext
 from turret.hookspecs import hookimpl
-from turret.pipeline import Compiler
+from turret.pipeline import Compiler, create_context
 from turret.products import CapturedGraph
 
 _numbers = itertools.count()
@@ -77,29 +80,104 @@ def _is_static(node: fx.Node, value: Any) -> bool:
     return kind is not None
 
 
+class DynamoBackend:
+    """A pipeline as a backend of torch._dynamo.
+
+    Backends of equal pipelines are equal, so that callables compiled in the same way share code and the limit of
+    recompiles (twelve layers of one class, say, compiled one by one).
+    """
+
+    def __init__(self, compile_graph: Callable[[CapturedGraph], Callable], context: CompileContext) -> None:
+        self.compile_graph, self.context = compile_graph, context
+        self.__name__ = "turret"
+
+    def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        return self.compile_graph(captured_graph(module, example_inputs))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DynamoBackend) and self.compile_graph == other.compile_graph
+
+    def __hash__(self) -> int:
+        return hash(self.compile_graph)
+
+
 def backend(
     module: fx.GraphModule,
     example_inputs: Sequence[Any],
     *,
     mode: str | None = None,
     options: dict[str, Any] | None = None,
-    **_: Any,
 ) -> Callable[..., Any]:
     """Backend of torch.compile: everything after capture, with Turret's modes and options."""
     config = configuration.resolve(mode, options)
     return Compiler(plugin_manager.default_manager(), config)(captured_graph(module, example_inputs))
 
 
+def _context_of(compiler: Any) -> CompileContext | None:
+    """The context that hears of the breaks of a backend, found below torch._dynamo's wrappers of it."""
+    while compiler is not None:
+        if isinstance(compiler, DynamoBackend):
+            return compiler.context
+        if compiler is backend:
+            return _entry_point_context()
+        for attribute in ("_torchdynamo_orig_backend", "_torchdynamo_orig_callable", "compiler_fn", "func"):
+            inner = getattr(compiler, attribute, None)
+            if inner is not None:
+                break
+        compiler = inner
+    return None
+
+
+@functools.cache
+def _entry_point_context() -> CompileContext:
+    return create_context(configuration.from_environment(), plugin_manager.default_manager())
+
+
 @hookimpl
 def turret_capture(
+    context: CompileContext,
     target: Callable,
     compile_graph: Callable[[CapturedGraph], Callable],
     fullgraph: bool,
     dynamic: bool | None,
 ) -> Callable:
     """Wrap ``target`` so that torch._dynamo captures its calls."""
+    # Importing torch._dynamo takes a second: not before something is compiled with it.
+    from turret.contrib.dynamo import observe
+    from turret.contrib.dynamo.own_errors import with_own_errors
+    from turret.contrib.dynamo.sound import SoundCapture
 
-    def turret(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        return compile_graph(captured_graph(module, example_inputs))
+    observe.observe_breaks(_context_of)
+    entry = torch._dynamo.optimize(
+        DynamoBackend(compile_graph, context),
+        nopython=fullgraph,
+        dynamic=dynamic,
+        guard_export_fn=functools.partial(observe.emit_guards, context),
+        guard_fail_fn=functools.partial(observe.emit_recompile, context),
+        guard_filter_fn=observe.guard_filter(context),
+    )
+    entry.callback = SoundCapture(entry.callback)
+    captured = entry(_traceable(target))
+    if fullgraph or context.config.on_error == "raise":
+        return with_own_errors(captured, fullgraph)
+    return captured
 
-    return torch.compile(target, backend=turret, fullgraph=fullgraph, dynamic=dynamic)
+
+def _traceable(target: Callable) -> Callable:
+    """``target``, or for a module whose forward torch._dynamo would step over a function that it does not.
+
+    It enters frames of user code alone: of a ``Sequential``, say, it would see each user-defined layer by itself.
+    The function has a code object of its own, since the limit of recompiles is one of code objects.
+    """
+    module = getattr(target, "__self__", None)
+    forward = getattr(module, "forward", None)
+    if not isinstance(module, torch.nn.Module) or not isinstance(forward, types.MethodType):
+        return target
+    if not torch._dynamo.trace_rules.check(forward):
+        return target
+
+    def call_module(*args: Any, **kwargs: Any) -> Any:
+        return module(*args, **kwargs)
+
+    call_module.__code__ = call_module.__code__.replace()
+    return call_module

@@ -91,7 +91,7 @@ class Reduction:
 class Expr:
     """One node. ``op``, ``args`` (nodes), ``dtype`` and ``payload`` (hashable) identify it."""
 
-    __slots__ = ("__weakref__", "_hash", "_text", "args", "dtype", "op", "payload", "variables")
+    __slots__ = ("__weakref__", "_hash", "_loads", "_text", "args", "dtype", "op", "payload", "variables")
     _interned: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
 
     op: str
@@ -109,7 +109,7 @@ class Expr:
         if found is None:
             found = object.__new__(cls)
             found.op, found.args, found.dtype, found.payload = op, args, dtype, payload
-            found._hash, found._text = hash(key), None
+            found._hash, found._text, found._loads = hash(key), None, None
             free = frozenset().union(*(arg.variables for arg in args)) if args else frozenset()
             for coord in found.coords:
                 free |= coord.variables
@@ -179,14 +179,19 @@ def _text(expr: Expr) -> str:
 
 
 def constant(value: float | int | bool, dtype: torch.dtype) -> Expr:
-    """A literal of ``dtype``."""
+    """A literal of ``dtype``; an integer out of range wraps around, as it does in a tensor."""
     if dtype == torch.bool:
         value = bool(value)
     elif dtype.is_floating_point:
         value = float(value)
     else:
-        value = int(value)
+        value = _wrapped(int(value), dtype)
     return Expr.make("const", (), dtype, value)
+
+
+def _wrapped(value: int, dtype: torch.dtype) -> int:
+    bounds = torch.iinfo(dtype)
+    return (value - bounds.min) % (bounds.max - bounds.min + 1) + bounds.min
 
 
 def load(tensor: str, coords: Iterable[Index | Var | int], dtype: torch.dtype) -> Expr:
@@ -222,6 +227,9 @@ def cast(expr: Expr, dtype: torch.dtype) -> Expr:
         return expr
     if expr.op == "const" and math.isfinite(expr.payload) and _fits(expr.payload, dtype):
         return constant(expr.payload, dtype)
+    if expr.op == "cast" and expr.args[0].dtype == dtype and dtype.itemsize == 2 and expr.dtype == torch.float32:
+        # A float32 keeps every half and every 16-bit integer.
+        return expr.args[0]
     return Expr.make("cast", (expr,), dtype)
 
 
@@ -295,8 +303,8 @@ def _fold(op: str, args: tuple[Expr, ...], dtype: torch.dtype) -> Expr | None:
 def reduce(kind: ReductionKind, variables: Iterable[Var], *args: Expr) -> Expr:
     """Combine ``args[0]`` over all values of ``variables``, in the dtype of ``args[0]``.
 
-    ``argmin``, ``argmax`` take the value and an int64 that numbers the elements; they give the number of the
-    first best one (a NaN is better than anything).  ``welford`` gives a triple: read it with ``part``.
+    ``argmin``, ``argmax`` take the value and an int64 that numbers the elements; they give the least number of a
+    best one (a NaN is better than anything).  ``welford`` gives a triple: read it with ``part``.
     Over no elements: sum 0, prod 1, any False, all True; the others are for the lowering to refuse.
     """
     variables = tuple(v for v in variables if v.extent != 1)
@@ -339,9 +347,19 @@ def walk(*roots: Expr) -> Iterator[Expr]:
             stack.extend((child, False) for child in node.children() if child not in seen)
 
 
-def loads(*roots: Expr) -> list[Expr]:
-    """Every distinct load below the roots, in a deterministic order."""
-    return [node for node in walk(*roots) if node.op == "load"]
+def loads(*roots: Expr) -> tuple[Expr, ...]:
+    """Every distinct load below the roots, in a deterministic order; kept with each root, which is asked often."""
+    if len(roots) == 1:
+        return _loads(roots[0])
+    return tuple(dict.fromkeys(node for root in roots for node in _loads(root)))
+
+
+def _loads(root: Expr) -> tuple[Expr, ...]:
+    if root.op == "load":  # not kept: a node that refers to itself would outlive its last user
+        return tuple(node for node in walk(root) if node.op == "load")
+    if root._loads is None:
+        root._loads = tuple(node for node in walk(root) if node.op == "load")
+    return root._loads
 
 
 def rebuild(expr: Expr, args: tuple[Expr, ...], coords: tuple[Index, ...] = ()) -> Expr:

@@ -8,6 +8,8 @@ needed more than once.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Literal
 
 import attrs
@@ -67,14 +69,23 @@ class FusionCandidate:
     """Two groups of definitions that could legally become one kernel.
 
     ``saved_bytes`` is memory traffic of both apart less that of both together (None: not known, symbolic);
-    ``shared`` names the tensors concerned.  ``first`` and ``second`` are the kernels as they would be apart.
+    ``shared`` names the tensors concerned.  ``first`` and ``second`` are the kernels as they would be apart, built
+    when asked for: most scores look at the bytes alone.
     """
 
-    first: Kernel
-    second: Kernel
     kind: Literal["vertical", "horizontal"]
     saved_bytes: int | None
     shared: tuple[str, ...]
+    build_first: Callable[[], Kernel] = attrs.field(repr=False)
+    build_second: Callable[[], Kernel] = attrs.field(repr=False)
+
+    @functools.cached_property
+    def first(self) -> Kernel:
+        return self.build_first()
+
+    @functools.cached_property
+    def second(self) -> Kernel:
+        return self.build_second()
 
 
 @attrs.frozen

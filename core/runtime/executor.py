@@ -15,11 +15,12 @@ from typing import Any
 
 import torch
 
-from turret.errors import TurretError
-from turret.externs import fast_callable
+from turret.errors import FakeImplementationError
+from turret.externs import TRUSTED, fast_callable
 from turret.plan import Allocate, Call, Copy, Free, Launch, Plan, SizeRef, SizeText, SlotRef, View
 from turret.products import BoxedCallable
 from turret.runtime.frames import FramePool
+from turret.runtime.modes import below_autograd
 
 
 class NativeLibrary:
@@ -62,7 +63,7 @@ class _Writer:
         self.names: dict[str, Any] = {
             "empty": torch.empty_strided,
             "view": torch.as_strided,
-            "below_autograd": torch._C._AutoDispatchBelowAutograd,
+            "below_autograd": below_autograd,
             "threads": torch.get_num_threads,
             "fail": _raise_status,
             "relayout": _relayout,
@@ -184,8 +185,12 @@ class _Writer:
         for number in made:
             slot = self.plan.slots[number]
             shape, stride = _tuple(slot.shape), _tuple(slot.stride)
-            self.lines.append(f"if t{number}.stride() != {stride} or t{number}.shape != {shape}:")
-            self.lines.append(f"    t{number} = relayout(t{number}, {shape}, {stride}, {step.op!r})")
+            unlike = f"t{number}.stride() != {stride} or t{number}.shape != {shape}"
+            dtype = self.constant("dtype", self.plan.slots[number].torch_dtype)
+            if not step.op.startswith(TRUSTED):
+                unlike += f" or t{number}.dtype is not {dtype}"
+            self.lines.append(f"if {unlike}:")
+            self.lines.append(f"    t{number} = relayout(t{number}, {shape}, {stride}, {dtype}, {step.op!r})")
             self._address(number)
 
     def _value(self, value: Any) -> str:
@@ -226,16 +231,18 @@ def _tuple(values: tuple[SizeText, ...]) -> str:
     return f"({''.join(f'{v}, ' for v in values)})"
 
 
-def _relayout(tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], op: str) -> torch.Tensor:
+def _relayout(
+    tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, op: str
+) -> torch.Tensor:
     """A call's result in the layout that the plan was made for.
 
-    An op's fake implementation foretold shape and strides; where a real result's strides differ it is copied
-    (strides of dimensions of size 1 do not matter), and a different shape is an error of that implementation.
+    An op's fake implementation foretold shape, strides and dtype; where a real result's strides differ it is copied
+    (strides of dimensions of size 1 do not matter), and a different shape or dtype is an error of that implementation.
     """
-    if tuple(tensor.shape) != shape:
-        raise TurretError(
-            f"{op} returned shape {tuple(tensor.shape)}, its fake implementation said {shape}; "
-            "correct the fake implementation"
+    if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+        raise FakeImplementationError(
+            f"{op} returned {tensor.dtype} of shape {tuple(tensor.shape)}, its fake implementation said {dtype} of "
+            f"shape {shape}; correct the fake implementation"
         )
     if all(s == 1 or a == b for s, a, b in zip(shape, tensor.stride(), stride, strict=True)) or not tensor.numel():
         return tensor

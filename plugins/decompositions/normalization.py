@@ -173,5 +173,6 @@ def batch_norm(
     channels = [x.shape[1], *([1] * (x.dim() - 2))]
     scale, shift = aten.view.default(scale, channels), aten.view.default(shift, channels)
     result = convert(aten.add.Tensor(aten.mul.Tensor(convert(x, dtype), scale), shift), x.dtype)
-    none = aten.full.default([0], 0.0, dtype=dtype, device=x.device, pin_memory=False)
+    saved_dtype = running_mean.dtype if x.device.type == "cpu" else dtype
+    none = aten.full.default([0], 0.0, dtype=saved_dtype, device=x.device, pin_memory=False)
     return result, none, none

@@ -11,7 +11,7 @@ from torch._decomp import decomposition_table as torch_table
 
 from turret.plugins.decompositions import creation, movement, normalization, pointwise, prims, reductions  # noqa: F401
 from turret.plugins.decompositions.randoms import RANDOM
-from turret.plugins.decompositions.registry import HALF_DTYPES, OWN
+from turret.plugins.decompositions.registry import OWN
 from turret.surface import resolve, surface
 
 
@@ -28,9 +28,6 @@ NOT_TORCHS = _words(
     """
 )
 """Ops whose decomposition in torch ends in primitives that no code generator has; they stay whole."""
-
-_WHOLE_FOR_HALF = frozenset({"grid_sampler_2d"})
-"""Torch's decompositions that round half types differently from eager's kernel."""
 
 _MOVEMENT = _words(
     """
@@ -53,11 +50,9 @@ def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]
     random_ops = {resolve(name) for name in RANDOM}
     excluded = {resolve(name) for name in NOT_TORCHS} | set(surface()) | random_ops
     movement_ops = {resolve(name) for name in _MOVEMENT}
-    whole_for_half = {resolve(name) for name in _WHOLE_FOR_HALF}
     table: dict[Any, Callable] = {}
     for op, function in torch_table.items():
         if isinstance(op, torch._ops.OpOverload) and op not in excluded and not _is_mutable(op):
-            function = not_half(function) if op in whole_for_half else function
             table[op] = function if op in movement_ops else real_only(function)
     for name, entry in OWN.items():
         op = resolve(name)
@@ -81,16 +76,6 @@ def real_only(function: Callable) -> Callable:
         if _any_complex(args) or _any_complex(kwargs.values()):
             return NotImplemented
         return function(*args, **kwargs)
-
-    return decompose
-
-
-def not_half(function: Callable) -> Callable:
-    """``function``, except that a call whose first tensor is float16 or bfloat16 stays whole."""
-
-    @functools.wraps(function)
-    def decompose(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return NotImplemented if x.dtype in HALF_DTYPES else function(x, *args, **kwargs)
 
     return decompose
 

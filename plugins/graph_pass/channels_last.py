@@ -1,8 +1,11 @@
-"""Run the convolutions of a CPU graph on channels-last tensors, and keep what lies between them in that layout.
+"""Run the convolutions of a CPU graph on channels-last tensors where that pays, and keep what lies between in that
+layout.
 
-Library convolutions read channels-last directly and repack contiguous inputs on every call.  Pointwise ops pass
-the layout on, so one copy at the first convolution and one at each result whose strides the user sees are all
-that it costs.  The pass works on a copy of the graph and is dropped when some op cannot take the new strides.
+Library convolutions read channels-last activations directly and repack contiguous ones on every call, but they
+repack weights for channels-last several times slower (measured on 512 x 512 x 3 x 3: 3.1 ms against 0.6), so only
+convolutions with large activations are converted.  Pointwise ops pass the layout on; a convolution that is not
+converted gets the layout it had.  The pass works on a copy of the graph and is dropped when some op cannot take
+the new strides.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ aten = torch.ops.aten
 MIN_CONVOLUTIONS = 2
 """Fewer convolutions than this do not pay for the copies around them."""
 
+MIN_ACTIVATIONS_PER_WEIGHT = 2
+"""Elements of input and output for each element of the weight from which on channels-last is the faster layout."""
+
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 _KEEP_LAYOUT = frozenset({aten.as_strided.default, aten.as_strided_scatter.default})
 _DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
@@ -28,7 +34,7 @@ _DTYPES = frozenset({torch.float32, torch.bfloat16, torch.float16})
 def run(module: fx.GraphModule, context: Any = None) -> bool:
     """Convert the graph's image convolutions to channels-last, where that pays."""
     graph = module.graph
-    convolutions = [n for n in graph.nodes if n.target is aten.convolution.default and _is_image_convolution(n)]
+    convolutions = [n for n in graph.nodes if n.target is aten.convolution.default and _pays(n)]
     if len(convolutions) < MIN_CONVOLUTIONS or any(map(_needs_strides, graph.nodes)):
         return False
     rewritten = _rewrite(graph, fake_mode_of(graph))
@@ -43,9 +49,13 @@ def _needs_strides(node: fx.Node) -> bool:
 
 
 def _rewrite(graph: fx.Graph, fake_mode: Any) -> fx.Graph | None:
-    """The graph with channels-last convolutions, or None when some call or output cannot do with them."""
+    """The graph with channels-last convolutions, or None when some call or output cannot do with them.
+
+    None as well when views that split channels (those of group norms) would copy every other activation back.
+    """
     rewritten = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
+    converted = unpacked = 0
     for node in graph.nodes:
         if node.op == "output":
             break
@@ -54,9 +64,14 @@ def _rewrite(graph: fx.Graph, fake_mode: Any) -> fx.Graph | None:
             continue
         with rewritten.inserting_before(copy):
             if _is_image_convolution(node):
-                _convert_inputs(copy, fake_mode)
+                _convert_inputs(copy, node, fake_mode)
+                converted += node.target is aten.convolution.default and _pays(node)
+            before = len(rewritten.nodes)
             if not _recompute(copy, fake_mode):
                 return None
+            unpacked += len(rewritten.nodes) > before and _is_image(node.args[0])
+    if 2 * unpacked > converted:
+        return None
     outputs = output_nodes(graph)
     roots = [storage_root(n) for n in outputs if isinstance(n, fx.Node)]
     results = []
@@ -89,13 +104,37 @@ def _is_image_convolution(node: fx.Node) -> bool:
     )
 
 
-def _convert_inputs(node: fx.Node, fake_mode: Any) -> None:
-    """Copy the activations that a convolution reads to channels-last; the library repacks the weight by itself."""
-    positions = (0,) if node.target is aten.convolution.default else (0, 1)
+def _is_image(node: Any) -> bool:
+    value = value_of(node)
+    return isinstance(value, torch.Tensor) and value.dim() == 4 and value.shape[2] * value.shape[3] > 1
+
+
+def _pays(node: fx.Node) -> bool:
+    """Whether a convolution, or its backward, has activations large enough for its weight to be converted."""
+    if not _is_image_convolution(node):
+        return False
+    forward = node.target is aten.convolution.default
+    transposed = node.args[6 if forward else 7]
+    activations = [node, node.args[0]] if forward else [node.args[0], node.args[1]]
+    weight = value_of(node.args[1 if forward else 2])
+    elements = sum(value_of(n).numel() for n in activations)
+    return not transposed and elements >= MIN_ACTIVATIONS_PER_WEIGHT * weight.numel()
+
+
+def _convert_inputs(copy: fx.Node, original: fx.Node, fake_mode: Any) -> None:
+    """Copy the activations that a convolution reads to the layout it is to run in; the library repacks weights."""
+    converted = _pays(original)
+    positions = (0,) if original.target is aten.convolution.default else (0, 1)
     for position in positions:
-        source = node.args[position]
-        if not value_of(source).is_contiguous(memory_format=torch.channels_last):
-            node.update_arg(position, _clone(node.graph, source, torch.channels_last, fake_mode))
+        given, before = value_of(copy.args[position]), value_of(original.args[position])
+        if converted or before.is_contiguous(memory_format=torch.channels_last):
+            wanted = torch.channels_last
+        elif before.is_contiguous():
+            wanted = torch.contiguous_format
+        else:
+            continue
+        if not given.is_contiguous(memory_format=wanted):
+            copy.update_arg(position, _clone(copy.graph, copy.args[position], wanted, fake_mode))
 
 
 def _clone(graph: fx.Graph, source: fx.Node, memory_format: torch.memory_format, fake_mode: Any) -> fx.Node:

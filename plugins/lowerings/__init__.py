@@ -7,7 +7,18 @@ from typing import Any
 
 from turret.hookspecs import hookimpl
 from turret.ir import LoopProgram
-from turret.plugins.lowerings import creation, indexing, pointwise, reductions, views  # noqa: F401
+from turret.plugins.lowerings import (  # noqa: F401
+    creation,
+    embedding_bag,
+    indexing,
+    pointwise,
+    pooling,
+    reductions,
+    scans,
+    scatter,
+    upsampling,
+    views,
+)
 from turret.plugins.lowerings.lower import lower_graph
 from turret.plugins.lowerings.registry import LOWERINGS
 from turret.products import Placement, StageGraph

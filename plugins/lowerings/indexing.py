@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import torch
 
 from turret import memory_ops  # noqa: F401
 from turret.ir import Expr, Index, Size, call, cast, check_index, constant, index_value, wrap_index
-from turret.ir.index import product, size
+from turret.ir.index import product, provably_less, provably_nonnegative, size
 from turret.lowering import Builder, Number, TensorValue
 from turret.plugins.lowerings.registry import lowering
 from turret.plugins.lowerings.views import clamp_start
@@ -70,24 +72,55 @@ def unsafe_index(b: Builder, x: TensorValue, indices: Sequence[TensorValue | Non
     return _advanced(b, x, indices, checked=False)
 
 
-def _advanced(b: Builder, x: TensorValue, indices: Sequence[TensorValue | None], *, checked: bool) -> TensorValue:
-    """Advanced indexing by integer tensors: index tensors broadcast together; where they are neighbours their
-    dimensions take the place of those they index, else they come first."""
-    given = [(d, i) for d, i in enumerate(indices) if i is not None]
-    if not given or any(i.dtype not in _INDEX_DTYPES for _, i in given) or product(x.shape) == 0:
-        return NotImplemented
-    places = [d for d, _ in given]
-    rank = max(len(i.shape) for _, i in given)
+@attrs.frozen
+class Advanced:
+    """Advanced indexing of ``x`` by integer tensors: the shape of the result, and where its elements come from.
+
+    Index tensors broadcast together; where they are neighbours their dimensions take the place of those they
+    index, else they come first.
+    """
+
+    x: TensorValue
+    given: dict[int, TensorValue]
+    shape: tuple[Size, ...]
+    start: int
+    rank: int
+
+    def coords(self, index: Sequence[Index], *, checked: bool) -> list[Index]:
+        """Coordinates in ``x`` of the element at ``index`` of the result."""
+        chosen = index[self.start : self.start + self.rank]
+        kept = iter([*index[: self.start], *index[self.start + self.rank :]])
+        extents = self.x.shape
+        found = {
+            d: taken(i.load_broadcast(chosen), extents[d], wraps=True, checked=checked) for d, i in self.given.items()
+        }
+        return [found[d] if d in found else next(kept) for d in range(len(extents))]
+
+
+def advanced(x: TensorValue, indices: Sequence[TensorValue | None]) -> Advanced | None:
+    """How ``x[indices]`` finds its elements; None where that is not a matter of integer tensors alone."""
+    given = {d: i for d, i in enumerate(indices) if i is not None}
+    if not given or any(i.dtype not in _INDEX_DTYPES for i in given.values()) or product(x.shape) == 0:
+        return None
+    places = list(given)
+    shape = _broadcast([i.shape for i in given.values()])
     neighbours = places == list(range(places[0], places[0] + len(places)))
     start = places[0] if neighbours else 0
+    rest = [extent for d, extent in enumerate(x.shape) if d not in given]
+    return Advanced(x, given, (*rest[:start], *shape, *rest[start:]), start, len(shape))
 
-    def body(index: tuple[Index, ...]) -> Expr:
-        chosen, rest = index[start : start + rank], [*index[:start], *index[start + rank :]]
-        found = {d: taken(i.load_broadcast(chosen), x.shape[d], wraps=True, checked=checked) for d, i in given}
-        kept = iter(rest)
-        return x.load([found[d] if d in found else next(kept) for d in range(len(x.shape))])
 
-    return b.define(b.result, body)
+def _broadcast(shapes: Sequence[Sequence[Size]]) -> tuple[Size, ...]:
+    rank = max(map(len, shapes))
+    columns = zip(*((*([1] * (rank - len(shape))), *shape) for shape in shapes), strict=True)
+    return tuple(next((extent for extent in column if extent != 1), 1) for column in columns)
+
+
+def _advanced(b: Builder, x: TensorValue, indices: Sequence[TensorValue | None], *, checked: bool) -> TensorValue:
+    where = advanced(x, indices)
+    if where is None:
+        return NotImplemented
+    return b.define(b.result, lambda index: x.load(where.coords(index, checked=checked)))
 
 
 @lowering("flip")
@@ -106,6 +139,20 @@ def _less(index: Index, bound: Size) -> Expr:
 
 def _at_least(index: Index, bound: Size) -> Expr:
     return call("ge", index_value(index), index_value(Index.constant(bound)))
+
+
+def within(index: Index, extent: Size) -> Expr | None:
+    """Whether ``0 <= index < extent``, where that is not known anyway (None)."""
+    low, high = index.bounds()
+    below = None if low is not None and provably_nonnegative(low) else _at_least(index, 0)
+    above = None if high is not None and provably_less(high, extent) else _less(index, extent)
+    return all_of(below, above)
+
+
+def all_of(*conditions: Expr | None) -> Expr | None:
+    """The conjunction of what is not None; None for nothing."""
+    wanted = [c for c in conditions if c is not None]
+    return functools.reduce(lambda a, c: call("logical_and", a, c), wanted) if wanted else None
 
 
 @lowering("cat")

@@ -121,7 +121,8 @@ class _Lowerer:
             result = lowering(self.builder, *args, **kwargs)
             if result is not NotImplemented:
                 return result
-            reason = reason or "its lowering leaves this call whole"
+            reason = reason or self.builder.reason or "its lowering leaves this call whole"
+            self.builder.reason = ""
         return self.builder.extern(node.target, args, kwargs, value, reason or "no lowering")
 
     def _python_call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -214,6 +215,13 @@ def _tensor_values(value: Any) -> list[TensorValue]:
     return []
 
 
+def _without_unused(extern: Extern, alive: set[str]) -> Extern:
+    """The call with None in place of results that nobody reads, so that they are freed at once."""
+    if all(o is None or o.name in alive for o in extern.outputs):
+        return extern
+    return attrs.evolve(extern, outputs=tuple(o if o is not None and o.name in alive else None for o in extern.outputs))
+
+
 def _without_dead(statements: list[Statement], outputs: tuple[Any, ...]) -> tuple[Statement, ...]:
     """Statements whose results somebody uses, or that have an effect."""
     alive = {output.name for output in outputs if isinstance(output, Ref)}
@@ -225,9 +233,5 @@ def _without_dead(statements: list[Statement], outputs: tuple[Any, ...]) -> tupl
         )
         if effect or not names or names & alive:
             alive.update(used(statement))
-            if isinstance(statement, Extern):
-                # What nobody reads is not checked against its fake implementation, nor kept.
-                parts = tuple(o if o is not None and o.name in alive else None for o in statement.outputs)
-                statement = attrs.evolve(statement, outputs=parts)
-            kept.append(statement)
+            kept.append(_without_unused(statement, alive) if isinstance(statement, Extern) else statement)
     return tuple(reversed(kept))

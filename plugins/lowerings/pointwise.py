@@ -7,25 +7,25 @@ float32), and comparisons in the dtype to which their operands promote.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from turret.ir import Expr, call, cast, constant
-from turret.lowering import Builder, Number, TensorValue, compute_dtype
+from turret.ir import Expr, Index, call, cast, constant
+from turret.lowering import HALF, Builder, Number, TensorValue, compute_dtype
 from turret.plugins.lowerings.registry import lowering
 
 Operand = TensorValue | Number
 
 
 def promoted(b: Builder) -> torch.dtype:
-    """The dtype to which the node's tensor and number operands promote, in which it is computed."""
+    """The dtype to which the node's tensor and number operands promote."""
     operands = [a.meta["val"] if hasattr(a, "meta") else a for a in b.node.args]
     operands = [o for o in operands if isinstance(o, torch.Tensor | int | float | bool | torch.SymInt | torch.SymFloat)]
-    dtype, _ = elementwise_dtypes(*operands, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
-    return compute_dtype(dtype)
+    _, dtype = elementwise_dtypes(*operands, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
+    return dtype
 
 
 def is_float(dtype: torch.dtype) -> bool:
@@ -156,14 +156,32 @@ def _scaled(b: Builder, value: Expr, alpha: Number) -> Expr:
     return value if alpha == 1 else call("mul", value, b.number(alpha, value.dtype))
 
 
+def _with_scalar(b: Builder, function: Callable[[Expr, Expr], Expr], x: Operand, y: Operand) -> TensorValue:
+    """Like ``pointwise``, but the second operand, where it is a scalar, is not rounded to a half type first."""
+    dtype = b.result.dtype
+    take = b.operand if _is_scalar(y) else b.promoted_operand
+    inner = compute_dtype(dtype) if _is_scalar(y) else dtype
+
+    def body(index: Sequence[Index]) -> Expr:
+        return function(b.promoted_operand(x, index, dtype), take(y, index, inner))
+
+    return b.define(b.result, body)
+
+
+def _is_scalar(value: Operand) -> bool:
+    return not (isinstance(value, TensorValue) and value.shape)
+
+
 @lowering("mul.Tensor", "mul.Scalar")
 def mul(b: Builder, x: Operand, y: Operand) -> TensorValue:
-    return b.pointwise(lambda v, w: call("logical_and" if v.dtype == torch.bool else "mul", v, w), x, y)
+    if _is_scalar(x) and not _is_scalar(y):
+        x, y = y, x
+    return _with_scalar(b, lambda v, w: call("logical_and" if v.dtype == torch.bool else "mul", v, w), x, y)
 
 
 @lowering("div.Tensor", "div.Scalar")
 def div(b: Builder, x: Operand, y: Operand) -> TensorValue:
-    return b.pointwise(lambda v, w: call("div", v, w), x, y)
+    return _with_scalar(b, lambda v, w: call("div", v, w), x, y)
 
 
 @lowering("div.Tensor_mode", "div.Scalar_mode")
@@ -171,12 +189,12 @@ def div_mode(b: Builder, x: Operand, y: Operand, rounding_mode: str | None = Non
     if rounding_mode is None:
         return div(b, x, y)
     if rounding_mode == "floor":
-        return b.pointwise(lambda v, w: call("floordiv", v, w), x, y)
+        return _with_scalar(b, lambda v, w: call("floordiv", v, w), x, y)
 
     def truncated(v: Expr, w: Expr) -> Expr:
         return call("trunc", call("div", v, w)) if is_float(v.dtype) else call("truncdiv", v, w)
 
-    return b.pointwise(truncated, x, y)
+    return _with_scalar(b, truncated, x, y)
 
 
 @lowering("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
@@ -196,9 +214,16 @@ for _names, _op in (
     (("atan2",), "atan2"),
     (("hypot",), "hypot"),
     (("copysign.Tensor", "copysign.Scalar"), "copysign"),
-    (("nextafter",), "nextafter"),
 ):
     lowering(*_names)(_binary(_op))
+
+
+@lowering("nextafter")
+def nextafter(b: Builder, x: Operand, y: Operand) -> TensorValue:
+    """The neighbour of a half is not its neighbour in float32: those stay whole."""
+    if b.result.dtype in HALF:
+        return NotImplemented
+    return b.pointwise(lambda v, w: call("nextafter", v, w), x, y)
 
 
 def _extremum(op: str, logical: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
@@ -234,7 +259,11 @@ def power(b: Builder, x: Operand, y: Operand) -> TensorValue:
 
 @lowering("pow.Tensor_Scalar")
 def power_scalar(b: Builder, x: TensorValue, exponent: Number) -> TensorValue:
-    """Exponents that eager computes by multiplication and square roots are done likewise."""
+    """Exponents that eager computes by multiplication and square roots are done likewise.
+
+    Eager's float16 on the CPU has no square roots here, which shows at zeros and infinities.
+    """
+    rooted = not (x.dtype == torch.float16 and x.device.type == "cpu")
 
     def body(v: Expr) -> Expr:
         one = constant(1, v.dtype)
@@ -243,9 +272,9 @@ def power_scalar(b: Builder, x: TensorValue, exponent: Number) -> TensorValue:
         if exponent == 3:
             return call("mul", call("mul", v, v), v)
         if is_float(v.dtype):
-            if exponent == 0.5:
+            if exponent == 0.5 and rooted:
                 return call("sqrt", v)
-            if exponent == -0.5:
+            if exponent == -0.5 and rooted:
                 return call("div", one, call("sqrt", v))
             if exponent == -1:
                 return call("div", one, v)
@@ -278,23 +307,9 @@ for _name in ("logical_and", "logical_or", "logical_xor"):
 
 def _comparison(op: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
     def lower(b: Builder, x: Operand, y: Operand) -> TensorValue:
-        inner = promoted(b)
-        if isinstance(y, int) and not isinstance(y, bool) and not is_float(inner) and not _fits(y, inner):
-            return _compare_unfitting(b, op, y, x)
-        return b.pointwise(lambda v, w: call(op, v, w), x, y, dtype=inner)
+        return b.pointwise(lambda v, w: call(op, v, w), x, y, dtype=promoted(b))
 
     return lower
-
-
-def _fits(value: int, dtype: torch.dtype) -> bool:
-    if dtype == torch.bool:
-        return value in (0, 1)
-    return torch.iinfo(dtype).min <= value <= torch.iinfo(dtype).max
-
-
-def _compare_unfitting(b: Builder, op: str, value: int, x: Operand) -> TensorValue:
-    """Compare with a number beyond the tensor's dtype in int64, in which both have their value."""
-    return b.pointwise(lambda v: call(op, v, constant(value, torch.int64)), x, dtype=torch.int64)
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turret.ir import Index, Size, TensorDecl, flatten, product, size, unflatten
+from turret.ir import Index, Size, flatten, product, size, unflatten
 from turret.ir.index import divide_exactly
 from turret.ir.program import StridedView
 from turret.lowering import Builder, TensorValue
@@ -18,7 +18,7 @@ def alias(b: Builder, x: TensorValue) -> TensorValue:
 
 @lowering("view", "_unsafe_view", "reshape")
 def view(b: Builder, x: TensorValue, shape: Sequence[Size]) -> TensorValue:
-    target = tuple(map(size, b.result.shape))
+    target = b.result_shape()
     return reshape(x, target)
 
 
@@ -118,7 +118,7 @@ def squeeze(b: Builder, x: TensorValue, dims: int | Sequence[int] | None = None)
 
 @lowering("expand")
 def expand(b: Builder, x: TensorValue, shape: Sequence[Size], implicit: bool = False) -> TensorValue:
-    target = tuple(map(size, b.result.shape))
+    target = b.result_shape()
     extra = len(target) - len(x.shape)
 
     def coords(index: tuple[Index, ...]) -> list[Index | int]:
@@ -133,7 +133,7 @@ def slice_tensor(
 ) -> TensorValue:
     dim %= len(x.shape)
     first = clamp_start(start, x.shape[dim])
-    target = tuple(map(size, b.result.shape))
+    target = b.result_shape()
     return x.view(target, lambda index: [i * step + first if d == dim else i for d, i in enumerate(index)])
 
 
@@ -154,7 +154,7 @@ def select(b: Builder, x: TensorValue, dim: int, position: Size) -> TensorValue:
     dim %= len(x.shape)
     if isinstance(position, int) and position < 0:
         position = position + x.shape[dim]
-    target = tuple(map(size, b.result.shape))
+    target = b.result_shape()
     return x.view(target, lambda index: [*index[:dim], Index.constant(position), *index[dim:]])
 
 
@@ -170,19 +170,19 @@ def diagonal(b: Builder, x: TensorValue, offset: int = 0, dim1: int = 0, dim2: i
             for d in range(len(x.shape))
         ]
 
-    return x.view(tuple(map(size, b.result.shape)), coords)
+    return x.view(b.result_shape(), coords)
 
 
 @lowering("unfold")
 def unfold(b: Builder, x: TensorValue, dim: int, window: int, step: int) -> TensorValue:
     if not x.shape:
-        return x.view(tuple(map(size, b.result.shape)), lambda index: [])
+        return x.view(b.result_shape(), lambda index: [])
     dim %= len(x.shape)
 
     def coords(index: tuple[Index, ...]) -> list[Index]:
         return [i * step + index[-1] if d == dim else i for d, i in enumerate(index[:-1])]
 
-    return x.view(tuple(map(size, b.result.shape)), coords)
+    return x.view(b.result_shape(), coords)
 
 
 @lowering("as_strided")
@@ -196,9 +196,7 @@ def as_strided(
     if layout is None:
         return NotImplemented
     start = fake.storage_offset() - given.storage_offset()
-    decl = TensorDecl(
-        b.unique(b.node.name), tuple(map(size, fake.shape)), tuple(map(size, fake.stride())), fake.dtype, fake.device
-    )
+    decl = b.declare(fake)
     b.statements.append(StridedView(decl, x.base.name, size(start) + layout[1]))
     return TensorValue.of(decl)
 
@@ -208,8 +206,8 @@ def split(b: Builder, x: TensorValue, sizes: Size | Sequence[Size], dim: int = 0
     dim %= len(x.shape)
     start: Size = 0
     parts = []
-    for fake in b.result:
-        target = tuple(map(size, fake.shape))
+    for number in range(len(b.result)):
+        target = b.result_shape(number)
         first = start
         parts.append(
             x.view(target, lambda index, first=first: [i + first if d == dim else i for d, i in enumerate(index)])

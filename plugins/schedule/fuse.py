@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import heapq
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ from turret.ir.schedule import Kernel, kernel_bytes
 from turret.plugins.schedule.graph import StepGraph
 from turret.plugins.schedule.groups import Group, fuse, start
 from turret.plugins.schedule.kernels import kernel_of
-from turret.plugins.schedule.units import Unit, expression_size
+from turret.plugins.schedule.units import Unit
 
 NEIGHBOURS = 6
 """How many later readers of the same tensor a reader is paired with; more pairs rarely find more fusions."""
@@ -23,6 +24,9 @@ LARGEST_KERNEL = 1500
 
 UNKNOWN_BYTES = 1 << 20
 """What a tensor of symbolic size is taken to weigh when fusions are compared."""
+
+BETWEEN = "another step lies between"
+"""Reason of a fusion that other fusions may make possible."""
 
 Score = Callable[[FusionCandidate], float | None]
 
@@ -55,11 +59,12 @@ class Fuser:
         while queue:
             _, a, b = heapq.heappop(queue)
             first, second = self.groups[a], self.groups[b]
-            key = (id(first), len(first.members), id(second), len(second.members))
+            # A group is known by any unit of it and how many it has: groups only grow.
+            key = (first.first, len(first.members), second.first, len(second.members))
             if first is not second and key not in tried:
                 tried.add(key)
                 self.consider(first, second)
-        return sorted({id(g): g for g in self.groups.values()}.values(), key=lambda g: g.first)
+        return sorted(dict.fromkeys(self.groups.values()), key=lambda g: g.first)
 
     def pairs(self, units: list[Unit]) -> Iterable[tuple[int, int]]:
         """Producers with their consumers, and readers of one tensor with the readers that follow."""
@@ -82,17 +87,14 @@ class Fuser:
         """Bytes of memory traffic that one kernel saves against two."""
         total = 0
         for one, other in ((first, second), (second, first)):
-            taken = {name for m in other.members for name in m.unit.reads()}
-            for member in one.members:
-                name = member.unit.tensor.name
-                if name in taken:
+            for name in other.reads:
+                if name in one.made:
                     outside = name in self.needed or self.used_outside(name, first, second)
                     total += self.sizes[name] * (1 if outside else 2)
-        shared = {n for m in first.members for n in m.unit.reads()} & {
-            n for m in second.members for n in m.unit.reads()
-        }
-        made = {m.unit.tensor.name for g in (first, second) for m in g.members}
-        return total + sum(self.sizes[name] for name in shared - made)
+        for name in first.reads & second.reads:
+            if name not in first.made and name not in second.made:
+                total += self.sizes[name]
+        return total
 
     def used_outside(self, name: str, first: Group, second: Group) -> bool:
         """Whether any step but these two groups reads a tensor."""
@@ -114,19 +116,25 @@ class Fuser:
             return None, "no memory traffic saved"
         if len(first.members) + len(second.members) > self.max_members:
             return None, f"more than {self.max_members} definitions"
-        total = sum(expression_size(m.unit.expr) for g in (first, second) for m in g.members)
+        total = first.size + second.size
         if total > LARGEST_KERNEL:
             return None, f"expressions of {total} nodes in one kernel"
         if _devices(first) != _devices(second):
             return None, "other device"
+        if self.graph.would_cycle(first, second, self.groups):
+            return None, BETWEEN
         merged = fuse(first, second)
         if merged is None:
             return None, "loops do not line up"
-        if self.graph.would_cycle(first, second, self.groups):
-            return None, "another step lies between"
         kind = "vertical" if self.graph.connected(first, second) else "horizontal"
         worth = self.score(
-            FusionCandidate(self.kernel(first), self.kernel(second), kind, saved, _shared(first, second))
+            FusionCandidate(
+                kind,
+                saved,
+                _shared(first, second),
+                functools.partial(self.kernel, first),
+                functools.partial(self.kernel, second),
+            )
         )
         if worth is None or worth <= 0:
             return None, f"score {worth}"
@@ -134,8 +142,7 @@ class Fuser:
 
     def kernel(self, group: Group) -> Kernel:
         """The kernel a group would be by itself, for scoring."""
-        names = {m.unit.tensor.name for m in group.members}
-        return kernel_of(group, names, _label(group), self.elide_casts)
+        return kernel_of(group, group.made, _label(group), self.elide_casts)
 
 
 def _label(group: Group) -> str:
@@ -147,7 +154,4 @@ def _devices(group: Group) -> set[str]:
 
 
 def _shared(first: Group, second: Group) -> tuple[str, ...]:
-    def names(group: Group) -> set[str]:
-        return {n for m in group.members for n in (*m.unit.reads(), m.unit.tensor.name)}
-
-    return tuple(sorted(names(first) & names(second)))
+    return tuple(sorted((first.reads | first.made.keys()) & (second.reads | second.made.keys())))

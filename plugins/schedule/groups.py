@@ -7,6 +7,7 @@ expressed in the other's so that every value handed between them is read at the 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 
 import attrs
@@ -14,7 +15,7 @@ import attrs
 from turret.ir import Expr, Index, Var, flatten, product, unflatten
 from turret.ir.expr import loads, rewrite
 from turret.plugins.schedule.inline import skip_rounding
-from turret.plugins.schedule.units import Unit
+from turret.plugins.schedule.units import Unit, expression_size
 
 Mapping_ = Mapping[Var, Index]
 
@@ -26,18 +27,56 @@ class Member:
     unit: Unit
     mapping: dict[Var, Index]
 
+    @functools.cached_property
     def position(self) -> tuple[Index, ...]:
         """Where in its tensor the member writes, at a point of the group's loops."""
         return tuple(self.mapping[v] for v in self.unit.variables)
 
+    @functools.cached_property
+    def taken(self) -> tuple[tuple[str, tuple[Index, ...] | None], ...]:
+        """Tensors that the member loads, each with where; None where the program computes the coordinates."""
+        return tuple(
+            (
+                node.tensor,
+                None if any(c.values for c in node.coords) else tuple(c.substitute(self.mapping) for c in node.coords),
+            )
+            for node in loads(self.unit.expr)
+        )
 
-@attrs.define(eq=False)
+
+@attrs.frozen(eq=False)
 class Group:
     """Units of one future kernel, in program order."""
 
     outer: tuple[Var, ...]
     inner: tuple[Var, ...]
-    members: list[Member]
+    members: tuple[Member, ...]
+
+    @functools.cached_property
+    def made(self) -> dict[str, Member]:
+        """Members by the tensor that they make."""
+        return {m.unit.tensor.name: m for m in self.members}
+
+    @functools.cached_property
+    def reads(self) -> frozenset[str]:
+        """Names of the tensors that members load, those of other members included."""
+        return frozenset(name for m in self.members for name in m.unit.reads())
+
+    @functools.cached_property
+    def size(self) -> int:
+        """Expression nodes, before members' values are put together."""
+        return sum(expression_size(m.unit.expr) for m in self.members)
+
+    @functools.cached_property
+    def places(self) -> dict[str, list[tuple[Index, ...]]]:
+        """Coordinates over the loops at which the group makes or loads each tensor."""
+        found: dict[str, dict[tuple[Index, ...], None]] = {}
+        for member in self.members:
+            found.setdefault(member.unit.tensor.name, {})[member.position] = None
+            for name, coords in member.taken:
+                if coords is not None:
+                    found.setdefault(name, {})[coords] = None
+        return {name: list(coords) for name, coords in found.items()}
 
     @property
     def loops(self) -> tuple[Var, ...]:
@@ -56,7 +95,7 @@ def start(unit: Unit) -> Group:
     """The group of one unit alone."""
     outer = tuple(v for v in unit.variables if not (unit.scans and v in unit.rows))
     mapping = {v: v.index for v in (*unit.variables, *unit.rows)}
-    return Group(outer, unit.rows, [Member(unit, mapping)])
+    return Group(outer, unit.rows, (Member(unit, mapping),))
 
 
 def fuse(host: Group, guest: Group) -> Group | None:
@@ -64,10 +103,13 @@ def fuse(host: Group, guest: Group) -> Group | None:
     if guest.inner and not host.inner:
         host, guest = guest, host
     for alignment in _alignments(host, guest):
-        moved = [Member(m.unit, {v: i.substitute(alignment) for v, i in m.mapping.items()}) for m in guest.members]
-        merged = sorted([*host.members, *moved], key=lambda m: m.unit.number)
-        if _handed_on_in_place(merged):
-            return Group(host.outer, host.inner, merged)
+        moved = tuple(
+            Member(m.unit, {v: i.substitute(alignment) for v, i in m.mapping.items()}) for m in guest.members
+        )
+        guest_moved = Group(host.outer, host.inner, moved)
+        if _handed_on_in_place(host, guest_moved) and _handed_on_in_place(guest_moved, host):
+            merged = sorted((*host.members, *moved), key=lambda m: m.unit.number)
+            return Group(host.outer, host.inner, tuple(merged))
     return None
 
 
@@ -106,27 +148,12 @@ def _reshape(loops: tuple[Var, ...], onto: tuple[Var, ...]) -> dict[Var, Index] 
 
 def _from_links(host: Group, guest: Group) -> Iterator[dict[Var, Index]]:
     """Alignments under which some tensor is met at the same place by both groups."""
-    places = _places(host)
-    for name, guest_coords in _places(guest, distinct=True).items():
+    for name, guest_coords in guest.places.items():
         for theirs in guest_coords:
-            for ours in places.get(name, ()):
+            for ours in host.places.get(name, ()):
                 alignment = _solve(host, guest, theirs, ours)
                 if alignment is not None:
                     yield alignment
-
-
-def _places(group: Group, distinct: bool = False) -> dict[str, list[tuple[Index, ...]]]:
-    """Coordinates over the group's loops at which it makes or loads each tensor."""
-    places: dict[str, list[tuple[Index, ...]]] = {}
-    for member in group.members:
-        places.setdefault(member.unit.tensor.name, []).append(member.position())
-        for node in loads(member.unit.expr):
-            if not any(c.values for c in node.coords):
-                coords = tuple(c.substitute(member.mapping) for c in node.coords)
-                found = places.setdefault(node.tensor, [])
-                if coords not in found:
-                    found.append(coords)
-    return places
 
 
 def _solve(host: Group, guest: Group, theirs: tuple[Index, ...], ours: tuple[Index, ...]) -> dict[Var, Index] | None:
@@ -180,18 +207,14 @@ def _covers(host: Group, guest: Group, alignment: Mapping_) -> bool:
     return onto(guest.loops, host.loops) or (bool(host.inner) and onto(guest.loops, host.outer))
 
 
-def _handed_on_in_place(members: list[Member]) -> bool:
-    """Whether every value that one member takes from another is taken at the point where it is made."""
-    made = {m.unit.tensor.name: m.position() for m in members}
-    for member in members:
-        for node in loads(member.unit.expr):
-            position = made.get(node.tensor)
-            if position is None:
-                continue
-            if any(c.values for c in node.coords):
-                return False
-            coords = tuple(c.substitute(member.mapping) for c in node.coords)
-            if any(a is not b for a, b in zip(coords, position, strict=True)):
+def _handed_on_in_place(maker: Group, taker: Group) -> bool:
+    """Whether every value that one group takes from the other, over the same loops, is taken where it is made."""
+    if taker.reads.isdisjoint(maker.made):
+        return True
+    for member in taker.members:
+        for name, coords in member.taken:
+            source = maker.made.get(name)
+            if source is not None and coords != source.position:
                 return False
     return True
 

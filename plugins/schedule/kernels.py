@@ -13,7 +13,7 @@ def kernel_of(group: Group, stored: Container[str], name: str, elide_casts: bool
     """The kernel of a group: the members in ``stored`` are written to memory."""
     made = values(group, elide_casts)
     stores = tuple(
-        Store(m.unit.tensor.name, m.position(), made[m.unit.tensor.name])
+        Store(m.unit.tensor.name, m.position, made[m.unit.tensor.name])
         for m in group.members
         if m.unit.tensor.name in stored
     )

@@ -81,7 +81,7 @@ def compiled(
     if capture == "fx":
         result.function = _SymbolicallyTraced(function, finish)
         return result
-    torch._dynamo.reset()
+    torch.compiler.reset()
     result.function = torch.compile(function, backend=backend, fullgraph=True, dynamic=dynamic)
     return result
 

@@ -325,9 +325,13 @@ def test_shapes_and_ranges_may_be_symbolic():
     assert [tuple(r.shape) for r in results] == [(5, 4), (4,), (5, 2)]
 
 
-def test_fallback_random_and_generators_keep_eager_ops():
+def test_fallback_random_keeps_eager_ops():
     module = trace(random_program, torch.randn(4, 5))
     assert not apply("replayable_random", module, fallback_random=True)
+
+
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="before 2.12 a graph cannot hold a generator")
+def test_generators_keep_eager_ops():
     generator = torch.Generator()
     module = raw(lambda x: [aten.rand.generator([3], generator=generator) + x], torch.ones(3))
     assert not apply("replayable_random", module)
@@ -446,6 +450,23 @@ def test_one_convolution_or_strided_reads_leave_the_graph_alone():
 
     for function in (lambda x: [torch.conv2d(x, w)], strided):
         assert not apply("channels_last", trace(function, x))
+
+
+def test_convolutions_with_more_weight_than_image_keep_their_layout():
+    layers = torch.nn.Sequential(*(torch.nn.Conv2d(*c) for c in [(3, 32, 3), (32, 32, 3, 4), (32, 256, 3, 4)]))
+    with torch.no_grad():
+        x = torch.randn(1, 3, 64, 64)
+        module = trace(lambda x: [layers(x)], x)
+        assert apply("channels_last", module)
+        torch.testing.assert_close(fx.Interpreter(module).run(x)[0], layers(x))
+    images = [n.args[0].meta["val"] for n in module.graph.nodes if n.target is aten.convolution.default]
+    assert [v.is_contiguous(memory_format=torch.channels_last) for v in images] == [True, True, False]
+
+
+def test_group_norms_keep_their_convolutions_contiguous():
+    layers = torch.nn.Sequential(*(m for _ in range(3) for m in (torch.nn.Conv2d(8, 8, 3), torch.nn.GroupNorm(2, 8))))
+    with torch.no_grad():
+        assert not apply("channels_last", trace(lambda x: [layers(x)], torch.randn(1, 8, 32, 32)))
 
 
 # the hook

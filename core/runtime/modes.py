@@ -1,0 +1,22 @@
+"""The dispatch modes that a plan runs under."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+
+_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality)
+for _name in ("AutogradOther", "AutogradNestedTensor", "AutocastCPU", "AutocastCUDA"):
+    _keys = _keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _name))
+
+_below_both = functools.partial(torch._C._ExcludeDispatchKeyGuard, _keys)
+
+
+def below_autograd() -> Any:
+    """A context in which ops record nothing for autograd and cast nothing: a plan's graph has every cast already.
+
+    The guard of the two together is the slower one, so it is taken only where a caller has autocast on.
+    """
+    return _below_both() if torch._C._is_any_autocast_enabled() else torch._C._AutoDispatchBelowAutograd()

@@ -1,0 +1,41 @@
+"""Calls that stay whole above autograd.
+
+Torch registers decompositions of upsampling under its Autograd key.  Where they apply, autograd differentiates the
+decomposition, and the gradient of a few gathers is a few scatters with colliding indices, many times slower than
+the op's own backward.  Decompositions of Turret's apply below autograd and meet the backward ops themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_WHOLE = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
+
+
+def _name(function: Any) -> str:
+    if isinstance(function, torch._ops.OpOverload):
+        return function._schema.name
+    return getattr(function, "__name__", "")
+
+
+def _symbolic(values: Any) -> bool:
+    if isinstance(values, list | tuple):
+        return any(map(_symbolic, values))
+    return isinstance(values, torch.SymInt | torch.SymFloat)
+
+
+class WholeUpsampling(TorchFunctionMode):
+    """Within it, upsampling of tensors reaches autograd's own kernels.
+
+    Sizes and factors given as symbols need Python's dispatch, and so the decompositions.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _name(func).startswith(_WHOLE) and not _symbolic([*args, *kwargs.values()]):
+            with torch._C._DisablePythonDispatcher():
+                return func(*args, **kwargs)
+        return func(*args, **kwargs)

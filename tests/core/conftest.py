@@ -1,0 +1,18 @@
+"""Fixtures of the tests of core."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import turret
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Nothing compiled before, the same random numbers, and a stage that fails raises."""
+    monkeypatch.setenv("TURRET_ON_ERROR", "raise")
+    turret.reset()
+    torch.manual_seed(0)
+    yield
+    turret.reset()

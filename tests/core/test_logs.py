@@ -1,0 +1,187 @@
+"""Logs, the debug folder and the progress line show what was asked for, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+import turret
+from turret import logs, progress
+from turret.errors import OptionError
+from turret.events import Event
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+@pytest.fixture
+def switched(monkeypatch):
+    monkeypatch.setattr(logs, "_enabled", set())
+    return turret.set_logs
+
+
+def breaking(x):
+    x = torch.sin(x)
+    print("out of the graph")
+    return torch.softmax(x @ x.t(), -1)
+
+
+def run(*shapes, **options):
+    compiled = turret.compile(breaking, options={"cache": False, **options})
+    for shape in shapes or ((3, 5),):
+        compiled(torch.randn(shape))
+
+
+EXPECTED = {
+    "graph_breaks": r"test_logs\.py:\d+ in breaking.*print",
+    "guards": "L\\['x'\\]",
+    "aot_graphs": r"aten\.sin",
+    "schedule": "sin",
+    "fusion": "fused|not fused|no ",
+    "output_code": r'extern "C"|plan graph',
+    "+place": "compiled",
+    "+capture": "torch.sin|sin",
+    "+load": "def run",
+}
+
+
+@pytest.mark.parametrize("artifact", EXPECTED)
+def test_an_artifact_is_written_when_switched_on_and_not_after(artifact, switched, capfd):
+    switched(artifact)
+    run()
+    written = capfd.readouterr().err
+    assert set(re.findall(r"^\[turret \d+ (\S+)\]", written, re.M)) == {artifact}
+    assert re.search(EXPECTED[artifact], written, re.S), written
+    switched(**{artifact: False})
+    turret.reset()
+    run()
+    assert "[turret" not in capfd.readouterr().err
+
+
+def test_recompiles_say_what_did_not_hold(switched, capfd):
+    switched(recompiles=True)
+    run((3, 5))
+    assert "[turret" not in capfd.readouterr().err
+    run((3, 5), (4, 6))
+    written = capfd.readouterr().err
+    assert re.search(r"recompiles\].*in breaking\n.*size mismatch.*expected 3, actual 4", written, re.S), written
+
+
+def test_other_callables_of_the_same_function_are_no_recompile(switched, capfd):
+    switched(recompiles=True)
+    run((3, 5))
+    run((3, 5), partitioner="save_all")
+    assert "[turret" not in capfd.readouterr().err
+
+
+def test_unknown_artifacts_name_the_nearest(switched):
+    with pytest.raises(OptionError, match=r"unknown log artifact 'graph_brakes'; did you mean 'graph_breaks'\?"):
+        switched("graph_brakes")
+    with pytest.raises(OptionError, match=r"'\+shedule'; did you mean '\+schedule'\?"):
+        switched("+shedule")
+
+
+def test_the_environment_switches_artifacts_on_and_refuses_unknown_ones():
+    program = (
+        "import torch, turret\n"
+        "def f(x):\n    x = x + 1\n    print('break')\n    return x * 2\n"
+        "c = turret.compile(f)\nc(torch.ones(3))\nc(torch.ones(3, 2))\n"
+    )
+
+    def stderr_of(text):
+        environment = {**__import__("os").environ, "TURRET_LOGS": text}
+        return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True).stderr
+
+    written = stderr_of("graph_breaks, recompiles,guards")
+    assert {"graph_breaks", "recompiles", "guards"} == set(re.findall(r"^\[turret \d+ (\S+)\]", written, re.M))
+    assert "did you mean 'schedule'" in stderr_of("scedule")
+
+
+def test_the_debug_folder_has_every_product_of_every_stage(tmp_path):
+    x = torch.randn(3, 5, requires_grad=True)
+    options = {"debug_dir": str(tmp_path), "cache": False}
+    turret.compile(breaking, options=options)(x).sum().backward()
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    for stage in logs.STAGES:
+        assert any(f"_{stage}_" in path.name for path in files), stage
+    for role in ("forward", "backward"):
+        assert any(path.suffix == ".cpp" and role in path.name for path in files)
+    assert all(path.stat().st_size for path in files)
+    events = next(path for path in files if path.name == "events.txt").read_text()
+    assert "graph_break" in events and "print" in events
+
+
+def test_nothing_is_written_without_a_debug_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run()
+    assert list(tmp_path.iterdir()) == []
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(progress, "_line", progress._Line())
+
+
+def compile_slowly(stages=1):
+    progress.turret_event(Event("compile_started", 1, name="graph0"))
+    for _ in range(stages):
+        progress.turret_event(Event("stage_started", 1, stage="codegen", name="graph0.forward"))
+        time.sleep(0.3)
+    progress.turret_event(Event("compile_ended", 1, name="graph0"))
+
+
+def test_a_long_stage_shows_a_line_on_a_terminal_and_takes_it_away(impatient, monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    compile_slowly()
+    text = terminal.getvalue()
+    assert "turret: codegen of graph0.forward" in text
+    assert text.endswith("\r\x1b[K")
+    for thread in threading.enumerate():
+        if thread.name == "turret-progress":
+            thread.join(1)
+    assert terminal.getvalue() == text
+
+
+def test_there_is_no_line_where_there_is_no_terminal(impatient, monkeypatch):
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    compile_slowly()
+    assert file.getvalue() == ""
+
+
+def test_quick_compiles_show_no_line(monkeypatch):
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "_line", progress._Line())
+    monkeypatch.setattr(progress, "PATIENCE", 60.0)
+    run()
+    assert "turret:" not in terminal.getvalue()
+    assert progress._line.under_way == 0
+
+
+def test_a_compile_that_fails_ends_the_line(monkeypatch):
+    from turret.hookspecs import hookimpl
+
+    class Broken:
+        @hookimpl
+        def turret_schedule(self):
+            raise RuntimeError("broken")
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.setattr(progress, "_line", progress._Line())
+    with pytest.raises(turret.TurretError):
+        turret.compile(torch.sin, plugins=[Broken()])(torch.ones(3))
+    assert progress._line.under_way == 0
