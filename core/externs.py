@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from turret.functional_ops import restore_functional_op
+
 
 def out_variant(op: Any) -> Any | None:
     """The overload of ``op`` that writes its one tensor result to ``out`` without a copy, or None."""
@@ -55,6 +57,9 @@ def op_name(op: Any) -> str:
 @functools.cache
 def resolve_op(name: str) -> Any:
     """The ``OpOverload`` of a name written by ``op_name``; raises AttributeError where it is not registered."""
+    made = restore_functional_op(name)
+    if made is not None:
+        return made
     qualified, _, overload = name.rpartition(".")
     namespace, _, packet = qualified.partition("::")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)

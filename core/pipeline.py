@@ -32,6 +32,7 @@ from turret.plan import Plan
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph, Target
 from turret.recourse import eager_where_fakes_lie, trusts_fake_implementations
 from turret.runtime import load
+from turret.sharing import eager_where_shared_otherwise, sharing_check
 
 _compile_ids = itertools.count(1)
 
@@ -150,6 +151,10 @@ class _Pipeline:
                 forward=forward,
                 backward=functools.partial(work.backward, stored),
             )
+        check = sharing_check(stored.signature, captured.example_inputs, captured.static_inputs)
+        if check is not None:
+            report = functools.partial(self.context.emit, "fallback", stage="runtime", name=captured.name)
+            function = eager_where_shared_otherwise(function, captured.module, check, report)
         if self.config.on_error == "fallback" and trusts_fake_implementations(stored.plan):
             return eager_where_fakes_lie(function, captured.module, stored.plan, self.report_fallback)
         return function

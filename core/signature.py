@@ -7,10 +7,13 @@ Sizes are ints or, for a dynamic dimension, Python source over the graph's size 
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import attrs
+import torch
 
-from turret.codec import record
+from turret.codec import dumps, loads, record
+from turret.errors import CacheError
 from turret.ir.program import SizeSource
 
 SizeText = int | str
@@ -57,11 +60,27 @@ class Layout:
 
 @record
 @attrs.frozen
+class ViewCall:
+    """One view op, ``op(base, *args)``, by its name (``namespace::name.overload``).
+
+    A size among ``args`` may be text.
+    """
+
+    op: str
+    args: tuple[Any, ...]
+
+
+@record
+@attrs.frozen
 class InputInfo:
     """One flat input.
 
-    ``updated`` is the graph output that holds its new data; ``layout`` its shape, strides and offset after a
-    metadata mutation; ``tracked``: autograd sees the mutation (it happened with gradients on).
+    ``updated`` is the graph output that holds its new data (None for ``DATA``: its memory changes through another
+    input that shares it); ``layout`` its shape, strides and offset (from where it begins now) after a metadata
+    mutation; ``tracked``: autograd sees the mutation (it happened with gradients on); ``counted``: its version
+    counter moves.  ``replaced_by`` says what the input became an alias of by ``set_``; ``requires_grad_after`` what
+    ``requires_grad_`` left (None: as it was).  ``reached_from`` are the graph outputs whose gradients its own is
+    computed from: where none of them has one, neither has the input.
     """
 
     requires_grad: bool = False
@@ -69,6 +88,10 @@ class InputInfo:
     updated: int | None = None
     layout: Layout | None = None
     tracked: bool = False
+    counted: bool = True
+    replaced_by: OutputInfo | None = None
+    requires_grad_after: bool | None = None
+    reached_from: tuple[int, ...] = ()
 
 
 @record
@@ -76,18 +99,21 @@ class InputInfo:
 class OutputInfo:
     """One flat output of the user's program.
 
-    ``index`` is a graph output (``FRESH``, ``SIZE``; for ``ALIAS_OF_INTERMEDIATE`` that of the viewed base) or
-    an input (``IS_INPUT``, ``ALIAS_OF_INPUT``), or an output of the program (``IS_OUTPUT``).  ``layout`` is
-    a view's, relative to the start of what it views, in elements of ``dtype`` where the view is of another
-    dtype.  ``value`` is a constant's.
+    ``index`` is a graph output (``FRESH``; for ``ALIAS_OF_INTERMEDIATE`` that of the viewed base; for a ``SIZE``
+    without ``value`` the number itself), an input (``IS_INPUT``, ``ALIAS_OF_INPUT``) or an output of the program
+    (``IS_OUTPUT``).  A view has either ``layout``, relative to the start of what it views, or ``steps``, the views
+    that lead to it (of another dtype, or overlapping itself where gradients flow).  ``value`` is a constant's, or
+    the text of a size over the graph's symbols.  ``leaf``: gradients do not flow through it but it requires one
+    (``detach().requires_grad_()``).
     """
 
     kind: OutputKind
     index: int = 0
     requires_grad: bool = False
     layout: Layout | None = None
-    dtype: str | None = None
-    value: int | float | bool | str | None = None
+    value: int | float | bool | str | torch.dtype | torch.device | None = None
+    leaf: bool = False
+    steps: tuple[ViewCall, ...] | None = None
 
 
 @record
@@ -95,7 +121,8 @@ class OutputInfo:
 class GraphOutput:
     """One forward output of the graph, and whether a gradient flows into it (then a tangent of this layout).
 
-    ``visible``: the user sees it, so its strides are eager's; else any layout will do.
+    ``visible``: the user sees it, so its strides are eager's; else any layout will do.  ``tangent_stride`` are
+    the strides that the backward was traced for.  A ``SIZE`` has no shape and the name of its type as ``dtype``.
     """
 
     shape: tuple[SizeText, ...]
@@ -104,20 +131,23 @@ class GraphOutput:
     device: str
     differentiable: bool = False
     visible: bool = True
+    tangent_stride: tuple[SizeText, ...] | None = None
 
 
 @record
 @attrs.frozen
 class SyntheticBase:
-    """Inputs that share memory, one of them mutated: the graph takes their common memory in their place.
+    """Inputs that share memory, one of them mutated: the graph takes their common memory as one more input.
 
-    ``members`` are positions of the user's inputs; the graph's input is a flat view of ``length`` elements that
-    begins ``start`` elements before the first member's own offset (``layouts`` are relative to that beginning).
+    ``members`` are positions of the user's inputs; the further input is a flat view of ``length`` elements, and
+    ``layouts`` tell where the members lie in it.  ``joined``: they are views of one tensor, and gradients flow
+    through it; the view is then one of that tensor and takes the write.
     """
 
     members: tuple[int, ...]
     layouts: tuple[Layout, ...]
     length: int
+    joined: bool = False
 
 
 @record
@@ -125,9 +155,10 @@ class SyntheticBase:
 class GraphSignature:
     """Inputs and outputs of one functional graph, and whether a backward belongs to it.
 
-    ``inputs`` are those of the graph.  ``bases`` are synthetic bases: they are the last inputs of the graph, in
-    order, and ``kept`` says which of the user's inputs come before them (None: all).  Tangents of the backward
-    are those of the ``differentiable`` graph outputs, in order.
+    ``inputs`` are the user's and then one for each of ``bases``, the memory that some of them share.  Graph outputs
+    begin with new values of mutated inputs.  Tangents of the backward are those of the ``differentiable`` graph
+    outputs, in order.  ``grad_enabled`` is the caller's grad mode (off in a training graph: the program itself turned
+    gradients on), ``grad_enabled_after`` what the program leaves behind (None: as it was).
     """
 
     inputs: tuple[InputInfo, ...]
@@ -136,7 +167,20 @@ class GraphSignature:
     training: bool = False
     symbols: dict[str, SizeSource] = attrs.field(factory=dict)
     bases: tuple[SyntheticBase, ...] = ()
-    kept: tuple[int, ...] | None = None
+    grad_enabled: bool = True
+    grad_enabled_after: bool | None = None
+
+    def to_json(self) -> str:
+        """JSON text that ``from_json`` reads."""
+        return dumps(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> GraphSignature:
+        """The signature that ``to_json`` wrote; raises ``CacheError`` where the text is of something else."""
+        value = loads(text)
+        if not isinstance(value, cls):
+            raise CacheError(f"expected the text of a signature, got that of a {type(value).__name__}")
+        return value
 
     def __str__(self) -> str:
         lines = [f"signature ({'training' if self.training else 'inference'}):"]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from turret.hookspecs import hookimpl
-from turret.plugins.joint.analysis import analyse
 from turret.plugins.joint.trace import trace
 from turret.products import CapturedGraph, JointGraph
 
 
 @hookimpl
 def turret_joint(captured: CapturedGraph, decompositions: Mapping) -> JointGraph:
-    """Run the captured module once to see what it does to its inputs and outputs, then trace it."""
-    return trace(captured, analyse(captured), decompositions)
+    """Run the captured module once under the tracer."""
+    return trace(captured, decompositions)

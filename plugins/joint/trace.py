@@ -1,321 +1,207 @@
-"""The trace: a functional ATen graph of forward, or of forward and backward, by dispatch under fake tensors.
+"""The joint trace: one run of the captured module gives the functional graph and all that is known of its effects.
 
-The captured module runs once on functional tensors (which turn in-place operations and views into pure
-ones) over proxies (which record what reaches them), with autograd above both; for training the gradients are
-taken inside the same run, so forward and backward come out as one graph.
+Fake tensors behave as eager's below autograd's eyes, so the run itself tells what is mutated, what aliases what, where
+gradients flow and which strides are seen; for training, gradients of the differentiable outputs are taken in the same
+run, and what their formulas call is recorded behind the forward.  New values of mutated inputs are
+outputs of the graph that the runtime copies back: the graph itself writes to nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.traceback import preserve_node_meta
+from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
-from turret.errors import UnsupportedError
-from turret.ir.index import size
-from turret.plan import size_text
-from turret.plugins.joint.analysis import Analysis, SeenInput, SeenOutput, layout_of
-from turret.plugins.joint.cleanup import clean
-from turret.plugins.joint.inputs import fresh, storage_length
+from turret.errors import TurretError, UnsupportedError, VerificationError
+from turret.op_traits import is_effectful
+from turret.plugins.joint.inputs import Inputs, make_inputs
+from turret.plugins.joint.interpreter import CapturedRun
+from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
+from turret.plugins.joint.recorder import BACKWARD
+from turret.plugins.joint.sizes import contiguous_strides, is_dense
+from turret.plugins.joint.tracer import Tracer
 from turret.plugins.joint.whole import WholeUpsampling
 from turret.products import CapturedGraph, JointGraph
-from turret.signature import (
-    GraphOutput,
-    GraphSignature,
-    InputInfo,
-    Layout,
-    Mutation,
-    OutputInfo,
-    OutputKind,
-    SyntheticBase,
-)
+from turret.signature import GraphSignature
 
 
-@attrs.frozen(eq=False)
-class _Inputs:
-    """Fake inputs of the graph: the user's, with aliasing groups replaced by their common memory at the end.
-
-    ``expand`` rebuilds the user's inputs from the graph's (tensors in, tensors out).
-    """
-
-    values: tuple[Any, ...]
-    kept: tuple[int, ...] | None
-    bases: tuple[SyntheticBase, ...]
-
-    def expand(self, values: Sequence[Any]) -> list[Any]:
-        if self.kept is None:
-            return list(values)
-        result: dict[int, Any] = dict(zip(self.kept, values, strict=False))
-        for base, memory in zip(self.bases, values[len(self.kept) :], strict=True):
-            for member, layout in zip(base.members, base.layouts, strict=True):
-                result[member] = memory.as_strided(layout.shape, layout.stride, layout.offset)
-        return [result[n] for n in range(len(result))]
+def trace(captured: CapturedGraph, decompositions: Mapping) -> JointGraph:
+    """Trace a captured graph.  ``UnsupportedError`` for what cannot be compiled, errors of the user's program
+    among it: eager then raises them in the user's own terms."""
+    joined: set[tuple[int, ...]] = set()
+    while True:
+        try:
+            return _trace(captured, decompositions, joined)
+        except SharedGradients as error:
+            joined.add(error.members)
 
 
-def _graph_inputs(captured: CapturedGraph, analysis: Analysis) -> _Inputs:
-    values = captured.example_inputs
-    with captured.fake_mode:
-        made = fresh(values, gradients=False)
-        if not analysis.aliased:
-            return _Inputs(tuple(made), None, ())
-        bases, memories = [], []
-        for group in analysis.aliased:
-            members = [values[m] for m in group.members]
-            if any(v.requires_grad for v in members) or any(analysis.inputs[m].tracked for m in group.members):
-                raise UnsupportedError(f"inputs {group.members} share memory, one is mutated, and one needs gradients")
-            if any(analysis.inputs[m].layout is not None for m in group.members):
-                raise UnsupportedError(f"inputs {group.members} share memory and one has its shape changed in place")
-            start = min(v.storage_offset() for v in members)
-            length = max(storage_length(v) for v in members) - start
-            if not isinstance(length, int):
-                raise UnsupportedError(f"inputs {group.members} share memory, one is mutated, and sizes are dynamic")
-            layouts = tuple(_static(layout_of(v, start)) for v in members)
-            bases.append(SyntheticBase(group.members, layouts, length))
-            memories.append(torch.empty(length, dtype=members[0].dtype, device=members[0].device))
-    inside = {m for group in analysis.aliased for m in group.members}
-    kept = tuple(n for n in range(len(values)) if n not in inside)
-    return _Inputs((*(made[n] for n in kept), *memories), kept, tuple(bases))
-
-
-def _static(layout: Layout) -> Layout:
-    if any(isinstance(v, str) for v in (*layout.shape, *layout.stride, layout.offset)):
-        raise UnsupportedError("inputs share memory, one is mutated, and sizes are dynamic")
-    return layout
-
-
-def _differentiable(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad
-
-
-@attrs.define
-class _Recorder:
-    """The function that is traced, and what it learns on the way: the signature."""
-
-    captured: CapturedGraph
-    analysis: Analysis
-    inputs: _Inputs
-    graph_outputs: list[GraphOutput] = attrs.field(factory=list)
-    updated: dict[int, int] = attrs.field(factory=dict)
-    outputs: list[OutputInfo] = attrs.field(factory=list)
-    strides: list[tuple[Any, ...]] = attrs.field(factory=list)
-
-    def forget(self) -> None:
-        """Start over: the function runs once to learn the tangents' layouts and once to be recorded."""
-        for learned in (self.graph_outputs, self.updated, self.outputs, self.strides):
-            learned.clear()
-
-    def seen(self, number: int) -> SeenInput:
-        """What happened to input ``number`` of the graph."""
-        kept = self.inputs.kept
-        if kept is None:
-            return self.analysis.inputs[number]
-        if number < len(kept):
-            return self.analysis.inputs[kept[number]]
-        return SeenInput(Mutation.DATA, False, False)
-
-    def run(self, values: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Run the module on functional tensors; returns the graph's forward outputs, functional still.
-
-        In-place operations work on copies of inputs that need gradients, as these are leaves of this run.
-        """
-        given = [
-            v.clone() if _differentiable(v) and self.seen(n).mutation is not Mutation.NONE else v
-            for n, v in enumerate(values)
-        ]
-        given = [_preserve(v, g) if g is not v else g for v, g in zip(values, given, strict=True)]
-        with preserve_node_meta():
-            results = fx.Interpreter(self.captured.module).run(*self.inputs.expand(given))
-        forward: list[Any] = []
-        for number, value in enumerate(given):
-            if isinstance(value, FunctionalTensor) and _written(value):
-                value = value if self.seen(number).tracked else value.detach()
-                self.updated[number] = self._emit(forward, value, visible=False)
-        bases: dict[int, int] = {}
-        for seen, value in zip(self.analysis.outputs, results, strict=True):
-            self.outputs.append(self._output(forward, seen, value, bases))
-        return forward, given
-
-    def _emit(self, forward: list[Any], value: Any, stride: Any = None, visible: bool = True) -> int:
-        """One more forward output, in the strides that eager gives it (its own where not given)."""
-        forward.append(value)
-        stride = tuple(value.stride()) if stride is None else stride
-        self.strides.append(stride)
-        self.graph_outputs.append(
-            GraphOutput(
-                shape=tuple(map(_text, value.shape)),
-                stride=tuple(map(_text, stride)),
-                dtype=str(value.dtype).removeprefix("torch."),
-                device=str(value.device),
-                differentiable=_differentiable(value),
-                visible=visible,
-            )
-        )
-        return len(forward) - 1
-
-    def _output(self, forward: list[Any], seen: SeenOutput, value: Any, bases: dict[int, int]) -> OutputInfo:
-        match seen.kind:
-            case OutputKind.CONSTANT:
-                return OutputInfo(seen.kind, value=seen.value)
-            case OutputKind.SIZE:
-                return OutputInfo(seen.kind, value=seen.value)
-            case OutputKind.IS_OUTPUT:
-                return OutputInfo(seen.kind, seen.source)
-            case OutputKind.IS_INPUT | OutputKind.ALIAS_OF_INPUT:
-                return OutputInfo(seen.kind, seen.source, seen.requires_grad, seen.layout, seen.dtype)
-            case OutputKind.ALIAS_OF_INTERMEDIATE:
-                if seen.source not in bases:
-                    base = value._base if value._base is not None else value
-                    bases[seen.source] = self._emit(forward, base)
-                index = bases[seen.source]
-                return OutputInfo(seen.kind, index, seen.requires_grad, seen.layout)
-        value = value if seen.requires_grad or not _differentiable(value) else value.detach()
-        return OutputInfo(seen.kind, self._emit(forward, value, seen.stride), seen.requires_grad)
-
-    def signature(self, training: bool) -> GraphSignature:
-        infos = []
-        for number in range(len(self.inputs.values)):
-            seen, updated = self.seen(number), self.updated.get(number)
-            mutation = _mutation(updated is not None, seen.layout is not None)
-            infos.append(InputInfo(seen.requires_grad, mutation, updated, seen.layout, seen.tracked))
-        return GraphSignature(
-            inputs=tuple(infos),
-            outputs=tuple(self.outputs),
-            graph_outputs=tuple(self.graph_outputs),
-            training=training,
-            symbols=self.analysis.symbols,
-            bases=self.inputs.bases,
-            kept=self.inputs.kept,
-        )
-
-
-def _mutation(data: bool, metadata: bool) -> Mutation:
-    if data:
-        return Mutation.DATA_AND_METADATA if metadata else Mutation.DATA
-    return Mutation.METADATA if metadata else Mutation.NONE
-
-
-def _written(value: FunctionalTensor) -> bool:
-    """Whether the run wrote to a functional tensor (some kernels do so without moving its version)."""
-    torch._sync(value)
-    return torch._functionalize_has_data_mutation(value.elem)
-
-
-def _text(value: Any) -> Any:
-    return size_text(size(value))
-
-
-def _preserve(original: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
-    """A clone in the very layout of its original (``clone`` makes overlapping or sparse layouts dense)."""
-    if copy.stride() == original.stride():
-        return copy
-    raise UnsupportedError("an input that needs gradients is mutated and its layout is not dense")
-
-
-def _functional_mode() -> FunctionalTensorMode:
-    """Calls with effects (error checks of linear algebra) get tokens as they are met; ``clean`` drops them again."""
-    return FunctionalTensorMode(_allow_token_discovery=True)
-
-
-def _functional(value: Any) -> Any:
-    return FunctionalTensor.to_functional(value) if isinstance(value, torch.Tensor) else value
-
-
-def _plain(value: Any) -> Any:
-    if not isinstance(value, FunctionalTensor):
-        return value
-    torch._sync(value)
-    return torch._from_functional_tensor(value.elem)
-
-
-def trace(captured: CapturedGraph, analysis: Analysis, decompositions: Mapping) -> JointGraph:
-    """Trace forward (inference) or forward and backward (training) to one functional graph."""
-    recorder = _Recorder(captured, analysis, _graph_inputs(captured, analysis))
-    build = _joint_function if analysis.training else _forward_function
-    values = list(recorder.inputs.values)
-    with captured.fake_mode, torch.random.fork_rng(devices=[]):
-        function, arguments = build(recorder, values)
-        with enable_python_dispatcher(), WholeUpsampling(), torch.set_grad_enabled(analysis.training):
-            tracer = make_fx(function, decomposition_table=dict(decompositions), record_module_stack=False)
-            module = _follow(analysis, lambda: tracer(*arguments))
-    clean(module)
+def _trace(captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[int, ...]]) -> JointGraph:
+    tracer = Tracer(captured.fake_mode, decompositions)
+    gradients = captured.grad_enabled and not captured.inference_mode
+    names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
+    with _quiet(captured.fake_mode, gradients):
+        inputs = make_inputs(tracer, captured.example_inputs, names, not captured.inference_mode, joined)
+        results = _run(tracer, captured, inputs)
+        after = torch.is_grad_enabled()
+        torch.set_grad_enabled(gradients)
+        forward = ForwardOutputs(tracer, inputs)
+        tracer.recorder.provenance = {}
+        signature = forward.collect(_flat(results), gradients, after if after != gradients else None)
+        found: list[Any] = []
+        if signature.training:
+            _refuse_late_gradients(signature)
+            found = _gradients(tracer, inputs, forward)
+            signature = _with_reach(signature, tracer.recorder.graph, found)
+    module = _finish(tracer, captured, forward, found)
     return JointGraph(
         module=module,
-        signature=recorder.signature(analysis.training),
-        num_forward_outputs=len(recorder.graph_outputs),
+        signature=signature,
+        num_forward_outputs=len(forward.nodes),
         fake_mode=captured.fake_mode,
         name=captured.name,
     )
 
 
-def _follow(analysis: Analysis, run: Callable[[], fx.GraphModule]) -> fx.GraphModule:
-    """Run the trace.  A tensor whose shape was changed in place through another name of it (a ``to`` that returned
-    its argument) keeps its shape in a functional run, which then fails where the eager one did not."""
+def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs) -> Any:
+    """Run the captured module under the tracer; what does not even run on fake tensors by itself is refused."""
     try:
-        return run()
-    except RuntimeError as error:
-        if any(seen.layout is not None for seen in analysis.inputs):
-            raise UnsupportedError(
-                f"an input had its shape changed in place, and the trace lost track: {error}"
-            ) from error
+        with WholeUpsampling(), tracer, enable_python_dispatcher():
+            return CapturedRun(tracer).run(captured.module, inputs.values)
+    except TurretError:
         raise
+    except Exception as error:
+        _refuse_if_fakes_fail(captured)
+        raise VerificationError(f"the trace failed where fake tensors do not: {error!r}") from error
 
 
-def _forward_function(recorder: _Recorder, values: list[Any]) -> tuple[Callable, list[Any]]:
-    def forward(*primals: Any) -> list[Any]:
-        with _functional_mode():
-            results, _ = recorder.run([_functional(p) for p in primals])
-            return [_plain(r) for r in results]
-
-    return forward, values
-
-
-def _joint_function(recorder: _Recorder, values: list[Any]) -> tuple[Callable, list[Any]]:
-    """The traced function takes primals, then one tangent for each differentiable forward output."""
-    tangents = _tangents(recorder, values)
-    count = len(values)
-
-    def joint(*arguments: Any) -> list[Any]:
-        recorder.forget()
-        with _functional_mode():
-            primals = [_functional(p) for p in arguments[:count]]
-            for number, primal in enumerate(primals):
-                if isinstance(primal, torch.Tensor) and recorder.seen(number).requires_grad:
-                    primal.requires_grad_()
-            results, _ = recorder.run(primals)
-            gradients = _gradients(results, primals, [_functional(t) for t in arguments[count:]])
-            return [_plain(r) for r in (*results, *gradients)]
-
-    return joint, [*values, *tangents]
+def _refuse_if_fakes_fail(captured: CapturedGraph) -> None:
+    plain = Tracer(captured.fake_mode, {})
+    names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
+    values = make_inputs(plain, captured.example_inputs, names, not captured.inference_mode).values
+    try:
+        with torch.set_grad_enabled(captured.grad_enabled and not captured.inference_mode):
+            captured.module(*values)
+    except Exception as error:
+        raise UnsupportedError(f"the graph does not run on fake tensors: {type(error).__name__}: {error}") from error
 
 
-def _gradients(results: list[Any], primals: list[Any], tangents: list[Any]) -> list[Any]:
-    """One gradient or None for each primal."""
-    outputs = [r for r in results if _differentiable(r)]
-    wanted = [n for n, p in enumerate(primals) if _differentiable(p)]
-    gradients: list[Any] = [None] * len(primals)
-    if outputs and wanted:
-        with preserve_node_meta():
-            found = torch.autograd.grad(outputs, [primals[n] for n in wanted], tangents, allow_unused=True)
-        for number, gradient in zip(wanted, found, strict=True):
-            gradients[number] = gradient
-    return gradients
+@contextlib.contextmanager
+def _quiet(fake_mode: Any, gradients: bool) -> Iterator[None]:
+    """The modes of the run: the user's autocast, gradients as captured, nothing else of the caller's."""
+    cached = torch.is_autocast_cache_enabled()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.set_grad_enabled(gradients))
+        stack.enter_context(torch.autograd.set_multithreading_enabled(False))
+        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
+        stack.enter_context(fake_mode)
+        torch.set_autocast_cache_enabled(False)
+        try:
+            yield
+        finally:
+            torch.set_autocast_cache_enabled(cached)
 
 
-def _tangents(recorder: _Recorder, values: list[Any]) -> list[Any]:
-    """Fake tangents in the layouts of the differentiable forward outputs, learned from a run without recording."""
-    with enable_python_dispatcher(), WholeUpsampling(), torch.enable_grad(), _functional_mode():
-        primals = [_functional(v) for v in values]
-        for number, primal in enumerate(primals):
-            if isinstance(primal, torch.Tensor) and recorder.seen(number).requires_grad:
-                primal.requires_grad_()
-        results, _ = recorder.run(primals)
-        layouts = zip(results, recorder.strides, strict=True)
-        shapes = [(r.shape, stride, r.dtype, r.device) for r, stride in layouts if _differentiable(r)]
-    return [torch.empty_strided(shape, stride, dtype=dtype, device=device) for shape, stride, dtype, device in shapes]
+def _same(value: Any) -> Any:
+    return value
+
+
+def _flat(results: Any) -> list[Any]:
+    if not isinstance(results, (list, tuple)):
+        raise UnsupportedError(f"the captured graph returned {type(results).__name__}, expected a tuple")
+    if any(isinstance(r, (list, tuple, dict)) for r in results):
+        raise UnsupportedError("the captured graph returned a nested structure, expected flat outputs")
+    return list(results)
+
+
+def _refuse_late_gradients(signature: GraphSignature) -> None:
+    for number, info in enumerate(signature.inputs):
+        if info.requires_grad_after is not None:
+            raise UnsupportedError(f"input {number} had requires_grad changed inside a graph that needs gradients")
+
+
+def _gradients(tracer: Tracer, inputs: Inputs, forward: ForwardOutputs) -> list[Any]:
+    """The node of each input's gradient, or None."""
+    recorder = tracer.recorder
+    recorder.tag, recorder.origin = BACKWARD, None
+    outputs, tangents = [], []
+    for number, (value, described) in enumerate(zip(forward.tensors, forward.described, strict=True)):
+        if described.differentiable:
+            outputs.append(value)
+            tangents.append(_tangent(tracer, number, value))
+    leaves = [*inputs.leaves, *(g.leaf for g in inputs.groups if g.node is not None)]
+    wanted = [n for n, v in enumerate(leaves) if isinstance(v, torch.Tensor) and v.requires_grad]
+    found: list[Any] = [None] * len(leaves)
+    if wanted:
+        # Backward runs outside autocast in eager, as PyTorch asks of its users.
+        with torch._C._DisableAutocast(), tracer, enable_python_dispatcher():
+            gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
+        for number, gradient in zip(wanted, gradients, strict=True):
+            found[number] = None if gradient is None else tracer.node(gradient)
+    return found
+
+
+def _with_reach(signature: GraphSignature, graph: fx.Graph, gradients: Sequence[Any]) -> GraphSignature:
+    """The signature, with which tangents each gradient is computed from."""
+    outputs = [n for n, o in enumerate(signature.graph_outputs) if o.differentiable]
+    tangents = [n for n in graph.nodes if n.op == "placeholder"][len(signature.inputs) :]
+    reach: dict[fx.Node, int] = {node: 1 << position for position, node in enumerate(tangents)}
+    for node in graph.nodes:
+        for source in node.all_input_nodes:
+            reach[node] = reach.get(node, 0) | reach.get(source, 0)
+    infos = []
+    for info, gradient in zip(signature.inputs, gradients, strict=True):
+        bits = 0 if gradient is None else reach.get(gradient, 0)
+        found = tuple(output for position, output in enumerate(outputs) if bits >> position & 1)
+        infos.append(attrs.evolve(info, reached_from=found))
+    return attrs.evolve(signature, inputs=tuple(infos))
+
+
+def _take(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> tuple:
+    """Gradients; what autograd refuses here it would refuse in eager's backward, which then is where to learn of it."""
+    try:
+        return torch.autograd.grad(outputs, inputs, tangents, allow_unused=True)
+    except RuntimeError as error:
+        raise UnsupportedError(f"autograd cannot run the backward: {error}") from error
+
+
+def _tangent(tracer: Tracer, number: int, value: torch.Tensor) -> torch.Tensor:
+    """A fake gradient of a forward output, in the strides that the runtime will bring gradients to."""
+    stride = value.stride() if is_dense(value.shape, value.stride()) else contiguous_strides(value.shape)
+    made = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=value.device)
+    node = tracer.recorder.placeholder(f"tangent_{number}", made)
+    tracer.track(made, node)
+    return made
+
+
+def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gradients: list[Any]) -> fx.GraphModule:
+    graph = tracer.recorder.graph
+    output = graph.output((*forward.nodes, *gradients))
+    output.meta["forward_strides"] = tuple(
+        tuple(t.stride()) if isinstance(t, torch.Tensor) and d.visible else None
+        for t, d in zip(forward.tensors, forward.described, strict=True)
+    )
+    for node in reversed(list(graph.nodes)):
+        if not node.users and node.op in ("call_function", "get_attr") and not is_effectful(node):
+            graph.erase_node(node)
+    with captured.fake_mode, torch.no_grad():
+        for node in graph.nodes:
+            value = node.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                if value.requires_grad:
+                    node.meta["val"] = value.detach()
+            elif isinstance(value, (list, tuple)):
+                node.meta["val"] = type(value)(
+                    v.detach() if isinstance(v, torch.Tensor) and v.requires_grad else v for v in value
+                )
+    with _use_lazy_graph_module(True):
+        return _make_graph_module(tracer.recorder.root, graph, class_name="Joint")

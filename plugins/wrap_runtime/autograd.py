@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from turret.errors import DoubleBackwardError
-from turret.plugins.wrap_runtime.epilogue import evaluate, size_reader
+from turret.errors import DoubleBackwardError, UnsupportedError
+from turret.plugins.wrap_runtime.epilogue import Writer
+from turret.plugins.wrap_runtime.modes import without_autocast
+from turret.plugins.wrap_runtime.sizes import Sizes, compile_sizes, size_reader
 from turret.products import BoxedCallable
 from turret.signature import GraphOutput, GraphSignature
 
@@ -20,28 +23,36 @@ _DOUBLE = (
 
 def autograd_function(
     signature: GraphSignature,
-    outputs: int,
     saved_tensors: int,
     saved_sizes: int,
     forward: BoxedCallable,
     backward: Callable[[], BoxedCallable],
-) -> Callable[[Sequence[Any]], list[Any]]:
+    write: Writer | None,
+) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """``run(inputs) -> graph outputs``, recorded in autograd where gradients are on and an input needs one.
 
     Tensors go to the backward through ``save_for_backward``, so hooks on saved tensors and version checks hold;
-    sizes lie beside them.  With gradients off the forward runs alone.
+    sizes lie beside them.  ``write`` (writes that autograd does not see) runs inside the node, before tensors are
+    saved.  With gradients off the forward runs alone.
     """
+    outputs = len(signature.graph_outputs)
     split = outputs + saved_tensors
     frozen = tuple(n for n, o in enumerate(signature.graph_outputs) if not o.differentiable)
-    tangents = _tangent_reader(signature)
+    read_tangents = _tangent_reader(signature)
+    drop_unreached = _unreached_dropper(signature)
+    read_sizes = size_reader(signature) if _needs_sizes(signature) else None
+    compiled = _Once(backward)
+    no_sizes: Sizes = {}
 
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
             results = forward(list(inputs))
+            if write is not None:
+                write(inputs, results)
             ctx.save_for_backward(*results[outputs:split])
             ctx.sizes = results[split:]
-            ctx.symbols = read_sizes(inputs)
+            ctx.symbols = no_sizes if read_sizes is None else read_sizes(inputs)
             ctx.set_materialize_grads(False)
             if frozen:
                 ctx.mark_non_differentiable(*(results[n] for n in frozen if isinstance(results[n], torch.Tensor)))
@@ -49,39 +60,128 @@ def autograd_function(
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
-            if torch.is_grad_enabled():
-                raise DoubleBackwardError(_DOUBLE)
-            args = [*ctx.sizes, *ctx.saved_tensors, *tangents(gradients, ctx.symbols)]
-            return tuple(backward()(args))
+            function = compiled()
+            args = [*ctx.sizes, *ctx.saved_tensors, *read_tangents(gradients, ctx.symbols)]
+            ctx.maybe_clear_saved_tensors()
+            if not torch.is_grad_enabled():
+                return drop_unreached(gradients, function(args))
+            with torch.no_grad():
+                results = function(args)
+            return _refusing_gradients(drop_unreached(gradients, results))
 
-    read_sizes = size_reader(signature)
+    forward = without_autocast(forward)
     apply = Compiled.apply
 
-    def run(inputs: Sequence[Any]) -> list[Any]:
+    def run(inputs: Sequence[Any]) -> Sequence[Any]:
         if torch.is_grad_enabled():
-            return list(apply(*inputs))
-        return forward(list(inputs))[:outputs]
+            return apply(*inputs)
+        results = forward(list(inputs))
+        if write is not None:
+            write(inputs, results)
+        return results[:outputs]
 
     return run
 
 
-def _tangent_reader(signature: GraphSignature) -> Callable[[Sequence[Any], dict[str, int]], list[Any]]:
+class _Once:
+    """Compiles the backward when it is first asked for; threads that ask meanwhile wait for the same one."""
+
+    def __init__(self, make: Callable[[], BoxedCallable]) -> None:
+        self._make, self._lock, self._made = make, threading.Lock(), None
+
+    def __call__(self) -> BoxedCallable:
+        made = self._made
+        if made is None:
+            with self._lock:
+                if self._made is None:
+                    self._made = without_autocast(self._make())
+                made = self._made
+        return made
+
+
+class _Refuse(torch.autograd.Function):
+    """Hands gradients on and raises when a gradient of them is asked for."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, *values: torch.Tensor) -> Any:
+        return tuple(v.view_as(v) for v in values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise DoubleBackwardError(_DOUBLE)
+
+
+def _refusing_gradients(results: Sequence[Any]) -> tuple[Any, ...]:
+    """Gradients under ``create_graph=True``: they require one, and taking it is an error that says why."""
+    places = [n for n, r in enumerate(results) if isinstance(r, torch.Tensor)]
+    anchor = torch.zeros((), requires_grad=True)
+    joined = _Refuse.apply(anchor, *(results[n] for n in places))
+    made = list(results)
+    for number, value in zip(places, joined, strict=True):
+        made[number] = value
+    return tuple(made)
+
+
+def _unreached_dropper(signature: GraphSignature) -> Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]:
+    """``drop(gradients, results)``: results as a tuple, None for inputs that no gradient flows to.
+
+    A backward from some of the outputs hands over None for the others, which count as zeros; eager does not touch
+    inputs that only those were computed from.
+    """
+    sources = tuple(i.reached_from for i in signature.inputs)
+    differentiable = tuple(n for n, o in enumerate(signature.graph_outputs) if o.differentiable)
+
+    def drop(gradients: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
+        missing = {n for n in differentiable if gradients[n] is None}
+        if not missing:
+            return tuple(results)
+        return tuple(None if missing.issuperset(s) else r for s, r in zip(sources, results, strict=True))
+
+    return drop
+
+
+def _needs_sizes(signature: GraphSignature) -> bool:
+    """Whether shapes or strides of tangents depend on size symbols."""
+    return any(
+        isinstance(s, str)
+        for o in signature.graph_outputs
+        if o.differentiable
+        for s in (*o.shape, *o.tangent_stride)
+    )
+
+
+def _tangent_reader(signature: GraphSignature) -> Callable[[Sequence[Any], Sizes], list[Any]]:
     """Gradients as autograd hands them over to tangents in the layouts that the backward was compiled for."""
-    wanted = [(n, o) for n, o in enumerate(signature.graph_outputs) if o.differentiable]
-
-    def read(gradients: Sequence[Any], sizes: dict[str, int]) -> list[Any]:
-        return [_tangent(gradients[n], output, sizes) for n, output in wanted]
-
-    return read
+    wanted = tuple((n, _tangent(o)) for n, o in enumerate(signature.graph_outputs) if o.differentiable)
+    return lambda gradients, sizes: [make(gradients[n], sizes) for n, make in wanted]
 
 
-def _tangent(gradient: torch.Tensor | None, output: GraphOutput, sizes: dict[str, int]) -> torch.Tensor:
-    stride = tuple(evaluate(v, sizes) for v in output.stride)
-    if gradient is None:
-        shape = tuple(evaluate(v, sizes) for v in output.shape)
-        made = torch.empty_strided(shape, stride, dtype=getattr(torch, output.dtype), device=output.device)
-        return made.zero_()
-    if gradient.stride() == stride:
-        return gradient
-    made = torch.empty_strided(gradient.shape, stride, dtype=gradient.dtype, device=gradient.device)
-    return made.copy_(gradient)
+def _tangent(output: GraphOutput) -> Callable[[Any, Sizes], torch.Tensor]:
+    """A gradient of one output as the backward takes it: zeros where there is none, copied where strides differ."""
+    shape, stride = compile_sizes(output.shape), compile_sizes(output.tangent_stride)
+    dtype, device = getattr(torch, output.dtype), torch.device(output.device)
+
+    def make(gradient: Any, sizes: Sizes) -> torch.Tensor:
+        if gradient is None:
+            return torch.empty_strided(shape(sizes), stride(sizes), dtype=dtype, device=device).zero_()
+        if type(gradient) is not torch.Tensor and type(gradient) is not torch.nn.Parameter:
+            raise UnsupportedError(
+                f"a gradient of type {type(gradient).__name__} reached a compiled backward, which takes plain tensors; "
+                "convert it before calling backward"
+            )
+        if gradient.layout is not torch.strided:
+            gradient = gradient.to_dense()
+        wanted = stride(sizes)
+        if _same_strides(gradient, wanted) and not gradient.is_neg() and not gradient.is_conj():
+            return gradient
+        made = torch.empty_strided(gradient.shape, wanted, dtype=gradient.dtype, device=gradient.device)
+        return made.copy_(gradient)
+
+    return make
+
+
+def _same_strides(value: torch.Tensor, wanted: tuple[int, ...]) -> bool:
+    given = value.stride()
+    if given == wanted:
+        return True
+    return all(a == b or size == 1 for a, b, size in zip(given, wanted, value.shape, strict=True))

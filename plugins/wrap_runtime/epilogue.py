@@ -1,4 +1,4 @@
-"""The epilogue: new values into mutated inputs, and outputs that alias inputs or intermediates rebuilt as views."""
+"""The epilogue: mutated inputs get their new values and layouts, and views among the outputs are made."""
 
 from __future__ import annotations
 
@@ -7,113 +7,192 @@ from typing import Any
 
 import torch
 
-from turret.signature import GraphSignature, InputInfo, Layout, Mutation, OutputInfo, OutputKind
+from turret.externs import resolve_op
+from turret.plugins.wrap_runtime.sizes import Sizes, compile_layout, compile_size, compile_sizes
+from turret.signature import GraphSignature, InputInfo, Mutation, OutputInfo, OutputKind, ViewCall
 
-Sizes = dict[str, int]
-Epilogue = Callable[[Sequence[Any], Sequence[Any], list[Any], Sizes], list[Any]]
+_FEW = 4
+"""From this many on, copies go through one ``_foreach_copy_``."""
+
+Writer = Callable[[Sequence[Any], list[Any]], None]
+Finisher = Callable[[Sequence[Any], Sequence[Any], Sizes], list[Any]]
 
 
-def size_reader(signature: GraphSignature) -> Callable[[Sequence[Any]], Sizes]:
-    """A function of the user's inputs that gives the value of every size symbol."""
-    if not signature.symbols:
-        empty: Sizes = {}
-        return lambda args: empty
-    sources = tuple(signature.symbols.items())
+def hidden_writes(signature: GraphSignature) -> Writer | None:
+    """``write(inputs, results)``: copy new values into inputs where autograd sees nothing of it, or None.
 
-    def read(args: Sequence[Any]) -> Sizes:
-        sizes: Sizes = {}
-        for name, source in sources:
-            value = args[source.input]
-            if source.kind == "offset":
-                sizes[name] = value.storage_offset()
-            elif source.dimension is None:
-                sizes[name] = int(value)
+    These are writes under ``no_grad``, and to tensors that need no gradient (running statistics, caches).  Call it with
+    gradients off.  A result that is the very input was written in place by the executable: then only the version
+    counter moves.  Results that were written are dropped from ``results``.
+    """
+    pairs = [(n, i.updated, i.counted) for n, i in enumerate(signature.inputs) if _is_hidden(i)]
+    if not pairs:
+        return None
+    counted = [(n, updated) for n, updated, moves in pairs if moves]
+    silent = [(n, updated) for n, updated, moves in pairs if not moves]
+
+    written = tuple(updated for _, updated, _ in pairs)
+
+    def write(inputs: Sequence[Any], results: list[Any]) -> None:
+        targets, values = [], []
+        for number, updated in counted:
+            target, value = inputs[number], results[updated]
+            if value is target:
+                torch.autograd.graph.increment_version(target)
             else:
-                sizes[name] = value.shape[source.dimension] if source.kind == "size" else value.stride(source.dimension)
-        return sizes
+                targets.append(target)
+                values.append(value)
+        for number, updated in silent:
+            if results[updated] is not inputs[number]:
+                targets.append(inputs[number].data)
+                values.append(results[updated])
+        if len(targets) < _FEW:
+            for target, value in zip(targets, values, strict=True):
+                target.copy_(value)
+        else:
+            torch._foreach_copy_(targets, values)
+        for updated in written:
+            results[updated] = None
 
-    return read
+    return write
 
 
-def evaluate(value: int | str, sizes: Sizes) -> int:
-    """A size of the signature in one call."""
-    return value if isinstance(value, int) else int(eval(value, _NAMES, sizes))
+def _is_hidden(info: InputInfo) -> bool:
+    return info.mutation is Mutation.DATA and info.updated is not None and not info.tracked
 
 
-_NAMES = {"__builtins__": {}, "math": __import__("math"), "min": min, "max": max, "abs": abs, "int": int}
+def finisher(signature: GraphSignature) -> Finisher | None:
+    """``finish(inputs, results, sizes) -> outputs``: the rest of the epilogue, or None where there is none.
 
-
-def build_epilogue(signature: GraphSignature) -> Epilogue | None:
-    """The epilogue of a signature, or None where the graph's outputs are the user's and nothing is mutated."""
-    mutated = tuple((n, i) for n, i in enumerate(signature.inputs) if i.mutation is not Mutation.NONE)
+    Inputs whose layout changed, that autograd sees written to, or that were given other memory; then the outputs.
+    Call it in the caller's grad mode, so that views and copies are recorded as in eager.
+    """
+    effects = [e for n, i in enumerate(signature.inputs) for e in _effects(n, i)]
+    replaced = [(n, _maker(i.replaced_by)) for n, i in enumerate(signature.inputs) if i.replaced_by is not None]
     outputs = signature.outputs
     plain = len(outputs) == len(signature.graph_outputs) and all(
-        o.kind is OutputKind.FRESH and o.index == n for n, o in enumerate(outputs)
+        o.kind is OutputKind.FRESH and o.index == n and not o.leaf for n, o in enumerate(outputs)
     )
-    if plain and not mutated:
+    if plain and not effects and not replaced and signature.grad_enabled_after is None:
         return None
+    makers = tuple((_maker(o), o.index if o.kind is OutputKind.IS_OUTPUT else None) for o in outputs)
+    grad_after = signature.grad_enabled_after
 
-    def epilogue(args: Sequence[Any], given: Sequence[Any], results: list[Any], sizes: Sizes) -> list[Any]:
-        for number, info in mutated:
-            _mutate(given[number], info, results, sizes)
+    def finish(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> list[Any]:
+        for effect in effects:
+            effect(inputs, results, sizes)
+        for number, make in replaced:
+            memory = make(inputs, results, sizes)
+            with torch.no_grad():
+                inputs[number].set_(memory)
         made: list[Any] = []
-        for info in outputs:
-            same = info.kind is OutputKind.IS_OUTPUT
-            made.append(made[info.index] if same else _output(info, args, results, sizes))
+        for make, repeated in makers:
+            made.append(make(inputs, results, sizes) if repeated is None else made[repeated])
+        if grad_after is not None:
+            torch.set_grad_enabled(grad_after)
         return made
 
-    return epilogue
+    return finish
 
 
-def _mutate(target: torch.Tensor, info: InputInfo, results: list[Any], sizes: Sizes) -> None:
-    """Do to an input what the program did to it: first its layout, then its data."""
+Effect = Callable[[Sequence[Any], Sequence[Any], Sizes], None]
+
+
+def _effects(number: int, info: InputInfo) -> list[Effect]:
+    effects: list[Effect] = []
     if info.mutation is Mutation.IN_GRAPH:
-        torch.autograd.graph.increment_version(target)
-        return
-    with torch.set_grad_enabled(info.tracked):
-        if info.layout is not None:
-            shape, stride, offset = _layout(info.layout, sizes)
-            if target.requires_grad and target.grad_fn is None:
-                target = target.detach()
-            target.as_strided_(shape, stride, offset)
-        if info.updated is not None:
-            value = results[info.updated]
-            target.copy_(value if info.tracked else value.detach())
+        effects.append(lambda inputs, results, sizes: torch.autograd.graph.increment_version(inputs[number]))
+    if info.layout is not None:
+        effects.append(_layout_effect(number, info))
+    if info.updated is not None and not _is_hidden(info):
+        effects.append(_write_effect(number, info))
+    if info.requires_grad_after is not None:
+        effects.append(lambda inputs, results, sizes: inputs[number].requires_grad_(info.requires_grad_after))
+    return effects
 
 
-def _layout(layout: Layout, sizes: Sizes) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    return (
-        tuple(evaluate(v, sizes) for v in layout.shape),
-        tuple(evaluate(v, sizes) for v in layout.stride),
-        evaluate(layout.offset, sizes),
-    )
+def _layout_effect(number: int, info: InputInfo) -> Effect:
+    layout, tracked = compile_layout(info.layout), info.tracked
+
+    def change(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> None:
+        target = inputs[number]
+        shape, stride, offset = layout(sizes)
+        with torch.set_grad_enabled(tracked):
+            target.as_strided_(shape, stride, target.storage_offset() + offset)
+
+    return change
 
 
-def _output(info: OutputInfo, args: Sequence[Any], results: list[Any], sizes: Sizes) -> Any:
-    match info.kind:
-        case OutputKind.FRESH:
-            return results[info.index]
-        case OutputKind.CONSTANT:
-            return info.value
-        case OutputKind.SIZE:
-            return evaluate(info.value, sizes)
-        case OutputKind.IS_INPUT:
-            return args[info.index]
-        case OutputKind.ALIAS_OF_INPUT:
-            return _view(args[info.index], info, sizes)
-        case OutputKind.ALIAS_OF_INTERMEDIATE:
-            return _view(results[info.index], info, sizes)
+def _write_effect(number: int, info: InputInfo) -> Effect:
+    updated, tracked, counted = info.updated, info.tracked, info.counted
+
+    def write(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> None:
+        target, value = inputs[number], results[updated]
+        with torch.set_grad_enabled(tracked):
+            if value is target:
+                torch.autograd.graph.increment_version(target)
+            else:
+                (target if counted else target.data).copy_(value)
+
+    return write
 
 
-def _view(base: torch.Tensor, info: OutputInfo, sizes: Sizes) -> torch.Tensor:
-    """The view of ``base`` that the program returned, with or without a way for gradients back to it."""
-    shape, stride, offset = _layout(info.layout, sizes)
-    if not info.requires_grad:
-        base = base.detach()
-    if info.dtype is not None:
-        dtype = getattr(torch, info.dtype)
-        if dtype.is_complex and not base.is_complex():
-            pairs = base.as_strided((*shape, 2), (*(2 * s for s in stride), 1), base.storage_offset() + 2 * offset)
-            return torch.view_as_complex(pairs)
-        base = torch.view_as_real(base) if base.is_complex() and not dtype.is_complex else base.view(dtype)
-    return base.as_strided(shape, stride, base.storage_offset() + offset)
+Maker = Callable[[Sequence[Any], Sequence[Any], Sizes], Any]
+
+
+def _maker(info: OutputInfo) -> Maker:
+    """A function that makes one output of the user's program."""
+    index = info.index
+    if info.kind is OutputKind.FRESH:
+        if info.leaf:
+            return lambda inputs, results, sizes: results[index].detach().requires_grad_()
+        return lambda inputs, results, sizes: results[index]
+    if info.kind is OutputKind.CONSTANT:
+        value = info.value
+        return lambda inputs, results, sizes: value
+    if info.kind is OutputKind.IS_OUTPUT:
+        return lambda inputs, results, sizes: None
+    if info.kind is OutputKind.SIZE:
+        if info.value is None:
+            return lambda inputs, results, sizes: results[index]
+        size = compile_size(info.value)
+        return lambda inputs, results, sizes: size(sizes)
+    if info.kind is OutputKind.IS_INPUT:
+        return lambda inputs, results, sizes: inputs[index]
+    view = _viewer(info)
+    if info.kind is OutputKind.ALIAS_OF_INPUT:
+        return lambda inputs, results, sizes: view(inputs[index], sizes)
+    return lambda inputs, results, sizes: view(results[index], sizes)
+
+
+def _viewer(info: OutputInfo) -> Callable[[torch.Tensor, Sizes], torch.Tensor]:
+    """A view of a base as the program returned it, with or without a way for gradients back to the base."""
+    detached, leaf = not info.requires_grad or info.leaf, info.leaf
+    if info.steps is not None:
+        return _replayer(info.steps, detached, leaf)
+    layout = compile_layout(info.layout)
+
+    def view(base: torch.Tensor, sizes: Sizes) -> torch.Tensor:
+        shape, stride, offset = layout(sizes)
+        if detached and base.requires_grad:
+            base = base.detach()
+        made = base.as_strided(shape, stride, base.storage_offset() + offset)
+        return made.requires_grad_() if leaf else made
+
+    return view
+
+
+def _replayer(steps: Sequence[ViewCall], detached: bool, leaf: bool) -> Callable[[torch.Tensor, Sizes], torch.Tensor]:
+    calls = tuple((resolve_op(s.op), tuple(map(_argument, s.args))) for s in steps)
+
+    def view(base: torch.Tensor, sizes: Sizes) -> torch.Tensor:
+        made = base.detach() if detached and base.requires_grad else base
+        for op, arguments in calls:
+            made = op(made, *(a(sizes) for a in arguments))
+        return made.requires_grad_() if leaf else made
+
+    return view
+
+
+def _argument(value: Any) -> Callable[[Sizes], Any]:
+    return compile_sizes(value) if isinstance(value, tuple) else compile_size(value)

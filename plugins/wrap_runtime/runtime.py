@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from turret.plugins.wrap_runtime.autograd import autograd_function
-from turret.plugins.wrap_runtime.epilogue import build_epilogue, size_reader
+from turret.plugins.wrap_runtime.epilogue import Writer, finisher, hidden_writes
+from turret.plugins.wrap_runtime.modes import without_autocast, without_gradients
+from turret.plugins.wrap_runtime.sizes import Sizes, size_reader
 from turret.products import BoxedCallable
 from turret.signature import GraphSignature, SyntheticBase
 
@@ -23,48 +25,67 @@ def build_runtime(
     saved_sizes: int,
     forward: BoxedCallable,
     backward: Callable[[], BoxedCallable],
-) -> Callable[..., Any]:
-    """The callable ``fn(*flat inputs) -> list of the user's outputs``.
+) -> Callable[..., Sequence[Any]]:
+    """The callable ``fn(*flat inputs) -> the user's outputs`` (a list or tuple).
 
     ``forward`` returns the graph's forward outputs, then (training) ``saved_tensors`` tensors and
-    ``saved_sizes`` ints for the backward, which ``backward()`` compiles when it is first needed.  Safe to call
-    from several threads.
+    ``saved_sizes`` ints for the backward, which ``backward()`` compiles when it is first needed.  It may return the
+    very input as the input's new value, having written to it in place.  Safe to call from several threads.
+    All that is needed beside the executables is in the signature, which is plain data.
     """
-    count = len(signature.graph_outputs)
+    write, finish = hidden_writes(signature), finisher(signature)
+    bases = _common_memories(signature)
     if signature.training:
-        run = autograd_function(signature, count, saved_tensors, saved_sizes, forward, backward)
+        run = autograd_function(signature, saved_tensors, saved_sizes, forward, backward, write)
     else:
-        run = forward
-    epilogue = build_epilogue(signature)
-    prepare = _synthetic_bases(signature)
-    if epilogue is None and prepare is None:
-        if signature.training:
-            return lambda *args: run(args)
-        return lambda *args: run(list(args))
-    read_sizes = size_reader(signature)
+        run = _inference(signature, forward, write)
+    if finish is None and bases is None and signature.grad_enabled:
+        return lambda *args: run(args)
+    read_sizes = size_reader(signature) if signature.symbols else None
+    no_sizes: Sizes = {}
 
-    def call(*args: Any) -> list[Any]:
-        given = args if prepare is None else prepare(args)
-        results = run(given) if signature.training else run(list(given))
-        return results if epilogue is None else epilogue(args, given, results, read_sizes(args))
+    def call(*args: Any) -> Sequence[Any]:
+        sizes = no_sizes if read_sizes is None else read_sizes(args)
+        inputs = args if bases is None else (*args, *bases(args))
+        results = run(inputs)
+        return results if finish is None else finish(inputs, results, sizes)
 
+    if signature.training and not signature.grad_enabled:
+        return torch.enable_grad()(call)
     return call
 
 
-def _synthetic_bases(signature: GraphSignature) -> Callable[[Sequence[Any]], tuple[Any, ...]] | None:
-    """Replace inputs that share memory by flat views of that memory; None where there are none."""
-    if signature.kept is None:
+def _inference(
+    signature: GraphSignature, forward: BoxedCallable, write: Writer | None
+) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    outputs = len(signature.graph_outputs)
+    forward = without_autocast(forward)
+    if write is None:
+        if any(i.requires_grad for i in signature.inputs):
+            forward = without_gradients(forward)
+        return lambda inputs: forward(list(inputs))
+
+    def run(inputs: Sequence[Any]) -> Sequence[Any]:
+        with torch.no_grad():
+            results = forward(list(inputs))
+            write(inputs, results)
+        return results[:outputs]
+
+    return run
+
+
+def _common_memories(signature: GraphSignature) -> Callable[[Sequence[Any]], list[torch.Tensor]] | None:
+    """Flat views of the memory that inputs share; None where none is needed."""
+    if not signature.bases:
         return None
-    kept, bases = signature.kept, signature.bases
-
-    def prepare(args: Sequence[Any]) -> tuple[Any, ...]:
-        return (*(args[n] for n in kept), *(_common_memory(args, base) for base in bases))
-
-    return prepare
+    bases = signature.bases
+    return lambda args: [_common_memory(args, base) for base in bases]
 
 
 def _common_memory(args: Sequence[Any], base: SyntheticBase) -> torch.Tensor:
     first = args[base.members[0]]
     start = first.storage_offset() - base.layouts[0].offset
-    with torch.no_grad():
-        return first.as_strided((base.length,), (1,), start)
+    if base.joined:
+        root = first._base if first._is_view() else first
+        return root.as_strided((base.length,), (1,), start)
+    return first.detach().as_strided((base.length,), (1,), start)

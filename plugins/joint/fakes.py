@@ -1,0 +1,182 @@
+"""Running ops on fake tensors, and remembering what came out.
+
+A model repeats itself: most calls of a trace are an earlier call with other tensors of the same layouts.  The fake
+tensor mode has a cache of its own, but makes each key from scratch; here a tensor's part of the key is
+computed once in its life, which is several times as fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+_UNSAFE_TAGS = frozenset(
+    (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view)
+)
+_PLAIN = frozenset(
+    (int, float, bool, str, complex, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device)
+)
+
+
+_CONTIGUOUS_ON_CPU = frozenset((torch.ops.aten.log_sigmoid_forward.default,))
+"""Ops whose results are row-major on the CPU although fake tensors say otherwise."""
+
+
+class _Unkeyed(Exception):
+    """A call has an argument that no key can be made of (a symbolic size, a constant, a generator)."""
+
+
+class FakeRunner:
+    """Runs ops on fake tensors of one mode.
+
+    ``layout_of(tensor)`` gives a tensor's part of a key, or None where it has symbolic sizes or a known value.
+    """
+
+    def __init__(self, fake_mode: Any, layout_of: Callable[[torch.Tensor], tuple | None]) -> None:
+        self._mode, self._layout_of = fake_mode, layout_of
+        self._known: dict[tuple, Any] = {}
+        self._keyed: dict[Any, bool] = {}
+
+    def __call__(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """What ``func`` returns: new tensors for every call, as from the op itself."""
+        if func in _CONTIGUOUS_ON_CPU and args[0].device.type == "cpu":
+            return func(args[0].contiguous(), *args[1:], **kwargs)
+        keyed = self._keyed.get(func)
+        if keyed is None:
+            keyed = self._keyed[func] = _may_be_keyed(func)
+        if not keyed:
+            return _without_history(func(*args, **kwargs), args)
+        try:
+            key = (func, self._key(args), self._key(tuple(kwargs.items())) if kwargs else None)
+        except _Unkeyed:
+            return _without_history(func(*args, **kwargs), args)
+        recipe = self._known.get(key)
+        if recipe is not None and recipe is not _REFUSED:
+            return self._make(recipe, args)
+        out = _without_history(func(*args, **kwargs), args)
+        if recipe is None:
+            self._known[key] = _recipe(out, args)
+        return out
+
+    def _key(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return (kind, value)
+        if kind is FakeTensor:
+            layout = self._layout_of(value)
+            if layout is None:
+                raise _Unkeyed
+            return layout
+        if isinstance(value, (tuple, list)):
+            return tuple([self._key(v) for v in value])
+        raise _Unkeyed
+
+    def _make(self, recipe: Any, args: tuple) -> Any:
+        if type(recipe) is _Sequence:
+            return recipe.kind([self._make(r, args) if type(r) is _Tensor else r for r in recipe.parts])
+        guard = torch._C._DisableTorchDispatch()
+        try:
+            if recipe.views_first:
+                meta = torch.empty(0, dtype=recipe.dtype, device="meta")
+                meta.set_(args[0].untyped_storage(), recipe.offset, recipe.shape, recipe.stride)
+            else:
+                meta = torch.empty_strided(recipe.shape, recipe.stride, dtype=recipe.dtype, device="meta")
+        finally:
+            del guard
+        return FakeTensor(self._mode, meta, recipe.device)
+
+
+def _without_history(out: Any, args: tuple) -> Any:
+    """Results below autograd require no gradients; some fake implementations hand on that their input does."""
+    if isinstance(out, torch.Tensor):
+        return out.detach() if out.requires_grad and not any(out is t for t in _tensors(args)) else out
+    if isinstance(out, (tuple, list)):
+        return type(out)([_without_history(v, args) for v in out])
+    return out
+
+
+class _Tensor:
+    """How to make one result."""
+
+    __slots__ = ("device", "dtype", "offset", "shape", "stride", "views_first")
+
+    def __init__(self, value: torch.Tensor, views_first: bool) -> None:
+        self.shape, self.stride, self.offset = tuple(value.shape), value.stride(), value.storage_offset()
+        self.dtype, self.device, self.views_first = value.dtype, value.fake_device, views_first
+
+
+class _Sequence:
+    """How to make several results."""
+
+    __slots__ = ("kind", "parts")
+
+    def __init__(self, kind: type, parts: list[Any]) -> None:
+        self.kind, self.parts = kind, parts
+
+
+_REFUSED = object()
+"""Instead of a recipe: this call's results cannot be made from their layouts."""
+
+
+def _may_be_keyed(func: Any) -> bool:
+    return (
+        func.namespace in ("aten", "prims", "turret")
+        and not func._schema.is_mutable
+        and _UNSAFE_TAGS.isdisjoint(func.tags)
+    )
+
+
+def _recipe(out: Any, args: tuple) -> Any:
+    shared = args[0].untyped_storage()._cdata if args and isinstance(args[0], torch.Tensor) else None
+    others = {t.untyped_storage()._cdata for t in _tensors(args[1:])}
+    seen: set[int] = set()
+
+    def part(value: Any) -> Any:
+        if value is None or type(value) in (int, float, bool):
+            return value
+        if type(value) is not FakeTensor or not _is_plain(value) or any(value is t for t in _tensors(args)):
+            raise _Unkeyed
+        storage = value.untyped_storage()._cdata
+        views_first = storage == shared
+        if storage in others or (storage in seen and not views_first):
+            raise _Unkeyed
+        seen.add(storage)
+        if not views_first and value.storage_offset() != 0:
+            raise _Unkeyed
+        return _Tensor(value, views_first)
+
+    try:
+        if isinstance(out, (tuple, list)):
+            return _Sequence(tuple if isinstance(out, tuple) else list, [part(v) for v in out])
+        made = part(out)
+        return made if type(made) is _Tensor else _REFUSED
+    except _Unkeyed:
+        return _REFUSED
+
+
+def _is_plain(value: torch.Tensor) -> bool:
+    return (
+        value.constant is None
+        and value.layout is torch.strided
+        and not value.is_conj()
+        and not value.is_neg()
+        and all(type(s) is int for s in (*value.shape, *value.stride()))
+    )
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (tuple, list)):
+        return [t for v in value for t in _tensors(v)]
+    return []
+
+
+def layout_key(value: Any) -> tuple | None:
+    """A fake tensor's part of a key, or None where it has symbolic sizes, a known value, or is not a plain tensor."""
+    if type(value) is not FakeTensor or not _is_plain(value):
+        return None
+    return (tuple(value.shape), value.stride(), value.storage_offset(), value.dtype, value.fake_device)

@@ -1,0 +1,312 @@
+"""From what the run left behind to the graph's forward outputs and the signature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import fx
+
+from turret.errors import UnsupportedError
+from turret.externs import op_name
+from turret.ir.index import size
+from turret.ir.program import SizeSource
+from turret.op_traits import storage_root
+from turret.plan import size_text
+from turret.plugins.joint.inputs import AliasGroup, Inputs, InputState, layout_of
+from turret.plugins.joint.sizes import contiguous_strides, is_apart, is_dense, same_sizes
+from turret.plugins.joint.storage import Storage, Tracked, ViewStep
+from turret.plugins.joint.tracer import Tracer
+from turret.signature import GraphOutput, GraphSignature, InputInfo, Layout, Mutation, OutputInfo, OutputKind, ViewCall
+
+aten = torch.ops.aten
+
+
+class SharedGradients(UnsupportedError):
+    """Inputs ``members`` share memory, one is written to, and gradients flow through one: trace them as views of
+    the tensor that they are views of."""
+
+    def __init__(self, members: tuple[int, ...]) -> None:
+        super().__init__(f"inputs {members} share memory, one is mutated, and one needs gradients")
+        self.members = members
+
+
+@attrs.define(eq=False)
+class ForwardOutputs:
+    """Collects the forward outputs of the graph: ``nodes``, the fake tensors they come from, and their description."""
+
+    tracer: Tracer
+    inputs: Inputs
+    nodes: list[Any] = attrs.field(factory=list)
+    tensors: list[Any] = attrs.field(factory=list)
+    described: list[GraphOutput] = attrs.field(factory=list)
+    _roots: set[fx.Node] = attrs.field(factory=set)
+    _seen: dict[int, int] = attrs.field(factory=dict)
+    _bases: dict[Storage, tuple[int, torch.Tensor]] = attrs.field(factory=dict)
+    _sharing: dict[Storage, list[torch.Tensor]] = attrs.field(factory=dict)
+
+    def collect(self, results: Sequence[Any], grad_enabled: bool, grad_enabled_after: bool | None) -> GraphSignature:
+        """Emit all forward outputs: first new values of mutated inputs, then the user's, and bases of views
+        as they are met."""
+        tracked = [self._tracked(v) for v in self.inputs.values]
+        replaced = {n: t for n, t in enumerate(tracked) if t is not None and t.replaced}
+        visible = [v for v in results if isinstance(v, torch.Tensor)] + [t.tensor for t in replaced.values()]
+        for value in visible:
+            sharers = self._sharing.setdefault(self.tracer.tracked(value).storage, [])
+            if not any(value is other for other in sharers):
+                sharers.append(value)
+        infos = [self._input(n, t) for n, t in enumerate(tracked)]
+        joined = {g.members: self._joined(g) for g in self.inputs.groups if g.joined}
+        outputs = tuple(self._output(n, value) for n, value in enumerate(results))
+        for number, t in replaced.items():
+            infos[number] = attrs.evolve(infos[number], replaced_by=self._tensor(f"input {number}", t.tensor))
+        groups = [g for g in self.inputs.groups if g.node is not None]
+        infos += [joined.get(g.members, InputInfo(mutation=Mutation.DATA)) for g in groups]
+        training = any(o.differentiable for o in self.described)
+        if training and not grad_enabled and grad_enabled_after is not None:
+            raise UnsupportedError("a program that turns gradients on and leaves them on, and gives results with them")
+        return GraphSignature(
+            inputs=tuple(infos),
+            outputs=outputs,
+            graph_outputs=tuple(self.described),
+            training=training,
+            symbols=size_symbols(self.inputs.values, self.inputs.before),
+            bases=tuple(g.base for g in groups),
+            grad_enabled=grad_enabled,
+            grad_enabled_after=grad_enabled_after,
+        )
+
+    def _tracked(self, value: Any) -> Tracked | None:
+        return self.tracer.tracked(value) if isinstance(value, torch.Tensor) else None
+
+    def _input(self, number: int, tracked: Tracked | None) -> InputInfo:
+        before = self.inputs.before[number]
+        if tracked is None:
+            return InputInfo()
+        value, storage = tracked.tensor, tracked.storage
+        data = storage.version > 0 and not tracked.replaced
+        layout = None
+        if tracked.layout_changes and not tracked.replaced:
+            shape, stride, offset = before.layout
+            same = same_sizes(value.shape, shape) and same_sizes(value.stride(), stride)
+            if not (same and same_sizes((value.storage_offset(),), (offset,))):
+                layout = layout_of(value, before.layout[2])
+        follows = data and value.requires_grad and value.grad_fn is not before.grad_fn
+        group = next((g for g in self.inputs.groups if number in g.members), None)
+        if group is not None:
+            self._check_member(number, group, data, follows, layout)
+        if group is not None and group.joined:
+            return InputInfo(before.requires_grad, Mutation.DATA)
+        changed = value.requires_grad != before.requires_grad and not follows
+        return InputInfo(
+            requires_grad=before.requires_grad,
+            mutation=_mutation(data, layout is not None or tracked.replaced),
+            updated=self._emit(self.tracer.node(value), value, follows, visible=False) if data else None,
+            layout=layout,
+            tracked=follows or (layout is not None and value.grad_fn is not before.grad_fn),
+            counted=value._version != before.version,
+            requires_grad_after=value.requires_grad if changed else None,
+        )
+
+    def _check_member(self, number: int, group: AliasGroup, data: bool, follows: bool, layout: Layout | None) -> None:
+        if layout is not None and data:
+            raise UnsupportedError(
+                f"inputs {group.members} share memory and input {number} is written to and changes its shape in place"
+            )
+        states = (self.inputs.before[m] for m in group.members)
+        recorded = torch.is_grad_enabled() and any(state is not None and state.requires_grad for state in states)
+        needs = follows or recorded
+        if data and needs and not group.joined:
+            if group.root is None:
+                raise UnsupportedError(
+                    f"inputs {group.members} share memory, one is mutated, one needs gradients, "
+                    "and they are not views of one tensor"
+                )
+            raise SharedGradients(group.members)
+
+    def _joined(self, group: AliasGroup) -> InputInfo:
+        """The memory of inputs that autograd knows to be views of one tensor: written back as a whole."""
+        value, before = group.value, group.before
+        follows = value.requires_grad and value.grad_fn is not before.grad_fn
+        return InputInfo(
+            requires_grad=before.requires_grad,
+            mutation=Mutation.DATA,
+            updated=self._emit(self.tracer.node(value), value, follows, visible=False),
+            tracked=follows,
+            counted=value._version != before.version,
+        )
+
+    def _emit(self, node: fx.Node, value: torch.Tensor, differentiable: bool, visible: bool) -> int:
+        """One more forward output; a value in an input's memory, or in that of an earlier output, is copied."""
+        root = storage_root(node)
+        if root.op in ("placeholder", "get_attr") or root in self._roots:
+            node = self.tracer.apply(aten.clone.default, node)
+            root = node
+        self._roots.add(root)
+        stride = tuple(value.stride())
+        tangent = stride if _is_block(value) else contiguous_strides(value.shape)
+        self.nodes.append(node)
+        self.tensors.append(value)
+        self.described.append(
+            GraphOutput(
+                shape=tuple(map(_text, value.shape)),
+                stride=tuple(map(_text, stride)),
+                dtype=str(value.dtype).removeprefix("torch."),
+                device=str(value.device),
+                differentiable=differentiable,
+                visible=visible,
+                tangent_stride=tuple(map(_text, tangent)) if differentiable else None,
+            )
+        )
+        return len(self.nodes) - 1
+
+    def _output(self, number: int, value: Any) -> OutputInfo:
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self._size(value)
+        if value is None or isinstance(value, bool | int | float | str | torch.dtype | torch.device):
+            return OutputInfo(OutputKind.CONSTANT, value=value)
+        if not isinstance(value, torch.Tensor):
+            raise UnsupportedError(f"output {number} is a {type(value).__name__}")
+        if value.layout != torch.strided:
+            raise UnsupportedError(f"output {number} has layout {value.layout}")
+        for source, given in enumerate(self.inputs.values):
+            if value is given:
+                return OutputInfo(OutputKind.IS_INPUT, source, value.requires_grad)
+        first = self._seen.setdefault(id(value), number)
+        if first != number:
+            return OutputInfo(OutputKind.IS_OUTPUT, first, value.requires_grad)
+        return self._tensor(f"output {number}", value)
+
+    def _size(self, value: Any) -> OutputInfo:
+        """A symbolic number: computed from the inputs' sizes where they say it, else a result of the graph."""
+        expression = value.node.expr
+        known = size_symbols(self.inputs.values, self.inputs.before)
+        if all(s.name in known for s in expression.free_symbols):
+            return OutputInfo(OutputKind.SIZE, value=size_text(expression))
+        self.nodes.append(self.tracer.recorder.size(value))
+        self.tensors.append(value)
+        self.described.append(GraphOutput((), (), type(value).__name__, "cpu"))
+        return OutputInfo(OutputKind.SIZE, len(self.nodes) - 1)
+
+    def _tensor(self, name: str, value: torch.Tensor) -> OutputInfo:
+        tracked = self.tracer.tracked(value)
+        storage = tracked.storage
+        if storage.input is not None:
+            return self._alias_of_input(name, value, storage.input)
+        leaf = value.requires_grad and value.is_leaf
+        sharers = self._sharing[storage]
+        if len(sharers) > 1 or not _is_block(value):
+            return self._alias_of_intermediate(name, value, storage, leaf)
+        differentiable = value.requires_grad and not leaf
+        index = self._emit(self.tracer.node(value), value, differentiable, visible=True)
+        return OutputInfo(OutputKind.FRESH, index, value.requires_grad, leaf=leaf)
+
+    def _alias_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
+        base = self.inputs.values[source]
+        if value.requires_grad and value.is_leaf:
+            raise UnsupportedError(f"{name} views an input and was made to require gradients")
+        if self.tracer.tracked(base).replaced:
+            raise UnsupportedError(f"{name} views the memory that input {source} had before set_")
+        return OutputInfo(OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, **self._view(name, value, base))
+
+    def _alias_of_intermediate(self, name: str, value: torch.Tensor, storage: Storage, leaf: bool) -> OutputInfo:
+        if storage not in self._bases:
+            base = self._choose_base(name, storage)
+            node = self.tracer.node(base)
+            index = self._emit(node, base, base.requires_grad and not base.is_leaf, visible=True)
+            self._bases[storage] = (index, base)
+        index, base = self._bases[storage]
+        if value.requires_grad and not leaf and not base.requires_grad:
+            raise UnsupportedError(f"{name} shares memory with a result that gradients do not flow through")
+        view = self._view(name, value, base)
+        return OutputInfo(OutputKind.ALIAS_OF_INTERMEDIATE, index, value.requires_grad, leaf=leaf, **view)
+
+    def _view(self, name: str, value: torch.Tensor, base: torch.Tensor) -> dict[str, Any]:
+        """How a view is made of its base: by strides where that is right, else by the views that led to it.
+
+        A view by strides is one of the same dtype; its gradient shares out what overlapping elements get, where other
+        views add it up.
+        """
+        plain = _is_block(base) and is_apart(value.shape, value.stride())
+        if _same_bits(value, base) and (plain or not value.requires_grad):
+            return {"layout": layout_of(value, base.storage_offset())}
+        chain, prefix = self.tracer.tracked(value).chain, self.tracer.tracked(base).chain
+        if any(a is not b for a, b in zip(prefix, chain, strict=False)) or len(chain) < len(prefix):
+            raise UnsupportedError(
+                f"{name} shows memory as another dtype, or overlapping, after its base changed layout"
+            )
+        return {"steps": tuple(_view_call(name, step) for step in chain[len(prefix) :])}
+
+    def _choose_base(self, name: str, storage: Storage) -> torch.Tensor:
+        """A tensor over the whole memory, that gradients flow through if they do through any that shares it."""
+        candidates = [storage.tensor, *self._sharing[storage]]
+        whole = [c for c in candidates if c is not None and _is_block(c) and _covers(c, candidates)]
+        for candidate in whole:
+            if candidate.requires_grad and not candidate.is_leaf:
+                return candidate
+        if not whole:
+            raise UnsupportedError(f"{name} is a view of memory that is not one dense block")
+        return whole[0]
+
+
+def _covers(candidate: torch.Tensor, others: Sequence[Any]) -> bool:
+    """Whether a dense tensor has as many bytes as the largest of those that share its memory."""
+    sizes = [o.numel() * o.element_size() for o in others if o is not None and _is_block(o)]
+    if not all(isinstance(s, int) for s in sizes):
+        return candidate is others[0]
+    return candidate.numel() * candidate.element_size() == max(sizes)
+
+
+def _is_block(value: torch.Tensor) -> bool:
+    return is_dense(value.shape, value.stride())
+
+
+def _same_bits(value: torch.Tensor, base: torch.Tensor) -> bool:
+    return value.dtype == base.dtype and value.is_conj() == base.is_conj() and value.is_neg() == base.is_neg()
+
+
+def _view_call(name: str, step: ViewStep) -> ViewCall:
+    if step.kwargs:
+        raise UnsupportedError(f"{name} is a view by {step.op} with keyword arguments")
+    return ViewCall(op_name(step.op), tuple(map(_plain_argument, step.args)))
+
+
+def _plain_argument(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_plain_argument, value))
+    return _text(value) if isinstance(value, torch.SymInt) else value
+
+
+def _mutation(data: bool, metadata: bool) -> Mutation:
+    if data:
+        return Mutation.DATA_AND_METADATA if metadata else Mutation.DATA
+    return Mutation.METADATA if metadata else Mutation.NONE
+
+
+def _text(value: Any) -> Any:
+    return size_text(size(value))
+
+
+def size_symbols(values: Sequence[Any], before: Sequence[InputState | None]) -> dict[str, SizeSource]:
+    """Where each size symbol can be read from the inputs (as they are before the call) at run time."""
+    symbols: dict[str, SizeSource] = {}
+
+    def note(value: Any, source: SizeSource) -> None:
+        expression = size(value) if isinstance(value, torch.SymInt) else None
+        if expression is not None and getattr(expression, "is_Symbol", False):
+            symbols.setdefault(expression.name, source)
+
+    for number, value in enumerate(values):
+        note(value, SizeSource(number, None))
+    layouts = [(n, b.layout) for n, b in enumerate(before) if b is not None]
+    for number, (shape, _, _) in layouts:
+        for dimension, extent in enumerate(shape):
+            note(extent, SizeSource(number, dimension))
+    for number, (_, strides, offset) in layouts:
+        for dimension, stride in enumerate(strides):
+            note(stride, SizeSource(number, dimension, "stride"))
+        note(offset, SizeSource(number, None, "offset"))
+    return symbols
+

@@ -1,0 +1,196 @@
+"""The FX graph under construction: calls with their fake values and provenance, sizes as expressions, constants."""
+
+from __future__ import annotations
+
+import bisect
+import operator
+from typing import Any
+
+import sympy
+import torch
+from torch import fx
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+from turret.errors import UnsupportedError
+
+aten = torch.ops.aten
+
+FORWARD, BACKWARD = "is_forward", "is_backward"
+_INHERITED = ("stack_trace", "nn_module_stack", "source_fn_stack", "recompute", "ac_graph_id", "custom")
+_FORWARD_ONLY = ("recompute", "ac_graph_id")
+
+
+class Recorder:
+    """Appends nodes to one graph.
+
+    Every node gets ``meta["val"]``, ``meta["partitioner_tag"]`` (``"is_forward"`` or ``"is_backward"``),
+    ``meta["original_aten"]`` (the op that was decomposed into it, if any) and, of the captured node that it
+    stems from, ``stack_trace``, ``nn_module_stack`` and checkpoint tags.  Nodes of the backward take the first two
+    from the forward call whose gradient they compute.
+    """
+
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self.root = torch.nn.Module()
+        self.tag = FORWARD
+        self.origin: Any = None
+        self.provenance: dict[str, Any] = {}
+        self._last_input: fx.Node | None = None
+        self._sequence_starts: list[int] = []
+        self._sequence_provenance: list[dict[str, Any]] = []
+        self._size_of_symbol: dict[sympy.Symbol, tuple[Any, fx.Node, int | None]] = {}
+        self._size_nodes: dict[sympy.Expr, fx.Node] = {}
+
+    def placeholder(self, name: str, value: Any) -> fx.Node:
+        """One more input, after those there are; its sizes become readable."""
+        after = self._last_input
+        with self.graph.inserting_after(after) if after is not None else self.graph.inserting_before(None):
+            node = self.graph.placeholder(name)
+        node.meta["val"] = value
+        node.meta["partitioner_tag"] = self.tag
+        self._last_input = node
+        self.bind_sizes(node, value)
+        return node
+
+    def call(self, target: Any, args: tuple, kwargs: dict[str, Any], value: Any) -> fx.Node:
+        """One call whose arguments are nodes and plain values."""
+        name = target._opname if isinstance(target, torch._ops.OpOverload) else None
+        node = self.graph.create_node("call_function", target, args, kwargs, name=name)
+        self.describe(node, value)
+        return node
+
+    def element(self, node: fx.Node, index: int, value: Any) -> fx.Node:
+        """``node[index]`` of a call that returns several values."""
+        return self.call(operator.getitem, (node, index), {}, value)
+
+    def describe(self, node: fx.Node, value: Any) -> None:
+        """Give a node its fake value and what is known of where it comes from."""
+        meta = node.meta
+        meta["val"] = value
+        meta["partitioner_tag"] = self.tag
+        if self.origin is not None:
+            meta["original_aten"] = self.origin
+        if self.tag is FORWARD:
+            meta.update(self.provenance)
+        else:
+            meta.update(self._provenance_of_gradient())
+
+    def enter_call(self, node: fx.Node, outer: dict[str, Any]) -> None:
+        """What is recorded from here on stems from ``node`` of the captured graph, inside a call described by
+        ``outer``."""
+        meta = node.meta
+        self.provenance = outer | {key: meta[key] for key in _INHERITED if meta.get(key) is not None}
+        if torch.is_grad_enabled():
+            self._sequence_starts.append(torch.autograd._get_sequence_nr())
+            self._sequence_provenance.append(self.provenance)
+
+    def _provenance_of_gradient(self) -> dict[str, Any]:
+        """Provenance of the forward call whose autograd node runs now (autograd numbers its nodes in order)."""
+        current = torch._C._current_autograd_node()
+        if current is None:
+            return {}
+        position = bisect.bisect_right(self._sequence_starts, current._sequence_nr()) - 1
+        if position < 0:
+            return {}
+        found = self._sequence_provenance[position]
+        return {key: value for key, value in found.items() if key not in _FORWARD_ONLY}
+
+    def constant(self, value: torch.Tensor) -> fx.Node:
+        """A ``get_attr`` node of a real tensor, which must not change any more."""
+        name = f"_tensor_constant{len(self.root._buffers)}"
+        self.root.register_buffer(name, value, persistent=False)
+        return self.graph.create_node("get_attr", name)
+
+    def submodule(self, module: fx.GraphModule) -> fx.Node:
+        """A ``get_attr`` node of a subgraph."""
+        name = f"subgraph{len(self.root._modules)}"
+        self.root.add_module(name, module)
+        return self.graph.create_node("get_attr", name)
+
+    def bind_sizes(self, node: fx.Node, value: Any) -> None:
+        """Make the size symbols that appear by themselves in a value readable from its node."""
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            self._bind(value, (None, node, None))
+        elif isinstance(value, torch.Tensor):
+            for dimension, extent in enumerate(value.shape):
+                self._bind(extent, (aten.sym_size.int, node, dimension))
+            for dimension, stride in enumerate(value.stride()):
+                self._bind(stride, (aten.sym_stride.int, node, dimension))
+            self._bind(value.storage_offset(), (aten.sym_storage_offset.default, node, None))
+
+    def _bind(self, value: Any, source: tuple[Any, fx.Node, int | None]) -> None:
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            expression = value.node.expr
+            if isinstance(expression, sympy.Symbol):
+                self._size_of_symbol.setdefault(expression, source)
+
+    def size(self, value: Any) -> Any:
+        """The node (or plain number) of a symbolic number."""
+        expression = value.node.expr
+        if expression.is_number or expression in (sympy.true, sympy.false):
+            return _plain_number(value, expression)
+        node = self._size_nodes.get(expression)
+        if node is None:
+            node = self._compute(value, expression)
+            if node.meta["partitioner_tag"] == self.tag or self.tag is FORWARD:
+                self._size_nodes[expression] = node
+        return node
+
+    def _compute(self, value: Any, expression: sympy.Expr) -> fx.Node:
+        provenance, self.provenance = self.provenance, {}
+        tag, self.tag = self.tag, FORWARD
+        origin, self.origin = self.origin, None
+        try:
+            if isinstance(expression, sympy.Symbol):
+                return self._read_symbol(value, expression)
+            return self._evaluate(expression)
+        finally:
+            self.provenance, self.tag, self.origin = provenance, tag, origin
+
+    def _read_symbol(self, value: Any, symbol: sympy.Symbol) -> fx.Node:
+        source = self._size_of_symbol.get(symbol)
+        if source is None:
+            raise UnsupportedError(f"size {symbol} is not a size of any input or earlier result")
+        target, node, dimension = source
+        if target is None:
+            return node
+        return self.call(target, (node,) if dimension is None else (node, dimension), {}, value)
+
+    def _evaluate(self, expression: sympy.Expr) -> fx.Node:
+        shape_env_value = {s: self._symbol_node(s) for s in expression.free_symbols}
+        last = next(reversed(self.graph.nodes), None)
+        proxies = {s: fx.Proxy(n) for s, n in shape_env_value.items()}
+        result = sympy_interp(PythonReferenceAnalysis, proxies, expression)
+        made = []
+        for node in reversed(self.graph.nodes):
+            if node is last:
+                break
+            made.append(node)
+        for node in reversed(made):
+            args, kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+            self.describe(node, node.target(*args, **kwargs))
+        return result.node
+
+    def _symbol_node(self, symbol: sympy.Symbol) -> fx.Node:
+        node = self._size_nodes.get(symbol)
+        if node is None:
+            node = self._size_nodes[symbol] = self._read_symbol(self._value_of_symbol(symbol), symbol)
+        return node
+
+    def _value_of_symbol(self, symbol: sympy.Symbol) -> Any:
+        target, node, dimension = self._size_of_symbol.get(symbol, (None, None, None))
+        if node is None:
+            raise UnsupportedError(f"size {symbol} is not a size of any input or earlier result")
+        value = node.meta["val"]
+        if target is None:
+            return value
+        if target is aten.sym_size.int:
+            return value.shape[dimension]
+        return value.stride(dimension) if target is aten.sym_stride.int else value.storage_offset()
+
+
+def _plain_number(value: Any, expression: Any) -> Any:
+    if isinstance(value, torch.SymBool):
+        return bool(expression)
+    return int(expression) if isinstance(value, torch.SymInt) else float(expression)

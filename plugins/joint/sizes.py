@@ -1,0 +1,69 @@
+"""Comparing sizes without asking the shape environment, which would turn a question into a guard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from turret.op_traits import size_hint
+
+
+def same_size(one: Any, other: Any) -> bool:
+    """Whether two sizes are written the same."""
+    if type(one) is int and type(other) is int:
+        return one == other
+    if type(one) is int or type(other) is int:
+        return False
+    return one.node.expr == other.node.expr
+
+
+def same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two shapes or strides are written the same."""
+    return len(one) == len(other) and all(map(same_size, one, other))
+
+
+def same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether strides and offset are written the same."""
+    return one is other or (
+        same_sizes(one.stride(), other.stride()) and same_sizes((one.storage_offset(),), (other.storage_offset(),))
+    )
+
+
+def is_apart(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether no two elements can be one place in memory: strides step over the dimensions inside."""
+    reach: Any = 0
+    for stride, extent in sorted(zip(strides, shape, strict=True), key=lambda d: size_hint(d[0])):
+        if isinstance(extent, int) and extent == 1:
+            continue
+        if not all(isinstance(v, int) for v in (stride, extent, reach)):
+            return is_dense(shape, strides)
+        if stride <= reach:
+            return extent == 0
+        reach = reach + stride * (extent - 1)
+    return True
+
+
+def is_dense(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Whether the elements fill one block of memory, each in a place of its own."""
+    if any(isinstance(extent, int) and extent == 0 for extent in shape):
+        return True
+    expected: Any = 1
+    for stride, extent in sorted(zip(strides, shape, strict=True), key=lambda d: size_hint(d[0])):
+        if isinstance(extent, int) and extent == 1:
+            continue
+        if not same_size(stride, expected):
+            return False
+        expected = expected * extent
+    return True
+
+
+def contiguous_strides(shape: Sequence[Any]) -> tuple:
+    """Row-major strides of a shape."""
+    strides: list[Any] = []
+    step: Any = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step = step * extent if not isinstance(extent, int) or extent > 1 else step
+    return tuple(reversed(strides))

@@ -1,0 +1,120 @@
+"""Ops that need more than the general rules: copies, running statistics, changes of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from turret.errors import UnsupportedError
+from turret.plugins.joint.sizes import same_sizes
+from turret.plugins.joint.storage import Storage, ViewStep, keep_value
+from turret.plugins.joint.views import reshape
+
+if TYPE_CHECKING:
+    from turret.plugins.joint.tracer import Tracer
+
+aten = torch.ops.aten
+
+
+def _copy(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """``target.copy_(source)``: the target's value is the source's, in its dtype, on its device."""
+    target, source = args[:2]
+    func(*args, **kwargs)
+    value = source
+    if source.device != target.device:
+        with tracer.nested():
+            value = aten._to_copy.default(source, device=target.device, dtype=target.dtype)
+    tracer.assign(target, value)
+    return target
+
+
+def _batch_norm(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """``native_batch_norm`` writes to the running statistics without saying so."""
+    x, weight, bias, mean, variance, training, momentum, eps = args
+    eager = func(*args, **kwargs)
+    with tracer.nested():
+        if not training:
+            results = aten._native_batch_norm_legit_no_training(x, weight, bias, mean, variance, momentum, eps)
+        elif mean is None:
+            results = aten._native_batch_norm_legit.no_stats(x, weight, bias, True, momentum, eps)
+        else:
+            pure = aten._native_batch_norm_legit_functional.default
+            results = pure(x, weight, bias, mean, variance, True, momentum, eps)
+    tracer.adopt(func, tuple(eager), tuple(results[:3]), set())
+    for target, value in zip((mean, variance), results[3:], strict=False):
+        tracer.assign(target, value)
+    return eager
+
+
+def _resize(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """``resize_``: a row-major view of the same memory; memory that is added holds zeros (eager: anything)."""
+    target, size = args[0], list(args[1])
+    tracked = tracer.tracked(target)
+    if same_sizes(target.shape, size):
+        return target
+    count = 1
+    for extent in size:
+        count = count * extent
+    if not all(isinstance(s, int) for s in (*size, *target.shape)) or not target.is_contiguous() or tracked.chain:
+        raise UnsupportedError("resize_ of a view, of a tensor that is not contiguous, or to a dynamic size")
+    old = target.numel()
+    node = tracer.node(target)
+    keep_value(node, target)
+    flat = tracer.apply(reshape, node, [old])
+    func(*args, **kwargs)
+    with tracer.nested():
+        handle = tracer.handle(flat)
+        flat_new = aten.slice.Tensor(handle, 0, 0, count) if count <= old else aten.constant_pad_nd(
+            handle, [0, count - old]
+        )
+        made = tracer.node(reshape(flat_new, size))
+    if count <= old and tracked.storage.input is not None:
+        step = ViewStep(aten.as_strided.default, (size, list(target.stride()), 0))
+        tracked.chain = (step,)
+        tracer.set_value(tracked, made)
+    else:
+        if tracked.storage.input is not None:
+            raise UnsupportedError("resize_ of an input to more elements than it has")
+        tracked.storage = Storage(made, target)
+        tracer.set_value(tracked, made)
+    tracked.layout_changes += 1
+    tracked.key = False
+    return target
+
+
+def _set(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """``target.set_(source)``: the target leaves its memory and becomes an alias of the source."""
+    target, source = args
+    tracked, given = tracer.tracked(target), tracer.tracked(source)
+    node = tracer.node(source)
+    old = tracer.node(target)
+    keep_value(old, target)
+    func(*args, **kwargs)
+    tracked.storage, tracked.chain, tracked.diverged = given.storage, given.chain, given.diverged
+    tracked.node, tracked.version = node, given.version
+    tracked.replaced, tracked.key = True, False
+    return target
+
+
+def _no_set(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    raise UnsupportedError(f"{func} is not supported in a compiled graph")
+
+
+def _skip(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """Checks that hold by construction in a graph of known dtypes and devices."""
+
+
+SPECIAL: dict[Any, Callable[..., Any]] = {
+    aten.copy_.default: _copy,
+    aten.native_batch_norm.default: _batch_norm,
+    aten.resize_.default: _resize,
+    aten.set_.source_Tensor: _set,
+    aten.set_.default: _no_set,
+    aten.set_.source_Storage: _no_set,
+    aten.set_.source_Storage_storage_offset: _no_set,
+    aten.set_.source_Tensor_storage_offset: _no_set,
+    aten.resize_as_.default: _no_set,
+    aten._assert_tensor_metadata.default: _skip,
+}

@@ -1,0 +1,508 @@
+"""The tracer: sees every op below autograd, runs it on fake tensors as eager would, and records a pure graph of it.
+
+One run does all: the fake tensors that the program handles behave as eager's (views share memory, in-place
+ops move version counters, autograd records above), so mutation, aliasing, strides and gradients are
+observed; the graph beside them holds values only, because every write becomes a new value of the storage
+written to (``storage.py``).
+Decomposed ops run twice: whole, for the strides that the user sees, and decomposed, for the graph.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._mode_utils import no_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from turret.errors import UnsupportedError, VerificationError
+from turret.plugins.joint.fakes import FakeRunner, layout_key
+from turret.plugins.joint.mutation import pure_variant, view_variant
+from turret.plugins.joint.recorder import Recorder
+from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
+from turret.plugins.joint.special import SPECIAL
+from turret.plugins.joint.storage import Storage, Tracked, ViewStep, keep_value
+from turret.plugins.joint.views import IDENTITIES, contiguous, parts, reshape, write_back
+
+aten = torch.ops.aten
+_DYNAMIC = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
+_SHARING = frozenset((aten._unsafe_view.default, aten._reshape_alias.default))
+"""Ops whose result shares memory with their argument although the schema does not say so (or says it loosely)."""
+
+
+class Tracer(TorchDispatchMode):
+    """Records one graph; active on top of the fake tensor mode while the program runs.
+
+    ``policy`` (of selective checkpointing) names, for an op and its arguments, whether its results are saved.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, fake_mode: Any, decompositions: Mapping[Any, Callable]) -> None:
+        super().__init__()
+        self.fake_mode, self.table = fake_mode, decompositions
+        self.recorder = Recorder()
+        self.policy: Callable[..., Any] | None = None
+        self._tracked: dict[int, Tracked] = {}
+        self._handles: dict[fx.Node, torch.Tensor] = {}
+        self._depth = 0
+        self._run = FakeRunner(fake_mode, self._layout_key)
+        self._rules: dict[Any, Callable[..., Any]] = dict(SPECIAL)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        rule = self._rules.get(func)
+        if rule is None:
+            rule = self._rules[func] = self._rule_for(func)
+        if self._depth:
+            return rule(self, func, args, kwargs or {})
+        with torch._C._DisablePythonDispatcher():
+            if self.policy is not None:
+                self.recorder.provenance["recompute"] = self.policy(func, args, kwargs or {})
+            return rule(self, func, args, kwargs or {})
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nobody captures frames while a trace runs; the wrapper that keeps dynamo out costs 10 us an op."""
+        return False
+
+    def _rule_for(self, func: Any) -> Callable[..., Any]:
+        if isinstance(func, HigherOrderOperator):
+            raise UnsupportedError(f"the higher-order op {func} is not supported here")
+        if func is torch.ops.prim.device.default:
+            return Tracer._device
+        if func.namespace == "prim":
+            return Tracer._unrecorded
+        if func in IDENTITIES:
+            return Tracer._identity
+        if torch.Tag.inplace_view in func.tags:
+            return Tracer._layout_change
+        if func._schema.is_mutable:
+            return Tracer._write
+        if func in _SHARING or any(r.alias_info is not None for r in func._schema.returns):
+            return Tracer._composite if _is_composite(func) and func not in self.table else Tracer._view
+        if func in self.table:
+            return Tracer._decomposed
+        if _is_composite(func):
+            return Tracer._composite
+        return Tracer._plain
+
+    # What is known of tensors
+
+    def track(self, tensor: torch.Tensor, node: fx.Node, **facts: Any) -> Tracked:
+        """Remember a tensor with a storage of its own."""
+        tracked = Tracked(tensor, node, Storage(node, tensor), **facts)
+        self._tracked[id(tensor)] = tracked
+        return tracked
+
+    def remember(self, tracked: Tracked) -> None:
+        self._tracked[id(tracked.tensor)] = tracked
+
+    def tracked(self, tensor: torch.Tensor) -> Tracked:
+        """What is known of a tensor; a real tensor becomes a constant of the graph."""
+        found = self._tracked.get(id(tensor))
+        if found is None:
+            found = self._adopt_constant(tensor)
+        return found
+
+    def _layout_key(self, tensor: torch.Tensor) -> tuple | None:
+        tracked = self._tracked.get(id(tensor))
+        if tracked is None:
+            return None
+        if tracked.key is False:
+            tracked.key = layout_key(tensor)
+        return tracked.key
+
+    def _adopt_constant(self, tensor: torch.Tensor) -> Tracked:
+        if isinstance(tensor, FakeTensor):
+            constant = tensor.constant
+            if constant is None:
+                raise UnsupportedError("a fake tensor that is neither an input nor a result reached the graph")
+        elif type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            raise UnsupportedError(f"a tensor of type {type(tensor).__name__} reached the graph")
+        else:
+            constant = tensor
+        with no_dispatch():
+            constant = constant.detach()
+        node = self.recorder.constant(constant)
+        self.recorder.describe(node, self.fake_mode.from_tensor(constant, static_shapes=True))
+        return self.track(tensor, node)
+
+    def node(self, tensor: torch.Tensor) -> fx.Node:
+        """The node of a tensor's present value."""
+        tracked = self.tracked(tensor)
+        if tracked.version != tracked.storage.version:
+            self._refresh(tracked)
+        return tracked.node
+
+    def _refresh(self, tracked: Tracked) -> None:
+        """Make a tensor's node anew from its storage, which has been written to since."""
+        node = self.base_of(tracked.storage)
+        for step in tracked.chain:
+            node = self.apply(step.op, node, *step.args, **step.kwargs)
+        self.set_value(tracked, node)
+
+    def set_value(self, tracked: Tracked, node: fx.Node) -> None:
+        tracked.node, tracked.version = node, tracked.storage.version
+        tracked.diverged = not same_layout(node.meta["val"], tracked.tensor)
+
+    def base_of(self, storage: Storage) -> fx.Node:
+        if storage.base is None:
+            storage.base = storage.group(self)
+        return storage.base
+
+    # Running functions on nodes
+
+    @contextlib.contextmanager
+    def nested(self) -> Iterator[None]:
+        """Ops that run inside are recorded as part of what is being done, not as calls of the program."""
+        self._depth += 1
+        try:
+            with self:
+                yield
+        finally:
+            self._depth -= 1
+
+    def handle(self, node: fx.Node) -> torch.Tensor:
+        """A tracked tensor that stands for a node's value."""
+        handle = self._handles.get(node)
+        if handle is None:
+            handle = self._handles[node] = aten.detach.default(node.meta["val"])
+            self.track(handle, node)
+        return handle
+
+    def apply(self, func: Callable, node: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
+        """The node of ``func`` of a node's value; a view that its strides do not allow goes through a copy."""
+        handle = self.handle(node)
+        with self.nested():
+            try:
+                return self.node(func(handle, *args, **kwargs))
+            except (RuntimeError, ValueError):
+                if func is aten._reshape_alias.default:
+                    return self.node(reshape(handle, args[0]))
+                return self.node(func(contiguous(handle), *args, **kwargs))
+
+    # Rules
+
+    def _device(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.device:
+        return args[0].fake_device if isinstance(args[0], FakeTensor) else func(*args)
+
+    def _unrecorded(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return func(*args, **kwargs)
+
+    def _composite(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        with self:
+            return func.decompose(*args, **kwargs)
+
+    def _identity(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        source = self.tracked(args[0])
+        if func in _LIFTS:
+            out = func(*args, **kwargs)
+        elif isinstance(args[0], FakeTensor):
+            out = self._run(func, args, kwargs)
+        else:
+            out = self.fake_mode.from_tensor(args[0], static_shapes=True)
+        if out is args[0]:
+            return out
+        alias = Tracked(out, source.node, source.storage, source.chain, source.diverged)
+        alias.version = source.version
+        self.remember(alias)
+        return out
+
+    def _plain(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return self._record(func, args, kwargs, self._run(func, args, kwargs))
+
+    def _record(self, func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> Any:
+        """Record a call whose fake result is ``out``."""
+        if isinstance(out, bool | int | float | complex) or out is NotImplemented:
+            return out
+        diverged: list[Tracked] = []
+        node_args, node_kwargs = self.nodes(args, diverged), self.nodes(kwargs, diverged)
+        value = out
+        if diverged:
+            value = self._value_on_nodes(func, node_args, node_kwargs)
+        node = self.recorder.call(func, node_args, node_kwargs, value)
+        self.track_results(node, out, value)
+        return out
+
+    def _value_on_nodes(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        args, kwargs = fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
+        with torch.no_grad():
+            return func(*args, **kwargs)
+
+    def track_results(self, node: fx.Node, out: Any, value: Any) -> None:
+        if isinstance(out, torch.Tensor):
+            self.track(out, node, diverged=value is not out and not same_layout(value, out))
+            if not all(type(s) is int for s in out.shape):
+                self.recorder.bind_sizes(node, value)
+        elif isinstance(out, (list, tuple)):
+            for index, (element, its_value) in enumerate(zip(out, value, strict=True)):
+                if element is not None and not isinstance(element, bool | int | float):
+                    self.track_results(self.recorder.element(node, index, its_value), element, its_value)
+        elif isinstance(out, torch.SymInt | torch.SymFloat | torch.SymBool):
+            self.recorder.bind_sizes(node, out)
+
+    def nodes(self, value: Any, diverged: list[Tracked]) -> Any:
+        """Arguments as the graph holds them: tensors and symbolic numbers by their nodes."""
+        if isinstance(value, torch.Tensor):
+            tracked = self.tracked(value)
+            if tracked.version != tracked.storage.version:
+                self._refresh(tracked)
+            if tracked.diverged:
+                diverged.append(tracked)
+            return tracked.node
+        if isinstance(value, tuple):
+            return tuple([self.nodes(v, diverged) for v in value])
+        if isinstance(value, list):
+            return [self.nodes(v, diverged) for v in value]
+        if isinstance(value, dict):
+            return {k: self.nodes(v, diverged) for k, v in value.items()}
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self.recorder.size(value)
+        return value
+
+    def _decomposed(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        whole = None
+        top = self._depth == 0
+        if top and not any(tag in func.tags for tag in _DYNAMIC):
+            whole = self._run(func, args, kwargs)
+        origin, self.recorder.origin = self.recorder.origin, self.recorder.origin or func
+        try:
+            with self.nested():
+                out = self.table[func](*args, **kwargs)
+        finally:
+            self.recorder.origin = origin
+        if out is NotImplemented:
+            rule = Tracer._composite if _is_composite(func) else Tracer._plain
+            return rule(self, func, args, kwargs) if whole is None else self._record(func, args, kwargs, whole)
+        if whole is None:
+            return out
+        sources = {id(self.tracked(a).storage) for a in _tensors(args)} | {
+            id(self.tracked(a).storage) for a in _tensors(kwargs)
+        }
+        self.adopt(func, whole, out, sources)
+        return whole
+
+    def adopt(self, func: Any, whole: Any, out: Any, taken: set[int]) -> None:
+        """Give the results of a whole op the nodes of its decomposition; results in memory already taken are copied."""
+        if isinstance(whole, torch.Tensor):
+            if whole.dtype != out.dtype or len(whole.shape) != len(out.shape):
+                raise VerificationError(
+                    f"the decomposition of {func} gives {out.dtype}{list(out.shape)}, "
+                    f"the op itself {whole.dtype}{list(whole.shape)}"
+                )
+            node = self.node(out)
+            storage = self.tracked(out).storage
+            if id(storage) in taken:
+                node = self.apply(aten.clone.default, node)
+            taken.add(id(storage))
+            self.track(whole, node, diverged=not same_layout(node.meta["val"], whole))
+        elif isinstance(whole, (list, tuple)):
+            for one, its in zip(whole, out, strict=True):
+                if one is not None and its is not None:
+                    self.adopt(func, one, its, taken)
+
+    def _view(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        source = args[0]
+        out = self._run(func, args, kwargs)
+        tracked = self.tracked(source)
+        node = self.node(source)
+        pieces = parts(func, source, args[1:], kwargs)
+        if pieces is None and isinstance(out, (list, tuple)):
+            raise UnsupportedError(f"{func} gives several views in a way that is not known")
+        if pieces is None:
+            self._track_view(out, tracked, node, func, args[1:], kwargs)
+        else:
+            for piece, (op, rest) in zip(out, pieces, strict=True):
+                self._track_view(piece, tracked, node, op, rest, {})
+        return out
+
+    def _track_view(
+        self, out: torch.Tensor, source: Tracked, node: fx.Node, op: Any, args: tuple, kwargs: dict[str, Any]
+    ) -> None:
+        step = ViewStep(op, args, kwargs)
+        view = Tracked(out, node, source.storage, (*source.chain, step))
+        if not source.diverged and _shows_all(out, source.tensor):
+            view.node = node
+        elif source.diverged or op is aten.as_strided.default:
+            view.node = self._strided(source, node, out) if op is aten.as_strided.default else self.apply(
+                op, node, *args, **kwargs
+            )
+            view.diverged = not same_layout(view.node.meta["val"], out)
+        else:
+            view.node = self._view_node(source.tensor, out, op, args, kwargs)
+        self.remember(view)
+
+    def _view_node(
+        self, source: torch.Tensor, out: torch.Tensor, op: Any, args: tuple, kwargs: dict[str, Any]
+    ) -> fx.Node:
+        table = self.table.get(op)
+        if table is not None:
+            with self.nested():
+                made = table(source, *args, **kwargs)
+            if made is not NotImplemented:
+                return self.node(made)
+        nodes: list[Tracked] = []
+        return self.recorder.call(op, self.nodes((source, *args), nodes), self.nodes(kwargs, nodes), out)
+
+    def _strided(self, source: Tracked, node: fx.Node, out: torch.Tensor) -> fx.Node:
+        """``as_strided`` looks at memory; where the node's value lies in other memory than eager's, go by way of the
+        flat storage."""
+        if not source.diverged and not source.chain:
+            nodes: list[Tracked] = []
+            arguments = (list(out.shape), list(out.stride()), out.storage_offset())
+            return self.recorder.call(
+                aten.as_strided.default, (node, *self.nodes(arguments, nodes)), {}, out
+            )
+        base = source.storage.tensor
+        root = self.base_of(source.storage)
+        if base is None or base.storage_offset() != 0 or not is_dense(base.shape, base.stride()):
+            raise UnsupportedError("as_strided of a tensor whose memory is not a dense block of its own")
+        order = sorted(range(base.dim()), key=lambda d: (-base.stride(d), d))
+        flat = self.apply(aten.permute.default, root, order) if order else root
+        flat = self.apply(reshape, flat, [base.numel()])
+        flat = self.apply(contiguous, flat) if not flat.meta["val"].is_contiguous() else flat
+        return self.apply(aten.as_strided.default, flat, list(out.shape), list(out.stride()), out.storage_offset())
+
+    def _write(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """An op that writes: its pure variant gives new values, which the storages written to then hold."""
+        variant = pure_variant(func)
+        names = [a.name for a in func._schema.arguments]
+        arguments = dict(zip(names, args, strict=False)) | kwargs
+        given = {k: v for k, v in arguments.items() if k not in variant.dropped}
+        with self.nested():
+            result = variant.op(**_positional(variant.op, given))
+        results = list(result) if isinstance(result, (list, tuple)) and not _returns_one(variant.op) else [result]
+        eager = func(*args, **kwargs)
+        for name, value in zip(variant.written, results[variant.returned :], strict=True):
+            self._write_all(arguments[name], value)
+        return self._results_of_write(func, arguments, eager, results[: variant.returned])
+
+    def _write_all(self, target: Any, value: Any) -> None:
+        if isinstance(target, (list, tuple)):
+            for one, its in zip(target, value, strict=True):
+                self._write_all(one, its)
+        elif target is not None:
+            self.assign(target, value)
+
+    def _results_of_write(self, func: Any, arguments: dict[str, Any], eager: Any, kept: list[Any]) -> Any:
+        """What a writing op returns: written arguments as they are, other results with their nodes."""
+        returns = func._schema.returns
+        if not returns:
+            return None
+        values, others = [], iter(kept)
+        for declared, value in zip(returns, [eager] if len(returns) == 1 else eager, strict=True):
+            if declared.alias_info is not None and declared.alias_info.is_write:
+                values.append(_written_argument(func, declared, arguments))
+            else:
+                self.adopt(func, value, next(others), set())
+                values.append(value)
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def assign(self, target: torch.Tensor, value: torch.Tensor) -> None:
+        """``target`` now holds ``value`` (tracked; cast to its dtype), and so do all that share its memory."""
+        tracked = self.tracked(target)
+        if value.dtype != target.dtype:
+            with self.nested():
+                value = aten._to_copy.default(value, dtype=target.dtype)
+        if not same_sizes(value.shape, target.shape):
+            with self.nested():
+                value = aten.expand.default(value, list(target.shape))
+        self._write_chain(tracked, self.node(value))
+
+    def _write_chain(self, tracked: Tracked, node: fx.Node) -> None:
+        storage = tracked.storage
+        values = [self.base_of(storage)]
+        for step in tracked.chain[:-1]:
+            values.append(self.apply(step.op, values[-1], *step.args, **step.kwargs))
+        new = node
+        for step, base in zip(reversed(tracked.chain), reversed(values), strict=False):
+            new = self._write_step(step, base, new)
+        storage.base = new
+        storage.version += 1
+        self.set_value(tracked, node)
+
+    def _write_step(self, step: ViewStep, base: fx.Node, value: fx.Node) -> fx.Node:
+        base_handle, value_handle = self.handle(base), self.handle(value)
+        with self.nested():
+            return self.node(write_back(step, base_handle, value_handle))
+
+    def _layout_change(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """``t_``, ``unsqueeze_`` and the like: the tensor becomes a view of what it was."""
+        target = args[0]
+        tracked = self.tracked(target)
+        node = self.node(target)
+        keep_value(node, target)
+        if tracked.storage.tensor is target:
+            tracked.storage.tensor = target.detach()
+        before = _shell(target)
+        func(*args, **kwargs)
+        if func in _DETACHING:
+            return target
+        pure, view = view_variant(func), before
+        self.remember(Tracked(view, node, tracked.storage, tracked.chain, tracked.diverged))
+        self._tracked[id(view)].version = tracked.version
+        with self.nested():
+            out = pure(view, *args[1:], **kwargs)
+            made = self.tracked(out)
+        tracked.node, tracked.version, tracked.chain = self.node(out), made.version, made.chain
+        tracked.diverged = not same_layout(tracked.node.meta["val"], target)
+        tracked.layout_changes += 1
+        tracked.key = False
+        return target
+
+
+def _shell(tensor: torch.Tensor) -> torch.Tensor:
+    """A fake alias that keeps the layout which a tensor has now."""
+    return aten.detach.default(tensor)
+
+
+_LIFTS = frozenset((aten.lift_fresh.default, aten.lift.default))
+_DETACHING = frozenset((aten.detach_.default,))
+
+
+def _is_composite(func: Any) -> bool:
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for element in value:
+            yield from _tensors(element)
+    elif isinstance(value, dict):
+        yield from _tensors(tuple(value.values()))
+
+
+def _shows_all(view: torch.Tensor, source: torch.Tensor) -> bool:
+    """Whether a view is its source as it stands."""
+    return (
+        view.dtype == source.dtype
+        and view.is_conj() == source.is_conj()
+        and view.is_neg() == source.is_neg()
+        and same_sizes(view.shape, source.shape)
+        and same_layout(view, source)
+    )
+
+
+def _returns_one(op: Any) -> bool:
+    return len(op._schema.returns) == 1
+
+
+def _positional(op: Any, given: dict[str, Any]) -> dict[str, Any]:
+    known = {a.name for a in op._schema.arguments}
+    return {k: v for k, v in given.items() if k in known}
+
+
+def _written_argument(func: Any, declared: Any, arguments: dict[str, Any]) -> Any:
+    """The argument that a written result is."""
+    for argument in func._schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.before_set == declared.alias_info.before_set:
+            return arguments[argument.name]
+    raise VerificationError(f"{func} returns a written tensor that is none of its arguments")

@@ -1,0 +1,36 @@
+"""Modes of the caller that compiled code must not see: autocast chose dtypes when the graph was traced."""
+
+from __future__ import annotations
+
+import torch
+
+from turret.products import BoxedCallable
+
+_autocast_is_on = torch._C._is_any_autocast_enabled
+
+
+def without_autocast(function: BoxedCallable) -> BoxedCallable:
+    """``function`` with autocast off while it runs."""
+
+    def run(args: list) -> list:
+        if not _autocast_is_on():
+            return function(args)
+        with torch._C._DisableAutocast():
+            return function(args)
+
+    return run
+
+
+def without_gradients(function: BoxedCallable) -> BoxedCallable:
+    """``function`` with recording off while it runs."""
+
+    def run(args: list) -> list:
+        if not torch.is_grad_enabled():
+            return function(args)
+        torch._C._set_grad_enabled(False)
+        try:
+            return function(args)
+        finally:
+            torch._C._set_grad_enabled(True)
+
+    return run

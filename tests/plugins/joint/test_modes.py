@@ -1,0 +1,174 @@
+"""Grad mode, inference mode, autocast, dropout, checkpoints: what the modes of the program leave in the graph."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from tests.plugins.joint_harness import assert_same, compiled
+
+
+def test_a_graph_without_gradients_is_traced_for_inference():
+    weight = torch.randn(4, 4, requires_grad=True)
+    made = compiled(lambda x, w: (x @ w).sin())
+    with torch.no_grad():
+        value = made(torch.ones(3, 4), weight)
+    assert not made.signature.training and not value.requires_grad
+    made(torch.ones(3, 4), weight)
+    assert made.signature.training
+
+
+def test_inference_mode_gives_inference_tensors_and_no_backward():
+    made = compiled(lambda x, w: (x @ w).sin())
+    with torch.inference_mode():
+        value = made(torch.ones(3, 4), torch.ones(4, 4, requires_grad=True))
+        assert value.is_inference() and not made.signature.training
+
+
+def test_inference_tensors_may_be_written_to_in_inference_mode():
+    with torch.inference_mode():
+        assert_same(lambda x: (x.add_(1), x * 2)[1], [torch.ones(3)], backward=False)
+
+
+def test_parts_under_no_grad_and_enable_grad():
+    def function(x, y):
+        with torch.no_grad():
+            frozen = x * y
+            with torch.enable_grad():
+                live = x.sin() * 2
+        return frozen, live, x * y.detach(), frozen * y
+
+    made = assert_same(function, [torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)])
+    assert [o.requires_grad for o in made.signature.outputs] == [False, True, True, True]
+
+
+def test_enable_grad_inside_a_call_without_gradients():
+    def function(x):
+        with torch.enable_grad():
+            y = x.sin()
+        return y, x * 2
+
+    with torch.no_grad():
+        made = assert_same(function, [torch.randn(3, requires_grad=True)])
+    assert made.signature.training and not made.signature.grad_enabled
+
+
+def test_a_grad_mode_left_behind_holds_for_the_caller():
+    def function(x):
+        y = x * 2
+        torch._C._set_grad_enabled(False)
+        return y, x * 3
+
+    made, seen = compiled(function), []
+    for run in (function, made):
+        try:
+            seen.append(([v.requires_grad for v in run(torch.randn(3, requires_grad=True))], torch.is_grad_enabled()))
+        finally:
+            torch.set_grad_enabled(True)
+    assert made.signature.grad_enabled_after is False
+    assert seen[0] == seen[1] == ([True, False], False)
+
+
+def test_gradients_are_computed_only_where_needed():
+    def function(x, w, frozen):
+        return ((x @ w) @ frozen).relu()
+
+    args = [torch.randn(3, 4), torch.randn(4, 4, requires_grad=True), torch.randn(4, 4)]
+    made = assert_same(function, args)
+    backward = [n for n in made.joint.module.graph.nodes if n.meta.get("partitioner_tag") == "is_backward"]
+    assert sum(n.target is torch.ops.aten.mm.default for n in backward) == 2
+    gradients = made.joint.module.graph.output_node().args[0][made.joint.num_forward_outputs :]
+    assert [g is None for g in gradients] == [True, False, True]
+
+
+def test_inputs_that_no_gradient_reaches_get_none():
+    def function(x, unused, integer):
+        return x * 2 + integer, unused.detach() + 1
+
+    args = [torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True), torch.arange(3)]
+    assert_same(function, args)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_around_and_inside(dtype):
+    def inside(x, w):
+        with torch.autocast("cpu", dtype=dtype):
+            y = x @ w
+        return y.float().sin(), y
+
+    def around(x, w):
+        return torch.nn.functional.layer_norm((x @ w), (4,)) + x.sum()
+
+    args = [torch.randn(3, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)]
+    assert_same(inside, args, tolerance=2e-2)
+    made = compiled(around)
+    with torch.autocast("cpu", dtype=dtype):
+        expected, actual = around(*args), made(*args)
+    assert expected.dtype == actual.dtype
+    torch.testing.assert_close(actual, expected, rtol=2e-2, atol=2e-2)
+    actual.sum().backward()
+
+
+def test_a_weight_cast_twice_under_autocast_gets_both_gradients():
+    def function(x, w):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return (x @ w).sum().float() + (x.sin() @ w).sum().float()
+
+    assert_same(function, [torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)], tolerance=2e-2)
+
+
+def test_dropout_draws_the_same_in_forward_and_backward():
+    def function(x):
+        return torch.nn.functional.dropout(x.sin(), 0.5).exp()
+
+    made = compiled(function)
+    x = torch.linspace(0.1, 1, 1000).requires_grad_()
+    y = made(x)
+    y.sum().backward()
+    kept = y.detach() != 1
+    assert 300 < kept.sum() < 700
+    expected = torch.where(kept, y.detach() * 2 * x.detach().cos(), 0.0)
+    torch.testing.assert_close(x.grad, expected)
+    assert not torch.equal(made(x) != 1, kept)
+
+
+def test_a_checkpoint_with_dropout_recomputes_the_same_mask():
+    def block(x):
+        return torch.nn.functional.dropout(x.sin(), 0.5).exp()
+
+    made = compiled(lambda x: checkpoint(block, x, use_reentrant=False) * 3)
+    x = torch.linspace(0.1, 1, 1000).requires_grad_()
+    y = made(x)
+    y.sum().backward()
+    kept = (y.detach() / 3 - 1).abs() > 1e-6
+    expected = torch.where(kept, y.detach() * 2 * x.detach().cos(), 0.0)
+    torch.testing.assert_close(x.grad, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_the_generator_moves_as_in_eager_where_nothing_is_drawn():
+    state = torch.get_rng_state()
+    made = compiled(lambda x: torch.nn.functional.dropout(x, 0.5, training=False) * 2)
+    made(torch.ones(3))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_tracing_draws_no_random_numbers():
+    made = compiled(lambda x: torch.rand_like(x) + x, decompose=False)
+    torch.manual_seed(3)
+    first = made(torch.zeros(4))
+    torch.manual_seed(3)
+    assert torch.equal(made(torch.zeros(4)), first)
+
+
+def test_backward_nodes_name_the_line_of_the_forward():
+    def function(x):
+        return x.sin().exp()
+
+    made = assert_same(function, [torch.randn(3, requires_grad=True)])
+    traces = [
+        n.meta.get("stack_trace", "")
+        for n in made.joint.module.graph.nodes
+        if n.op == "call_function" and n.meta["partitioner_tag"] == "is_backward"
+    ]
+    assert traces and all("x.sin().exp()" in t for t in traces)

@@ -1,0 +1,160 @@
+"""Outputs that are or view inputs, intermediates and each other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.plugins.joint_harness import assert_same, compiled
+from turret.signature import OutputKind
+
+GRADIENTS = pytest.mark.parametrize("requires_grad", [False, True])
+
+
+def kinds(made):
+    return [o.kind for o in made.signature.outputs]
+
+
+@GRADIENTS
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (lambda x: (x.t(), x[1:, ::2]), [OutputKind.ALIAS_OF_INPUT] * 2),
+        (lambda x: (x.view(-1)[2:], x.sum(0)), [OutputKind.ALIAS_OF_INPUT, OutputKind.FRESH]),
+        (lambda x: (x.detach(), x.detach()[0] * 2), [OutputKind.ALIAS_OF_INPUT, OutputKind.FRESH]),
+        (lambda x: (x.expand(2, 3, 4), x * 1), [OutputKind.ALIAS_OF_INPUT, OutputKind.FRESH]),
+        (lambda x: (x.unfold(1, 3, 1), x * 1), [OutputKind.ALIAS_OF_INPUT, OutputKind.FRESH]),
+    ],
+)
+def test_outputs_that_are_or_view_inputs(function, expected, requires_grad):
+    made = assert_same(function, [torch.randn(3, 4, requires_grad=requires_grad)])
+    assert kinds(made) == expected
+
+
+@GRADIENTS
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (lambda y: (y.view(-1), y.t(), y))(x.sin()),
+        lambda x: (lambda y: (y[0], y[1]))(x.sin()),
+        lambda x: x.sin().chunk(2, 1),
+        lambda x: x.sin().unbind(0),
+        lambda x: (x.sum(0, keepdim=True) * 2).expand(5, 4),
+        lambda x: (lambda y: (y.expand(2, 3, 4), y))(x.cos()),
+        lambda x: (lambda y: (y, y.detach()))(x.exp()),
+        lambda x: (lambda y: (y.detach()[0], y * 2))(x.exp()),
+        lambda x: x.exp().t(),
+        lambda x: x.exp()[:, ::2],
+        lambda x: (x * 2).as_strided((2, 2), (1, 2), 1),
+        lambda x: (x * 2).unfold(1, 2, 1),
+        lambda x: torch.view_as_real(torch.complex(x, x * 2)),
+    ],
+)
+def test_outputs_that_view_intermediates_share_their_memory_and_gradients(function, requires_grad):
+    assert_same(function, [torch.randn(3, 4, requires_grad=requires_grad)])
+    assert_same(function, [torch.randn(3, 4, requires_grad=requires_grad)], decompose=False)
+
+
+def test_the_same_object_twice_is_one_object_and_equal_views_are_two():
+    def function(x):
+        y = x * 2
+        return y, y, y.t(), y.t(), x, x
+
+    made = assert_same(function, [torch.randn(3, 4)], capture="fx")
+    view = OutputKind.ALIAS_OF_INTERMEDIATE
+    given = OutputKind.IS_INPUT
+    assert kinds(made) == [view, OutputKind.IS_OUTPUT, view, view, given, given]
+
+
+def test_two_reads_of_one_value_do_not_share_memory_unless_they_do_in_eager():
+    assert_same(lambda x: (x * 1, x * 1, x.clone(), x.contiguous()), [torch.randn(3, 4)])
+
+
+@GRADIENTS
+def test_views_of_another_dtype_share_memory(requires_grad):
+    assert_same(lambda x: (lambda y: (y, y.view(torch.int32)))(x * 2), [torch.randn(3, 4, requires_grad=requires_grad)])
+    assert_same(lambda x: (x.view(torch.int16), x + 1), [torch.randn(3, 4, requires_grad=requires_grad)])
+    assert_same(lambda x: (lambda y: (y.view(torch.int32), y))((x * 2).long()), [torch.randn(3, 4)])
+
+
+@GRADIENTS
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x.mul_(2), x[0])[1],
+        lambda x: (x[1], x.mul_(2))[0],
+        lambda x: (x.t()[0].zero_(), x.view(-1), x.sum())[1:],
+        lambda x: (x[0], x.add_(1), x[0] * 2)[::2],
+        lambda x: (x.mul_(3), x.t())[0].t(),
+    ],
+)
+def test_views_of_inputs_that_were_written_show_the_new_values(function, requires_grad):
+    assert_same(function, [torch.randn(3, 4, requires_grad=requires_grad)], prepare=lambda args: [args[0] * 1])
+
+
+def test_writes_to_outputs_reach_what_they_view_and_gradients_follow():
+    def function(x):
+        y = x * 2
+        return y, y[0], x.t()
+
+    results = []
+    for run in (function, compiled(function)):
+        leaf = torch.linspace(0, 1, 12).reshape(3, 4).requires_grad_()
+        x = leaf * 1
+        y, row, transposed = run(x)
+        row.mul_(2)
+        transposed.mul_(3)
+        (y.sum() + x.exp().sum()).backward()
+        results.append((y, row, x, leaf.grad))
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(other, one)
+
+
+def test_numbers_constants_and_nothing_are_returned_as_they_are():
+    def function(x):
+        return x + 1, 3, None, "text", 2.5, True, x.shape[0]
+
+    made = assert_same(function, [torch.randn(3, 4)], capture="fx")
+    assert kinds(made)[1:6] == [OutputKind.CONSTANT] * 5
+
+
+def test_sizes_are_computed_from_the_inputs_of_each_call():
+    made = compiled(lambda x: (x * 2, x.shape[0] * 2 + 1), dynamic=True)
+    for rows in (3, 5, 7):
+        value, number = made(torch.ones(rows, 4))
+        assert number == rows * 2 + 1 and value.shape == (rows, 4)
+    assert len(made.joints) == 1
+
+
+def test_views_with_dynamic_sizes_are_made_for_each_call():
+    def function(x):
+        y = x * 2
+        return y.view(-1), y[1:], x.t(), x[:, 1]
+
+    made = compiled(function, dynamic=True)
+    for rows in (3, 5, 7):
+        x = torch.randn(rows, 4)
+        for one, other in zip(function(x), made(x), strict=True):
+            assert torch.equal(one, other) and one.stride() == other.stride()
+        flat, rest, *_ = made(x)
+        assert flat.untyped_storage().data_ptr() == rest.untyped_storage().data_ptr()
+    assert len(made.joints) == 1
+
+
+def test_a_new_leaf_is_a_leaf_that_requires_gradients():
+    def function(x):
+        return (x * 2).detach().requires_grad_(), x + 1
+
+    made = assert_same(function, [torch.randn(3)], capture="fx")
+    assert made.signature.outputs[0].leaf
+    out, _ = made(torch.randn(3))
+    out.sum().backward()
+    assert torch.equal(out.grad, torch.ones(3))
+
+
+def test_outputs_without_gradients_of_a_differentiable_graph_do_not_require_them():
+    def function(x):
+        return x * 2, x.argmax(), x > 0, x.detach() + 1
+
+    made = assert_same(function, [torch.randn(5, requires_grad=True)])
+    assert [o.differentiable for o in made.signature.graph_outputs] == [True, False, False, False]

@@ -1,0 +1,267 @@
+"""The autograd node of a compiled graph: what it keeps, frees, refuses, and hands on."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import pytest
+import torch
+
+from tests.plugins.joint_harness import assert_same, compiled
+from turret.errors import DoubleBackwardError, UnsupportedError
+from turret.plugins.wrap_runtime import turret_runtime
+from turret.signature import GraphOutput, GraphSignature, InputInfo, OutputInfo, OutputKind
+
+
+def chain(x, w):
+    return (x.sin() @ w).exp()
+
+
+def pair():
+    return torch.randn(3, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+
+
+def test_forward_and_backward_are_given_boxed_arguments_that_they_may_clear():
+    output = GraphOutput((3,), (1,), "float32", "cpu", differentiable=True, tangent_stride=(1,))
+    signature = GraphSignature(
+        (InputInfo(requires_grad=True, reached_from=(0,)),),
+        (OutputInfo(OutputKind.FRESH, 0, True),),
+        (output,),
+        training=True,
+    )
+    alive = []
+
+    def forward(args):
+        assert type(args) is list
+        (x,) = args
+        args.clear()
+        return [x * 2, x.detach().clone()]
+
+    def backward(args):
+        assert type(args) is list
+        saved = weakref.ref(args[0])
+        args.clear()
+        gc.collect()
+        alive.append(saved() is not None)
+        return [torch.full((3,), 2.0)]
+
+    run = turret_runtime(signature, 1, 0, forward, lambda: backward)
+    x = torch.ones(3, requires_grad=True)
+    (y,) = run(x)
+    y.sum().backward()
+    assert torch.equal(x.grad, torch.full((3,), 2.0))
+    assert alive == [False], "a saved tensor outlived the backward's use of it"
+
+
+def test_a_second_backward_without_retain_graph_is_autograds_own_error():
+    x, w = pair()
+    out = compiled(chain)(x, w).sum()
+    out.backward()
+    with pytest.raises(RuntimeError, match="second time"):
+        out.backward()
+
+
+def test_retain_graph_allows_a_second_backward():
+    x, w = pair()
+    out = compiled(chain)(x, w).sum()
+    out.backward(retain_graph=True)
+    once = x.grad.clone()
+    out.backward()
+    torch.testing.assert_close(x.grad, once * 2)
+
+
+def test_double_backward_is_an_error_that_says_what_to_do():
+    x, w = pair()
+    (gradient,) = torch.autograd.grad(compiled(chain)(x, w).sum(), x, create_graph=True)
+    assert gradient.requires_grad
+    with pytest.raises(DoubleBackwardError, match=r"without turret\.compile"):
+        gradient.sum().backward()
+
+
+def test_create_graph_without_a_second_backward_gives_the_gradients():
+    x, w = pair()
+    (ours,) = torch.autograd.grad(compiled(chain)(x, w).sum(), x, create_graph=True)
+    (eagers,) = torch.autograd.grad(chain(x, w).sum(), x)
+    torch.testing.assert_close(ours.detach(), eagers)
+
+
+def test_hooks_on_saved_tensors_see_them_and_what_they_return_is_used():
+    packed, unpacked = [], []
+
+    def pack(value):
+        packed.append(value)
+        return value.numpy(force=True).copy()
+
+    def unpack(value):
+        unpacked.append(value)
+        return torch.from_numpy(value)
+
+    x, w = pair()
+    made = compiled(chain)
+    made(x, w)
+    with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        out = made(x, w)
+    assert len(packed) == len(made.cuts[-1].saved_tensors) > 0 and not unpacked
+    out.sum().backward()
+    assert len(unpacked) == len(packed)
+    ours = x.grad, w.grad
+    x.grad = w.grad = None
+    chain(x, w).sum().backward()
+    torch.testing.assert_close(ours, (x.grad, w.grad))
+
+
+def test_hooks_that_are_there_while_the_graph_is_traced_are_not_called_with_fakes():
+    kinds = []
+
+    def pack(value):
+        kinds.append(type(value))
+        return value
+
+    x, w = pair()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda v: v):
+        compiled(chain)(x, w).sum().backward()
+    assert set(kinds) <= {torch.Tensor, torch.nn.Parameter}
+
+
+def test_saved_tensors_that_are_written_to_before_the_backward_are_an_error():
+    x, w = pair()
+    data = torch.randn(3, 4)
+    out = compiled(lambda x, w, d: x * d)(x, w, data)
+    data.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_sizes_are_saved_beside_tensors():
+    made = compiled(lambda x, w: (x @ w).sum(0) * x.shape[0], dynamic=True)
+    for rows in (3, 5, 9):
+        x, w = torch.randn(rows, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+        made(x, w).sum().backward()
+        ours = x.grad, w.grad
+        x.grad = w.grad = None
+        ((x @ w).sum(0) * rows).sum().backward()
+        torch.testing.assert_close(ours, (x.grad, w.grad))
+    assert len(made.joints) == 1 and made.cuts[-1].saved_sizes
+
+
+def test_a_backward_from_some_outputs_leaves_inputs_of_the_others_alone():
+    def function(x, w):
+        return x * 2, w * 3, x * w
+
+    both = (True, True)
+    for chosen, expected in (((0,), (True, False)), ((1,), (False, True)), ((0, 1), both), ((2,), both)):
+        x, w = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+        outputs = compiled(function)(x, w)
+        sum(outputs[n].sum() for n in chosen).backward()
+        assert (x.grad is not None, w.grad is not None) == expected
+    outputs = compiled(function)(x, w)
+    assert torch.autograd.grad(outputs[0].sum(), (x, w), allow_unused=True)[1] is None
+
+
+def test_gradients_of_any_strides_and_kind_are_taken():
+    x, w = pair()
+    for gradient in (torch.randn(4, 3).t(), torch.ones(()).expand(3, 4), torch.randn(3, 8)[:, ::2]):
+        made = compiled(chain)
+        ours = torch.autograd.grad(made(x, w), (x, w), gradient)
+        torch.testing.assert_close(ours, torch.autograd.grad(chain(x, w), (x, w), gradient))
+    lazily = torch.randn(3, 4, dtype=torch.complex64).conj().imag
+    assert lazily.is_neg()
+    ours = torch.autograd.grad(compiled(chain)(x, w), (x, w), lazily)
+    torch.testing.assert_close(ours, torch.autograd.grad(chain(x, w), (x, w), lazily))
+
+
+def test_a_sparse_gradient_becomes_dense():
+    table = torch.randn(5, 3, requires_grad=True)
+    index = torch.tensor([1, 1, 4])
+
+    def loss(f):
+        return torch.nn.functional.embedding(index, f(table), sparse=True).sum()
+
+    loss(compiled(lambda t: t.exp())).backward()
+    ours, table.grad = table.grad, None
+    loss(torch.exp).backward()
+    torch.testing.assert_close(ours.to_dense(), table.grad.to_dense())
+
+
+def test_a_gradient_of_a_subclass_is_refused_by_name():
+    class Marked(torch.Tensor):
+        pass
+
+    x, w = pair()
+    out = compiled(chain)(x, w)
+    with pytest.raises(UnsupportedError, match="Marked"):
+        torch.autograd.grad(out, x, torch.ones(3, 4).as_subclass(Marked))
+
+
+def test_hooks_on_inputs_and_outputs_run():
+    seen = []
+    x, w = pair()
+    x.register_hook(lambda g: seen.append("input"))
+    out = compiled(chain)(x, w)
+    out.register_hook(lambda g: g * 2)
+    out.sum().backward()
+    ours, x.grad = x.grad, None
+    (chain(x, w) * 2).sum().backward()
+    torch.testing.assert_close(ours, x.grad)
+    assert seen == ["input", "input"]
+
+
+def test_the_backward_is_made_once_by_many_threads():
+    made = []
+    output = GraphOutput((3,), (1,), "float32", "cpu", differentiable=True, tangent_stride=(1,))
+    signature = GraphSignature(
+        (InputInfo(True, reached_from=(0,)),), (OutputInfo(OutputKind.FRESH, 0, True),), (output,), training=True
+    )
+
+    def backward():
+        made.append(1)
+        threading.Event().wait(0.05)
+        return lambda args: [args.pop() * 2]
+
+    run = turret_runtime(signature, 0, 0, lambda args: [args.pop() * 2], backward)
+    gradients = []
+
+    def work():
+        x = torch.ones(3, requires_grad=True)
+        run(x)[0].sum().backward()
+        gradients.append(x.grad)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(made) == 1 and len(gradients) == 8
+    assert all(torch.equal(g, torch.full((3,), 2.0)) for g in gradients)
+
+
+def test_inputs_that_the_backward_does_not_need_are_freed_after_the_forward():
+    made = compiled(lambda x, w: (x * 1.5).relu() + w)
+    w = torch.randn(3, requires_grad=True)
+    made(torch.randn(3), w)
+    x = torch.randn(3)
+    held = weakref.ref(x)
+    out = made(x, w)
+    del x
+    gc.collect()
+    assert held() is None
+    out.sum().backward()
+    assert torch.equal(w.grad, torch.ones(3))
+
+
+def test_a_training_graph_called_without_gradients_records_none():
+    x, w = pair()
+    made = assert_same(chain, [x, w])
+    with torch.no_grad():
+        assert not made(x, w).requires_grad
+
+
+def test_autocast_of_the_caller_does_not_reach_into_compiled_code():
+    x, w = pair()
+    made = compiled(chain)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = made(x, w)
+        out.sum().backward()
+    assert out.dtype == torch.bfloat16 and x.grad.dtype == torch.float32
