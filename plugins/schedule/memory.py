@@ -170,7 +170,7 @@ class _Planner:
         decl = self.declarations[name]
         return BufferPlan(decl, storage_bytes(decl), offset, self.heirs.get(name))
 
-    def _peak(self, buffers: Sequence[BufferPlan], escaping: frozenset[str]) -> int | None:
+    def _peak(self, buffers: Sequence[BufferPlan], escaping: frozenset[str]) -> int:
         """Most bytes alive at once outside the arena, of tensors that the program makes; symbolic sizes left out."""
         change = [0] * (len(self.steps) + 1)
         for buffer in buffers:
