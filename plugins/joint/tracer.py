@@ -132,6 +132,10 @@ class Tracer(TorchDispatchMode):
         self.recorder.describe(node, self.fake_mode.from_tensor(constant, static_shapes=True))
         return self.track(tensor, node)
 
+    def alias(self, value: torch.Tensor) -> torch.Tensor:
+        """A fake tensor in the same memory, in the same layout, that autograd knows nothing of."""
+        return self._run.alias(value)
+
     def node(self, tensor: torch.Tensor) -> fx.Node:
         """The node of a tensor's present value."""
         tracked = self.tracked(tensor)
@@ -171,7 +175,7 @@ class Tracer(TorchDispatchMode):
         """A tracked tensor that stands for a node's value."""
         handle = self._handles.get(node)
         if handle is None:
-            handle = self._handles[node] = aten.detach.default(node.meta["val"])
+            handle = self._handles[node] = self.alias(node.meta["val"])
             self.track(handle, node)
         return handle
 
