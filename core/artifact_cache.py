@@ -110,15 +110,21 @@ class ArtifactCache:
 
     def entries(self) -> list[Path]:
         """Folders of all entries."""
-        return sorted(p for p in self.folder.glob("??/*") if not p.name.startswith(".") and p.is_dir())
+        return sorted(
+            Path(folder, name)
+            for folder, names, _ in os.walk(self.folder)
+            for name in names
+            if Path(folder).parent == self.folder and not name.startswith(".")
+        )
 
     def size(self) -> int:
         """Bytes of all files."""
         total = 0
-        for file in self.folder.rglob("*"):
-            # Another process may remove a file between the listing and the question.
-            with contextlib.suppress(FileNotFoundError):
-                total += file.stat().st_size if file.is_file() else 0
+        # Another process may remove files and folders meanwhile, which a walk passes over.
+        for folder, _, names in os.walk(self.folder):
+            for name in names:
+                with contextlib.suppress(FileNotFoundError):
+                    total += Path(folder, name).stat().st_size
         return total
 
     def clear(self) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status (1 where ``doctor`` misses something needed)."""
+    """Run one command; returns the exit status (1 where ``doctor`` misses something needed, or on a known error)."""
     parser = argparse.ArgumentParser(prog="turret", description="Inspect Turret's plugins, machine and cache.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("plugins", help="hooks, who implements them, in which order, from where")
@@ -16,6 +16,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cache = commands.add_parser("cache", help="the artifact cache")
     cache.add_argument("action", choices=("size", "clear"), nargs="?", default="size")
     options = parser.parse_args(arguments)
+    from turret.errors import TurretError
+
+    try:
+        return _run(options)
+    except TurretError as error:
+        print(f"turret: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(options: argparse.Namespace) -> int:
     if options.command == "plugins":
         return _plugins()
     if options.command == "cache":

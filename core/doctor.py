@@ -40,6 +40,8 @@ def _compiler() -> Check:
     codegen = default_manager().get_plugin("turret.plugins.codegen.cpp")
     try:
         compiler = codegen.find_compiler()
+        library, _ = codegen.compile_unit('extern "C" int turret_doctor() { return 0; }', compiler)
+        codegen.load(library)
     except TurretError as error:
         return Check("C++ compiler", False, "none works", str(error), needed=True)
     return Check("C++ compiler", True, f"{compiler.version} ({compiler.path})", needed=True)

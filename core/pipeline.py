@@ -29,12 +29,15 @@ from turret.events import Event
 from turret.graph_cache import Artifact, GraphCache, graph_key, with_usable_cache
 from turret.ir import verify
 from turret.plan import Plan
-from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, StageGraph, Target
+from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph, Target
 from turret.recourse import eager_where_fakes_lie, trusts_fake_implementations
 from turret.runtime import load
 from turret.sharing import eager_where_shared_otherwise, sharing_check
 
 _compile_ids = itertools.count(1)
+
+_SHOWN = 5
+"""Calls that a hint names."""
 
 _WITHOUT_A_SAY = {"turret_event", "turret_guard_filter", "turret_capture"}
 """Hooks that do not change what one captured graph compiles to."""
@@ -131,6 +134,9 @@ class _Pipeline:
                 cache = self.graph_cache()
                 key = None if cache is None else graph_key(captured, self.settings())
                 stored = None if key is None else cache.get(key, "forward")
+            if cache is not None and key is None:
+                message = f"{captured.name} calls something without a stable name and is compiled in every process"
+                self.context.emit("perf_hint", stage="graph_cache", name=captured.name, message=message)
             work = _Graph(self, captured, cache if key is not None else None, key)
             forward = None if stored is None else loaded(stored)
             self.context.emit("cache_miss" if forward is None else "cache_hit", stage="graph", name=captured.name)
@@ -234,11 +240,20 @@ class _Pipeline:
         )
         self.context.emit("product", stage="graph_pass", name=name, product=graph)
         placement = self.stage("turret_place", name, graph=graph)
+        self.hint_at_eager_calls(name, placement)
         program = self.stage("turret_lower", name, graph=graph, placement=placement, lowerings=self.lowerings(target))
         self.verify("lower", program)
         schedule = self.stage("turret_schedule", name, program=program, target=target)
         self.verify("schedule", schedule)
         return self.stage("turret_codegen", name, schedule=schedule, target=target)
+
+    def hint_at_eager_calls(self, name: str, placement: Placement) -> None:
+        """Calls that no kernel was generated for split what could have been fused."""
+        eager = [f"{node}: {p.reason}" for node, p in placement.nodes.items() if p.where == "eager"]
+        if eager:
+            shown = "; ".join(eager[:_SHOWN]) + ("; ..." if len(eager) > _SHOWN else "")
+            message = f"{len(eager)} of {len(placement.nodes)} calls of {name} run eagerly, one by one: {shown}"
+            self.context.emit("perf_hint", stage="place", name=name, message=message)
 
     def verify(self, stage: str, product: Any) -> None:
         try:

@@ -53,16 +53,14 @@ def create(extra: tuple[Any, ...] = ()) -> pluggy.PluginManager:
     return manager
 
 
-def _readable_name(manager: pluggy.PluginManager, plugin: Any) -> str | None:
-    """Module, or module and class, of a plugin; numbered where it is taken (None where it is registered already)."""
-    if manager.is_registered(plugin):
-        return None
+def _readable_name(manager: pluggy.PluginManager, plugin: Any) -> str:
+    """Module, or module and class, of a plugin; numbered where it is taken."""
     kind = type(plugin)
     name = plugin.__name__ if isinstance(plugin, types.ModuleType) else f"{kind.__module__}.{kind.__qualname__}"
     number = 2
     unique = name
     while manager.has_plugin(unique):
-        unique, number = f"{name}-{number}", number + 1
+        unique, number = f"{name} {number}", number + 1
     return unique
 
 
@@ -89,7 +87,7 @@ def _import(name: str) -> Any:
     module, _, attribute = name.replace(":", ".").rpartition(".")
     try:
         return importlib.import_module(name)
-    except ImportError:
+    except (ImportError, ValueError):
         try:
             return getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError, ValueError) as error:
@@ -98,21 +96,21 @@ def _import(name: str) -> Any:
             ) from error
 
 
-def _register(manager: pluggy.PluginManager, plugin: Any, name: str | None) -> None:
+def _register(manager: pluggy.PluginManager, plugin: Any, name: str) -> None:
+    if manager.is_registered(plugin):
+        raise PluginError(f"plugin {manager.get_name(plugin)!r} is given twice; leave one of the two out")
     try:
         manager.register(plugin, name)
     except pluggy.PluginValidationError as error:
-        raise PluginError(f"plugin {name or plugin!r} does not fit its hook: {error}") from error
+        raise PluginError(f"plugin {name!r} does not fit its hook: {error}") from error
     except ValueError as error:
-        raise PluginError(f"plugin {name or plugin!r} is given twice; leave one of the two out") from error
+        raise PluginError(f"plugin {name!r} has the name of another; give it a name of its own") from error
     known = {n for n in dir(hookspecs) if n.startswith("turret_")}
     for attribute in dir(plugin):
         if attribute.startswith("turret_") and attribute not in known and callable(getattr(plugin, attribute)):
             marked = getattr(getattr(plugin, attribute), "turret_impl", None)
             if marked is not None:
-                raise PluginError(
-                    f"plugin {name or plugin!r} implements {attribute}, no such hook{nearest(attribute, known)}"
-                )
+                raise PluginError(f"plugin {name!r} implements {attribute}, no such hook{nearest(attribute, known)}")
 
 
 def plugin_of(manager: pluggy.PluginManager, hook: str, traceback: Any) -> str:

@@ -148,15 +148,16 @@ def turret_capture(
     from turret.contrib.dynamo.sound import SoundCapture
 
     observe.observe_breaks(_context_of)
+    own = DynamoBackend(compile_graph, context)
     entry = torch._dynamo.optimize(
-        DynamoBackend(compile_graph, context),
+        own,
         nopython=fullgraph,
         dynamic=dynamic,
         guard_export_fn=functools.partial(observe.emit_guards, context),
         guard_fail_fn=functools.partial(observe.emit_recompile, context),
         guard_filter_fn=observe.guard_filter(context),
     )
-    entry.callback = SoundCapture(entry.callback)
+    entry.callback = SoundCapture(entry.callback, own)
     captured = entry(_traceable(target))
     if fullgraph or context.config.on_error == "raise":
         return with_own_errors(captured, fullgraph)

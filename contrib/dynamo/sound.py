@@ -21,13 +21,17 @@ class SoundCapture:
     looks through the two attributes to tell whose code is whose.
     """
 
-    def __init__(self, convert: Any) -> None:
-        self.convert = convert
+    def __init__(self, convert: Any, backend: Any) -> None:
+        self.convert, self.backend = convert, backend
         self._torchdynamo_orig_backend = self._torchdynamo_orig_callable = convert
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with torch._dynamo.config.patch(_SETTINGS):
-            return self.convert(*args, **kwargs)
+    def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        # Code of other backends must not use up this one's limit of recompiles, which torch._dynamo counts by function.
+        entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list(frame.f_code)
+        others = sum(entry.backend != self.backend for entry in entries)
+        limit = torch._dynamo.config.recompile_limit + others
+        with torch._dynamo.config.patch({**_SETTINGS, "recompile_limit": limit}):
+            return self.convert(frame, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.convert, name)

@@ -91,7 +91,7 @@ class Reduction:
 class Expr:
     """One node. ``op``, ``args`` (nodes), ``dtype`` and ``payload`` (hashable) identify it."""
 
-    __slots__ = ("__weakref__", "_hash", "_loads", "_text", "args", "dtype", "op", "payload", "variables")
+    __slots__ = ("__weakref__", "_children", "_loads", "_text", "args", "dtype", "op", "payload", "variables")
     _interned: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
 
     op: str
@@ -109,10 +109,12 @@ class Expr:
         if found is None:
             found = object.__new__(cls)
             found.op, found.args, found.dtype, found.payload = op, args, dtype, payload
-            found._hash, found._text, found._loads = hash(key), None, None
+            found._text = found._loads = None
+            found._children = args
             free = frozenset().union(*(arg.variables for arg in args)) if args else frozenset()
             for coord in found.coords:
                 free |= coord.variables
+                found._children += coord.values
             if op == "reduce":
                 free -= frozenset(payload.variables)
             elif op == "scan":
@@ -124,8 +126,9 @@ class Expr:
     def __reduce__(self):
         return (Expr.make, (self.op, self.args, self.dtype, self.payload))
 
-    def __hash__(self) -> int:
-        return self._hash
+    def children(self) -> tuple[Expr, ...]:
+        """Arguments, then the expressions inside indices."""
+        return self._children
 
     @property
     def coords(self) -> tuple[Index, ...]:
@@ -138,12 +141,6 @@ class Expr:
     def tensor(self) -> str:
         """Name of the tensor that a ``load`` reads."""
         return self.payload[0]
-
-    def children(self) -> Iterator[Expr]:
-        """Arguments, then the expressions inside indices."""
-        yield from self.args
-        for coord in self.coords:
-            yield from coord.values
 
     def __repr__(self) -> str:
         if self._text is None:
@@ -343,8 +340,11 @@ def walk(*roots: Expr) -> Iterator[Expr]:
             yield node
         elif node not in seen:
             seen.add(node)
-            stack.append((node, True))
-            stack.extend((child, False) for child in node.children() if child not in seen)
+            if node._children:
+                stack.append((node, True))
+                stack += [(child, False) for child in node._children if child not in seen]
+            else:
+                yield node
 
 
 def loads(*roots: Expr) -> tuple[Expr, ...]:

@@ -193,7 +193,9 @@ class Mod(_Quotient):
         return self.numerator.substitute(mapping, rewrite) % self.divisor
 
     def to_sympy(self) -> sympy.Expr:
-        return sympy.Mod(self.numerator.to_sympy(), self.divisor)
+        # Not sympy.Mod, which simplifies Mod(3*Mod(x, 3), 4) to something else (seen in sympy 1.14).
+        numerator = self.numerator.to_sympy()
+        return numerator - self.divisor * sympy.floor(numerator / self.divisor)
 
 
 class Value:
@@ -235,7 +237,7 @@ Atom = Var | Div | Mod | Value
 class Index:
     """An immutable, hash-consed linear form; compare with ``is`` or ``==``."""
 
-    __slots__ = ("__weakref__", "_bounds", "_hash", "_text", "const", "terms", "values", "variables")
+    __slots__ = ("__weakref__", "_bounds", "_text", "const", "terms", "values", "variables")
     _interned: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
 
     terms: tuple[tuple[Atom, Size], ...]
@@ -251,7 +253,7 @@ class Index:
         if found is None:
             found = object.__new__(cls)
             found.terms, found.const = terms, const
-            found._hash, found._bounds, found._text = hash(key), None, None
+            found._bounds = found._text = None
             found.variables = frozenset().union(*(atom.variables for atom, _ in terms)) if terms else frozenset()
             found.values = tuple(dict.fromkeys(v for atom, _ in terms for v in atom.values))
             cls._interned[key] = found
@@ -282,9 +284,6 @@ class Index:
 
     def __reduce__(self):
         return (Index.make, (self.terms, self.const))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     @property
     def is_constant(self) -> bool:

@@ -43,9 +43,9 @@ class Store:
 class Kernel:
     """One fused loop nest: ``for outer: for inner: stores``.
 
-    Loads of ``stores`` never read a tensor that the same kernel stores, except at the very element stored
-    before in the same iteration of an in-place update named in ``inplace`` (stored tensor -> tensor whose memory
-    it takes over).
+    No load reads a tensor that the same kernel stores.  The memory plan may put a stored tensor into the memory of
+    one that the kernel reads (``BufferPlan.reuses``): then each element is read by the iteration alone that writes
+    it, by the store itself or stores before it, and a code generator keeps their order.
     """
 
     name: str

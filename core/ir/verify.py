@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from turret.errors import VerificationError
-from turret.ir.expr import OPS, STRUCTURAL, Expr, walk
+from turret.ir.expr import OPS, STRUCTURAL, Expr, loads, walk
 from turret.ir.index import Index, Var
+from turret.ir.memory_check import check_memory
 from turret.ir.program import CopyInto, Definition, LoopProgram, Ref, Scatter, TensorDecl, defined, used
-from turret.ir.schedule import Kernel, Schedule
+from turret.ir.schedule import Kernel, Schedule, Store
 
 _FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
@@ -27,8 +28,7 @@ def _fail(where: object, message: str) -> None:
 
 
 def _check_expr(root: Expr, tensors: dict[str, TensorDecl], allowed: frozenset[Var], where: object) -> None:
-    if not root.variables <= allowed:
-        _fail(where, f"free variables {sorted(v.name for v in root.variables - allowed)} are not loops of it")
+    _check_free(root.variables, allowed, where)
     for node in walk(root):
         if node.op not in OPS and node.op not in STRUCTURAL:
             _fail(where, f"unknown op {node.op!r}")
@@ -46,6 +46,11 @@ def _check_expr(root: Expr, tensors: dict[str, TensorDecl], allowed: frozenset[V
             )
         ):
             _fail(where, f"{node.payload.kind} accumulates in {node.dtype}; cast to float32 first")
+
+
+def _check_free(variables: frozenset[Var], allowed: frozenset[Var], where: object) -> None:
+    if not variables <= allowed:
+        _fail(where, f"free variables {sorted(v.name for v in variables - allowed)} are not loops of it")
 
 
 def _check_load(node: Expr, tensors: dict[str, TensorDecl], where: object) -> None:
@@ -99,10 +104,19 @@ def _(program: LoopProgram) -> None:
                 initial = tensors[statement.initial]
                 if initial.shape != statement.tensor.shape or initial.dtype != statement.tensor.dtype:
                     _fail(statement, f"initial {initial} does not fit {statement.tensor}")
-                for root in (statement.expr, *_index_values(statement.coords)):
+                if len(statement.coords) != len(statement.tensor.shape):
+                    _fail(statement, f"{len(statement.coords)} coordinates for {statement.tensor}")
+                for coord in statement.coords:
+                    _check_free(coord.variables, allowed, statement)
+                condition = [] if statement.condition is None else [statement.condition]
+                for root in (statement.expr, *_index_values(statement.coords), *condition):
                     _check_expr(root, tensors, allowed, statement)
                 if statement.expr.dtype != statement.tensor.dtype:
                     _fail(statement, f"value is {statement.expr.dtype}, tensor is {statement.tensor.dtype}")
+            case CopyInto():
+                target, source = tensors[statement.target], tensors[statement.source]
+                if target.shape != source.shape or target.dtype != source.dtype:
+                    _fail(statement, f"{source} does not fit {target}")
         for decl in defined(statement):
             if decl.name in tensors:
                 _fail(statement, f"{decl.name!r} is defined twice")
@@ -118,17 +132,8 @@ def _(schedule: Schedule) -> None:
     ready = {decl.name for decl in schedule.program.inputs if decl is not None} | set(schedule.program.constants)
     for step in schedule.steps:
         if isinstance(step, Kernel):
-            allowed = frozenset(step.outer) | frozenset(step.inner)
             for store in step.stores:
-                roots = [store.expr, *_index_values(store.coords)]
-                roots += [] if store.condition is None else [store.condition]
-                for root in roots:
-                    _check_expr(root, tensors, allowed, step)
-                    for node in walk(root):
-                        if node.op == "load" and node.tensor not in ready:
-                            _fail(step, f"reads {node.tensor!r} before any step has made it")
-                if store.expr.dtype != tensors[store.tensor].dtype:
-                    _fail(step, f"stores {store.expr.dtype} into {tensors[store.tensor]}")
+                _check_store(store, step, tensors, ready)
             ready |= {store.tensor for store in step.stores}
             continue
         for name in used(step):
@@ -139,3 +144,22 @@ def _(schedule: Schedule) -> None:
     for output in schedule.program.outputs:
         if isinstance(output, Ref) and output.name not in ready:
             _fail(f"schedule of {schedule.program.name}", f"output {output} is never made")
+    check_memory(schedule)
+
+
+def _check_store(store: Store, kernel: Kernel, tensors: dict[str, TensorDecl], ready: set[str]) -> None:
+    allowed = frozenset(kernel.outer) | frozenset(kernel.inner)
+    decl = tensors.get(store.tensor)
+    if decl is None or len(store.coords) != len(decl.shape):
+        _fail(kernel, f"stores {store.tensor!r} at {len(store.coords)} coordinates; the program has {decl}")
+    for coord in store.coords:
+        _check_free(coord.variables, allowed, kernel)
+    roots = [store.expr, *_index_values(store.coords)]
+    roots += [] if store.condition is None else [store.condition]
+    for root in roots:
+        _check_expr(root, tensors, allowed, kernel)
+        for node in loads(root):
+            if node.tensor not in ready:
+                _fail(kernel, f"reads {node.tensor!r} before any step has made it")
+    if store.expr.dtype != decl.dtype:
+        _fail(kernel, f"stores {store.expr.dtype} into {decl}")

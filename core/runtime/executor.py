@@ -17,7 +17,7 @@ import torch
 
 from turret.errors import FakeImplementationError
 from turret.externs import TRUSTED, fast_callable
-from turret.plan import Allocate, Call, Copy, Free, Launch, Plan, SizeRef, SizeText, SlotRef, View
+from turret.plan import Allocate, Call, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
 from turret.products import BoxedCallable
 from turret.runtime.frames import FramePool
 from turret.runtime.modes import below_autograd
@@ -130,6 +130,7 @@ class _Writer:
                 self.names[f"t{number}"] = plan.constants[slot.name]
         if self.launched:
             lines.append("workers = threads()")
+            lines.append("slots_at, sizes_at = frame.tables")
             for number, slot in enumerate(plan.slots):
                 if slot.place in ("input", "constant"):
                     self._address(number)
@@ -152,14 +153,18 @@ class _Writer:
                 self._address(number)
             case Launch():
                 function = self.constant("kernel", self.native.function(step.function))
-                self.lines.append(f"status = {function}(slots, sizes, workers)")
+                self.lines.append(f"status = {function}(slots_at, sizes_at, workers)")
                 self.lines.append(f"if status: give(frame); fail(status, {', '.join(step.origins)!r})")
             case View(slot=number):
                 slot, offset = slots[number], step.offset
                 if slots[step.base].place != "own":
                     offset = f"t{step.base}.storage_offset() + {offset}"
-                layout = f"{_tuple(slot.shape)}, {_tuple(slot.stride)}"
-                self.lines.append(f"t{number} = view(t{step.base}, {layout}, {offset})")
+                if _is_transpose(slot, slots[step.base]) and step.offset == 0:
+                    # Half the cost of as_strided, and each linear layer has one.
+                    self.lines.append(f"t{number} = t{step.base}.t()")
+                else:
+                    layout = f"{_tuple(slot.shape)}, {_tuple(slot.stride)}"
+                    self.lines.append(f"t{number} = view(t{step.base}, {layout}, {offset})")
                 self._address(number)
             case Copy():
                 self.lines.append(f"t{step.target}.copy_(t{step.source})")
@@ -204,6 +209,14 @@ class _Writer:
         if value is None or isinstance(value, (bool, int, str)):
             return repr(value)
         return self.constant("value", value)
+
+
+def _is_transpose(view: Slot, base: Slot) -> bool:
+    return (
+        len(base.shape) == 2
+        and view.dtype == base.dtype
+        and (view.shape, view.stride) == (base.shape[::-1], base.stride[::-1])
+    )
 
 
 def _slots_as_tensors(step: Any) -> list[int]:

@@ -15,15 +15,16 @@ ALIGNMENT = 64
 class Frame:
     """Arena, slot table, size table and the arena's tensors, for one call at a time.
 
-    ``slots`` and ``sizes`` are the native tables (addresses and int64); ``tensors`` are the tensors of arena
-    slots that extern calls or copies use, in the order asked for.
+    ``slots`` and ``sizes`` are the native tables (addresses and int64), ``tables`` their own addresses; ``tensors``
+    are the tensors of arena slots that extern calls or copies use, in the order asked for.
     """
 
-    __slots__ = ("arena", "sizes", "slots", "tensors")
+    __slots__ = ("arena", "sizes", "slots", "tables", "tensors")
 
     def __init__(self, plan: Plan, wanted: tuple[int, ...]) -> None:
         self.slots = (ctypes.c_void_p * max(1, len(plan.slots)))()
         self.sizes = (ctypes.c_int64 * max(1, len(plan.size_symbols)))()
+        self.tables = ctypes.addressof(self.slots), ctypes.addressof(self.sizes)
         self.arena = None
         start = 0
         if plan.arena_bytes:

@@ -382,6 +382,7 @@ SCATTERS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "max": _combining("amax"),
 }
 
+
 def _by_minus_one(operation: Callable[..., Tensor], rest: bool) -> Callable[..., Tensor]:
     """Integer division by -1 apart: the least integer would trap on x86, where arithmetic wraps in the IR."""
 

@@ -29,6 +29,14 @@ NOT_TORCHS = _words(
 )
 """Ops whose decomposition in torch ends in primitives that no code generator has; they stay whole."""
 
+_WHOLE_ON_CPU = _words(
+    """
+    reflection_pad1d reflection_pad2d reflection_pad3d reflection_pad1d_backward reflection_pad2d_backward
+    reflection_pad3d_backward replication_pad1d replication_pad2d replication_pad3d
+    """
+)
+"""Torch's decompositions that compute an index for every element, dimension by dimension, where eager copies rows."""
+
 _MOVEMENT = _words(
     """
     slice_backward select_backward diagonal_backward unfold_backward repeat roll rot90 stack block_diag
@@ -50,9 +58,11 @@ def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]
     random_ops = {resolve(name) for name in RANDOM}
     excluded = {resolve(name) for name in NOT_TORCHS} | set(surface()) | random_ops
     movement_ops = {resolve(name) for name in _MOVEMENT}
+    whole_on_cpu = {resolve(name) for name in _WHOLE_ON_CPU}
     table: dict[Any, Callable] = {}
     for op, function in torch_table.items():
         if isinstance(op, torch._ops.OpOverload) and op not in excluded and not _is_mutable(op):
+            function = not_on_cpu(function) if op in whole_on_cpu else function
             table[op] = function if op in movement_ops else real_only(function)
     for name, entry in OWN.items():
         op = resolve(name)
@@ -76,6 +86,16 @@ def real_only(function: Callable) -> Callable:
         if _any_complex(args) or _any_complex(kwargs.values()):
             return NotImplemented
         return function(*args, **kwargs)
+
+    return decompose
+
+
+def not_on_cpu(function: Callable) -> Callable:
+    """``function``, except that a call whose first tensor is on the CPU stays whole."""
+
+    @functools.wraps(function)
+    def decompose(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return NotImplemented if x.device.type == "cpu" else function(x, *args, **kwargs)
 
     return decompose
 

@@ -49,9 +49,7 @@ def while_loop(
         results = tuple(_empty_like(v) for v in produced)
     nodes = [tracer.recorder.submodule(module) for module, _ in modules]
     diverged: list[Any] = []
-    arguments = (
-        *nodes, tuple(tracer.nodes(list(carried), diverged)), tuple(tracer.nodes(list(additional), diverged))
-    )
+    arguments = (*nodes, tuple(tracer.nodes(list(carried), diverged)), tuple(tracer.nodes(list(additional), diverged)))
     return _record(tracer, torch.ops.higher_order.while_loop, arguments, results)
 
 

@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-_UNSAFE_TAGS = frozenset(
-    (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view)
-)
+_UNSAFE_TAGS = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view))
 _PLAIN = frozenset(
     (int, float, bool, str, complex, type(None), torch.dtype, torch.layout, torch.memory_format, torch.device)
 )

@@ -309,4 +309,3 @@ def size_symbols(values: Sequence[Any], before: Sequence[InputState | None]) -> 
             note(stride, SizeSource(number, dimension, "stride"))
         note(offset, SizeSource(number, None, "offset"))
     return symbols
-

@@ -66,8 +66,8 @@ def _resize(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> A
     func(*args, **kwargs)
     with tracer.nested():
         handle = tracer.handle(flat)
-        flat_new = aten.slice.Tensor(handle, 0, 0, count) if count <= old else aten.constant_pad_nd(
-            handle, [0, count - old]
+        flat_new = (
+            aten.slice.Tensor(handle, 0, 0, count) if count <= old else aten.constant_pad_nd(handle, [0, count - old])
         )
         made = tracer.node(reshape(flat_new, size))
     if count <= old and tracked.storage.input is not None:

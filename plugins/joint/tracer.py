@@ -333,8 +333,10 @@ class Tracer(TorchDispatchMode):
         if not source.diverged and _shows_all(out, source.tensor):
             view.node = node
         elif source.diverged or op is aten.as_strided.default:
-            view.node = self._strided(source, node, out) if op is aten.as_strided.default else self.apply(
-                op, node, *args, **kwargs
+            view.node = (
+                self._strided(source, node, out)
+                if op is aten.as_strided.default
+                else self.apply(op, node, *args, **kwargs)
             )
             view.diverged = not same_layout(view.node.meta["val"], out)
         else:
@@ -359,9 +361,7 @@ class Tracer(TorchDispatchMode):
         if not source.diverged and not source.chain:
             nodes: list[Tracked] = []
             arguments = (list(out.shape), list(out.stride()), out.storage_offset())
-            return self.recorder.call(
-                aten.as_strided.default, (node, *self.nodes(arguments, nodes)), {}, out
-            )
+            return self.recorder.call(aten.as_strided.default, (node, *self.nodes(arguments, nodes)), {}, out)
         base = source.storage.tensor
         root = self.base_of(source.storage)
         if base is None or base.storage_offset() != 0 or not is_dense(base.shape, base.stride()):

@@ -207,6 +207,14 @@ def constant_pad(b: Builder, x: TensorValue, pad: Sequence[Size], value: Number 
     return b.define(b.result, body)
 
 
+def _mirrored(b: Builder, *_: Any) -> Any:
+    return b.whole("eager's kernel copies rows where loops compute an index for every element")
+
+
+for _rank in (1, 2, 3):
+    lowering(f"reflection_pad{_rank}d", f"reflection_pad{_rank}d_backward", f"replication_pad{_rank}d")(_mirrored)
+
+
 @lowering("slice_scatter")
 def slice_scatter(
     b: Builder,

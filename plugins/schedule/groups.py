@@ -103,9 +103,7 @@ def fuse(host: Group, guest: Group) -> Group | None:
     if guest.inner and not host.inner:
         host, guest = guest, host
     for alignment in _alignments(host, guest):
-        moved = tuple(
-            Member(m.unit, {v: i.substitute(alignment) for v, i in m.mapping.items()}) for m in guest.members
-        )
+        moved = tuple(Member(m.unit, {v: i.substitute(alignment) for v, i in m.mapping.items()}) for m in guest.members)
         guest_moved = Group(host.outer, host.inner, moved)
         if _handed_on_in_place(host, guest_moved) and _handed_on_in_place(guest_moved, host):
             merged = sorted((*host.members, *moved), key=lambda m: m.unit.number)

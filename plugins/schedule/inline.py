@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from turret.ir import Expr, rewrite
+from turret.ir import Definition, Expr, rewrite
 from turret.ir.expr import loads
-from turret.ir.index import Index, product, provably_nonnegative
-from turret.plugins.schedule.units import Unit, contains, expression_size, is_cheap
+from turret.ir.index import Index, Size, product, provably_nonnegative
+from turret.plugins.schedule.units import Unit, contains, expression_size, is_cheap, work
 
 LARGEST_EXPRESSION = 400
 """Nodes; beyond this an expression spills registers, and compiling it takes long."""
+
+REPEATED_WORK = 16
+"""Simple operations an element that may be done again to spare a write and a read of it (branches of ``cat``,
+repeated heads); arithmetic in registers is about that much cheaper than a pass over memory."""
 
 
 def inline(units: list[Unit], needed: set[str], elide_casts: bool) -> list[Unit]:
@@ -33,7 +37,18 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool) -> list[Unit]
         name = unit.tensor.name
         if name not in needed and _inlinable(unit, users[name]):
             gone.add(name)
-    return [unit for unit in units if not (unit.is_loop and unit.tensor.name in gone)]
+    return _alive([unit for unit in units if not (unit.is_loop and unit.tensor.name in gone)], needed)
+
+
+def _alive(units: list[Unit], needed: set[str]) -> list[Unit]:
+    """Without the definitions that nothing reads any more (the zeros that a scatter fills in itself)."""
+    wanted = set(needed)
+    kept: list[Unit] = []
+    for unit in reversed(units):
+        if not unit.is_loop or unit.tensor.name in wanted:
+            wanted.update(unit.reads())
+            kept.append(unit)
+    return kept[::-1]
 
 
 def substitute(unit: Unit, by_tensor: dict[str, Unit], gone: set[str], elide_casts: bool) -> None:
@@ -49,7 +64,7 @@ def substitute(unit: Unit, by_tensor: dict[str, Unit], gone: set[str], elide_cas
     unit.expr = rewrite(unit.expr, replace=replace)
 
 
-def at(producer: Unit, coords: tuple[Index, ...]) -> Expr:
+def at(producer: Unit | Definition, coords: tuple[Index, ...]) -> Expr:
     """A producer's value at coordinates."""
     return rewrite(producer.expr, dict(zip(producer.variables, coords, strict=True)))
 
@@ -78,8 +93,17 @@ def _inlinable(unit: Unit, users: list[Unit]) -> bool:
     once = len(sites) == 1 and not _repeated(unit, users[0], sites[0][1])
     if once:
         return True
-    full_loads = [node for node in loads(unit.expr) if node.variables]
-    return is_cheap(unit.expr) and len({node.tensor for node in full_loads}) <= 1
+    return is_cheap(unit.expr) and _reads_little(unit)
+
+
+def _reads_little(unit: Unit) -> bool:
+    """Whether computing the unit again reads about as much as loading its value: one tensor, or small ones beside."""
+    touched: dict[str, Size] = {}
+    for node in loads(unit.expr):
+        if node.variables:
+            touched[node.tensor] = product(v.extent for v in node.variables) * node.dtype.itemsize
+    own = product(v.extent for v in unit.variables) * unit.tensor.dtype.itemsize
+    return len(touched) <= 1 or provably_nonnegative(5 * own - 4 * sum(touched.values()))
 
 
 def _sites(user: Unit, unit: Unit) -> list[tuple[Index, ...]]:
@@ -87,11 +111,15 @@ def _sites(user: Unit, unit: Unit) -> list[tuple[Index, ...]]:
 
 
 def _repeated(unit: Unit, user: Unit, coords: tuple[Index, ...]) -> bool:
-    """Whether the user would compute elements of the unit more often than the unit itself."""
-    own = product(v.extent for v in unit.variables)
+    """Whether the user would compute elements of the unit more often than the unit itself, at some cost."""
+    if is_cheap(unit.expr):
+        return False
     if all(c.is_constant for c in coords):
-        return not is_cheap(unit.expr) and user.iterations != 1
-    return not provably_nonnegative(own - user.iterations) and not is_cheap(unit.expr)
+        return user.iterations != 1
+    own, iterations = product(v.extent for v in unit.variables), user.iterations
+    if isinstance(own, int) and isinstance(iterations, int):
+        return (iterations - own) * work(unit.expr) > REPEATED_WORK * own
+    return not provably_nonnegative(own - iterations)
 
 
 def _is_bijection(coords: tuple[Index, ...], unit: Unit) -> bool:

@@ -1,12 +1,46 @@
-"""From groups to kernels."""
+"""From groups and statements to steps."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Container
+from collections.abc import Container, Mapping, Sequence
 
-from turret.ir import Kernel, Store
+import attrs
+
+from turret.ir import Kernel, Scatter, Step, Store, Var, load
 from turret.plugins.schedule.groups import Group, values
+from turret.plugins.schedule.inline import at
+from turret.plugins.schedule.units import Unit
+
+
+@attrs.frozen(eq=False)
+class StepMaker:
+    """Makes the steps of groups and single units, each once; kernels get their numbers when the order is known."""
+
+    readers: Mapping[str, Sequence[int]]
+    groups: Mapping[int, Group]
+    needed: frozenset[str]
+    elide_casts: bool
+    _made: dict[Group | Unit, tuple[Step, ...]] = attrs.field(factory=dict, init=False)
+
+    def stored(self, group: Group) -> frozenset[str]:
+        """Tensors of a group that must be written to memory: others read them."""
+        return frozenset(
+            name
+            for name in group.made
+            if name in self.needed or any(self.groups.get(n) is not group for n in self.readers.get(name, ()))
+        )
+
+    def steps(self, item: Group | Unit) -> tuple[Step, ...]:
+        """The steps of a group or of a statement that is no loop."""
+        if item not in self._made:
+            self._made[item] = self._steps(item)
+        return self._made[item]
+
+    def _steps(self, item: Group | Unit) -> tuple[Step, ...]:
+        if isinstance(item, Group):
+            return (kernel_of(item, self.stored(item), "", self.elide_casts),)
+        return _scatter(item) if isinstance(item.statement, Scatter) else (item.statement,)
 
 
 def kernel_of(group: Group, stored: Container[str], name: str, elide_casts: bool) -> Kernel:
@@ -20,6 +54,33 @@ def kernel_of(group: Group, stored: Container[str], name: str, elide_casts: bool
     origins = tuple(dict.fromkeys(o for m in group.members for o in m.unit.statement.origins))
     sources = tuple(dict.fromkeys(m.unit.statement.source for m in group.members if m.unit.statement.source))
     return Kernel(name, group.outer, group.inner, stores, origins, sources)
+
+
+def _scatter(unit: Unit) -> tuple[Step, ...]:
+    """Two kernels: the initial values, then the scatter on top of them."""
+    statement = unit.statement
+    loops = tuple(Var(f"i{k}", extent) for k, extent in enumerate(statement.tensor.shape))
+    coords = tuple(v.index for v in loops)
+    name = statement.tensor.name
+    value = load(statement.initial, coords, statement.tensor.dtype) if unit.fill is None else at(unit.fill, coords)
+    initial = Store(name, coords, value)
+    write = Store(name, statement.coords, statement.expr, statement.mode, statement.condition)
+    return (
+        Kernel("", loops, (), (initial,), statement.origins),
+        Kernel("", statement.variables, (), (write,), statement.origins, (statement.source,)),
+    )
+
+
+def numbered(steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps with kernels named in the order in which they run."""
+    result: list[Step] = []
+    count = 0
+    for step in steps:
+        if isinstance(step, Kernel):
+            step = attrs.evolve(step, name=kernel_name(count, step.origins))
+            count += 1
+        result.append(step)
+    return tuple(result)
 
 
 def kernel_name(number: int, origins: tuple[str, ...]) -> str:

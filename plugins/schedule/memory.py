@@ -1,8 +1,10 @@
-"""The memory plan: how long tensors live, and where in the arena they lie."""
+"""The memory plan: how long tensors live, which take over another's memory, and where in the arena they lie."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+
+import attrs
 
 from turret.externs import out_variant
 from turret.ir import (
@@ -20,9 +22,13 @@ from turret.ir import (
 )
 from turret.ir.expr import loads
 from turret.ir.index import Size
+from turret.plugins.schedule.in_place import may_take_over
 
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector load of today's CPUs."""
+
+LEAST_VIEW = 1 << 14
+"""Bytes; taking over the result of a library call needs a view of it in each call, which costs about a microsecond."""
 
 
 def storage_bytes(decl: TensorDecl) -> int | None:
@@ -45,69 +51,146 @@ def reads_and_writes(step: Step) -> tuple[set[str], set[str]]:
     return set(used(step)), {d.name for d in defined(step)}
 
 
+@attrs.define(eq=False)
+class _Planner:
+    """Lifetimes as step numbers: ``born`` where a tensor is made, ``dies`` where its memory is last touched."""
+
+    program: LoopProgram
+    steps: Sequence[Step]
+    roots: Mapping[str, frozenset[str]]
+    declarations: dict[str, TensorDecl]
+    born: dict[str, int] = attrs.field(factory=dict)
+    dies: dict[str, int] = attrs.field(factory=dict)
+    heirs: dict[str, str] = attrs.field(factory=dict)
+
+    def plan(self) -> MemoryPlan:
+        self._lifetimes()
+        outputs = {r.name for r in self.program.outputs if isinstance(r, Ref)}
+        escaping = frozenset().union(outputs, *(self.roots.get(name, frozenset()) for name in outputs))
+        views = {s.tensor.name for s in self.steps if isinstance(s, StridedView)}
+        planned = {n: size for n, size in self._candidates().items() if n not in escaping and n in self.born}
+        self._take_over(planned, frozenset(self.born) - escaping - views)
+        offsets, arena = self._place(planned)
+        buffers = {name: self._buffer(name, offsets.get(name)) for name in self.born}
+        dead: dict[int, list[str]] = {}
+        for name, number in self.dies.items():
+            if name not in escaping and name not in offsets and name not in self.program.constants:
+                dead.setdefault(number, []).append(name)
+        peak = arena + self._peak([b for n, b in buffers.items() if n not in views], escaping)
+        return MemoryPlan(buffers, arena, peak, {n: tuple(sorted(names)) for n, names in dead.items()})
+
+    def _lifetimes(self) -> None:
+        for number, step in enumerate(self.steps):
+            reads, writes = reads_and_writes(step)
+            for name in sorted(writes):
+                self.born.setdefault(name, number)
+            for name in reads | writes:
+                for member in self.roots.get(name, (name,)):
+                    self.dies[member] = number
+
+    def _candidates(self) -> dict[str, int]:
+        """Tensors that may lie in the arena, with their bytes: made by kernels, or by calls that take ``out``."""
+        found: dict[str, int] = {}
+        for step in self.steps:
+            if isinstance(step, Kernel):
+                names = [s.tensor for s in step.stores]
+            elif isinstance(step, Extern) and out_variant(step.op) is not None and step.outputs[0] is not None:
+                names = [step.outputs[0].name]
+            else:
+                continue
+            for name in names:
+                size = storage_bytes(self.declarations[name])
+                if size is not None:
+                    found[name] = size
+        return found
+
+    def _take_over(self, planned: Mapping[str, int], inside: frozenset[str]) -> None:
+        """Find stores that may go to the memory of a tensor which their kernel is the last to read."""
+        taken: set[str] = set()
+        for number, step in enumerate(self.steps):
+            if not isinstance(step, Kernel):
+                continue
+            reads, writes = reads_and_writes(step)
+            shared = frozenset().union(*(self.roots.get(n, frozenset()) - {n} for n in reads), frozenset())
+            donors = [
+                n for n in sorted(reads - writes - shared) if n in inside and n not in taken and self._dies(n) == number
+            ]
+            for store in step.stores:
+                if store.tensor not in planned or self.born[store.tensor] != number or store.tensor in self.heirs:
+                    continue
+                for donor in donors:
+                    if donor not in taken and self._fits(step, store.tensor, donor, planned):
+                        taken.add(donor)
+                        self.heirs[store.tensor] = donor
+                        break
+
+    def _dies(self, name: str) -> int:
+        """The last step that touches a tensor's memory; -1 where another tensor may own it."""
+        return self.dies[name] if self.roots.get(name, frozenset((name,))) == {name} else -1
+
+    def _fits(self, kernel: Kernel, heir: str, donor: str, planned: Mapping[str, int]) -> bool:
+        size = planned[heir]
+        if size != storage_bytes(self.declarations[donor]) or (self._owner(donor) not in planned and size < LEAST_VIEW):
+            return False
+        return may_take_over(kernel, self.declarations[heir], self.declarations[donor])
+
+    def _owner(self, name: str) -> str:
+        """The first tensor in the memory that a tensor took over."""
+        while name in self.heirs:
+            name = self.heirs[name]
+        return name
+
+    def _place(self, planned: Mapping[str, int]) -> tuple[dict[str, int], int]:
+        """Offsets by first fit, largest first, among memory that is alive at the same time; and the arena's bytes."""
+        blocks: dict[str, tuple[int, int]] = {}
+        for name in planned:
+            owner = self._owner(name)
+            if owner in planned:
+                born, dies = blocks.get(owner, (self.born[owner], -1))
+                blocks[owner] = min(born, self.born[name]), max(dies, self.dies.get(name, self.born[name]))
+        placed: list[tuple[int, int, int, int]] = []
+        offsets: dict[str, int] = {}
+        arena = 0
+        for name in sorted(blocks, key=lambda n: (-planned[n], blocks[n], n)):
+            size = -(-max(1, planned[name]) // ALIGNMENT) * ALIGNMENT
+            first, last = blocks[name]
+            offset = 0
+            for start, end, low, high in sorted(placed):
+                if high < first or last < low:
+                    continue
+                if start - offset >= size:
+                    break
+                offset = max(offset, end)
+            placed.append((offset, offset + size, first, last))
+            offsets[name] = offset
+            arena = max(arena, offset + size)
+        return {n: offsets[self._owner(n)] for n in planned if self._owner(n) in offsets}, arena
+
+    def _buffer(self, name: str, offset: int | None) -> BufferPlan:
+        decl = self.declarations[name]
+        return BufferPlan(decl, storage_bytes(decl), offset, self.heirs.get(name))
+
+    def _peak(self, buffers: Sequence[BufferPlan], escaping: frozenset[str]) -> int:
+        """Most bytes alive at once outside the arena, of tensors that the program makes; symbolic sizes left out."""
+        change = [0] * (len(self.steps) + 1)
+        for buffer in buffers:
+            name = buffer.tensor.name
+            if buffer.arena_offset is None and buffer.reuses is None:
+                size = buffer.bytes or 0
+                change[self.born[name]] += size
+                if name not in escaping:
+                    change[self._memory_dies(name) + 1] -= size
+        live = most = 0
+        for delta in change:
+            live += delta
+            most = max(most, live)
+        return most
+
+    def _memory_dies(self, owner: str) -> int:
+        heirs = [n for n in self.heirs if self._owner(n) == owner]
+        return max(self.dies[n] for n in (owner, *heirs))
+
+
 def plan_memory(program: LoopProgram, steps: Sequence[Step], roots: Mapping[str, frozenset[str]]) -> MemoryPlan:
     """Place what the steps make: an arena for values that die inside the call, own memory for the rest."""
-    declarations = program.declarations()
-    born: dict[str, int] = {}
-    dies: dict[str, int] = {}
-    for number, step in enumerate(steps):
-        reads, writes = reads_and_writes(step)
-        for name in writes:
-            born.setdefault(name, number)
-        for name in reads | writes:
-            for member in roots.get(name, frozenset((name,))):
-                dies[member] = number
-    outputs = {r.name for r in program.outputs if isinstance(r, Ref)}
-    escaping = frozenset().union(outputs, *(roots.get(name, frozenset()) for name in outputs))
-    planned = {
-        name: size for name, size in _candidates(steps, declarations).items() if name not in escaping and name in born
-    }
-    offsets, arena = _place(planned, born, dies)
-    buffers = {
-        name: BufferPlan(declarations[name], storage_bytes(declarations[name]), offsets.get(name)) for name in born
-    }
-    views = {s.tensor.name for s in steps if isinstance(s, StridedView)}
-    dead: dict[int, list[str]] = {}
-    for name, number in dies.items():
-        if name not in escaping and name not in offsets and name not in program.constants:
-            dead.setdefault(number, []).append(name)
-    own = sum(b.bytes or 0 for n, b in buffers.items() if b.arena_offset is None and n not in views)
-    return MemoryPlan(buffers, arena, arena + own, {n: tuple(sorted(names)) for n, names in dead.items()})
-
-
-def _candidates(steps: Sequence[Step], declarations: Mapping[str, TensorDecl]) -> dict[str, int]:
-    """Tensors that may lie in the arena, with their bytes: made by kernels, or by calls that take ``out``."""
-    found: dict[str, int] = {}
-    for step in steps:
-        if isinstance(step, Kernel):
-            names = [s.tensor for s in step.stores]
-        elif isinstance(step, Extern) and out_variant(step.op) is not None and step.outputs[0] is not None:
-            names = [step.outputs[0].name]
-        else:
-            continue
-        for name in names:
-            size = storage_bytes(declarations[name])
-            if size is not None:
-                found[name] = size
-    return found
-
-
-def _place(sizes: Mapping[str, int], born: Mapping[str, int], dies: Mapping[str, int]) -> tuple[dict[str, int], int]:
-    """Offsets by first fit, largest first, among tensors that live at the same time; and the arena's bytes."""
-    placed: list[tuple[int, int, int, int]] = []
-    offsets: dict[str, int] = {}
-    arena = 0
-    for name in sorted(sizes, key=lambda n: (-sizes[n], born[n], n)):
-        size = -(-max(1, sizes[name]) // ALIGNMENT) * ALIGNMENT
-        first, last = born[name], dies.get(name, born[name])
-        offset = 0
-        for start, end, low, high in sorted(placed):
-            if high < first or last < low:
-                continue
-            if start - offset >= size:
-                break
-            offset = max(offset, end)
-        placed.append((offset, offset + size, first, last))
-        offsets[name] = offset
-        arena = max(arena, offset + size)
-    return offsets, arena
+    return _Planner(program, steps, roots, program.declarations()).plan()

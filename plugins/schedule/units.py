@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator
 
 import attrs
@@ -13,6 +14,7 @@ from turret.ir import (
     Expr,
     Index,
     LoopProgram,
+    Scatter,
     Size,
     Statement,
     TensorDecl,
@@ -70,7 +72,8 @@ class Unit:
     """One statement, numbered in program order.
 
     For a definition: ``expr`` after inlining; ``rows`` are the variables that its reductions bind (or the one
-    that a scan runs along); ``iterations`` counts points of its loops, reductions included (a size).
+    that a scan runs along); ``iterations`` counts points of its loops, reductions included (a size).  For a scatter:
+    ``fill`` defines its initial values where they depend on no tensor (zeros), so that they need no memory.
     """
 
     number: int
@@ -78,6 +81,7 @@ class Unit:
     expr: Expr | None = None
     rows: tuple[Var, ...] = ()
     scans: bool = False
+    fill: Definition | None = None
 
     @property
     def is_loop(self) -> bool:
@@ -100,7 +104,8 @@ class Unit:
         """Names of the tensors that the statement needs."""
         if self.expr is not None:
             return tuple(dict.fromkeys(node.tensor for node in loads(self.expr)))
-        return used(self.statement)
+        names = used(self.statement)
+        return names if self.fill is None else tuple(n for n in names if n != self.fill.tensor.name)
 
 
 def row_variables(expr: Expr) -> tuple[tuple[Var, ...], bool]:
@@ -126,10 +131,15 @@ def row_variables(expr: Expr) -> tuple[tuple[Var, ...], bool]:
 def units_of(program: LoopProgram) -> list[Unit]:
     """All statements as units, in program order."""
     units = []
+    fills: dict[str, Definition] = {}
     for number, statement in enumerate(program.statements):
         if isinstance(statement, Definition):
             rows, scans = row_variables(statement.expr)
             units.append(Unit(number, statement, statement.expr, rows, scans))
+            if not rows and not loads(statement.expr):
+                fills[statement.tensor.name] = statement
+        elif isinstance(statement, Scatter):
+            units.append(Unit(number, statement, fill=fills.get(statement.initial)))
         else:
             units.append(Unit(number, statement))
     return units
@@ -144,12 +154,22 @@ def expression_size(expr: Expr) -> int:
 @functools.lru_cache(maxsize=16384)
 def is_cheap(expr: Expr) -> bool:
     """True where recomputing a value costs about as little as loading it: few simple ops."""
-    work = 0
+    return work(expr) <= 4 and not contains(expr, *EXPENSIVE, *_WHOLE)
+
+
+_WHOLE = ("reduce", "scan", "part", "check_index")
+"""Nodes that stand for more than one operation, or that report an error."""
+
+
+@functools.lru_cache(maxsize=16384)
+def work(expr: Expr) -> float:
+    """About how many additions computing one element costs; infinite with a reduction or a check inside."""
+    total = 0.0
     for node in walk(expr):
-        if node.op in EXPENSIVE or node.op in ("reduce", "scan", "part", "check_index"):
-            return False
-        work += node.op not in ("const", "load", "index", "size", "cast")
-    return work <= 4
+        if node.op in _WHOLE:
+            return math.inf
+        total += 8 if node.op in EXPENSIVE else node.op not in ("const", "load", "index", "size", "cast")
+    return total
 
 
 def contains(expr: Expr, *ops: str) -> bool:

@@ -261,25 +261,6 @@ def test_plugins_are_objects_classes_or_dotted_names():
         turret.compile(double, plugins="turret.logs")
 
 
-def test_callables_compiled_alike_share_code_and_the_limit_of_recompiles():
-    """Blocks of one class that are compiled one by one must not run into torch's limit of 8."""
-
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.linear = nn.Linear(4, 4)
-
-        def forward(self, x):
-            return torch.relu(self.linear(x))
-
-    blocks = [Block() for _ in range(12)]
-    compiled = [turret.compile(block) for block in blocks]
-    x = torch.randn(2, 4)
-    with torch._dynamo.config.patch(fail_on_recompile_limit_hit=True):
-        for block, twin in zip(blocks, compiled, strict=True):
-            torch.testing.assert_close(twin(x), block(x))
-
-
 def test_reset_forgets_compiled_code():
     count = Count()
     compiled = turret.compile(double, plugins=[count])

@@ -75,3 +75,20 @@ def test_options_of_compile_are_taken():
     assert found.graphs == 1
     with pytest.raises(turret.TurretError, match="unknown mode"):
         turret.explain(torch.sin, mode="fast")(torch.ones(1))
+
+
+def test_explaining_many_times_explains_each_time_and_uses_up_nobody_s_recompiles():
+    def program(x):
+        return torch.sin(x) + 1
+
+    assert [turret.explain(program)(torch.randn(3)).graphs for _ in range(12)] == [1] * 12
+    counted = []
+
+    class Watch:
+        @hookimpl
+        def turret_event(self, event):
+            if event.kind == "compile_started":
+                counted.append(event.name)
+
+    turret.compile(program, plugins=[Watch()])(torch.randn(3))
+    assert len(counted) == 1

@@ -35,7 +35,7 @@ class Watch:
 
 watch = Watch()
 torch.manual_seed(0)
-net = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.LayerNorm(8))
+net = nn.Sequential(nn.Linear(8, 8), nn.Sigmoid())
 compiled = turret.compile(net, plugins=[watch], options=dict(cache_dir=sys.argv[1], on_error="raise"))
 x = torch.randn(4, 8)
 compiled(x).square().sum().backward()
@@ -63,18 +63,16 @@ def finish(process):
     return json.loads(out.splitlines()[-1])
 
 
-def test_a_second_process_lowers_and_generates_nothing(tmp_path):
-    first, second = finish(start(tmp_path)), finish(start(tmp_path))
-    assert {"joint", "partition", "lower", "schedule", "codegen", "runtime"} <= set(first["stages"])
-    assert set(second["stages"]) == {"runtime"}
-    assert "graph cache_miss" in first["hits"] and set(second["hits"]) == {"graph cache_hit"}
-
-
-def test_processes_that_compile_the_same_thing_at_once_all_succeed(tmp_path):
+@pytest.mark.slow
+def test_a_later_process_loads_what_two_at_once_compiled(tmp_path):
+    """Two processes compile the same thing into one empty cache; a third neither traces, lowers nor generates."""
     running = [start(tmp_path) for _ in range(2)]
-    for process in running:
-        finish(process)
-    assert set(finish(start(tmp_path))["stages"]) == {"runtime"}
+    for found in map(finish, running):
+        assert {"joint", "partition", "lower", "schedule", "codegen", "runtime"} <= set(found["stages"])
+        assert "graph cache_miss" in found["hits"]
+    third = finish(start(tmp_path))
+    assert set(third["stages"]) == {"runtime"}
+    assert set(third["hits"]) == {"graph cache_hit"}
 
 
 class Watch:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -51,6 +50,13 @@ EXPECTED = {
 }
 
 
+def test_several_artifacts_at_once(switched, capfd):
+    switched("graph_breaks", "guards", recompiles=True)
+    run((3, 5), (4, 6))
+    written = capfd.readouterr().err
+    assert set(re.findall(r"^\[turret \d+ (\S+)\]", written, re.M)) == {"graph_breaks", "guards", "recompiles"}
+
+
 @pytest.mark.parametrize("artifact", EXPECTED)
 def test_an_artifact_is_written_when_switched_on_and_not_after(artifact, switched, capfd):
     switched(artifact)
@@ -73,6 +79,20 @@ def test_recompiles_say_what_did_not_hold(switched, capfd):
     assert re.search(r"recompiles\].*in breaking\n.*size mismatch.*expected 3, actual 4", written, re.S), written
 
 
+def test_hints_name_the_calls_that_run_eagerly_and_why(switched, capfd):
+    switched("perf_hints")
+    run()
+    assert "[turret" not in capfd.readouterr().err
+    turret.compile(lambda x: torch.linalg.qr(torch.complex(x, x))[1].abs())(torch.randn(3, 3))
+    assert re.search(r"perf_hints\].*\d+ of \d+ calls of graph.* run eagerly.*complex", capfd.readouterr().err, re.S)
+
+
+def test_every_artifact_of_the_issue_is_there():
+    assert set(logs.ARTIFACTS) == {
+        "graph_breaks", "recompiles", "guards", "aot_graphs", "schedule", "fusion", "output_code", "perf_hints",
+    }  # fmt: skip
+
+
 def test_other_callables_of_the_same_function_are_no_recompile(switched, capfd):
     switched(recompiles=True)
     run((3, 5))
@@ -87,20 +107,14 @@ def test_unknown_artifacts_name_the_nearest(switched):
         switched("+shedule")
 
 
-def test_the_environment_switches_artifacts_on_and_refuses_unknown_ones():
-    program = (
-        "import torch, turret\n"
-        "def f(x):\n    x = x + 1\n    print('break')\n    return x * 2\n"
-        "c = turret.compile(f)\nc(torch.ones(3))\nc(torch.ones(3, 2))\n"
-    )
-
-    def stderr_of(text):
-        environment = {**__import__("os").environ, "TURRET_LOGS": text}
-        return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True).stderr
-
-    written = stderr_of("graph_breaks, recompiles,guards")
-    assert {"graph_breaks", "recompiles", "guards"} == set(re.findall(r"^\[turret \d+ (\S+)\]", written, re.M))
-    assert "did you mean 'schedule'" in stderr_of("scedule")
+def test_the_environment_switches_artifacts_on_and_refuses_unknown_ones(monkeypatch):
+    monkeypatch.setattr(logs, "_enabled", set())
+    monkeypatch.setenv("TURRET_LOGS", "graph_breaks, recompiles,guards,")
+    logs._from_environment()
+    assert logs._enabled == {"graph_breaks", "recompiles", "guards"}
+    monkeypatch.setenv("TURRET_LOGS", "scedule")
+    with pytest.raises(OptionError, match="did you mean 'schedule'"):
+        logs._from_environment()
 
 
 def test_the_debug_folder_has_every_product_of_every_stage(tmp_path):

@@ -15,7 +15,7 @@ class Fails:
         raise ValueError("no schedule today")
 
 
-@pytest.mark.parametrize("count, name", [(1, "test_plugin_names.Fails"), (2, "test_plugin_names.Fails 2")])
+@pytest.mark.parametrize("count, name", [(1, "test_plugin_names.Fails"), (2, "test_plugin_names.Fails-2")])
 def test_a_failing_plugin_object_is_named_by_its_class(count, name):
     function = turret.compile(torch.sin, plugins=[Fails() for _ in range(count)], options={"on_error": "raise"})
     with pytest.raises(Exception) as caught:
@@ -27,5 +27,5 @@ def test_a_failing_plugin_object_is_named_by_its_class(count, name):
 
 
 def test_a_plugin_given_twice_is_named():
-    with pytest.raises(PluginError, match=r"'turret\.logs' is given twice"):
+    with pytest.raises(PluginError, match=r"turret.logs.*is given twice"):
         turret.compile(torch.sin, plugins=["turret.logs"])

@@ -210,9 +210,7 @@ def _sharing(values: list[Any]) -> list[Any]:
     tensors = [(n, v) for n, v in enumerate(values) if isinstance(v, torch.Tensor)]
     storages: dict[int, int] = {}
     objects: dict[int, int] = {}
-    return [
-        (storages.setdefault(v.untyped_storage()._cdata, n), objects.setdefault(id(v), n)) for n, v in tensors
-    ]
+    return [(storages.setdefault(v.untyped_storage()._cdata, n), objects.setdefault(id(v), n)) for n, v in tensors]
 
 
 def _compare_gradients(

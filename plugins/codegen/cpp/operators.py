@@ -151,15 +151,15 @@ ZERO_CHECKED = frozenset(["floordiv", "truncdiv", "mod", "fmod"])
 """Ops that raise ``ZeroDivisionError`` for integers."""
 
 _POWERS = {
-    0.5: "__builtin_sqrt{f}({0})",
+    0.5: "{0} == -__builtin_inf{f}() ? __builtin_inf{f}() : __builtin_sqrt{f}({0} + 0.0{f})",
     1.0: "{0}",
     2.0: "{0} * {0}",
     3.0: "{0} * {0} * {0}",
-    -0.5: "1 / __builtin_sqrt{f}({0})",
     -1.0: "1 / {0}",
     -2.0: "1 / ({0} * {0})",
 }
-"""Exponents that eager PyTorch does not compute by ``pow`` either."""
+"""Exponents whose powers are products: eager computes them so.  Square roots differ from ``pow`` at -0.0 and -inf,
+which is spelt out because compilers take the bare root for them in vector loops."""
 
 
 def divides_by_zero(expr: Expr) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from lowering_lab import check, lowered
+from lowering_lab import check, externs, lowered
 
 from turret.testing.loop_interpreter import run_program
 
@@ -136,3 +136,9 @@ PUT_TOGETHER: dict[str, Callable] = {
 @pytest.mark.parametrize("name", PUT_TOGETHER)
 def test_tensors_put_together(name: str) -> None:
     check(PUT_TOGETHER[name], numbers(3, 3), numbers(3, 3))
+
+
+def test_mirrored_padding_on_the_cpu_is_eagers() -> None:
+    modes = ("reflect", "replicate")
+    program = check(lambda x: tuple(F.pad(x, (1, 2), mode=m) for m in modes), numbers(2, 3, 4))
+    assert len(externs(program)) == 2 and "copies rows" in str(program)

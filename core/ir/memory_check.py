@@ -1,0 +1,100 @@
+"""The check of a schedule's memory plan: no step writes over a value that a later step reads."""
+
+from __future__ import annotations
+
+from turret.errors import VerificationError
+from turret.externs import may_return_alias
+from turret.ir.expr import loads
+from turret.ir.program import CopyInto, Extern, Ref, StridedView, defined, used
+from turret.ir.schedule import BufferPlan, Kernel, Schedule, Step
+
+
+def check_memory(schedule: Schedule) -> None:
+    """Raise ``VerificationError`` where buffers that are alive at once overlap, or one is freed too early.
+
+    Lifetimes are found here anew, from the steps alone.  A buffer that ``reuses`` another may begin in the step
+    that reads the other for the last time, and only if it is a kernel.
+    """
+    born, dies = _lifetimes(schedule)
+    buffers = schedule.memory.buffers
+    outputs = {r.name for r in schedule.program.outputs if isinstance(r, Ref)}
+    for name, buffer in buffers.items():
+        if buffer.reuses is not None:
+            _check_heir(schedule, name, buffer, born, dies)
+        if buffer.arena_offset is None:
+            continue
+        if buffer.bytes is None or buffer.arena_offset + buffer.bytes > schedule.memory.arena_bytes:
+            _fail(schedule, f"{name} ends beyond the arena of {schedule.memory.arena_bytes} bytes")
+        if name in outputs:
+            _fail(schedule, f"the output {name} lies in the arena, which the next call writes over")
+    _check_overlaps(schedule, born, dies)
+    for number, names in schedule.memory.dead_after.items():
+        for name in names:
+            if dies.get(name, number) > number:
+                _fail(schedule, f"{name} is freed after step {number}, but step {dies[name]} uses it")
+
+
+def _check_overlaps(schedule: Schedule, born: dict[str, int], dies: dict[str, int]) -> None:
+    inside = sorted(
+        (b.arena_offset, b.arena_offset + b.bytes, name)
+        for name, b in schedule.memory.buffers.items()
+        if b.arena_offset is not None and b.bytes and name in born
+    )
+    for position, (_, end, name) in enumerate(inside):
+        for start, _, other in inside[position + 1 :]:
+            if start >= end:
+                break
+            first, second = (name, other) if born[name] <= born[other] else (other, name)
+            handed_on = schedule.memory.buffers[second].reuses == first and born[first] < born[second]
+            if dies[first] > born[second] or (dies[first] == born[second] and not handed_on):
+                _fail(schedule, f"{first} (steps {born[first]} to {dies[first]}) and {second} (from step "
+                                f"{born[second]}) overlap in the arena")  # fmt: skip
+
+
+def _check_heir(schedule: Schedule, name: str, buffer: BufferPlan, born: dict[str, int], dies: dict[str, int]) -> None:
+    donor = schedule.memory.buffers.get(buffer.reuses)
+    if donor is None or name not in born:
+        _fail(schedule, f"{name} reuses {buffer.reuses}, which the program does not make")
+    if donor.bytes != buffer.bytes or donor.arena_offset != buffer.arena_offset:
+        _fail(schedule, f"{name} reuses {buffer.reuses}, but lies elsewhere or has another size")
+    if dies[buffer.reuses] > born[name] or not isinstance(schedule.steps[born[name]], Kernel):
+        _fail(schedule, f"{name} reuses {buffer.reuses}, which step {dies[buffer.reuses]} still reads")
+    heirs = [n for n, b in schedule.memory.buffers.items() if b.reuses == buffer.reuses]
+    if len(heirs) > 1:
+        _fail(schedule, f"{', '.join(sorted(heirs))} all reuse {buffer.reuses}")
+
+
+def _lifetimes(schedule: Schedule) -> tuple[dict[str, int], dict[str, int]]:
+    """The step that makes each tensor, and the last that touches its memory, by its name or a view's."""
+    born: dict[str, int] = {}
+    dies: dict[str, int] = {}
+    memory: dict[str, frozenset[str]] = {}
+    for number, step in enumerate(schedule.steps):
+        reads, makes = _touched(step)
+        for name in makes:
+            born.setdefault(name, number)
+            memory.setdefault(name, frozenset((name,)))
+        if isinstance(step, StridedView) or (isinstance(step, Extern) and may_return_alias(step.op)):
+            shared = frozenset().union(*(memory.get(name, frozenset((name,))) for name in reads), frozenset())
+            memory.update((name, memory[name] | shared) for name in makes)
+        for name in reads | makes:
+            for member in memory.get(name, (name,)):
+                dies[member] = number
+    for output in schedule.program.outputs:
+        if isinstance(output, Ref):
+            for member in memory.get(output.name, (output.name,)):
+                dies[member] = len(schedule.steps)
+    return born, dies
+
+
+def _touched(step: Step) -> tuple[set[str], set[str]]:
+    if not isinstance(step, Kernel):
+        return set(used(step)), set() if isinstance(step, CopyInto) else {d.name for d in defined(step)}
+    roots = [store.expr for store in step.stores]
+    roots += [store.condition for store in step.stores if store.condition is not None]
+    roots += [value for store in step.stores for coord in store.coords for value in coord.values]
+    return {node.tensor for node in loads(*roots)}, {store.tensor for store in step.stores}
+
+
+def _fail(schedule: Schedule, message: str) -> None:
+    raise VerificationError(f"{message}\n  in the memory plan of {schedule.program.name}")

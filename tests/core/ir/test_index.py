@@ -1,0 +1,132 @@
+"""Index arithmetic simplifies without changing a value."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import sympy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loop_lab import index_at, points
+
+from turret.ir import Index, Var, flatten, size, unflatten
+from turret.ir.index import Div, Mod, divide_exactly, provably_less, provably_nonnegative
+
+VARIABLES = (Var("i", 4), Var("j", 6), Var("k", 3), Var("one", 1))
+SMALL = st.integers(1, 24)
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> list[tuple[str, int]]:
+    """A recipe of operations, applied to an index and to plain ints alike."""
+    operation = st.sampled_from(("add", "mul", "div", "mod", "variable", "constant", "subtract"))
+    return [(draw(operation), draw(SMALL)) for _ in range(draw(st.integers(1, 9)))]
+
+
+def apply(recipe: list[tuple[str, int]], value, variables):
+    kept = value
+    for operation, number in recipe:
+        variable = variables[number % len(variables)]
+        match operation:
+            case "add":
+                value = value + kept * number
+            case "mul":
+                value = value * number
+            case "div":
+                value = kept = value // number
+            case "mod":
+                value = kept = value % number
+            case "variable":
+                value = value + variable * number
+            case "constant":
+                value = value + number
+            case "subtract":
+                value = value - variable * number
+    return value
+
+
+@settings(max_examples=300, deadline=None)
+@given(steps())
+def test_every_operation_agrees_with_plain_integers(recipe: list[tuple[str, int]]) -> None:
+    index = apply(recipe, VARIABLES[0].index, [v.index for v in VARIABLES])
+    low, high = index.bounds()
+    for env in points(VARIABLES):
+        expected = apply(recipe, env[VARIABLES[0]], [env[v] for v in VARIABLES])
+        assert index_at(index, env, {}) == expected
+        assert low <= expected <= high
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps())
+def test_the_sympy_form_has_the_same_value(recipe: list[tuple[str, int]]) -> None:
+    index = apply(recipe, VARIABLES[0].index, [v.index for v in VARIABLES])
+    expression = index.to_sympy()
+    for env in list(points(VARIABLES))[::11]:
+        assert expression.subs({v.to_sympy(): n for v, n in env.items()}) == index_at(index, env, {})
+
+
+@settings(max_examples=100, deadline=None)
+@given(steps(), steps())
+def test_substitution_is_evaluation_at_the_substituted_values(outer: list, inner: list) -> None:
+    i = VARIABLES[0]
+    index = apply(outer, i.index, [v.index for v in VARIABLES])
+    replacement = apply(inner, VARIABLES[1].index, [v.index for v in VARIABLES]) % i.extent
+    moved = index.substitute({i: replacement})
+    for env in points(VARIABLES):
+        assert index_at(moved, env, {}) == index_at(index, {**env, i: index_at(replacement, env, {})}, {})
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+def test_flatten_undoes_unflatten(shape: list[int]) -> None:
+    linear = Var("n", int(sympy.prod(shape))).index
+    assert flatten(unflatten(linear, tuple(shape)), shape) is linear
+    coords = [Var(f"c{k}", extent).index for k, extent in enumerate(shape)]
+    assert list(unflatten(flatten(coords, shape), tuple(shape))) == coords
+
+
+def test_equal_indices_are_one_object() -> None:
+    i, j = VARIABLES[0].index, VARIABLES[1].index
+    assert i * 6 + j is j + 6 * i
+    assert (i * 12 + j * 2) // 2 is i * 6 + j
+    assert pickle.loads(pickle.dumps(i * 6 + j)) is i * 6 + j
+    assert i - i == Index.constant(0)
+    assert VARIABLES[3].index is Index.constant(0)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda i, j: (6 * i + j) // 6, "i"),
+        (lambda i, j: (6 * i + j) % 6, "j"),
+        (lambda i, j: ((6 * i + j) // 3) // 2, "i"),
+        (lambda i, j: 4 * ((6 * i + j) // 4) + (6 * i + j) % 4, "6*i + j"),
+        (lambda i, j: (12 * i) % 8, "4*((3*i)%2)"),
+        (lambda i, j: (j % 6) % 3, "((j)%3)"),
+    ],
+)
+def test_known_forms_fold(make, text: str) -> None:
+    folded = make(VARIABLES[0].index, VARIABLES[1].index)
+    assert str(folded) == text
+
+
+def test_symbolic_extents_fold_as_numbers_do() -> None:
+    s = sympy.Symbol("s0", integer=True, positive=True)
+    i, j = Var("i", 4).index, Var("j", s).index
+    assert (i * s + j) // s is i
+    assert (i * s + j) % s is j
+    assert provably_nonnegative(size(s - 1))
+    assert not provably_nonnegative(size(s - 2))
+    assert provably_less(size(s - 1), s)
+    assert divide_exactly(size(6 * s), size(2 * s)) == 3
+    assert divide_exactly(size(s + 1), 2) is None
+
+
+def test_division_that_does_not_fold_stays_a_term() -> None:
+    j = VARIABLES[1].index
+    ((quotient, _),) = (j // 4).terms
+    ((rest, _),) = (j % 4).terms
+    assert isinstance(quotient, Div)
+    assert isinstance(rest, Mod)
+    assert (j // 4).bounds() == (0, 1)
+    assert (j % 4).bounds() == (0, 3)

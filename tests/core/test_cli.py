@@ -1,0 +1,76 @@
+"""The ``turret`` command."""
+
+from __future__ import annotations
+
+import pytest
+
+from turret import cli, doctor, plugin_manager
+from turret.artifact_cache import ArtifactCache
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("TURRET_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_plugins_lists_hooks_who_implements_them_and_from_where(capsys):
+    assert cli.main(["plugins"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    hooks = [line for line in lines if not line.startswith(" ")]
+    assert {"turret_capture", "turret_partition", "turret_event"} <= set(hooks)
+    row = lines[lines.index("turret_partition") + 1]
+    assert row.strip().startswith("turret.plugins.partition  (") and row.endswith(".py)")
+    assert lines[lines.index("turret_guard_filter") + 1].strip() == "nobody"
+    assert all(any(name in line for line in lines) for name in plugin_manager.BUILTINS)
+
+
+def test_cache_shows_its_size_and_clears_it(capsys, folder):
+    ArtifactCache().put("ab" + "0" * 62, {"file": b"1" * 3 * 2**20})
+    assert cli.main(["cache"]) == 0
+    assert f"{folder}: 1 entries, 3.0 MiB" in capsys.readouterr().out
+    assert cli.main(["cache", "clear"]) == 0
+    assert "removed 1 entries" in capsys.readouterr().out
+    assert cli.main(["cache", "size"]) == 0
+    assert "0 entries, 0.0 MiB" in capsys.readouterr().out
+
+
+def test_cache_in_an_unusable_folder_is_one_clear_line(capsys, folder):
+    folder.write_text("")
+    assert cli.main(["cache"]) == 1
+    assert "cannot be made" in capsys.readouterr().err
+
+
+def test_doctor_says_what_works(capsys, folder):
+    status = cli.main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    for name in ("torch", "C++ compiler", "OpenMP", "Python headers", "GPU", "Triton", "cache"):
+        assert any(line.startswith(("ok     ", "missing")) and f"  {name}: " in line for line in lines), name
+    assert status == int(any(c.needed and not c.works for c in doctor.checks()))
+
+
+def test_doctor_says_how_to_get_what_is_missing(capsys, folder, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    folder.write_text("")
+    assert cli.main(["doctor"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    at = next(n for n, line in enumerate(lines) if "C++ compiler" in line)
+    assert lines[at].startswith("missing") and "no-such-compiler" in lines[at + 1] and "install one" in lines[at + 1]
+    at = next(n for n, line in enumerate(lines) if "  cache: " in line)
+    assert lines[at].startswith("missing") and "TURRET_CACHE_DIR" in lines[at + 1]
+
+
+def test_doctor_notices_a_compiler_that_runs_and_cannot_compile(capsys, folder, monkeypatch, tmp_path):
+    broken = tmp_path / "g++"
+    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "g++ 99" && exit 0\necho "no cc1plus" >&2\nexit 1\n')
+    broken.chmod(0o755)
+    monkeypatch.setenv("CXX", str(broken))
+    assert cli.main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "missing  C++ compiler" in out and "no cc1plus" in out
+
+
+def test_an_unknown_command_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["plugin"])
+    assert "invalid choice" in capsys.readouterr().err
