@@ -59,6 +59,12 @@ class FakeRunner:
             self._known[key] = _recipe(out, args)
         return out
 
+    def alias(self, value: torch.Tensor) -> torch.Tensor:
+        """The same memory and layout, with no autograd history: ``detach`` below all dispatch."""
+        if type(value) is FakeTensor and _is_plain(value):
+            return self._make(_Tensor(value, views_first=True), (value,))
+        return value.detach()
+
     def _key(self, value: Any) -> Any:
         kind = type(value)
         if kind in _PLAIN:

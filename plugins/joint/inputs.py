@@ -220,7 +220,7 @@ def layout_of(value: torch.Tensor, start: Any = 0) -> Layout:
 def _add_lone(tracer: Tracer, inputs: Inputs, number: int, value: torch.Tensor, name: str, gradients: bool) -> None:
     leaf = _like(value)
     given = _require(value, leaf, gradients)
-    node = tracer.recorder.placeholder(name, leaf.detach() if given.requires_grad else leaf)
+    node = tracer.recorder.placeholder(name, tracer.alias(leaf) if given.requires_grad else leaf)
     storage = Storage(node, given, number)
     tracer.remember(Tracked(given, node, storage))
     inputs.leaves.append(leaf)

@@ -198,10 +198,10 @@ def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gr
             value = node.meta.get("val")
             if isinstance(value, torch.Tensor):
                 if value.requires_grad:
-                    node.meta["val"] = value.detach()
+                    node.meta["val"] = tracer.alias(value)
             elif isinstance(value, (list, tuple)):
                 node.meta["val"] = type(value)(
-                    v.detach() if isinstance(v, torch.Tensor) and v.requires_grad else v for v in value
+                    tracer.alias(v) if isinstance(v, torch.Tensor) and v.requires_grad else v for v in value
                 )
     with _use_lazy_graph_module(True):
         return _make_graph_module(tracer.recorder.root, graph, class_name="Joint")

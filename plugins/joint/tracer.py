@@ -132,6 +132,10 @@ class Tracer(TorchDispatchMode):
         self.recorder.describe(node, self.fake_mode.from_tensor(constant, static_shapes=True))
         return self.track(tensor, node)
 
+    def alias(self, value: torch.Tensor) -> torch.Tensor:
+        """A fake tensor in the same memory, in the same layout, that autograd knows nothing of."""
+        return self._run.alias(value)
+
     def node(self, tensor: torch.Tensor) -> fx.Node:
         """The node of a tensor's present value."""
         tracked = self.tracked(tensor)
@@ -171,7 +175,7 @@ class Tracer(TorchDispatchMode):
         """A tracked tensor that stands for a node's value."""
         handle = self._handles.get(node)
         if handle is None:
-            handle = self._handles[node] = aten.detach.default(node.meta["val"])
+            handle = self._handles[node] = self.alias(node.meta["val"])
             self.track(handle, node)
         return handle
 
@@ -436,29 +440,23 @@ class Tracer(TorchDispatchMode):
         target = args[0]
         tracked = self.tracked(target)
         node = self.node(target)
-        keep_value(node, target)
-        if tracked.storage.tensor is target:
-            tracked.storage.tensor = target.detach()
-        before = _shell(target)
-        func(*args, **kwargs)
         if func in _DETACHING:
-            return target
-        pure, view = view_variant(func), before
-        self.remember(Tracked(view, node, tracked.storage, tracked.chain, tracked.diverged))
-        self._tracked[id(view)].version = tracked.version
+            return func(*args, **kwargs)
+        keep_value(node, target)
+        before = Tracked(self.alias(target), node, tracked.storage, tracked.chain, tracked.diverged)
+        before.version = tracked.version
+        self.remember(before)
+        if tracked.storage.tensor is target:
+            tracked.storage.tensor = before.tensor
+        func(*args, **kwargs)
         with self.nested():
-            out = pure(view, *args[1:], **kwargs)
+            out = view_variant(func)(before.tensor, *args[1:], **kwargs)
             made = self.tracked(out)
         tracked.node, tracked.version, tracked.chain = self.node(out), made.version, made.chain
         tracked.diverged = not same_layout(tracked.node.meta["val"], target)
         tracked.layout_changes += 1
         tracked.key = False
         return target
-
-
-def _shell(tensor: torch.Tensor) -> torch.Tensor:
-    """A fake alias that keeps the layout which a tensor has now."""
-    return aten.detach.default(tensor)
 
 
 _LIFTS = frozenset((aten.lift_fresh.default, aten.lift.default))

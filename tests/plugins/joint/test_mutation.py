@@ -195,6 +195,14 @@ def test_layout_changes_of_intermediates_carry_views_and_gradients():
         y.unsqueeze_(0)
         return y.sin()
 
+    def returned(x):
+        y = x * 2
+        view = y[None]
+        y.t_()
+        return y, view, y.sin()
+
+    assert_same(returned, [torch.randn(3, 4)], capture="fx")
+    assert_same(returned, [torch.randn(3, 4)])
     assert_same(function, [torch.randn(3, 4)], capture="fx")
     assert_same(without_view, [torch.randn(3, 4, requires_grad=True)], capture="fx")
 
