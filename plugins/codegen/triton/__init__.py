@@ -1,1 +1,6 @@
 """Triton: kernels for GPUs."""
+
+from turret.plugins.codegen.triton.emit import emit
+from turret.plugins.codegen.triton.kernel import Config, DeviceProperties, Scratch, TritonKernel
+
+__all__ = ["Config", "DeviceProperties", "Scratch", "TritonKernel", "emit"]

@@ -51,13 +51,14 @@ class TritonKernel:
     """One Triton kernel.
 
     ``name``: the ``@triton.jit`` function in ``source``, made from its content: equal sources have equal names.
-    ``source``: a whole Python module.  Its parameters are pointers to the first elements of the tensors ``buffers``,
+    ``source``: a whole Python module, the same to the byte for kernels that differ only in names of tensors; what
+    they do not share (names, the user's lines) is in ``comment``.  Its parameters are pointers to the first elements of the tensors ``buffers``,
     then the values of the size symbols ``sizes``, then the constexprs that ``configs`` give values to.
     ``parameters`` are the names of the former two kinds in order; ``signature`` gives each its Triton type (``*bf16``,
     ``i32``, ``i64``).  ``divisible``: parameters known to be multiples of 16 (pointers: in bytes).
     ``configs``: candidates in order of preference, never empty.
     ``grid``: up to three numbers of programs, each Python source over size symbols, constexprs and ``cdiv``; a
-    product of zero means that there is nothing to launch.
+    product of zero means that there is nothing to launch.  Compute it with ``grid_for``, which names the functions.
     ``scratch``: memory that the caller provides for this kernel and those emitted with it.
     ``options``: compile options besides warps and stages (``debug`` where the kernel asserts that indices are in
     range: a failing one stops the device, as eager's does).
@@ -79,13 +80,15 @@ class TritonKernel:
     stored: tuple[str, ...] = ()
     inplace: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
+    comment: str = ""
 
     def grid_for(self, config: Config, sizes: dict[str, int]) -> tuple[int, int, int]:
         """Numbers of programs for values of the size symbols."""
-        names = {**sizes, **dict(config.constants), "cdiv": lambda a, b: -(-a // b)}
+        names = {**sizes, **dict(config.constants), "cdiv": lambda a, b: -(-a // b), "floor_div": int.__floordiv__}
         counts = [int(eval(text, {"__builtins__": {}}, names)) for text in self.grid]
         return (*counts, *(1,) * (3 - len(counts)))
 
     def __str__(self) -> str:
         head = f"# {self.name}({', '.join(self.buffers + self.sizes)}) grid ({', '.join(self.grid)})"
-        return "\n".join([head, *(f"# {config}" for config in self.configs), self.source])
+        comment = [f"# {line}" for line in self.comment.splitlines()]
+        return "\n".join([head, *comment, *(f"# {config}" for config in self.configs), self.source])

@@ -1,0 +1,123 @@
+"""The body of a kernel: where each program stands in the grid, the passes over the row, and the stores."""
+
+from __future__ import annotations
+
+from turret.errors import UnsupportedError
+from turret.ir.index import Var
+from turret.plugins.codegen.triton.dtypes import triton_type
+from turret.plugins.codegen.triton.emitter import Emitter
+from turret.plugins.codegen.triton.nest import FlatStore
+from turret.plugins.codegen.triton.reductions import RowWriter
+from turret.plugins.codegen.triton.scopes import Scope
+from turret.plugins.codegen.triton.sizes import size_text
+from turret.plugins.codegen.triton.tiling import Tile
+
+ATOMIC_ADD = frozenset(("fp16", "bf16", "fp32", "fp64", "i32", "i64"))
+ATOMIC_ORDER = frozenset(("i32", "i64"))
+"""Types that the hardware adds, and finds minima and maxima of, atomically in memory (floats would lose NaN)."""
+
+
+def has_atomic(mode: str, short: str) -> bool:
+    """Whether an update of a scatter can be one atomic instruction."""
+    return short in (ATOMIC_ADD if mode == "add" else ATOMIC_ORDER if mode in ("min", "max") else ())
+
+
+def write_body(emitter: Emitter) -> None:
+    """Write everything between the kernel's signature and its end."""
+    tiling = emitter.tiling
+    _open_tiles(emitter)
+    scope = emitter.base
+    row = tiling.row
+    stores = tiling.stores
+    if row is not None:
+        writer = RowWriter(emitter)
+        if not tiling.persistent:
+            writer.passes()
+            along = [store for store in stores if row.variable in store.variables]
+            stores = tuple(store for store in stores if row.variable not in store.variables)
+            if along:
+                inside = writer.open_pass()
+                _store_all(emitter, along, inside)
+                inside.close()
+    _store_all(emitter, list(stores), scope)
+
+
+def grid_text(emitter: Emitter) -> str:
+    """How many programs run, as Python text over size symbols and block sizes."""
+    counts = [
+        f"cdiv({size_text(t.extent, lambda name: name)}, {t.block})" for t in emitter.tiling.tiles if not t.is_row
+    ]
+    return " * ".join(counts) or "1"
+
+
+def _open_tiles(emitter: Emitter) -> None:
+    """Bind every tile variable that is not walked in a loop."""
+    tiling, base = emitter.tiling, emitter.base
+    placed = [tile for tile in tiling.tiles if not tile.is_row]
+    rest = "tl.program_id(0)"
+    if emitter.wide:
+        rest += ".to(tl.int64)"
+    for position, tile in reversed(list(enumerate(placed))):
+        number = rest
+        if position:
+            base.line(f"{tile.letter}count = tl.cdiv({emitter.size(tile.extent)}, {tile.block})")
+            number = f"({rest}) % {tile.letter}count"
+            base.line(f"{tile.letter}rest = ({rest}) // {tile.letter}count")
+            rest, before = f"{tile.letter}rest", rest
+            number = f"({before}) % {tile.letter}count"
+        base.line(f"{tile.letter} = ({number}) * {tile.block} + {_range(emitter, tile)}")
+        base.variables[tile.variable] = tile.letter
+    row = tiling.row
+    if row is not None:
+        name = "r" if tiling.persistent else "rbase"
+        base.line(f"{name} = {_range(emitter, row)}")
+        if tiling.persistent:
+            base.variables[row.variable] = "r"
+
+
+def _range(emitter: Emitter, tile: Tile) -> str:
+    rank, position = len(emitter.tiling.tiles), emitter.tiling.tiles.index(tile)
+    around = ", ".join(":" if k == position else "None" for k in range(rank))
+    text = f"tl.arange(0, {tile.block})" + (f"[{around}]" if rank > 1 else "")
+    return f"{text}.to(tl.int64)" if emitter.wide and tile.is_row else text
+
+
+def _store_all(emitter: Emitter, stores: list[FlatStore], scope: Scope) -> None:
+    """All values first, then the writes: a store may take over the memory of what another value reads."""
+    values = [emitter.value(store.expr, scope) for store in stores]
+    targets = [_target(emitter, store, scope) for store in stores]
+    for store, value, (pointer, have, mask) in zip(stores, values, targets, strict=True):
+        short = triton_type(store.expr.dtype).short
+        spread = emitter.spread(value, store.expr.variables, have) if have else value
+        arguments = ", ".join([pointer, spread, *([f"mask={mask}"] if mask else [])])
+        if store.mode is None or store.mode == "set":
+            scope.line(f"tl.store({arguments})")
+        elif has_atomic(store.mode, short):
+            scope.line(f'tl.atomic_{store.mode}({arguments}, sem="relaxed")')
+        else:
+            raise UnsupportedError(f"scatter {store.mode} of {store.expr.dtype} has no atomic instruction")
+
+
+def _target(emitter: Emitter, store: FlatStore, scope: Scope) -> tuple[str, frozenset[Var], str]:
+    """Pointer of a store, the variables along which it varies, and its mask."""
+    have = store.offset.variables
+    for value in store.offset.values:
+        have |= value.variables
+    want = have | (frozenset() if store.mode is None else store.variables)
+    condition = store.condition
+    if condition is not None:
+        want |= condition.variables
+    offset = emitter.index(store.offset, scope)
+    text = emitter.pointer(store.tensor)
+    if offset != "0":
+        text += f" + {offset if emitter.is_name(offset) or offset.isdigit() else f'({offset})'}"
+    text = emitter.spread(f"({text})" if " " in text else text, have, want)
+    mask = emitter.masks(want, scope, condition)
+    once = [
+        f"({tile.letter} == 0)"
+        for tile in emitter.tiling.tiles
+        if store.mode is not None and not tile.is_row and tile.variable not in want
+    ]
+    if once:
+        raise UnsupportedError(f"a scatter that does not depend on {once}")
+    return text, want, mask
