@@ -26,12 +26,13 @@ def emit(
     declarations: dict[str, TensorDecl],
     properties: DeviceProperties | None = None,
 ) -> tuple[TritonKernel, ...]:
-    """Triton of one kernel; several, to be launched in order, where a reduction is split over programs.
+    """Triton of one kernel: several, to be launched in order, where a reduction is split; none where nothing is stored.
 
     ``declarations`` declares every tensor that the kernel reads or writes.  Raises ``UnsupportedError`` where the
     kernel has a dtype or a form that tiles cannot express.
     """
-    return (_write(normalise(kernel, declarations), kernel),)
+    nest = normalise(kernel, declarations)
+    return (_write(nest, kernel),) if nest.stores else ()
 
 
 def _write(nest: Nest, kernel: Kernel) -> TritonKernel:

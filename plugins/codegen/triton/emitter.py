@@ -233,7 +233,7 @@ class Emitter:
         (offset,) = expr.coords
         if 0 in decl.shape:
             self.index(offset, scope, guard)  # its checks still report
-            return typed_literal(0, expr.dtype)
+            return self.spread(typed_literal(0, expr.dtype), frozenset(), offset.variables)
         for value in offset.values:
             # A checked index into a tensor that turns out to be empty must not read its first element.
             if value.op == "check_index" and not provably_nonnegative(value.payload - 1):

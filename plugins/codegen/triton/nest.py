@@ -81,6 +81,7 @@ def normalise(kernel: Kernel, tensors: dict[str, TensorDecl]) -> Nest:
         ),
         tensors,
     )
+    nest = _without_trivial_loops(nest)
     nest = _adopt_row(nest)
     nest = _free_scan(nest)
     nest = map_roots(nest, _flat_load(tensors))
@@ -156,6 +157,37 @@ def _changed(store: FlatStore, change: Callable[[Expr], Expr], mapping: dict[Var
         change(store.expr),
         store.mode,
         None if store.condition is None else change(store.condition),
+    )
+
+
+def _without_trivial_loops(nest: Nest) -> Nest:
+    """What is left where some loops run over nothing, or once.
+
+    Reductions over no elements are their neutral values, those over one element that element.
+    """
+
+    def neutral(node: Expr) -> Expr | None:
+        if node.op == "part" and not node.args[0].payload.variables:
+            value = node.args[0].args[0]
+            return value if node.payload == "mean" else call("square", call("sub", value, value))
+        if node.op == "reduce" and node.payload.kind in ("argmin", "argmax") and not node.payload.variables:
+            return node.args[1]
+        if node.op == "part" and 0 in (v.extent for v in node.args[0].payload.variables):
+            return constant(float("nan") if node.payload == "mean" else 0.0, node.dtype)
+        if node.op != "reduce" or node.payload.kind == "welford" or 0 not in (v.extent for v in node.payload.variables):
+            return None
+        return combined(node.payload.kind, [], node)
+
+    if any(0 in [v.extent for v in n.payload.variables] or not n.payload.variables for n in _reductions(nest)):
+        nest = map_roots(nest, neutral)
+    empty = frozenset(v for v in nest.loops if v.extent == 0)
+    if not empty:
+        return nest
+    return Nest(
+        tuple(v for v in nest.outer if v not in empty),
+        tuple(v for v in nest.inner if v not in empty),
+        () if empty & set(nest.outer) else tuple(s for s in nest.stores if not s.variables & empty),
+        nest.tensors,
     )
 
 

@@ -80,7 +80,7 @@ _INTEGER = {
     "where": "tl.where({0}, {1}, {2})",
     "min": "tl.minimum({0}, {1})",
     "max": "tl.maximum({0}, {1})",
-    "neg": "{0} * -1",
+    "neg": "0 - {0}",
     "abs": "tl.abs({0})",
     "sign": "({0} > 0).to({T}) - ({0} < 0).to({T})",
     "square": "{0} * {0}",

@@ -15,7 +15,6 @@ import subprocess
 import sys
 from typing import Any
 
-import torch
 
 
 class InterpretedFailure(Exception):
@@ -29,20 +28,25 @@ class Interpreter:
         self.process: subprocess.Popen | None = None
 
     def launch(
-        self, name: str, source: str, arguments: list[Any], constants: dict[str, int], grid: tuple[int, int, int]
+        self,
+        name: str,
+        source: str,
+        arguments: list[Any],
+        written: tuple[int, ...],
+        constants: dict[str, int],
+        grid: tuple[int, int, int],
     ) -> None:
-        """Run ``name`` of the module ``source``, writing to the tensors in ``arguments``.
+        """Run ``name`` of the module ``source``; those of ``arguments`` numbered in ``written`` get its results.
 
         Raises ``InterpretedFailure`` where the kernel does.
         """
         if 0 in grid:
             return
-        tensors = {k: a for k, a in enumerate(arguments) if isinstance(a, torch.Tensor)}
-        reply = self._ask((name, source, arguments, constants, grid))
+        reply = self._ask((name, source, arguments, written, constants, grid))
         if isinstance(reply, str):
             raise InterpretedFailure(f"{reply}\n{source}")
-        for number, tensor in tensors.items():
-            tensor.untyped_storage().copy_(reply[number].untyped_storage())
+        for number, value in reply.items():
+            arguments[number].untyped_storage().copy_(value.untyped_storage())
 
     def _ask(self, request: Any) -> Any:
         if self.process is None or self.process.poll() is not None:
@@ -89,7 +93,7 @@ def _serve() -> None:
     functions: dict[str, Any] = {}
     while True:
         try:
-            name, source, arguments, constants, grid = _receive(sys.stdin.buffer)
+            name, source, arguments, written, constants, grid = _receive(sys.stdin.buffer)
         except EOFError:
             return
         try:
@@ -102,9 +106,10 @@ def _serve() -> None:
                 module.libdevice = LIBDEVICE
                 functions[source] = getattr(module, name)
             functions[source][grid](*arguments, **constants)
-            _send(output, {k: a for k, a in enumerate(arguments) if isinstance(a, torch.Tensor)})
-        except Exception:
-            _send(output, traceback.format_exc())
+            _send(output, {k: arguments[k] for k in written})
+        except Exception as failure:
+            cause = failure.__cause__ or failure
+            _send(output, f"{type(cause).__name__}: {cause}\n{traceback.format_exc()}")
 
 
 if __name__ == "__main__":

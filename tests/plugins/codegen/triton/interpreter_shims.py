@@ -16,7 +16,18 @@ def install() -> None:
     interpreter.interpreter_builder.options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)
     interpreter.ReduceOps.apply_impl = _by_halves(interpreter.ReduceOps.apply_impl)
     interpreter.ScanOps.apply_impl = _step_by_step(interpreter.ScanOps.apply_impl)
+    interpreter.InterpreterBuilder.binary_op = _typed_comparisons(interpreter.InterpreterBuilder.binary_op)
     np.seterr(all="ignore")
+
+
+def _typed_comparisons(original: Any) -> Any:
+    """Comparisons whose result is known to be bool; as it stands a scalar one becomes a float when it is spread."""
+
+    def binary_op(self: Any, left: Any, right: Any, op: Any) -> Any:
+        result = original(self, left, right, op)
+        return interpreter.TensorHandle(result.data, tl.int1) if result.data.dtype == np.bool_ else result
+
+    return binary_op
 
 
 def _block(data: np.ndarray, dtype: Any) -> tl.tensor:

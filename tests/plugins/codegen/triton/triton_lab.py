@@ -27,9 +27,9 @@ def launch(kernels: Iterable[TritonKernel], tensors: dict[str, torch.Tensor], si
             tensors[scratch.name] = torch.full((count,), fill, dtype=getattr(torch, scratch.dtype))
         config = kernel.configs[min(pick, len(kernel.configs) - 1)]
         arguments = [tensors[b] for b in kernel.buffers] + [sizes[s] for s in kernel.sizes]
-        INTERPRETER.launch(
-            kernel.name, kernel.source, arguments, dict(config.constants), kernel.grid_for(config, sizes)
-        )
+        written = tuple(kernel.buffers.index(name) for name in kernel.stored)
+        grid = kernel.grid_for(config, sizes)
+        INTERPRETER.launch(kernel.name, kernel.source, arguments, written, dict(config.constants), grid)
 
 
 def run(case: Case, pick: int = 0, **options: Any) -> tuple[TritonKernel, ...]:
