@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from turret.errors import UnsupportedError
+from turret.ir.expr import Expr
 from turret.ir.index import Var
 from turret.plugins.codegen.triton.dtypes import triton_type
 from turret.plugins.codegen.triton.emitter import Emitter
 from turret.plugins.codegen.triton.nest import FlatStore
+from turret.plugins.codegen.triton.operators import scalar_text
 from turret.plugins.codegen.triton.reductions import RowWriter
 from turret.plugins.codegen.triton.scopes import Scope
 from turret.plugins.codegen.triton.sizes import size_text
@@ -27,6 +28,9 @@ def write_body(emitter: Emitter) -> None:
     tiling = emitter.tiling
     _open_tiles(emitter)
     scope = emitter.base
+    if tiling.serial:
+        _store_in_order(emitter)
+        return
     row = tiling.row
     stores = tiling.stores
     if row is not None:
@@ -87,37 +91,59 @@ def _store_all(emitter: Emitter, stores: list[FlatStore], scope: Scope) -> None:
     values = [emitter.value(store.expr, scope) for store in stores]
     targets = [_target(emitter, store, scope) for store in stores]
     for store, value, (pointer, have, mask) in zip(stores, values, targets, strict=True):
-        short = triton_type(store.expr.dtype).short
-        spread = emitter.spread(value, store.expr.variables, have) if have else value
-        arguments = ", ".join([pointer, spread, *([f"mask={mask}"] if mask else [])])
+        arguments = ", ".join([pointer, emitter.spread(value, store.expr.variables, have), *_mask(mask)])
         if store.mode is None or store.mode == "set":
             scope.line(f"tl.store({arguments})")
-        elif has_atomic(store.mode, short):
-            scope.line(f'tl.atomic_{store.mode}({arguments}, sem="relaxed")')
         else:
-            raise UnsupportedError(f"scatter {store.mode} of {store.expr.dtype} has no atomic instruction")
+            scope.line(f'tl.atomic_{store.mode}({arguments}, sem="relaxed")')
+
+
+def _store_in_order(emitter: Emitter) -> None:
+    """Updates one after another along the serial loops; all lanes see each before the next begins."""
+    scope = emitter.base
+    opened = []
+    for variable in emitter.tiling.serial:
+        step, name = emitter.fresh("step"), emitter.fresh("k")
+        scope = Scope(scope, f"for {step} in range(0, {emitter.size(variable.extent)}):")
+        scope.line(f"{name} = tl.full([], 0, {emitter.index_type}) + {step}")
+        scope.variables[variable] = name
+        opened.append(scope)
+    for store in emitter.tiling.stores:
+        value = emitter.value(store.expr, scope)
+        pointer, have, mask = _target(emitter, store, scope)
+        place, old = emitter.fresh("place"), emitter.fresh("old")
+        scope.line(f"{place} = {pointer}")
+        kind = triton_type(store.expr.dtype)
+        if store.mode not in (None, "set"):
+            # Written out here and not as an expression: it must be loaded again each time.
+            read = f"tl.load({', '.join([place, *_mask(mask)])})"
+            scope.line(f"{old} = {kind.load(read)}")
+            value = f"({scalar_text(Expr.make(store.mode, (store.expr, store.expr), store.expr.dtype), [old, value])})"
+        else:
+            value = emitter.spread(value, store.expr.variables, have)
+        scope.line(f"tl.store({', '.join([place, value, *_mask(mask)])})")
+    scope.line("tl.debug_barrier()")
+    for loop in reversed(opened):
+        loop.close()
+
+
+def _mask(mask: str) -> list[str]:
+    return [f"mask={mask}"] if mask else []
 
 
 def _target(emitter: Emitter, store: FlatStore, scope: Scope) -> tuple[str, frozenset[Var], str]:
-    """Pointer of a store, the variables along which it varies, and its mask."""
+    """Pointer of a store, the variables along which it varies, and its mask.
+
+    A scatter happens at every point of the loops, also along those that neither its place nor its value mentions.
+    """
     have = store.offset.variables
-    for value in store.offset.values:
-        have |= value.variables
-    want = have | (frozenset() if store.mode is None else store.variables)
-    condition = store.condition
-    if condition is not None:
-        want |= condition.variables
+    want = have
+    if store.mode is not None:
+        want |= frozenset(emitter.tiles)
+    if store.condition is not None:
+        want |= store.condition.variables
     offset = emitter.index(store.offset, scope)
     text = emitter.pointer(store.tensor)
     if offset != "0":
         text += f" + {offset if emitter.is_name(offset) or offset.isdigit() else f'({offset})'}"
-    text = emitter.spread(f"({text})" if " " in text else text, have, want)
-    mask = emitter.masks(want, scope, condition)
-    once = [
-        f"({tile.letter} == 0)"
-        for tile in emitter.tiling.tiles
-        if store.mode is not None and not tile.is_row and tile.variable not in want
-    ]
-    if once:
-        raise UnsupportedError(f"a scatter that does not depend on {once}")
-    return text, want, mask
+    return emitter.spread(text, have, want), want, emitter.masks(want, scope, store.condition)

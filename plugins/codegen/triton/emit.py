@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
+import attrs
+
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
 from turret.plugins.codegen.triton.body import grid_text, write_body
@@ -12,7 +14,8 @@ from turret.plugins.codegen.triton.emitter import Emitter
 from turret.plugins.codegen.triton.kernel import DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.nest import Nest, normalise
 from turret.plugins.codegen.triton.prelude import prelude_for
-from turret.plugins.codegen.triton.tiling import tile
+from turret.plugins.codegen.triton.scatter import in_order, independent_loops, is_serial
+from turret.plugins.codegen.triton.tiling import Tiling, serial_tile, tile
 
 _IMPORTS = """\
 import triton
@@ -31,12 +34,20 @@ def emit(
     ``declarations`` declares every tensor that the kernel reads or writes.  Raises ``UnsupportedError`` where the
     kernel has a dtype or a form that tiles cannot express.
     """
+    stages = in_order(kernel, declarations)
+    tensors = {**declarations, **stages.tensors}
+    written = [w for k in stages.kernels if (w := _write(k, tensors)) is not None]
+    if written:
+        written[0] = attrs.evolve(written[0], scratch=stages.scratch)
+    return tuple(written)
+
+
+def _write(kernel: Kernel, declarations: dict[str, TensorDecl]) -> TritonKernel | None:
+    """One Triton kernel; None where it would store nothing."""
     nest = normalise(kernel, declarations)
-    return (_write(nest, kernel),) if nest.stores else ()
-
-
-def _write(nest: Nest, kernel: Kernel) -> TritonKernel:
-    emitter = Emitter(tile(nest))
+    if not nest.stores:
+        return None
+    emitter = Emitter(_tiling(kernel, nest))
     write_body(emitter)
     constants = [name for name, _ in emitter.tiling.configs[0].constants]
     parameters = [*emitter.pointers.values(), *emitter.symbols.values()]
@@ -65,6 +76,13 @@ def _write(nest: Nest, kernel: Kernel) -> TritonKernel:
         origins=kernel.origins,
         comment=_comment(kernel),
     )
+
+
+def _tiling(kernel: Kernel, nest: Nest) -> Tiling:
+    if not is_serial(kernel, nest.tensors):
+        return tile(nest)
+    coords = tuple(store.coords for store in nest.stores if store.mode is not None)
+    return serial_tile(nest, independent_loops(coords, nest.outer))
 
 
 def _comment(kernel: Kernel) -> str:

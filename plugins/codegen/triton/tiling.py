@@ -55,7 +55,8 @@ class Tile:
 class Tiling:
     """A nest over tile variables: ``tiles`` from slowest to fastest (the row last), and candidate configurations.
 
-    ``persistent``: the row lies in one block.
+    ``persistent``: the row lies in one block.  ``serial``: loops that run one point after another inside each
+    program (of scatters without an atomic instruction).
     """
 
     tiles: tuple[Tile, ...]
@@ -63,6 +64,7 @@ class Tiling:
     nest: Nest
     persistent: bool
     configs: tuple[Config, ...]
+    serial: tuple[Var, ...] = ()
 
     @property
     def row(self) -> Tile | None:
@@ -124,6 +126,14 @@ def power_of_two(value: int) -> int:
 
 def _block(extent: Size, most: int) -> int:
     return min(most, power_of_two(extent)) if isinstance(extent, int) else most
+
+
+def serial_tile(nest: Nest, parallel: tuple[Var, ...]) -> Tiling:
+    """A tiling in which only the loops ``parallel`` are spread over lanes and programs, the others run in order."""
+    tiles, stores = _over_tiles(nest, [("x", parallel)] if parallel else [])
+    configs = [_config({t.block: _block(t.extent, 128) for t in tiles}, 1)]
+    rest = tuple(v for v in nest.outer if v not in parallel)
+    return Tiling(tiles, stores, nest, True, tuple(configs), rest)
 
 
 # ---------------------------------------------------------------- pointwise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +18,25 @@ def install() -> None:
     interpreter.ReduceOps.apply_impl = _by_halves(interpreter.ReduceOps.apply_impl)
     interpreter.ScanOps.apply_impl = _step_by_step(interpreter.ScanOps.apply_impl)
     interpreter.InterpreterBuilder.binary_op = _typed_comparisons(interpreter.InterpreterBuilder.binary_op)
+    interpreter.InterpreterBuilder.create_atomic_rmw = _atomic_bfloat16(interpreter.InterpreterBuilder.create_atomic_rmw)
     np.seterr(all="ignore")
+
+
+def _atomic_bfloat16(original: Any) -> Any:
+    """Atomic additions of bfloat16, element after element."""
+
+    def create_atomic_rmw(self: Any, op: Any, pointer: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        if value.dtype.scalar != tl.bfloat16:
+            return original(self, op, pointer, value, mask, *rest)
+        before = np.zeros_like(value.data)
+        for k in np.ndindex(pointer.data.shape):
+            if mask.data[k]:
+                memory = torch.frombuffer((ctypes.c_char * 2).from_address(int(pointer.data[k])), dtype=torch.bfloat16)
+                before[k] = memory.view(torch.int16).item() & 0xFFFF
+                memory += torch.from_numpy(np.array([value.data[k]]).view(np.int16)).view(torch.bfloat16)
+        return interpreter.TensorHandle(before, value.dtype.scalar)
+
+    return create_atomic_rmw
 
 
 def _typed_comparisons(original: Any) -> Any:
