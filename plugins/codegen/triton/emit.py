@@ -15,6 +15,7 @@ from turret.plugins.codegen.triton.kernel import DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.nest import Nest, normalise
 from turret.plugins.codegen.triton.prelude import prelude_for
 from turret.plugins.codegen.triton.scatter import in_order, independent_loops, is_serial
+from turret.plugins.codegen.triton.split import split
 from turret.plugins.codegen.triton.tiling import Tiling, serial_tile, tile
 
 _IMPORTS = """\
@@ -35,6 +36,8 @@ def emit(
     kernel has a dtype or a form that tiles cannot express.
     """
     stages = in_order(kernel, declarations)
+    if len(stages.kernels) == 1:
+        stages = split(kernel, declarations, properties or DeviceProperties())
     tensors = {**declarations, **stages.tensors}
     written = [w for k in stages.kernels if (w := _write(k, tensors)) is not None]
     if written:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from turret.errors import UnsupportedError
 from turret.ir.expr import OPS, Expr, call, constant, size_value
 from turret.ir.index import Div, Index, Mod, Size, Value, Var, product, provably_nonnegative
@@ -279,10 +281,11 @@ class Emitter:
 
     def _cast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         source = expr.args[0]
-        if source.op == "index" and expr.dtype.is_floating_point:
+        if source.op == "index" and (expr.dtype.is_floating_point or (expr.dtype == torch.int32 and not self.wide)):
             narrow = self._narrow(source, scope)
             if narrow is not None and self.is_name(narrow):
-                return cast_text(narrow, triton_type(source.dtype), triton_type(expr.dtype))
+                held = torch.int64 if self.wide else torch.int32
+                return cast_text(narrow, triton_type(held), triton_type(expr.dtype))
         return cast_text(self.value(source, scope, guard), triton_type(source.dtype), triton_type(expr.dtype))
 
     def _bitcast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
