@@ -39,11 +39,13 @@ def float_floordiv(a, b, quotient):
 def int_pow(base, exponent):
     # Negative exponents leave 1, -1 or 0, as the rounded reciprocal would be.
     odd = (exponent & 1) != 0
-    small = tl.where(base == 1, base, tl.where(base == -1, tl.where(odd, base, base * base), base * 0))
+    zero = (base ^ base) + (exponent ^ exponent)
+    one = zero + 1
+    power = base + zero
+    small = tl.where(power == one, one, tl.where(power == zero - one, tl.where(odd, power, one), zero))
     negative = exponent < 0
-    result = base * 0 + 1 + exponent * 0
-    power = base + exponent * 0
-    left = tl.where(negative, exponent * 0, exponent) + base * 0
+    result = one
+    left = tl.where(negative, zero, exponent)
     for _ in range(64):
         result = tl.where((left & 1) != 0, result * power, result)
         power = power * power

@@ -19,7 +19,22 @@ def install() -> None:
     interpreter.ScanOps.apply_impl = _step_by_step(interpreter.ScanOps.apply_impl)
     interpreter.InterpreterBuilder.binary_op = _typed_comparisons(interpreter.InterpreterBuilder.binary_op)
     interpreter.InterpreterBuilder.create_atomic_rmw = _atomic_bfloat16(interpreter.InterpreterBuilder.create_atomic_rmw)
+    interpreter._convert_float = _exact_bfloat16(interpreter._convert_float)
     np.seterr(all="ignore")
+
+
+def _exact_bfloat16(original: Any) -> Any:
+    """Conversions between float32 and bfloat16 as devices make them: to nearest even, subnormals kept."""
+
+    def convert(data: np.ndarray, source: Any, target: Any, mode: Any) -> np.ndarray:
+        data = np.ascontiguousarray(data)
+        if source == tl.float32 and target == tl.bfloat16:
+            return torch.from_numpy(data).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+        if source == tl.bfloat16 and target == tl.float32:
+            return torch.from_numpy(data.view(np.int16)).view(torch.bfloat16).to(torch.float32).numpy()
+        return original(data, source, target, mode)
+
+    return convert
 
 
 def _atomic_bfloat16(original: Any) -> Any:
