@@ -28,7 +28,7 @@ LEAST_CHUNK = {True: 1024, False: 64}
 """Shortest part of a row worth a program: where the row is contiguous, and where the rows lie side by side."""
 COLUMNS = 64
 """Rows that one program takes where they lie side by side."""
-SYMBOLIC_PARTS = 256
+SYMBOLIC_PARTS = 128
 """Parts of a row whose length is symbolic."""
 
 

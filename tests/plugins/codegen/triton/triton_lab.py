@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from interpreter_process import Interpreter
+from interpreter_process import InterpretedFailure, Interpreter
 from kernel_lab import Case, compare, evaluate
 
 from turret.plugins.codegen.triton import Config, TritonKernel, emit
+
+__all__ = ["InterpretedFailure", "check", "compile_offline", "launch", "run"]
 
 INTERPRETER = Interpreter()
 
