@@ -23,7 +23,9 @@ from turret.plugins.codegen.triton.tiling import Tile, Tiling
 
 Guard = Expr | None
 
-_BARE_LITERALS = frozenset("add sub mul div eq ne lt le gt ge min max where masked pow".split())
+_BARE_LITERALS = frozenset(
+    ["add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge", "min", "max", "where", "masked", "pow"]
+)
 """Ops that take a bare number beside a tensor; elsewhere Triton wants a tensor, or would guess its type."""
 
 
@@ -160,7 +162,7 @@ class Emitter:
         if isinstance(atom, Value):
             text = self.value(atom.expr, scope, guard)
             low, high = atom.bounds()
-            if not self.wide and isinstance(low, int) and isinstance(high, int) and 0 <= low and high < 1 << 31:
+            if not self.wide and isinstance(low, int) and isinstance(high, int) and low >= 0 and high < 1 << 31:
                 return self.named(scope, ("narrow", text), "k", f"{text}.to(tl.int32)")
             return text
         numerator = self.index(atom.numerator, scope, guard)

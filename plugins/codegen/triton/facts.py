@@ -34,7 +34,7 @@ class Facts:
         return expr.op == "reduce" and row is not None and expr.payload.variables == (row.variable,)
 
     def level(self, expr: Expr) -> int:
-        """How many passes over the row must be over before ``expr`` can be evaluated; 0 if the row lies in one block."""
+        """How many passes over the row ``expr`` needs the results of; 0 where the row lies in one block."""
         if self.tiling.persistent:
             return 0
         found = self._levels.get(expr)

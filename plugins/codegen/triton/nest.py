@@ -353,5 +353,3 @@ def _fresh(nest: Nest, stem: str, extent: Size) -> Var:
     while f"{stem}{number}" in taken:
         number += 1
     return Var(f"{stem}{number}", extent)
-
-

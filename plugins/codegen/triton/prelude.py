@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-_FUNCTIONS = '''
+_FUNCTIONS = """
 def floor_div(a, b):
     # Triton divides towards zero, the loop IR towards minus infinity.
     q = a // b
@@ -144,7 +144,7 @@ def random_normal_double(seed, linear, low_stream: tl.constexpr, high_stream: tl
     angle = wide_word(w2, w3) * unit
     turn = tl.full([], 6.283185307179586, tl.float64)
     return tl.sqrt(-2.0 * libdevice.log(radius)) * libdevice.cos(turn * angle)
-'''
+"""
 
 _SOURCES = {
     text.split("(")[0].removeprefix("def "): f"@triton.jit\n{text.strip()}\n"

@@ -172,7 +172,9 @@ class RowWriter:
 
     def passes(self) -> int:
         """Write every pass that reduces; returns how many."""
-        found = [n for n in walk(*(root for s in self.tiling.stores for root in s.roots)) if self.emitter.facts.is_row(n)]
+        found = [
+            n for n in walk(*(root for s in self.tiling.stores for root in s.roots)) if self.emitter.facts.is_row(n)
+        ]
         self.emitter.facts.together |= _softmax_sums(found, self.emitter)
         levels = {node: self.emitter.facts.level(node) for node in found}
         for level in range(1, max(levels.values(), default=0) + 1):
@@ -323,9 +325,11 @@ def _softmax_sums(found: list[Expr], emitter: Emitter) -> dict[Expr, Expr]:
         if node.payload.kind != "sum" or body.op != "exp" or body.args[0].op != "sub" or body.dtype != torch.float32:
             continue
         value, best = body.args[0].args
-        if best.op == "reduce" and best.payload == attrs.evolve(node.payload, kind="max") and best.args[0] is value:
-            if best not in sums.values() and not any(map(emitter.facts.is_row, walk(value))):
-                sums[node] = best
+        is_maximum = best.op == "reduce" and best.payload == attrs.evolve(node.payload, kind="max")
+        if not is_maximum or best.args[0] is not value or best in sums.values():
+            continue
+        if not any(map(emitter.facts.is_row, walk(value))):
+            sums[node] = best
     return sums
 
 
@@ -352,4 +356,3 @@ def serial_reduction(emitter: Emitter, expr: Expr, scope: Scope, guard: Guard) -
     for loop in reversed(opened):
         loop.close()
     return triton_type(expr.dtype).round(from_accumulator(total, dtype, expr.dtype))
-

@@ -197,9 +197,7 @@ class _Splitter:
                 results.append(Store(decl.name, self._rows(), finals[node]))
                 named[node] = load(decl.name, self._rows(), node.dtype)
         self.kernels.append(
-            attrs.evolve(
-                self.kernel, name=f"{self.kernel.name}_whole", inner=(self.piece,), stores=tuple(results)
-            )
+            attrs.evolve(self.kernel, name=f"{self.kernel.name}_whole", inner=(self.piece,), stores=tuple(results))
         )
         return tuple(self._replaced(store, named) for store in left)
 
@@ -210,7 +208,9 @@ class _Splitter:
         ):
             return True
         later = [n for n in walk(*_roots([store])) if self._is_row(n) and n not in finals]
-        return any(not (n.payload.kind == "welford" and Expr.make("part", (n,), n.dtype, "mean") in finals) for n in later)
+        return any(
+            not (n.payload.kind == "welford" and Expr.make("part", (n,), n.dtype, "mean") in finals) for n in later
+        )
 
     # ------------------------------------------------------------ partial results
 

@@ -89,7 +89,9 @@ def tile(nest: Nest) -> Tiling:
     return _reduction(nest) if nest.inner else _pointwise(nest)
 
 
-def _over_tiles(nest: Nest, groups: list[tuple[str, tuple[Var, ...]]]) -> tuple[tuple[Tile, ...], tuple[FlatStore, ...]]:
+def _over_tiles(
+    nest: Nest, groups: list[tuple[str, tuple[Var, ...]]]
+) -> tuple[tuple[Tile, ...], tuple[FlatStore, ...]]:
     tiles, mapping = [], {}
     rebind = None
     for letter, loops in groups:

@@ -24,7 +24,9 @@ _native = executor.NativeLibrary
 class InterpretedLibrary:
     """Stands for a plan's shared library: segments that interpret their kernels on memory given by address."""
 
-    def __init__(self, draft: PlanDraft, schedule: Schedule, segments: dict[str, list[tuple[TritonKernel, ...]]]) -> None:
+    def __init__(
+        self, draft: PlanDraft, schedule: Schedule, segments: dict[str, list[tuple[TritonKernel, ...]]]
+    ) -> None:
         self.draft, self.segments = draft, segments
         self.declarations = schedule.program.declarations()
 

@@ -16,7 +16,6 @@ import sys
 from typing import Any
 
 
-
 class InterpretedFailure(Exception):
     """A kernel that raised in the interpreter; the text is the traceback there."""
 

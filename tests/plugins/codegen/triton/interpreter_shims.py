@@ -18,7 +18,9 @@ def install() -> None:
     interpreter.ReduceOps.apply_impl = _by_halves(interpreter.ReduceOps.apply_impl)
     interpreter.ScanOps.apply_impl = _step_by_step(interpreter.ScanOps.apply_impl)
     interpreter.InterpreterBuilder.binary_op = _typed_comparisons(interpreter.InterpreterBuilder.binary_op)
-    interpreter.InterpreterBuilder.create_atomic_rmw = _atomic_bfloat16(interpreter.InterpreterBuilder.create_atomic_rmw)
+    interpreter.InterpreterBuilder.create_atomic_rmw = _atomic_bfloat16(
+        interpreter.InterpreterBuilder.create_atomic_rmw
+    )
     interpreter._convert_float = _exact_bfloat16(interpreter._convert_float)
     np.seterr(all="ignore")
 
@@ -130,10 +132,38 @@ def _libdevice(function: Any) -> Any:
     return call
 
 
-_NAMES = (
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma "
-    "trunc rsqrt fmod pow atan2 hypot copysign nextafter"
-).split()
+_NAMES = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "lgamma",
+    "trunc",
+    "rsqrt",
+    "fmod",
+    "pow",
+    "atan2",
+    "hypot",
+    "copysign",
+    "nextafter",
+]
 
 LIBDEVICE = SimpleNamespace(**{name: _libdevice(getattr(torch, name)) for name in _NAMES}, rint=_libdevice(torch.round))
 """Stands for ``triton.language.extra.libdevice``, which only exists on a device."""

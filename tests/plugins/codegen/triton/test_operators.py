@@ -40,13 +40,26 @@ def values(dtype: torch.dtype, positive: bool = False) -> torch.Tensor:
 def is_defined(op: str, dtype: torch.dtype) -> bool:
     info = OPS[op]
     floating, boolean = dtype.is_floating_point, dtype == torch.bool
-    if info.domain == "float" and not floating or info.domain == "integer" and floating:
+    if (info.domain == "float" and not floating) or (info.domain == "integer" and floating):
         return False
     if info.domain == "bool" and not boolean:
         return False
-    if boolean and op in ("neg", "abs", "floordiv", "truncdiv", "mod", "fmod", "sub", "shl", "shr", "pow", "square", "sign"):
+    if boolean and op in (
+        "neg",
+        "abs",
+        "floordiv",
+        "truncdiv",
+        "mod",
+        "fmod",
+        "sub",
+        "shl",
+        "shr",
+        "pow",
+        "square",
+        "sign",
+    ):
         return False
-    if op == "nextafter" and dtype.itemsize == 2 or op == "lgamma" and dtype.itemsize == 2:
+    if (op == "nextafter" and dtype.itemsize == 2) or (op == "lgamma" and dtype.itemsize == 2):
         return False
     return not (op == "erfc" and dtype.itemsize == 2)
 
@@ -101,7 +114,12 @@ def test_casts_to_every_dtype(target: torch.dtype) -> None:
 
 @pytest.mark.parametrize(
     "pair",
-    [(torch.float32, torch.int32), (torch.bfloat16, torch.int16), (torch.float64, torch.int64), (torch.float16, torch.int16)],
+    [
+        (torch.float32, torch.int32),
+        (torch.bfloat16, torch.int16),
+        (torch.float64, torch.int64),
+        (torch.float16, torch.int16),
+    ],
     ids=str,
 )
 def test_bits_of_one_dtype_are_read_as_another(pair: tuple[torch.dtype, torch.dtype]) -> None:

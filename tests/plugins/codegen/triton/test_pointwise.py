@@ -144,7 +144,10 @@ def scatter_case(mode: str, dtype: torch.dtype, conditional: bool = False, place
     at = check_index(wrap_index(load("index", (i,), torch.int64), places), places)
     condition = call("gt", index_value(i), constant(30, torch.int64)) if conditional else None
     store = Store("out", (Index.of_value(at), j.index), load("x", (i, j), dtype), mode, condition)
-    return Case(Kernel(f"scatter_{mode}", (i, j), (), (store,)), {"x": x, "index": index, "out": torch.ones(places, 5).to(dtype)})
+    return Case(
+        Kernel(f"scatter_{mode}", (i, j), (), (store,)),
+        {"x": x, "index": index, "out": torch.ones(places, 5).to(dtype)},
+    )
 
 
 @pytest.mark.parametrize("conditional", [False, True])

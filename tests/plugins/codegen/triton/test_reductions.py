@@ -163,9 +163,7 @@ def test_what_needs_no_reduction_is_stored_along_with_the_first_stage() -> None:
     case = row_case("sum", x, 1)
     i, j = case.kernel.outer[0], case.kernel.inner[0]
     square = Store("square", (i.index, j.index), call("square", element("x", x, i, j)))
-    case = Case(
-        Kernel("k", (i,), (j,), (*case.kernel.stores, square)), {**case.tensors, "square": torch.zeros_like(x)}
-    )
+    case = Case(Kernel("k", (i,), (j,), (*case.kernel.stores, square)), {**case.tensors, "square": torch.zeros_like(x)})
     kernels = emit(case.kernel, case.declarations, **SPLIT)
     assert [("square" in k.stored) for k in kernels] == [True, False]
     check([case], options=SPLIT, rtol=1e-5, atol=1e-3)

@@ -19,7 +19,9 @@ __all__ = ["InterpretedFailure", "check", "compile_offline", "launch", "run"]
 INTERPRETER = Interpreter()
 
 
-def launch(kernels: Iterable[TritonKernel], tensors: dict[str, torch.Tensor], sizes: dict[str, int], pick: int = 0) -> None:
+def launch(
+    kernels: Iterable[TritonKernel], tensors: dict[str, torch.Tensor], sizes: dict[str, int], pick: int = 0
+) -> None:
     """Interpret kernels in order, each in its configuration number ``pick`` (or its last)."""
     tensors = dict(tensors)
     for kernel in kernels:
@@ -41,7 +43,9 @@ def run(case: Case, pick: int = 0, **options: Any) -> tuple[TritonKernel, ...]:
     return kernels
 
 
-def check(cases: Iterable[Case], picks: Iterable[int] = (0,), options: dict[str, Any] | None = None, **tolerance: float) -> None:
+def check(
+    cases: Iterable[Case], picks: Iterable[int] = (0,), options: dict[str, Any] | None = None, **tolerance: float
+) -> None:
     """Every case gives what torch gives, in each of the configurations."""
     for case in cases:
         before = {name: case.tensors[name].clone() for name in case.outputs}
