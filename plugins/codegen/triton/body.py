@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turret.ir.expr import Expr
-from turret.ir.index import Var
+from turret.ir.index import Var, product, unflatten
 from turret.plugins.codegen.triton.dtypes import triton_type
 from turret.plugins.codegen.triton.emitter import Emitter
 from turret.plugins.codegen.triton.nest import FlatStore
@@ -26,6 +26,9 @@ def has_atomic(mode: str, short: str) -> bool:
 def write_body(emitter: Emitter) -> None:
     """Write everything between the kernel's signature and its end."""
     tiling = emitter.tiling
+    if tiling.program is not None:
+        _sweep(emitter)
+        return
     _open_tiles(emitter)
     scope = emitter.base
     if tiling.serial:
@@ -48,6 +51,8 @@ def write_body(emitter: Emitter) -> None:
 
 def grid_text(emitter: Emitter) -> str:
     """How many programs run, as Python text over size symbols and block sizes."""
+    if emitter.tiling.program is not None:
+        return size_text(product(v.extent for v in emitter.tiling.program), lambda name: name)
     counts = [
         f"cdiv({size_text(t.extent, lambda name: name)}, {t.block})" for t in emitter.tiling.tiles if not t.is_row
     ]
@@ -77,6 +82,42 @@ def _open_tiles(emitter: Emitter) -> None:
         base.line(f"{name} = {_range(emitter, row)}")
         if tiling.persistent:
             base.variables[row.variable] = "r"
+
+
+def _sweep(emitter: Emitter) -> None:
+    """Each program walks its rows in blocks: stores what belongs to a row, and adds up what is summed across them."""
+    tiling, base = emitter.tiling, emitter.base
+    rows, row = tiling.tiles
+    wide = ".to(tl.int64)" if emitter.wide else ""
+    base.line(f"program = tl.program_id(0){wide}")
+    extents = tuple(v.extent for v in tiling.program)
+    number = Var("program", product(extents))
+    base.variables[number] = "program"
+    for variable, place in zip(tiling.program, unflatten(number.index, extents), strict=True):
+        base.variables[variable] = emitter.index(place, base)
+    base.line(f"r = {_range(emitter, row)}")
+    base.variables[row.variable] = "r"
+    RowWriter(emitter)
+    scope = Scope(base, f"for xoffset in range(0, {emitter.size(rows.extent)}, {rows.block}):")
+    scope.line(f"x = xoffset + {_range(emitter, rows)}{wide}")
+    scope.variables[rows.variable] = "x"
+    sums = [store for store in tiling.stores if store.mode == "sum"]
+    both = frozenset((rows.variable, row.variable))
+    totals = []
+    for store in sums:
+        total, register = emitter.fresh("across"), triton_type(store.expr.dtype).register
+        base.line(f"{total} = tl.full({emitter.shape(both)}, 0, {register})")
+        value = emitter.spread(emitter.value(store.expr, scope), store.expr.variables, both)
+        if tiling.needs_mask(rows):
+            value = f"tl.where({emitter.tile_mask(rows, scope)}, {value}, 0)"
+        totals.append((store, total, value))
+    _store_all(emitter, [store for store in tiling.stores if store.mode != "sum"], scope)
+    for _, total, value in totals:
+        scope.line(f"{total} += {value}")
+    scope.close()
+    for store, total, _ in totals:
+        pointer, _, mask = _target(emitter, store, base)
+        base.line(f"tl.store({', '.join([pointer, f'tl.sum({total}, 0, keep_dims=True)', *_mask(mask)])})")
 
 
 def _range(emitter: Emitter, tile: Tile) -> str:
@@ -138,7 +179,7 @@ def _target(emitter: Emitter, store: FlatStore, scope: Scope) -> tuple[str, froz
     """
     have = store.offset.variables
     want = have
-    if store.mode is not None:
+    if store.mode not in (None, "sum"):
         want |= frozenset(emitter.tiles)
     if store.condition is not None:
         want |= store.condition.variables

@@ -8,6 +8,7 @@ that each loop moves through every tensor with one stride and tiling can see whi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 import attrs
 
@@ -15,7 +16,7 @@ from turret.errors import UnsupportedError
 from turret.ir.expr import Expr, call, constant, load, rebuild, rewrite, walk
 from turret.ir.index import Div, Index, Mod, Size, Var, divide_exactly, product
 from turret.ir.program import ScatterMode, TensorDecl
-from turret.ir.schedule import Kernel
+from turret.ir.schedule import Kernel, Store
 
 UNROLLED_POINTS, UNROLLED_NODES = 32, 800
 """Reductions of their own of at most this many points are unrolled, unless they would become this many nodes."""
@@ -29,7 +30,7 @@ class FlatStore:
     offset: Index
     coords: tuple[Index, ...]
     expr: Expr
-    mode: ScatterMode | None = None
+    mode: ScatterMode | Literal["sum"] | None = None
     condition: Expr | None = None
 
     @property
@@ -62,7 +63,12 @@ class Nest:
 
     @property
     def scattered(self) -> bool:
-        return any(store.mode is not None for store in self.stores)
+        return any(store.mode not in (None, "sum") for store in self.stores)
+
+    @property
+    def swept(self) -> bool:
+        """Whether some store sums over the last outer loop."""
+        return any(store.mode == "sum" for store in self.stores)
 
     def accesses(self) -> tuple[list[tuple[str, Index]], list[tuple[str, Index]]]:
         """Tensor and offset of each load, and of each store."""
@@ -72,11 +78,15 @@ class Nest:
 
 def normalise(kernel: Kernel, tensors: dict[str, TensorDecl]) -> Nest:
     """The nest of a kernel; ``UnsupportedError`` where tiles cannot express it."""
+
+    def mode(store: Store) -> ScatterMode | Literal["sum"] | None:
+        return None if store.mode == "sum" and kernel.outer[-1].extent == 1 else store.mode
+
     nest = Nest(
         tuple(v for v in kernel.outer if v.extent != 1),
         tuple(v for v in kernel.inner if v.extent != 1),
         tuple(
-            FlatStore(s.tensor, flat_offset(s.tensor, s.coords, tensors), s.coords, s.expr, s.mode, s.condition)
+            FlatStore(s.tensor, flat_offset(s.tensor, s.coords, tensors), s.coords, s.expr, mode(s), s.condition)
             for s in kernel.stores
         ),
         tensors,

@@ -89,7 +89,7 @@ def _is_harmless(store: Store, kernel: Kernel) -> bool:
 def is_serial(kernel: Kernel, declarations: dict[str, TensorDecl]) -> bool:
     """Whether some update of a kernel has no atomic instruction."""
     return any(
-        s.mode not in (None, "set") and not has_atomic(s.mode, triton_type(declarations[s.tensor].dtype).short)
+        s.mode not in (None, "set", "sum") and not has_atomic(s.mode, triton_type(declarations[s.tensor].dtype).short)
         for s in kernel.stores
     )
 

@@ -12,6 +12,7 @@ import math
 import attrs
 import sympy
 
+from turret.errors import UnsupportedError
 from turret.ir.expr import walk
 from turret.ir.index import Index, Size, Var, product, unflatten
 from turret.plugins.codegen.triton.kernel import Config
@@ -56,7 +57,8 @@ class Tiling:
     """A nest over tile variables: ``tiles`` from slowest to fastest (the row last), and candidate configurations.
 
     ``persistent``: the row lies in one block.  ``serial``: loops that run one point after another inside each
-    program (of scatters without an atomic instruction).
+    program (of scatters without an atomic instruction).  ``program``: loops whose points are programs, where rows
+    are walked in each program in blocks of ``x`` to be summed over.
     """
 
     tiles: tuple[Tile, ...]
@@ -65,6 +67,7 @@ class Tiling:
     persistent: bool
     configs: tuple[Config, ...]
     serial: tuple[Var, ...] = ()
+    program: tuple[Var, ...] | None = None
 
     @property
     def row(self) -> Tile | None:
@@ -86,6 +89,8 @@ def estimate(value: Size) -> int:
 
 def tile(nest: Nest) -> Tiling:
     """The tiling of a nest."""
+    if nest.swept:
+        return _swept(nest)
     return _reduction(nest) if nest.inner else _pointwise(nest)
 
 
@@ -235,6 +240,19 @@ def _reduction(nest: Nest) -> Tiling:
     persistent = isinstance(row, int) and row <= longest
     make = _persistent_configs if persistent else _looped_configs
     return Tiling(tiles, stores, nest, persistent, _even_first(tiles, make(tiles, along_row)))
+
+
+def _swept(nest: Nest) -> Tiling:
+    """Rows of one block, walked in each program: ``x`` is the last outer loop, the others are programs."""
+    *programs, last = nest.outer
+    if not nest.inner or not isinstance(product(v.extent for v in nest.inner), int):
+        raise UnsupportedError("a sum across rows of a kernel without rows of a known length")
+    tiles, stores = _over_tiles(nest, [("x", (last,)), ("r", nest.inner)])
+    row = power_of_two(tiles[-1].extent)
+    most = _block(last.extent, 64)
+    picks = dict.fromkeys(min(most, max(1, n // row)) for n in (2048, 4096, 1024))
+    configs = [_config({"XBLOCK": pick, "RBLOCK": row}, w) for pick in picks for w in _warps(pick * row)]
+    return Tiling(tiles, stores, nest, True, _even_first(tiles, configs[:4]), program=tuple(programs))
 
 
 def _order_matters(nest: Nest) -> bool:

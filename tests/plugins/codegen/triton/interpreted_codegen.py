@@ -11,9 +11,9 @@ import torch
 from triton_lab import launch
 
 from turret.hookspecs import hookimpl
-from turret.ir import Schedule, TensorDecl
+from turret.ir import Schedule, TensorDecl, verify
 from turret.plan_builder import PlanDraft, draft_plan
-from turret.plugins.codegen.triton import TritonKernel, emit
+from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, emit, one_pass
 from turret.runtime import executor
 
 _libraries: dict[str, InterpretedLibrary] = {}
@@ -80,6 +80,8 @@ class InterpretedCodegen:
 
     @hookimpl
     def turret_codegen(self, schedule: Schedule) -> Any:
+        schedule = one_pass(schedule, self.options.get("properties") or DeviceProperties())
+        verify(schedule)
         draft = draft_plan(schedule, "cpu")
         if not draft.segments:
             return draft.plan
