@@ -24,13 +24,15 @@ class Store:
     """``tensor[coords] (mode)= expr`` at every point of the loops that ``expr`` and ``coords`` mention.
 
     A store with no inner variable free happens once for each outer iteration, after the reductions it reads.
-    ``mode`` None is a plain write of distinct elements; else a scatter (elements may be hit more than once).
+    ``mode`` None is a plain write of distinct elements; ``"sum"`` writes to each element the sum of ``expr`` over the
+    last outer loop, which ``coords`` do not mention (a reduction across rows, of what rows are made of); else a
+    scatter (elements may be hit more than once).
     """
 
     tensor: str
     coords: tuple[Index, ...]
     expr: Expr
-    mode: ScatterMode | None = None
+    mode: ScatterMode | Literal["sum"] | None = None
     condition: Expr | None = None
 
     def __str__(self) -> str:

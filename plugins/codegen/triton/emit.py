@@ -1,0 +1,99 @@
+"""``emit``: one kernel of a schedule as Triton kernels with names made from their content."""
+
+from __future__ import annotations
+
+import hashlib
+
+import attrs
+
+from turret.ir.program import TensorDecl
+from turret.ir.schedule import Kernel
+from turret.plugins.codegen.triton.body import grid_text, write_body
+from turret.plugins.codegen.triton.dtypes import triton_type
+from turret.plugins.codegen.triton.emitter import Emitter
+from turret.plugins.codegen.triton.kernel import DeviceProperties, TritonKernel
+from turret.plugins.codegen.triton.nest import Nest, normalise
+from turret.plugins.codegen.triton.prelude import prelude_for
+from turret.plugins.codegen.triton.scatter import in_order, independent_loops, is_serial
+from turret.plugins.codegen.triton.split import split
+from turret.plugins.codegen.triton.tiling import Tiling, serial_tile, tile
+
+_IMPORTS = """\
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+"""
+
+
+def emit(
+    kernel: Kernel,
+    declarations: dict[str, TensorDecl],
+    properties: DeviceProperties | None = None,
+) -> tuple[TritonKernel, ...]:
+    """Triton of one kernel: several, to be launched in order, where a reduction is split; none where nothing is stored.
+
+    ``declarations`` declares every tensor that the kernel reads or writes.  Raises ``UnsupportedError`` where the
+    kernel has a dtype or a form that tiles cannot express.
+    """
+    stages = in_order(kernel, declarations)
+    if len(stages.kernels) == 1:
+        stages = split(kernel, declarations, properties or DeviceProperties())
+    tensors = {**declarations, **stages.tensors}
+    written = [w for k in stages.kernels if (w := _write(k, tensors)) is not None]
+    if written:
+        written[0] = attrs.evolve(written[0], scratch=stages.scratch)
+    return tuple(written)
+
+
+def _write(kernel: Kernel, declarations: dict[str, TensorDecl]) -> TritonKernel | None:
+    """One Triton kernel; None where it would store nothing."""
+    nest = normalise(kernel, declarations)
+    if not nest.stores:
+        return None
+    emitter = Emitter(_tiling(kernel, nest))
+    write_body(emitter)
+    constants = [name for name, _ in emitter.tiling.configs[0].constants]
+    parameters = [*emitter.pointers.values(), *emitter.symbols.values()]
+    signature = ", ".join([*parameters, *(f"{name}: tl.constexpr" for name in constants)])
+    body = "\n".join(f"    {line}" for line in emitter.base.lines or ["pass"])
+    name = f"turret_{hashlib.sha256(f'{signature}{body}{prelude_for(body)}'.encode()).hexdigest()[:16]}"
+    prelude = prelude_for(body)
+    parts = [_IMPORTS, *([prelude] if prelude else []), f"@triton.jit\ndef {name}({signature}):\n{body}\n"]
+    types = {p: f"*{triton_type(nest.tensors[t].dtype).short}" for t, p in emitter.pointers.items()}
+    types |= dict.fromkeys(emitter.symbols.values(), "i64")
+    stored = tuple(t for t in emitter.pointers if any(s.tensor == t for s in nest.stores))
+    read = {tensor for tensor, _ in nest.accesses()[0]}
+    return TritonKernel(
+        name=name,
+        source="\n\n".join(parts),
+        buffers=tuple(emitter.pointers),
+        sizes=tuple(emitter.symbols),
+        parameters=tuple(parameters),
+        signature=types,
+        divisible=frozenset(),
+        configs=emitter.tiling.configs,
+        grid=(grid_text(emitter),),
+        options=_options(emitter.asserts),
+        stored=stored,
+        inplace=tuple(t for t in stored if t in read or any(s.tensor == t and s.mode for s in nest.stores)),
+        origins=kernel.origins,
+        comment=_comment(kernel),
+    )
+
+
+def _tiling(kernel: Kernel, nest: Nest) -> Tiling:
+    if not is_serial(kernel, nest.tensors):
+        return tile(nest)
+    coords = tuple(store.coords for store in nest.stores if store.mode is not None)
+    return serial_tile(nest, independent_loops(coords, nest.outer))
+
+
+def _comment(kernel: Kernel) -> str:
+    lines = [f"{kernel.name} ({', '.join(kernel.origins)})"]
+    lines += [line.strip() for text in kernel.sources for line in text.splitlines() if line.strip()]
+    return "\n".join(lines)
+
+
+def _options(asserts: bool) -> dict[str, bool]:
+    """Compile options: checks only where the kernel makes some, and never those of integer overflow."""
+    return {"enable_fp_fusion": True} | ({"debug": True, "sanitize_overflow": False} if asserts else {})

@@ -1,0 +1,75 @@
+"""What emission asks about the expressions of one tiling; every answer is computed once."""
+
+from __future__ import annotations
+
+from turret.ir.expr import Expr, walk
+from turret.ir.program import TensorDecl
+from turret.plugins.codegen.triton.tiling import Tiling
+
+_NARROW = (1 << 31) - (1 << 18)
+"""Offsets and extents below this, blocks that reach beyond the end included, fit 32-bit indices."""
+
+
+class Facts:
+    """Answers about expressions: passes over the row that must be over, need of a guard, need of 64-bit indices."""
+
+    def __init__(self, tiling: Tiling) -> None:
+        self.tiling = tiling
+        self._levels: dict[Expr, int] = {}
+        self._guarded: dict[Expr, bool] = {}
+        # Reductions computed in the same pass as one that they use (sums of an online softmax).
+        self.together: dict[Expr, Expr] = {}
+
+    def is_wide(self) -> bool:
+        """Whether an index or an offset may not fit 32 bits (taken for granted where a size is symbolic)."""
+        tensors = self.tiling.nest.tensors
+        used = {node.tensor for node in walk(*(r for s in self.tiling.stores for r in s.roots)) if node.op == "load"}
+        used |= {store.tensor for store in self.tiling.stores}
+        extents = [tile.extent for tile in self.tiling.tiles] + [_reach(tensors[name]) for name in used]
+        return not all(isinstance(extent, int) and extent < _NARROW for extent in extents)
+
+    def is_row(self, expr: Expr) -> bool:
+        """Whether a node is a reduction along the row."""
+        row = self.tiling.row
+        return expr.op == "reduce" and row is not None and expr.payload.variables == (row.variable,)
+
+    def level(self, expr: Expr) -> int:
+        """How many passes over the row ``expr`` needs the results of; 0 where the row lies in one block."""
+        if self.tiling.persistent:
+            return 0
+        found = self._levels.get(expr)
+        if found is None:
+            partner = self.together.get(expr)
+            if partner is not None:
+                found = self.level(partner)
+            else:
+                found = max(map(self.level, expr.children()), default=0) + self.is_row(expr)
+            self._levels[expr] = found
+        return found
+
+    def needs_guard(self, expr: Expr) -> bool:
+        """Whether evaluating ``expr`` where it is masked off could do harm: a wild load, or a failing check."""
+        found = self._guarded.get(expr)
+        if found is None:
+            found = (
+                (expr.op == "load" and not self._always_inside(expr))
+                or expr.op == "check_index"
+                or any(map(self.needs_guard, expr.children()))
+            )
+            self._guarded[expr] = found
+        return found
+
+    def _always_inside(self, load: Expr) -> bool:
+        decl, offset = self.tiling.nest.tensors[load.tensor], load.coords[0]
+        low, high = offset.bounds()
+        if not all(isinstance(v, int) for v in (low, high, *decl.shape, *decl.stride)):
+            return False
+        last = sum((n - 1) * s for n, s in zip(decl.shape, decl.stride, strict=True))
+        return 0 not in decl.shape and low >= 0 and high <= last
+
+
+def _reach(decl: TensorDecl) -> int | None:
+    """Largest offset of an element; None where symbolic."""
+    if not all(isinstance(v, int) for v in (*decl.shape, *decl.stride)):
+        return None
+    return sum(max(n - 1, 0) * abs(s) for n, s in zip(decl.shape, decl.stride, strict=True))

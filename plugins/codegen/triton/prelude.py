@@ -1,0 +1,168 @@
+"""Functions that kernels call, as Triton source; each module gets those that it uses.
+
+They are source and not imports, so that a kernel's text says all that it does and its name covers all of it.
+"""
+
+from __future__ import annotations
+
+import re
+
+_FUNCTIONS = """
+def floor_div(a, b):
+    # Triton divides towards zero, the loop IR towards minus infinity.
+    q = a // b
+    r = a - q * b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1, q)
+
+
+def floor_mod(a, b):
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+def float_mod(a, b):
+    r = libdevice.fmod(a, b)
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+def float_floordiv(a, b, quotient):
+    # The quotient of what fmod leaves is nearly whole; floor may miss by one and is put right.
+    r = libdevice.fmod(a, b)
+    d = (a - r) / b
+    d = tl.where((r != 0) & ((r < 0) != (b < 0)), d - 1, d)
+    f = tl.floor(d)
+    f = tl.where(d - f > 0.5, f + 1, f)
+    f = tl.where(d == 0, libdevice.copysign(d * 0, quotient), f)
+    return tl.where(b == 0, quotient, f)
+
+
+def int_pow(base, exponent):
+    # Negative exponents leave 1, -1 or 0, as the rounded reciprocal would be.
+    odd = (exponent & 1) != 0
+    zero = (base ^ base) + (exponent ^ exponent)
+    one = zero + 1
+    power = base + zero
+    small = tl.where(power == one, one, tl.where(power == zero - one, tl.where(odd, power, one), zero))
+    negative = exponent < 0
+    result = one
+    left = tl.where(negative, zero, exponent)
+    for _ in range(64):
+        result = tl.where((left & 1) != 0, result * power, result)
+        power = power * power
+        left = left >> 1
+    return tl.where(negative, small, result)
+
+
+def max_nan(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+def min_nan(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+def add_of(a, b):
+    return a + b
+
+
+def mul_of(a, b):
+    return a * b
+
+
+def max_of(a, b):
+    return tl.maximum(a, b)
+
+
+def min_of(a, b):
+    return tl.minimum(a, b)
+
+
+def argmax_of(a, i, b, j):
+    # A NaN is better than anything; of equals, the one with the lower number.
+    first = (a > b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+def argmin_of(a, i, b, j):
+    first = (a < b) | ((a != a) & (b == b)) | (((a == b) | ((a != a) & (b != b))) & (i < j))
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+def welford_of(mean_a, m2_a, n_a, mean_b, m2_b, n_b):
+    n = n_a + n_b
+    delta = mean_b - mean_a
+    part = tl.where(n == 0, n * 0, n_b / n)
+    return mean_a + delta * part, m2_a + m2_b + delta * delta * n_a * part, n
+
+
+def softmax_of(max_a, sum_a, max_b, sum_b):
+    # Sums of exponentials relative to either maximum, brought to the larger one.
+    m = max_nan(max_a, max_b)
+    scale_a = tl.where(max_a == m, 1.0, libdevice.exp(max_a - m))
+    scale_b = tl.where(max_b == m, 1.0, libdevice.exp(max_b - m))
+    return m, sum_a * scale_a + sum_b * scale_b
+
+
+def random_words(seed, linear, low_stream: tl.constexpr, high_stream: tl.constexpr):
+    c0 = (linear & 0xFFFFFFFF).to(tl.uint32)
+    c1 = ((linear >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    zero = c0 ^ c0
+    return tl.philox(seed, c0, c1, zero + low_stream, zero + high_stream)
+
+
+def random_bits(seed, linear, low_stream: tl.constexpr, high_stream: tl.constexpr):
+    w0, w1, w2, w3 = random_words(seed, linear, low_stream, high_stream)
+    return w0.to(tl.int64)
+
+
+def random_uniform(seed, linear, low_stream: tl.constexpr, high_stream: tl.constexpr, digits: tl.constexpr):
+    w0, w1, w2, w3 = random_words(seed, linear, low_stream, high_stream)
+    unit: tl.constexpr = 1.0 / (1 << digits)
+    return (w0 >> (32 - digits)).to(tl.float32) * unit
+
+
+def random_normal(seed, linear, low_stream: tl.constexpr, high_stream: tl.constexpr):
+    w0, w1, w2, w3 = random_words(seed, linear, low_stream, high_stream)
+    radius = ((w0 >> 8) + 1).to(tl.float32) * 5.9604644775390625e-08
+    angle = (w1 >> 8).to(tl.float32) * 5.9604644775390625e-08
+    return tl.sqrt_rn(-2.0 * libdevice.log(radius)) * libdevice.cos(6.283185307179586 * angle)
+
+
+def wide_word(high, low):
+    return ((high.to(tl.int64) << 21) | (low >> 11).to(tl.int64)).to(tl.float64)
+
+
+def random_uniform_double(seed, linear, low_stream: tl.constexpr, high_stream: tl.constexpr):
+    w0, w1, w2, w3 = random_words(seed, linear, low_stream, high_stream)
+    return wide_word(w0, w1) * 1.1102230246251565e-16
+
+
+def random_normal_double(seed, linear, low_stream: tl.constexpr, high_stream: tl.constexpr):
+    w0, w1, w2, w3 = random_words(seed, linear, low_stream, high_stream)
+    unit = tl.full([], 1.1102230246251565e-16, tl.float64)
+    radius = (wide_word(w0, w1) + 1) * unit
+    angle = wide_word(w2, w3) * unit
+    turn = tl.full([], 6.283185307179586, tl.float64)
+    return tl.sqrt(-2.0 * libdevice.log(radius)) * libdevice.cos(turn * angle)
+"""
+
+_SOURCES = {
+    text.split("(")[0].removeprefix("def "): f"@triton.jit\n{text.strip()}\n"
+    for text in re.split(r"\n\n\n", _FUNCTIONS.strip())
+}
+_CALLS = {
+    name: [other for other in _SOURCES if other != name and re.search(rf"\b{other}\b", text)]
+    for name, text in _SOURCES.items()
+}
+
+
+def prelude_for(body: str) -> str:
+    """Source of the functions that ``body`` mentions, and of those that they call, each before its users."""
+    needed: set[str] = set()
+    pending = [name for name in _SOURCES if re.search(rf"\b{name}\b", body)]
+    while pending:
+        name = pending.pop()
+        if name not in needed:
+            needed.add(name)
+            pending += _CALLS[name]
+    return "\n\n".join(text for name, text in _SOURCES.items() if name in needed)

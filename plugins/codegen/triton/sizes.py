@@ -1,0 +1,62 @@
+"""Sizes (ints, or sympy expressions over size symbols) as Python text: for Triton source, and for launch grids."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import sympy
+
+from turret.errors import UnsupportedError
+from turret.ir.index import Size, provably_nonnegative
+
+Namer = Callable[[str], str]
+"""From a size symbol to the name it has in the text."""
+
+
+def size_text(value: Size, namer: Namer) -> str:
+    """``value`` as an expression; ``UnsupportedError`` names a function of sizes that is not known.
+
+    Where a numerator may be negative the text calls ``floor_div``: Triton's own ``//`` rounds towards zero.
+    """
+    if isinstance(value, int):
+        return str(value)
+    value = sympy.sympify(value)
+    if value.is_Integer:
+        return str(int(value))
+    if value.is_Symbol:
+        return namer(value.name)
+    kind = type(value).__name__
+    if kind == "Pow" and value.args[1].is_Integer and value.args[1] >= 1:
+        return f"({' * '.join([size_text(value.args[0], namer)] * int(value.args[1]))})"
+    if kind == "floor":
+        value = sympy.Tuple(*value.args[0].as_numer_denom())
+    if kind in ("floor", "FloorDiv") and not provably_nonnegative(value.args[0]):
+        return f"floor_div({size_text(value.args[0], namer)}, {size_text(value.args[1], namer)})"
+    printer = _PRINTERS.get(kind)
+    if printer is None:
+        raise UnsupportedError(f"Triton kernels cannot compute the size {value} ({kind})")
+    return printer([size_text(argument, namer) for argument in value.args])
+
+
+def _infix(sign: str) -> Callable[[list[str]], str]:
+    return lambda args: f"({sign.join(sorted(args))})"
+
+
+def _pairwise(template: str) -> Callable[[list[str]], str]:
+    return lambda args: functools.reduce(template.format, args)
+
+
+_PRINTERS: dict[str, Callable[[list[str]], str]] = {
+    "Add": _infix(" + "),
+    "Mul": _infix(" * "),
+    "floor": _pairwise("({0} // {1})"),
+    "FloorDiv": _pairwise("({0} // {1})"),
+    "CleanDiv": _pairwise("({0} // {1})"),
+    "CeilDiv": _pairwise("(({0} + {1} - 1) // {1})"),
+    "Mod": _pairwise("({0} % {1})"),
+    "PythonMod": _pairwise("({0} % {1})"),
+    "ModularIndexing": lambda args: f"(({args[0]} // {args[1]}) % {args[2]})",
+    "Max": _pairwise("({0} + ({1} - {0}) * ({1} > {0}))"),
+    "Min": _pairwise("({0} + ({1} - {0}) * ({1} < {0}))"),
+}

@@ -1,0 +1,96 @@
+"""Whole programs on the CPU with every kernel as Triton, interpreted: a ``turret_codegen`` for tests."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from typing import Any
+
+import attrs
+import torch
+from triton_lab import launch
+
+from turret.hookspecs import hookimpl
+from turret.ir import Schedule, TensorDecl, verify
+from turret.plan_builder import PlanDraft, draft_plan
+from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, emit, one_pass
+from turret.runtime import executor
+
+_libraries: dict[str, InterpretedLibrary] = {}
+_numbers = itertools.count()
+_native = executor.NativeLibrary
+
+
+class InterpretedLibrary:
+    """Stands for a plan's shared library: segments that interpret their kernels on memory given by address."""
+
+    def __init__(
+        self, draft: PlanDraft, schedule: Schedule, segments: dict[str, list[tuple[TritonKernel, ...]]]
+    ) -> None:
+        self.draft, self.segments = draft, segments
+        self.declarations = schedule.program.declarations()
+
+    def function(self, name: str) -> Any:
+        """``name(slots, sizes, threads) -> status``, as of a native library."""
+
+        def run(slots: Any, sizes: Any, threads: int) -> int:
+            values = {symbol: int(sizes[position]) for symbol, position in self.draft.size_slot.items()}
+            for kernels in self.segments[name]:
+                scratch = {s.name for k in kernels for s in k.scratch}
+                names = {b for k in kernels for b in k.buffers} - scratch
+                tensors = {n: self._memory(self.declarations[n], slots[self.draft.slot_of[n]], values) for n in names}
+                try:
+                    launch(kernels, tensors, values)
+                except Exception as failure:
+                    if "index out of range" in str(failure):
+                        return executor.INDEX_ERROR
+                    raise
+            return 0
+
+        return run
+
+    @staticmethod
+    def _memory(decl: TensorDecl, address: int | None, sizes: dict[str, int]) -> torch.Tensor:
+        shape, stride = (
+            [v if isinstance(v, int) else int(v.subs({s: sizes[s.name] for s in v.free_symbols})) for v in values]
+            for values in (decl.shape, decl.stride)
+        )
+        if not address or 0 in shape:
+            return torch.empty(0, dtype=decl.dtype)
+        count = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        memory = (ctypes.c_char * (count * decl.dtype.itemsize)).from_address(address)
+        return torch.frombuffer(memory, dtype=decl.dtype)
+
+
+def _library(path: Any) -> Any:
+    return _libraries.get(str(path)) or _native(path)
+
+
+def install() -> None:
+    """Make plans of this module's code generator loadable."""
+    executor.NativeLibrary = _library
+
+
+class InterpretedCodegen:
+    """Plugin: emits Triton for every kernel.  ``kernels`` collects what was emitted, by name."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.kernels: dict[str, TritonKernel] = {}
+
+    @hookimpl
+    def turret_codegen(self, schedule: Schedule) -> Any:
+        schedule = one_pass(schedule, self.options.get("properties") or DeviceProperties())
+        verify(schedule)
+        draft = draft_plan(schedule, "cpu")
+        if not draft.segments:
+            return draft.plan
+        declarations = schedule.program.declarations()
+        segments = {s.name: [emit(k, declarations, **self.options) for k in s.kernels] for s in draft.segments}
+        for kernels in segments.values():
+            for kernel in itertools.chain.from_iterable(kernels):
+                self.kernels[kernel.name] = kernel
+        path = f"interpreted {next(_numbers)}"
+        _libraries[path] = InterpretedLibrary(draft, schedule, segments)
+        source = "\n\n".join(str(k) for kernels in segments.values() for group in kernels for k in group)
+        return attrs.evolve(draft.plan, source=source, library=path)

@@ -1,0 +1,169 @@
+"""What Triton's interpreter lacks or does slowly: libdevice, checks on the device, reductions by any function."""
+
+from __future__ import annotations
+
+import ctypes
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime import interpreter
+
+
+def install() -> None:
+    """Change the interpreter of this process."""
+    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(debug=True, sanitize_overflow=False)
+    interpreter.ReduceOps.apply_impl = _by_halves(interpreter.ReduceOps.apply_impl)
+    interpreter.ScanOps.apply_impl = _step_by_step(interpreter.ScanOps.apply_impl)
+    interpreter.InterpreterBuilder.binary_op = _typed_comparisons(interpreter.InterpreterBuilder.binary_op)
+    interpreter.InterpreterBuilder.create_atomic_rmw = _atomic_bfloat16(
+        interpreter.InterpreterBuilder.create_atomic_rmw
+    )
+    interpreter._convert_float = _exact_bfloat16(interpreter._convert_float)
+    np.seterr(all="ignore")
+
+
+def _exact_bfloat16(original: Any) -> Any:
+    """Conversions between float32 and bfloat16 as devices make them: to nearest even, subnormals kept."""
+
+    def convert(data: np.ndarray, source: Any, target: Any, mode: Any) -> np.ndarray:
+        data = np.ascontiguousarray(data)
+        if source == tl.float32 and target == tl.bfloat16:
+            return torch.from_numpy(data).to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+        if source == tl.bfloat16 and target == tl.float32:
+            return torch.from_numpy(data.view(np.int16)).view(torch.bfloat16).to(torch.float32).numpy()
+        return original(data, source, target, mode)
+
+    return convert
+
+
+def _atomic_bfloat16(original: Any) -> Any:
+    """Atomic additions of bfloat16, element after element."""
+
+    def create_atomic_rmw(self: Any, op: Any, pointer: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        if value.dtype.scalar != tl.bfloat16:
+            return original(self, op, pointer, value, mask, *rest)
+        before = np.zeros_like(value.data)
+        for k in np.ndindex(pointer.data.shape):
+            if mask.data[k]:
+                memory = torch.frombuffer((ctypes.c_char * 2).from_address(int(pointer.data[k])), dtype=torch.bfloat16)
+                before[k] = memory.view(torch.int16).item() & 0xFFFF
+                memory += torch.from_numpy(np.array([value.data[k]]).view(np.int16)).view(torch.bfloat16)
+        return interpreter.TensorHandle(before, value.dtype.scalar)
+
+    return create_atomic_rmw
+
+
+def _typed_comparisons(original: Any) -> Any:
+    """Comparisons whose result is known to be bool; as it stands a scalar one becomes a float when it is spread."""
+
+    def binary_op(self: Any, left: Any, right: Any, op: Any) -> Any:
+        result = original(self, left, right, op)
+        return interpreter.TensorHandle(result.data, tl.int1) if result.data.dtype == np.bool_ else result
+
+    return binary_op
+
+
+def _block(data: np.ndarray, dtype: Any) -> tl.tensor:
+    kind = tl.block_type(dtype, list(data.shape)) if data.shape else dtype
+    return tl.tensor(interpreter.TensorHandle(np.ascontiguousarray(data), dtype), kind)
+
+
+def _is_built_in(function: Any) -> bool:
+    return function.fn.__module__.startswith("triton.")
+
+
+def _apply(function: Any, left: list[np.ndarray], right: list[np.ndarray], dtypes: list[Any]) -> list[np.ndarray]:
+    blocks = [_block(d, t) for d, t in zip((*left, *right), (*dtypes, *dtypes), strict=True)]
+    result = function.fn(*blocks)
+    results = result if isinstance(result, tuple) else (result,)
+    return [r.handle.data.reshape(d.shape) for r, d in zip(results, left, strict=True)]
+
+
+def _by_halves(original: Any) -> Any:
+    """Reductions by a combining function on whole halves of blocks at a time."""
+
+    def apply_impl(self: Any, input: Any) -> Any:
+        if _is_built_in(self.combine_fn):
+            return original(self, input)
+        data, dtypes = [i.handle.data for i in input], [i.dtype for i in input]
+        axis = self.axis
+        while data[0].shape[axis] > 1:
+            halves = [np.split(d, 2, axis) for d in data]
+            data = _apply(self.combine_fn, [h[0] for h in halves], [h[1] for h in halves], dtypes)
+        if not self.keep_dims:
+            data = [d.squeeze(axis) for d in data]
+        return tuple(self.to_tensor(d if d.shape else d.item(), t) for d, t in zip(data, dtypes, strict=True))
+
+    return apply_impl
+
+
+def _step_by_step(original: Any) -> Any:
+    """Scans by a combining function, whole slices at a time."""
+
+    def apply_impl(self: Any, input: Any) -> Any:
+        if _is_built_in(self.combine_fn) or self.reverse:
+            return original(self, input)
+        data, dtypes = [i.handle.data for i in input], [i.dtype for i in input]
+        steps = [[np.take(d, [0], self.axis) for d in data]]
+        for k in range(1, data[0].shape[self.axis]):
+            steps.append(_apply(self.combine_fn, steps[-1], [np.take(d, [k], self.axis) for d in data], dtypes))
+        joined = [np.concatenate(parts, self.axis) for parts in zip(*steps, strict=True)]
+        return tuple(self.to_tensor(d, t) for d, t in zip(joined, dtypes, strict=True))
+
+    return apply_impl
+
+
+def _libdevice(function: Any) -> Any:
+    def call(*arguments: Any) -> tl.tensor:
+        tensors = [a for a in arguments if isinstance(a, tl.tensor)]
+        dtype = tensors[0].dtype
+        values = [
+            torch.from_numpy(np.array(a.handle.data)) if isinstance(a, tl.tensor) else torch.tensor(float(a))
+            for a in arguments
+        ]
+        kind = torch.float64 if dtype == tl.float64 else torch.float32
+        result = function(*(v.to(kind) for v in values)).numpy()
+        scalar = all(not t.type.is_block() for t in tensors)
+        return _block(result, dtype) if not scalar else tl.tensor(interpreter.TensorHandle(result, dtype), dtype)
+
+    return call
+
+
+_NAMES = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "lgamma",
+    "trunc",
+    "rsqrt",
+    "fmod",
+    "pow",
+    "atan2",
+    "hypot",
+    "copysign",
+    "nextafter",
+]
+
+LIBDEVICE = SimpleNamespace(**{name: _libdevice(getattr(torch, name)) for name in _NAMES}, rint=_libdevice(torch.round))
+"""Stands for ``triton.language.extra.libdevice``, which only exists on a device."""

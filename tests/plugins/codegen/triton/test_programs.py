@@ -1,0 +1,152 @@
+"""Whole programs through every stage with all kernels as interpreted Triton must show what eager shows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import HealthCheck, Phase, given, settings
+from interpreted_codegen import InterpretedCodegen, install
+from triton_lab import compile_offline
+
+import turret
+from turret.plugins.codegen.triton import DeviceProperties
+from turret.testing import Features, Program, check, programs
+
+install()
+
+
+@pytest.fixture(autouse=True)
+def forget_what_was_compiled():
+    yield
+    torch.compiler.reset()
+
+
+def compiled(function: Callable, codegen: InterpretedCodegen | None = None, dynamic: bool = False) -> Callable:
+    plugins = [codegen or InterpretedCodegen()]
+    return turret.compile(function, options={"on_error": "raise"}, plugins=plugins, dynamic=dynamic)
+
+
+def leaves(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(s, generator=generator).to(dtype).requires_grad_() for s in shapes]
+
+
+def norm_block(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(F.gelu(x + 1), (x.shape[-1],), w, b)
+
+
+def transposing(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (x.t() * 2 + (w * b)[:, None].sin()).contiguous().softmax(0)
+
+
+def batch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.relu(F.batch_norm(x.view(4, -1, x.shape[1]).transpose(1, 2), None, None, w, b, training=True))
+
+
+def cross_entropy(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(x * w + b, torch.arange(x.shape[0]) % x.shape[1], label_smoothing=0.1)
+
+
+def pooled(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    image = (x * w + b).view(1, 4, -1, x.shape[1])
+    return F.avg_pool2d(image, 3, 2, 1) + F.max_pool2d(image, 3, 2, 1) + F.adaptive_avg_pool2d(image, 1)
+
+
+def running(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.cumsum(x * w, 1).amax(0) + torch.logsumexp(x + b, 0) + x.var(0) + x.median()
+
+
+PROGRAMS = (norm_block, transposing, batch_norm, cross_entropy, pooled, running)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_forward_and_gradients(program: Callable, dtype: torch.dtype) -> None:
+    if dtype == torch.bfloat16 and program in (running, pooled):
+        pytest.skip("eager itself is far from the exact result there")
+    args = leaves((12, 33), (33,), (33,), dtype=dtype)
+    codegen = InterpretedCodegen()
+    got, want = compiled(program, codegen)(*args), program(*args)
+    assert codegen.kernels
+    loose = {"rtol": 2e-2, "atol": 4e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 2e-5}
+    torch.testing.assert_close(got, want, **loose)
+    weight = torch.randn(want.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    for mine, theirs in zip(
+        torch.autograd.grad(got, args, weight), torch.autograd.grad(want, args, weight), strict=True
+    ):
+        loose = {"rtol": 5e-2, "atol": 1e-1} if dtype == torch.bfloat16 else {"rtol": 1e-3, "atol": 2e-4}
+        torch.testing.assert_close(mine, theirs, **loose)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_reductions_split_for_a_large_device(program: Callable) -> None:
+    args = leaves((8, 9000), (9000,), (9000,))
+    codegen = InterpretedCodegen(properties=DeviceProperties(multiprocessors=100_000))
+    got, want = compiled(program, codegen)(*args), program(*args)
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    if program is cross_entropy:
+        assert any(kernel.scratch for kernel in codegen.kernels.values())
+
+
+def test_dropout_is_the_same_in_forward_and_backward() -> None:
+    (x,) = leaves((20, 50))
+    y = compiled(lambda x: F.dropout(x * 2, 0.4))(x)
+    (grad,) = torch.autograd.grad(y.sum(), x)
+    kept = y != 0
+    assert 0.4 < kept.float().mean() < 0.8
+    torch.testing.assert_close(grad, torch.where(kept, 2 / 0.6, 0.0))
+
+
+def test_dynamic_sizes_share_their_sources() -> None:
+    codegen = InterpretedCodegen()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.softmax(x * 2, -1) + x.mean(0)
+
+    function = compiled(program, codegen, dynamic=True)
+    for rows in (3, 17, 40):
+        x = torch.randn(rows, 24)
+        torch.testing.assert_close(function(x), program(x), rtol=1e-5, atol=1e-6)
+    assert all(kernel.sizes for kernel in codegen.kernels.values())
+
+
+def test_an_index_out_of_range_raises() -> None:
+    table = torch.randn(5, 8)
+    function = compiled(lambda t, i: F.embedding(i, t) * 2)
+    torch.testing.assert_close(function(table, torch.tensor([0, 4])), table[[0, 4]] * 2)
+    with pytest.raises(IndexError):
+        function(table, torch.tensor([0, 5]))
+
+
+def test_kernels_of_programs_compile_for_a_device() -> None:
+    codegen = InterpretedCodegen()
+    args = leaves((12, 33), (33,), (33,), dtype=torch.bfloat16)
+    for program in (norm_block, transposing, cross_entropy):
+        compiled(program, codegen)(*args).sum().backward()
+    for kernel in codegen.kernels.values():
+        assert compile_offline(kernel).asm["cubin"]
+
+
+@given(programs(Features(max_steps=5)))
+@settings(
+    max_examples=25,
+    deadline=None,
+    derandomize=True,
+    phases=(Phase.generate, Phase.shrink),
+    suppress_health_check=list(HealthCheck),
+)
+def test_drawn_programs_match_eager(program: Program) -> None:
+    known = "UnsupportedError|DataDependentOutputException|DynamicOutputShapeException"
+
+    def compiler(function: Callable) -> Callable:
+        return turret.compile(function, options={"on_error": "fallback"}, plugins=[InterpretedCodegen()])
+
+    with warnings.catch_warnings():
+        # What a stage refuses by name runs eagerly; any other failure is one here.
+        warnings.filterwarnings("ignore", message="Turret runs a graph eagerly")
+        warnings.filterwarnings("error", message=rf"(?s)Turret runs a graph eagerly(?!.*({known}))")
+        check(program, compiler)

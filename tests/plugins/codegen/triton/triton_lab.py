@@ -1,0 +1,79 @@
+"""Kernels built by hand: interpreted and compared with torch, and compiled for devices that are not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from interpreter_process import InterpretedFailure, Interpreter
+from kernel_lab import Case, compare, evaluate
+
+from turret.plugins.codegen.triton import Config, TritonKernel, emit
+
+__all__ = ["InterpretedFailure", "check", "compile_offline", "launch", "run"]
+
+INTERPRETER = Interpreter()
+
+
+def launch(
+    kernels: Iterable[TritonKernel], tensors: dict[str, torch.Tensor], sizes: dict[str, int], pick: int = 0
+) -> None:
+    """Interpret kernels in order, each in its configuration number ``pick`` (or its last)."""
+    tensors = dict(tensors)
+    for kernel in kernels:
+        for scratch in kernel.scratch:
+            count = eval(scratch.count, {"cdiv": lambda a, b: -(-a // b)}, dict(sizes))
+            fill = 0 if scratch.zeroed else 77
+            tensors[scratch.name] = torch.full((count,), fill, dtype=getattr(torch, scratch.dtype))
+        config = kernel.configs[min(pick, len(kernel.configs) - 1)]
+        arguments = [tensors[b] for b in kernel.buffers] + [sizes[s] for s in kernel.sizes]
+        written = tuple(kernel.buffers.index(name) for name in kernel.stored)
+        grid = kernel.grid_for(config, sizes)
+        INTERPRETER.launch(kernel.name, kernel.source, arguments, written, dict(config.constants), grid)
+
+
+def run(case: Case, pick: int = 0, **options: Any) -> tuple[TritonKernel, ...]:
+    """Emit a case and interpret it on its tensors."""
+    kernels = emit(case.kernel, case.declarations, **options)
+    launch(kernels, case.tensors, case.sizes, pick)
+    return kernels
+
+
+def check(
+    cases: Iterable[Case], picks: Iterable[int] = (0,), options: dict[str, Any] | None = None, **tolerance: float
+) -> None:
+    """Every case gives what torch gives, in each of the configurations."""
+    for case in cases:
+        before = {name: case.tensors[name].clone() for name in case.outputs}
+        wanted = evaluate(case)
+        for pick in picks:
+            for name, value in before.items():
+                case.tensors[name].copy_(value)
+            kernels = run(case, pick, **(options or {}))
+            text = "\n".join(map(str, kernels))
+            for name, want in wanted.items():
+                compare(case.tensors[name], want, f"{case.kernel}\n{text}", **tolerance)
+
+
+def compile_offline(kernel: TritonKernel, config: Config | None = None, capability: int = 90) -> Any:
+    """The kernel compiled for a device of a compute capability; its ``asm["cubin"]`` is the binary."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    config = config or kernel.configs[0]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{kernel.name}.py"
+        path.write_text(kernel.source)
+        spec = importlib.util.spec_from_file_location(kernel.name, path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        constants = dict(config.constants)
+        signature = {**kernel.signature, **dict.fromkeys(constants, "constexpr")}
+        source = ASTSource(fn=getattr(module, kernel.name), signature=signature, constexprs=constants)
+        options = {**kernel.options, "num_warps": config.num_warps, "num_stages": config.num_stages}
+        return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
