@@ -90,7 +90,7 @@ bool find(void* library, const char* name, F& function) {
 bool open_driver(const char* path) {
   std::lock_guard<std::mutex> guard(opening);
   if (opened) return true;
-  void* library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     message = std::string("the CUDA driver cannot be opened: ") + dlerror();
     return false;
@@ -167,7 +167,8 @@ struct Expression {
   std::int64_t value = 0;
   std::vector<std::int64_t> code;
 
-  enum Op : std::int64_t { kNumber, kSize, kAdd, kSubtract, kMultiply, kFloorDivide, kModulo, kMinimum, kMaximum };
+  enum Op : std::int64_t { kNumber, kSize, kAdd, kSubtract, kMultiply, kFloorDivide, kModulo, kLess, kMinimum,
+                          kMaximum };
 
   static std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
     if (b == 0) return 0;  // sizes of zero elements: nothing is launched for them
@@ -197,6 +198,7 @@ struct Expression {
         case kMultiply: a *= b; break;
         case kFloorDivide: a = floor_divide(a, b); break;
         case kModulo: a -= floor_divide(a, b) * b; break;
+        case kLess: a = a < b; break;
         case kMinimum: a = b < a ? b : a; break;
         default: a = b > a ? b : a;
       }

@@ -8,7 +8,7 @@ where a function compiled for each graph would, and costs a few nanoseconds more
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import attrs
 
@@ -17,7 +17,7 @@ from turret.errors import UnsupportedError
 
 Words = tuple[int, ...]
 
-NUMBER, SIZE, ADD, SUBTRACT, MULTIPLY, FLOOR_DIVIDE, MODULO, MINIMUM, MAXIMUM = range(9)
+NUMBER, SIZE, ADD, SUBTRACT, MULTIPLY, FLOOR_DIVIDE, MODULO, LESS, MINIMUM, MAXIMUM = range(10)
 """Operations of an expression; the first two are followed by their operand."""
 
 
@@ -150,8 +150,8 @@ _FOLDS = {"min": (MINIMUM, min), "max": (MAXIMUM, max)}
 def expression(text: str | int, sizes: Mapping[str, int], values: Mapping[str, int]) -> Words:
     """Words of an int expression in Python source.
 
-    ``sizes`` maps names to entries of the size table, ``values`` names to ints known now.  ``+ - * // % **``, ``min``,
-    ``max`` and ``cdiv`` are known; ``UnsupportedError`` names anything else.
+    ``sizes`` maps names to entries of the size table, ``values`` names to ints known now.  ``+ - * // % ** < >``,
+    ``min``, ``max``, ``cdiv`` and ``floor_div`` are known; ``UnsupportedError`` names anything else.
     """
     if isinstance(text, int):
         return (NUMBER, text)
@@ -184,18 +184,24 @@ class _Expression:
                 return self._join(type(op), self.words(left), self.words(right))
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
                 return self._call(name, [self.words(a) for a in arguments])
+            case ast.Compare(left=left, ops=[ast.Lt() | ast.Gt() as op], comparators=[right]):
+                sides = [self.words(left), self.words(right)]
+                return _joined(LESS, lambda a, b: int(a < b), *(sides if isinstance(op, ast.Lt) else reversed(sides)))
         raise self.unsupported(ast.unparse(node))
 
     def _call(self, name: str, arguments: list[Words]) -> Words:
         if name == "cdiv" and len(arguments) == 2:
-            above = self._join(ast.Sub, self._join(ast.Add, *arguments), (NUMBER, 1))
-            return self._join(ast.FloorDiv, above, arguments[1])
+            count, block = arguments
+            above = self._join(ast.Add, count, self._join(ast.Sub, block, (NUMBER, 1)))
+            return self._join(ast.FloorDiv, above, block)
+        if name == "floor_div" and len(arguments) == 2:
+            return self._join(ast.FloorDiv, *arguments)
         if name in _FOLDS and arguments:
             code, fold = _FOLDS[name]
             return self._fold(arguments, lambda a, b: _joined(code, fold, a, b))
         raise self.unsupported(f"{name} of {len(arguments)} values")
 
-    def _fold(self, items: list[Words], join) -> Words:
+    def _fold(self, items: list[Words], join: Callable[[Words, Words], Words]) -> Words:
         result = items[0]
         for item in items[1:]:
             result = join(result, item)
@@ -208,7 +214,7 @@ class _Expression:
         return _joined(code, fold, left, right)
 
 
-def _joined(code: int, fold, left: Words, right: Words) -> Words:
+def _joined(code: int, fold: Callable[[int, int], int], left: Words, right: Words) -> Words:
     """An operation on two expressions, done at once where both are numbers."""
     if _number(left) and _number(right):
         return (NUMBER, fold(left[1], right[1]))

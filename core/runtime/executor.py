@@ -142,7 +142,7 @@ class _Writer:
             if self.launched:
                 lines.append(f"sizes[{number}] = {symbol}")
         if self.has_arena:
-            self.names["cdiv"] = _divide_up
+            self.names["cdiv"], self.names["floor_div"] = _divide_up, int.__floordiv__
             lines.append(f"frame.open({plan.scratch_offset} + ({plan.scratch_bytes}))")
         if self.arena_tensors:
             targets = ", ".join(f"t{s}" for s in self.arena_tensors)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -36,19 +35,23 @@ Emitted = tuple[TritonKernel, ...]
 
 
 def settle(kernel: TritonKernel, draft: PlanDraft) -> TritonKernel:
-    """The kernel without alignment hints that the memory plan does not keep.
+    """The kernel with alignment hints for all pointers that the runtime keeps aligned.
 
-    The allocator aligns what it hands out and the arena's tensors start at cache lines; views into the arena start
-    anywhere.  Other tensors are looked at in each run (``native.device.Segment.recover``).
+    The allocator aligns what it hands out, and the arena's tensors start at cache lines; of other tensors each run
+    makes sure (``native.device.Segment.recover``).  Views into the arena alone start anywhere for good.
     """
-    unaligned = {
-        parameter
-        for parameter, buffer in zip(kernel.parameters, kernel.buffers, strict=False)
-        if (slot := draft.slot_of.get(buffer)) is not None
-        and draft.plan.slots[slot].place == "arena"
-        and draft.plan.slots[slot].number % VECTOR
-    }
-    return attrs.evolve(kernel, divisible=kernel.divisible - unaligned) if unaligned else kernel
+    pointers = zip(kernel.parameters, kernel.buffers, strict=False)
+    aligned = {parameter for parameter, buffer in pointers if not _starts_anywhere(buffer, draft)}
+    sizes = kernel.divisible.difference(kernel.parameters[: len(kernel.buffers)])
+    return attrs.evolve(kernel, divisible=sizes | aligned)
+
+
+def _starts_anywhere(buffer: str, draft: PlanDraft) -> bool:
+    slot = draft.slot_of.get(buffer)
+    if slot is None:
+        return False
+    described = draft.plan.slots[slot]
+    return described.place == "arena" and described.number % VECTOR != 0
 
 
 @attrs.frozen

@@ -51,7 +51,7 @@ def compile_kernel(request: dict[str, Any], folder: str) -> dict[str, Any]:
         "function": metadata.name,
         "num_warps": metadata.num_warps,
         "shared": metadata.shared,
-        "cluster": [*getattr(metadata, "cluster_dims", None) or (getattr(metadata, "num_ctas", 1), 1, 1)],
+        "cluster": list(getattr(metadata, "cluster_dims", None) or (getattr(metadata, "num_ctas", 1), 1, 1)),
         "cooperative": bool(getattr(metadata, "launch_cooperative_grid", False)),
         # After a kernel's own parameters come pointers to memory that Triton wants: first global scratch (so many
         # bytes for each program), then profile scratch (none is asked for unless an instrumentation is on).

@@ -7,6 +7,7 @@ They are started as scripts, not forked (a process with a GPU context must not f
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import queue
 import subprocess
@@ -40,7 +41,7 @@ class _Worker:
         if not sys.executable:
             raise CodegenError("no Python executable to run Triton's compiler in (sys.executable is empty)")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-        self.log = tempfile.TemporaryFile()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process)
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(SCRIPT)],
             stdin=subprocess.PIPE,
@@ -65,10 +66,8 @@ class _Worker:
     def stop(self) -> None:
         """End the process; it removes its files when its input ends."""
         for stream in (self.process.stdin, self.process.stdout):
-            try:
+            with contextlib.suppress(OSError):
                 stream.close()
-            except OSError:
-                pass
         try:
             self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
