@@ -1,5 +1,6 @@
 // A CUDA driver for machines without one: it keeps a log of what the launcher asks for, and runs "kernels" that are
-// C functions of this file, on the CPU's memory, at once.  A module's image is the text "fake <parameters>".
+// C functions of this file, on the CPU's memory, at once.  A module's image is the text "fake <parameters>", or a real
+// binary, whose kernels do nothing.
 
 #include <cstdint>
 #include <cstdio>
@@ -78,7 +79,7 @@ int cuCtxGetCurrent(void** context) { return *context = current, 0; }
 int cuCtxSetCurrent(void* context) { return current = context, 0; }
 int cuModuleLoadData(void** module, const void* image) {
   const char* words = static_cast<const char*>(image);
-  if (std::strncmp(words, "fake ", 5) != 0) return 200;
+  if (std::strncmp(words, "fake ", 5) != 0 && std::strncmp(words, "\177ELF", 4) != 0) return 200;
   note("load in context " + std::to_string(reinterpret_cast<std::uintptr_t>(current)));
   *module = const_cast<char*>(words);
   return 0;
