@@ -4,7 +4,7 @@
 ``pack`` writes the table by which the native launcher runs them.  Nothing here imports Triton's compiler.
 """
 
-from turret.plugins.codegen.triton.compile import CompiledKernel, KernelCompiler
+from turret.plugins.codegen.triton.compile import CompiledKernel, KernelCompiler, triton_version
 from turret.plugins.codegen.triton.emit import emit
 from turret.plugins.codegen.triton.kernel import Config, DeviceProperties, Scratch, TritonKernel
 from turret.plugins.codegen.triton.segments import pack, settle
@@ -23,6 +23,7 @@ __all__ = [
     "pack",
     "settle",
     "shared_pool",
+    "triton_version",
     "turret_codegen",
     "turret_event",
 ]
