@@ -107,8 +107,7 @@ def timings(report: Report) -> None:
     import timing
 
     for title, run in (
-        ("launches", timing.native_launch_cost),
-        ("a chain of tiny kernels", lambda: timing.launch_cost(systems())),
+        ("tiny kernels", lambda: timing.launch_cost(systems())),
         ("memory-bound kernels", lambda: timing.bandwidth_table(systems(), report.alive)),
         ("models", lambda: timing.model_table(systems(), report.alive)),
         ("first training step of 12 blocks", lambda: timing.compile_times(Path(__file__))),

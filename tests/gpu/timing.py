@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import statistics
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import turret
+from turret.native.device import DeviceLibrary, current_stream
+from turret.plan import Launch, Plan
 
 BF16 = torch.bfloat16
 
@@ -131,33 +134,56 @@ def _share(make: Callable[[], Callable[[], object]], moved: int, peak: float) ->
         return f"{type(error).__name__[:14]:>15}"
 
 
-def launch_cost(systems: dict[str, Callable], kernels: int = 100) -> None:
-    """Host time a kernel in a chain of tiny kernels that nothing fuses (a sum of everything lies between)."""
+def _tiny_kernels(x: Tensor) -> Tensor:
+    """Sums along both dimensions in turn: each needs all of the one before, so that nothing becomes one kernel."""
+    for _ in range(25):
+        x = x + x.sum(0) * 1e-3
+        x = x + x.sum(1, keepdim=True) * 1e-3
+    return x
 
-    def chain(x: Tensor) -> Tensor:
-        for _ in range(kernels // 2):
-            x = x + x.sum() * 1e-3
-        return x
 
-    x = randn(64)
+def launch_cost(systems: dict[str, Callable]) -> None:
+    """Host time of a call that launches many tiny kernels, and of a launch by the native launcher alone."""
+    x = randn(64, 64)
     for name, compiler in systems.items():
         torch.compiler.reset()
-        run = compiler(chain)
-        with torch.no_grad():
-            for _ in range(3):
-                run(x)
-            samples = []
-            for _ in range(20):
-                torch.cuda.synchronize()
-                start = time.perf_counter()
-                run(x)
-                samples.append(time.perf_counter() - start)
-            torch.cuda.synchronize()
-        print(f"  {name}: {1e6 * statistics.median(samples):.1f} us for a call of {kernels} reductions and updates")
+        call = _bind(compiler(_tiny_kernels), (x,))
+        for _ in range(3):
+            call()
+        print(f"  {name}: {_host_microseconds(call):.1f} us for a call of 50 dependent sums")
+    plan = _plan_of(_tiny_kernels, x)
+    launches = [step for step in plan.steps if isinstance(step, Launch)]
+    kernels = sum(len(step.origins) for step in launches)
+    library = DeviceLibrary(plan.library, 0)
+    memory = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
+    slots = (ctypes.c_void_p * (len(plan.slots) + 1))(*[memory.data_ptr()] * (len(plan.slots) + 1))
+    sizes = (ctypes.c_int64 * 1)()
+    segments = [library.function(step.function) for step in launches]
+
+    def launch() -> None:
+        for segment in segments:
+            if segment.run(segment.handle, slots, sizes, current_stream(0)):
+                raise RuntimeError("a segment was not launched")
+
+    launch()
+    host = _host_microseconds(launch) / kernels
+    print(f"  native launcher alone: {host:.2f} us a kernel ({kernels} kernels in {len(segments)} segments)")
 
 
-def native_launch_cost(launches: int = 100) -> None:
-    """Host time of a launch by the native launcher alone: the segments of a compiled chain, run by themselves."""
+def _host_microseconds(call: Callable[[], object]) -> float:
+    """Median time until a call returns, the device being idle when it starts."""
+    samples = []
+    for _ in range(30):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        samples.append(time.perf_counter() - start)
+    torch.cuda.synchronize()
+    return 1e6 * statistics.median(samples)
+
+
+def _plan_of(run: Callable, *args: Tensor) -> Plan:
+    """The plan that a function of one graph compiles to."""
     plans = []
 
     class Keep:
@@ -168,40 +194,11 @@ def native_launch_cost(launches: int = 100) -> None:
             if event.kind == "product" and event.stage == "codegen":
                 plans.append(event.product)
 
-    def chain(x: Tensor) -> Tensor:
-        for _ in range(launches):
-            x = x.sin()
-        return x
-
-    x = randn(64)
-    options = {"max_fusion_size": 1, "cache": False, "on_error": "raise"}
     torch.compiler.reset()
-    compiled = turret.compile(chain, options=options, plugins=[Keep()])
     with torch.no_grad():
-        compiled(x)
-    import ctypes
-
-    from turret.native.device import DeviceLibrary, current_stream
-    from turret.plan import Launch
-
+        turret.compile(run, options={"cache": False, "on_error": "raise"}, plugins=[Keep()])(*args)
     (plan,) = plans
-    library = DeviceLibrary(plan.library, 0)
-    memory = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
-    slots = (ctypes.c_void_p * (len(plan.slots) + 1))(*[memory.data_ptr()] * (len(plan.slots) + 1))
-    sizes = (ctypes.c_int64 * 1)()
-    steps = [s for s in plan.steps if isinstance(s, Launch)]
-    segments = [library.function(s.function) for s in steps]
-    kernels = sum(len(s.origins) for s in steps)
-    samples = []
-    for _ in range(50):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for segment in segments:
-            assert segment.run(segment.handle, slots, sizes, current_stream(0)) == 0
-        samples.append(time.perf_counter() - start)
-    torch.cuda.synchronize()
-    host = 1e6 * statistics.median(samples) / kernels
-    print(f"  native launcher: {host:.2f} us a kernel ({kernels} kernels in {len(segments)} segments)")
+    return plan
 
 
 def models() -> Iterator[tuple[str, nn.Module, Tensor]]:
