@@ -13,7 +13,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from turret.artifact_cache import ArtifactCache, process_cache
+from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError
 
 SOURCE = Path(__file__).with_name("launcher.cpp")
@@ -24,24 +24,23 @@ _lock = threading.Lock()
 _loaded: list[ctypes.CDLL] = []
 
 
-def build(cache: ArtifactCache | None = None) -> Path:
+def build(cache: ArtifactCache) -> Path:
     """The launcher's shared library, from the cache or compiled.
 
     Its address is that of the source and the flags: any C++17 compiler makes a library that will do, so that a
     machine whose compiler went away still starts.  Raises ``CodegenError`` where it must be compiled and cannot.
     """
-    cache = process_cache() if cache is None else cache
     source = SOURCE.read_bytes()
     key = hashlib.sha256(f"launcher {platform.machine()} {_FLAGS}\n".encode() + source).hexdigest()
     folder, _ = cache.get_or_build(key, lambda: {"launcher.so": _compile()})
     return folder / "launcher.so"
 
 
-def launcher(cache: ArtifactCache | None = None, driver: str = DRIVER) -> ctypes.CDLL:
+def launcher(cache: ArtifactCache) -> ctypes.CDLL:
     """The launcher, loaded once a process, with the CUDA driver open; ``CodegenError`` where either is missing."""
     with _lock:
         if not _loaded:
-            _loaded.append(open_launcher(build(cache), driver))
+            _loaded.append(open_launcher(build(cache), DRIVER))
         return _loaded[0]
 
 

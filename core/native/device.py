@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from turret import codec
+from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError, TurretError
 from turret.native.build import launcher, message
 from turret.native.table import KernelBinary, LaunchTable
@@ -31,15 +32,15 @@ def current_stream(device: int) -> int:
 
 
 class DeviceLibrary:
-    """The segments of one plan on one device, from the folder of its launch table.
+    """The segments of one plan on one device, from the launch table at ``path``, an entry of an artifact cache.
 
     Kernels with equal binaries are loaded once a process and device, when a segment first runs or ``prepare`` is
     called (which graph capture needs beforehand: a capture must not load modules).
     """
 
     def __init__(self, path: Path | str, device: int, library: ctypes.CDLL | None = None) -> None:
-        self.library = launcher() if library is None else library
         folder = Path(path).parent
+        self.library = launcher(ArtifactCache(folder.parents[1])) if library is None else library
         self.table: LaunchTable = codec.loads(Path(path).read_text())
         handles = [_kernel(self.library, binary, folder) for binary in self.table.kernels]
         self._handles = (ctypes.c_void_p * max(1, len(handles)))(*handles)

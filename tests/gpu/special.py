@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from cases import Block, randn
@@ -184,6 +187,24 @@ def memory() -> None:
     assert peaks["turret"] <= 1.1 * peaks["eager"], f"peak {peaks}"
 
 
+def autotuning() -> None:
+    """Tuned kernels are right, and what was chosen is found again on disk."""
+
+    def f(x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.softmax(x * 2, -1), x.exp().sum(0)
+
+    x = randn(3000, 1234)
+    with tempfile.TemporaryDirectory() as folder:
+        options = {**RAISE, "max_autotune": True, "cache_dir": folder}
+        for _ in range(2):
+            turret.reset()
+            for got, expected in zip(turret.compile(f, options=options)(x), f(x), strict=True):
+                _close(got, expected)
+        choices = [json.loads(path.read_text()) for path in Path(folder).glob("*/*/choice.json")]
+    assert all(min(c["milliseconds"]) == c["milliseconds"][c["choice"]] for c in choices)
+    assert choices, "nothing was timed"
+
+
 def second_device() -> None:
     """A function runs on a device that is not the current one."""
     if torch.cuda.device_count() < 2:
@@ -217,6 +238,7 @@ SPECIAL: tuple[Callable[[], None], ...] = (
     dropout,
     index_out_of_range_is_noticed_by_eager_s_rule,
     memory,
+    autotuning,
     second_device,
     mixed_devices,
 )

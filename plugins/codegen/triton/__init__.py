@@ -8,7 +8,7 @@ from turret.plugins.codegen.triton.compile import CompiledKernel, KernelCompiler
 from turret.plugins.codegen.triton.emit import emit
 from turret.plugins.codegen.triton.kernel import Config, DeviceProperties, Scratch, TritonKernel
 from turret.plugins.codegen.triton.segments import pack, settle
-from turret.plugins.codegen.triton.stage import turret_codegen, turret_event
+from turret.plugins.codegen.triton.stage import turret_codegen, turret_decompositions
 from turret.plugins.codegen.triton.workers import WorkerPool, shared_pool
 
 __all__ = [
@@ -25,5 +25,5 @@ __all__ = [
     "shared_pool",
     "triton_version",
     "turret_codegen",
-    "turret_event",
+    "turret_decompositions",
 ]

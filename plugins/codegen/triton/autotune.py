@@ -20,6 +20,7 @@ import torch
 from turret import codec
 from turret.artifact_cache import ArtifactCache
 from turret.ir import TensorDecl
+from turret.native.build import launcher
 from turret.native.device import TABLE, DeviceLibrary, current_stream
 from turret.native.table import (
     KernelLaunch,
@@ -98,7 +99,7 @@ class Tuner:
         with tempfile.TemporaryDirectory(prefix="turret-tune-") as folder:
             Path(folder, compiled.binary.file).write_bytes(compiled.image)
             Path(folder, TABLE).write_text(codec.dumps(table))
-            segment = DeviceLibrary(Path(folder, TABLE), self.device).function("run")
+            segment = DeviceLibrary(Path(folder, TABLE), self.device, launcher(self.cache)).function("run")
         slots = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
         sizes = (ctypes.c_int64 * 1)()
         stream = current_stream(self.device)

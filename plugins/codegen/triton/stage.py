@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import attrs
@@ -12,7 +14,6 @@ from turret import codec
 from turret.artifact_cache import ArtifactCache, process_cache
 from turret.context import CompileContext
 from turret.errors import CodegenError
-from turret.events import Event
 from turret.hookspecs import hookimpl
 from turret.ir import Kernel, Schedule
 from turret.native import build
@@ -30,13 +31,13 @@ from turret.products import Target
 
 
 @hookimpl
-def turret_event(event: Event) -> None:
-    """Start the compile workers when a graph must be compiled in a process that uses a GPU.
+def turret_decompositions(context: CompileContext, target: Target) -> None:
+    """Start the compile workers: this is the first that is heard of a graph for a GPU that must be compiled.
 
-    They load Triton while the graph is still traced and scheduled.
+    They load Triton while the graph is still traced and scheduled.  There is nothing to say on decompositions.
     """
-    if event.kind == "cache_miss" and event.stage == "graph" and torch.cuda.is_initialized():
-        shared_pool().warm()
+    if target.device_type == "cuda" and importlib.util.find_spec("triton") is not None:
+        shared_pool(context.config.compile_workers).warm()
 
 
 @hookimpl
@@ -80,10 +81,12 @@ class _CodeGenerator:
         self.tuner = Tuner(self.cache, index) if config.max_autotune and torch.cuda.is_available() else None
 
     def plan(self) -> Plan:
-        segments = {run.name: [self._emit(kernel) for kernel in run.kernels] for run in self.draft.segments}
-        chosen = self._choose([k for groups in segments.values() for group in groups for k in group])
+        with ThreadPoolExecutor(1) as beside:
+            built = beside.submit(build.build, self.cache)
+            segments = {run.name: [self._emit(kernel) for kernel in run.kernels] for run in self.draft.segments}
+            chosen = self._choose([k for groups in segments.values() for group in groups for k in group])
+            built.result()
         packed = pack(self.draft, segments, lambda kernel: chosen[kernel.name, kernel.divisible])
-        build.build(self.cache)
         return attrs.evolve(
             self.draft.plan,
             source=_source(segments),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,12 @@ import torch
 
 import turret
 from turret import artifact_cache, codec
+from turret.config import Config
 from turret.errors import CodegenError
 from turret.hookspecs import hookimpl
 from turret.native.device import TABLE
 from turret.native.table import LaunchTable
+from turret.pipeline import create_context
 from turret.plan import Call, Launch, Plan
 from turret.plugins.codegen.triton import shared_pool, stage
 from turret.products import Target
@@ -158,6 +161,14 @@ def test_nothing_of_this_imports_the_compiler_here() -> None:
     program = "import sys, turret.plugin_manager as p; p.create(); print('triton' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert done.stdout.strip() == "False", done.stderr
+
+
+def test_the_first_word_of_a_graph_for_a_gpu_starts_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = create_context(Config(compile_workers=3), None)
+    warmed: list[int] = []
+    monkeypatch.setattr(stage, "shared_pool", lambda n: SimpleNamespace(warm=lambda: warmed.append(n)))
+    assert stage.turret_decompositions(context, Target("cpu")) is None and warmed == []
+    assert stage.turret_decompositions(context, Target("cuda", 0)) is None and warmed == [3]
 
 
 def test_workers_are_shared_by_all_compiles() -> None:
