@@ -11,7 +11,32 @@ from turret.errors import UnsupportedError
 from turret.ir.expr import Expr
 from turret.plugins.codegen.triton.dtypes import TritonType, triton_type
 
-_LIBDEVICE = ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "trunc", "rsqrt"]
+_LIBDEVICE = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+    "lgamma",
+    "trunc",
+    "rsqrt",
+]
 
 _COMPARISONS = {
     "eq": "{0} == {1}",
@@ -133,7 +158,9 @@ _BOOL = {
 _TABLES = {"float": _FLOAT, "int": _INTEGER, "uint": _INTEGER, "bool": _BOOL}
 
 # Results that a half format holds exactly wherever it holds the arguments.
-_EXACT_IN_HALF = frozenset(["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "min", "max", "where", "copysign", "fmod"])
+_EXACT_IN_HALF = frozenset(
+    ["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "min", "max", "where", "copysign", "fmod"]
+)
 
 _POWERS = {
     0.5: "{sqrt}({0})",
@@ -222,7 +249,43 @@ def combine_function(kind: str, is_float: bool) -> str:
 
 
 _COSTLY = frozenset(
-    ["exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "div", "sqrt", "rsqrt", "reciprocal", "sigmoid", "pow", "atan2", "hypot", "floordiv", "mod", "fmod", "random", "nextafter"]
+    [
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "erfc",
+        "lgamma",
+        "div",
+        "sqrt",
+        "rsqrt",
+        "reciprocal",
+        "sigmoid",
+        "pow",
+        "atan2",
+        "hypot",
+        "floordiv",
+        "mod",
+        "fmod",
+        "random",
+        "nextafter",
+    ]
 )
 
 

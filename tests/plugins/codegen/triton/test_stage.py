@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import turret
-from turret import artifact_cache, codec
+from turret import artifact_cache, codec, plugin_manager
 from turret.config import Config
 from turret.errors import CodegenError
 from turret.hookspecs import hookimpl
@@ -164,7 +164,7 @@ def test_nothing_of_this_imports_the_compiler_here() -> None:
 
 
 def test_the_first_word_of_a_graph_for_a_gpu_starts_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = create_context(Config(compile_workers=3), None)
+    context = create_context(Config(compile_workers=3), plugin_manager.default_manager())
     warmed: list[int] = []
     monkeypatch.setattr(stage, "shared_pool", lambda n: SimpleNamespace(warm=lambda: warmed.append(n)))
     assert stage.turret_decompositions(context, Target("cpu")) is None and warmed == []
