@@ -7,7 +7,9 @@ checked once a process, and an entry that does not verify is removed and made an
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -135,6 +137,14 @@ class ArtifactCache:
         with _lock:
             _verified.clear()
         return len(entries)
+
+
+@functools.cache
+def process_cache() -> ArtifactCache:
+    """A store that lasts as long as the process, for artifacts that must lie in files where caching is off."""
+    folder = tempfile.TemporaryDirectory(prefix="turret-")
+    atexit.register(folder.cleanup)
+    return ArtifactCache(folder.name)
 
 
 def _hash(content: bytes) -> str:

@@ -44,7 +44,8 @@ class Config:
     cache_dir: str = _option("", "folder of the artifact cache; empty is ~/.cache/turret")
     debug_dir: str = _option("", "folder that receives every product of every stage as text; empty writes none")
     cudagraphs: bool = _option(False, "replay kernels as CUDA graphs (GPU only)")
-    max_autotune: bool = _option(False, "time alternative kernels for matrix products and convolutions (GPU only)")
+    max_autotune: bool = _option(False, "time alternative kernels on the device and keep the fastest (GPU only)")
+    compile_workers: int = _option(0, "processes that compile GPU kernels; 0 is one for each core", low=0)
 
     def updated(self, options: Mapping[str, Any]) -> Config:
         """This configuration with some options replaced; raises ``OptionError`` for a name or value it lacks."""

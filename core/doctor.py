@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sysconfig
 from collections.abc import Callable
 from pathlib import Path
@@ -64,13 +63,35 @@ def _gpu() -> Check:
     import torch
 
     if not torch.cuda.is_available():
-        return Check("GPU", False, "no CUDA device", "Turret compiles for the CPU without one")
-    return Check("GPU", True, torch.cuda.get_device_name())
+        built = "this torch is built without CUDA; install a build with it, or " if torch.version.cuda is None else ""
+        return Check("GPU", False, "no CUDA device", f"{built}Turret compiles for the CPU without one")
+    found = torch.cuda.get_device_properties(0)
+    detail = f"{found.name}, sm_{found.major}{found.minor}, {found.total_memory / 2**30:.0f} GiB"
+    return Check("GPU", True, f"{detail}, {torch.cuda.device_count()} in all")
 
 
 def _triton() -> Check:
-    found = importlib.util.find_spec("triton") is not None
-    return Check("Triton", found, "installed" if found else "not installed", "pip install turret[gpu]")
+    from turret.errors import TurretError
+    from turret.plugin_manager import default_manager
+
+    codegen = default_manager().get_plugin("turret.plugins.codegen.triton")
+    try:
+        return Check("Triton", True, codegen.triton_version())
+    except TurretError:
+        return Check("Triton", False, "not installed", "pip install turret[gpu]")
+
+
+def _launcher() -> Check:
+    """Builds the launcher of GPU kernels as the runtime does, and opens the CUDA driver."""
+    from turret.artifact_cache import process_cache
+    from turret.errors import TurretError
+    from turret.native.build import launcher
+
+    try:
+        launcher(process_cache())
+    except (TurretError, OSError) as error:
+        return Check("kernel launcher", False, "does not start", str(error))
+    return Check("kernel launcher", True, "builds, and opens the CUDA driver")
 
 
 def _cache() -> Check:
@@ -84,4 +105,4 @@ def _cache() -> Check:
     return Check("cache", True, f"{cache.folder}, {cache.size() / 2**20:.1f} MiB", needed=True)
 
 
-_CHECKS: tuple[Callable[[], Check], ...] = (_torch, _compiler, _openmp, _headers, _gpu, _triton, _cache)
+_CHECKS: tuple[Callable[[], Check], ...] = (_torch, _compiler, _openmp, _headers, _gpu, _triton, _launcher, _cache)

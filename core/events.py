@@ -18,6 +18,7 @@ EventKind = Literal[
     "cache_hit",
     "cache_miss",
     "perf_hint",
+    "progress",
 ]
 
 
@@ -27,7 +28,8 @@ class Event:
 
     ``compile_id`` numbers the compilation within the process; ``stage`` is the hook's name without its
     prefix; ``product`` is the stage's result (printable by ``str``) on ``"product"``; ``seconds`` is wall
-    time on ``*_ended``; ``message`` is one sentence for people; ``debug_dir`` is the option of that name.
+    time on ``*_ended``; ``message`` is one sentence for people (of ``"progress"``: how far a stage has come);
+    ``debug_dir`` is the option of that name.
     """
 
     kind: EventKind

@@ -71,12 +71,21 @@ def _environment(captured: CapturedGraph) -> list[str]:
         torch.__version__,
         platform.python_version(),
         processor(),
+        *_accelerators(captured),
         repr((captured.grad_enabled, captured.inference_mode, sorted(captured.static_inputs))),
         repr(autocast),
         str(torch.get_default_dtype()),
         repr((torch.are_deterministic_algorithms_enabled(), torch.backends.mkldnn.enabled)),
         repr((torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())),
     ]
+
+
+def _accelerators(captured: CapturedGraph) -> list[str]:
+    """The GPUs that a graph's tensors lie on, by name and capability; binaries made for one do not run on another."""
+    indices = {x.device.index or 0 for x in captured.example_inputs if isinstance(x, torch.Tensor) and x.is_cuda}
+    if not torch.cuda.is_available():
+        return []
+    return [f"{torch.cuda.get_device_name(i)} {torch.cuda.get_device_capability(i)}" for i in sorted(indices)]
 
 
 def _inputs(captured: CapturedGraph) -> list[str]:

@@ -22,6 +22,10 @@ SizeText = int | str
 """An int, or Python source of an int expression over size symbols."""
 
 
+SCRATCH_ALIGNMENT = 256
+"""Bytes; each scratch buffer starts at a multiple."""
+
+
 @record
 @attrs.frozen
 class Slot:
@@ -55,9 +59,10 @@ class Allocate:
 @record
 @attrs.frozen
 class Launch:
-    """Call a native function of the plan's library: ``function(slots, sizes, threads)``; not 0 is an error.
+    """Call a native function of the plan's library; not 0 is an error.
 
-    ``slots`` are those whose addresses its kernels use.
+    On the CPU it is ``function(slots, sizes, threads)``; on a CUDA device a segment of the launch table, run with
+    ``(slots, sizes, stream)``.  ``slots`` are those whose addresses its kernels use.
     """
 
     function: str
@@ -135,7 +140,8 @@ class Plan:
 
     ``inputs[i]`` is the slot of input ``i`` or None where it is a number.  ``outputs`` hold ``SlotRef``,
     ``SizeRef`` and plain values.  ``size_symbols`` orders the size table.  ``library`` is the path of the
-    native library (None without kernels), ``source`` its source for people.
+    native library, or on a CUDA device of the launch table with its binaries beside it (None without kernels);
+    ``source`` its source for people.  ``scratch_bytes``: memory behind the arena's that kernels work in.
     """
 
     name: str
@@ -150,6 +156,12 @@ class Plan:
     arena_bytes: int = 0
     library: str | None = None
     source: str = ""
+    scratch_bytes: SizeText = 0
+
+    @property
+    def scratch_offset(self) -> int:
+        """Where in the arena scratch memory begins, in bytes."""
+        return -(-self.arena_bytes // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
 
     def __str__(self) -> str:
         lines = [f"plan {self.name} on {self.device}: {len(self.steps)} steps, arena {self.arena_bytes} bytes"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import torch
 
 from turret.externs import op_name, out_variant
 from turret.ir.expr import loads, walk
@@ -132,7 +133,7 @@ class _Drafter:
             return self.slot_of[name]
         decl = self.declarations[name]
         buffer = self.schedule.memory.buffers.get(name)
-        if buffer is not None and buffer.arena_offset is not None:
+        if self._in_arena(name):
             return self._slot(decl, "arena", buffer.arena_offset)
         if buffer is not None and buffer.reuses is not None:
             base = self.slot_of[buffer.reuses]
@@ -143,6 +144,12 @@ class _Drafter:
         if allocate:
             self.steps.append(Allocate(slot))
         return slot
+
+    def _in_arena(self, name: str) -> bool:
+        """Whether a tensor has a place in the arena; a GPU's arena has none for a tensor of the CPU."""
+        buffer = self.schedule.memory.buffers.get(name)
+        same = torch.device(self.device).type == self.declarations[name].device.type
+        return buffer is not None and buffer.arena_offset is not None and same
 
     def _flush(self) -> None:
         """End the run of kernels collected so far with one launch."""
@@ -188,11 +195,7 @@ class _Drafter:
         variant = out_variant(step.op)
         first = step.outputs[0] if step.outputs else None
         buffer = None if first is None else self.schedule.memory.buffers.get(first.name)
-        if (
-            variant is not None
-            and buffer is not None
-            and (buffer.arena_offset is not None or buffer.reuses is not None)
-        ):
+        if variant is not None and buffer is not None and (self._in_arena(first.name) or buffer.reuses is not None):
             into = self._memory(first.name)
             self.steps.append(Call(op_name(variant), args, kwargs, into=into, origins=step.origins))
             return

@@ -24,6 +24,7 @@ BUILTINS: tuple[str, ...] = (
     "turret.plugins.lowerings",
     "turret.plugins.schedule",
     "turret.plugins.codegen.cpp",
+    "turret.plugins.codegen.triton",
     "turret.plugins.wrap_runtime",
     "turret.logs",
     "turret.debug_folder",

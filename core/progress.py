@@ -37,7 +37,8 @@ class _Line:
                 threading.Thread(target=self._draw, args=(self.idle,), name="turret-progress", daemon=True).start()
 
     def stage(self, event: Event) -> None:
-        self.text = f"{event.stage} of {event.name}"
+        far = f" ({event.message})" if event.message else ""
+        self.text = f"{event.stage} of {event.name}{far}"
 
     def stop(self) -> None:
         with self.lock:
@@ -73,5 +74,5 @@ def turret_event(event: Event) -> None:
         return
     elif event.kind == "compile_started":
         _line.start()
-    elif event.kind == "stage_started":
+    elif event.kind in ("stage_started", "progress"):
         _line.stage(event)

@@ -11,7 +11,7 @@ import linecache
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,6 +21,9 @@ from turret.plan import Allocate, Call, Copy, Free, Launch, Plan, SizeRef, SizeT
 from turret.products import BoxedCallable
 from turret.runtime.frames import FramePool
 from turret.runtime.modes import below_autograd
+
+if TYPE_CHECKING:
+    from turret.native.device import DeviceLibrary
 
 
 class NativeLibrary:
@@ -35,6 +38,10 @@ class NativeLibrary:
         function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
         function.restype = ctypes.c_int64
         return function
+
+
+def _divide_up(a: int, b: int) -> int:
+    return -(-a // b)
 
 
 INDEX_ERROR, ZERO_DIVISION = 1, 2
@@ -59,13 +66,12 @@ def load(plan: Plan) -> BoxedCallable:
 class _Writer:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.native = None if plan.library is None else NativeLibrary(plan.library)
+        self.device = torch.device(plan.device)
+        self.native = self._library()
         self.names: dict[str, Any] = {
             "empty": torch.empty_strided,
             "view": torch.as_strided,
             "below_autograd": below_autograd,
-            "threads": torch.get_num_threads,
-            "fail": _raise_status,
             "relayout": _relayout,
             "math": math,
         }
@@ -73,6 +79,18 @@ class _Writer:
         tensors_used = {s for step in plan.steps for s in _slots_as_tensors(step)}
         self.arena_tensors = tuple(sorted(n for n in tensors_used if plan.slots[n].place == "arena"))
         self.launched = frozenset(s for step in plan.steps if isinstance(step, Launch) for s in step.slots)
+        self.on_device = self.device.type != "cpu"
+        framed = bool(self.launched or self.arena_tensors)
+        self.has_arena = framed and self.on_device and bool(plan.arena_bytes or plan.scratch_bytes)
+
+    def _library(self) -> NativeLibrary | DeviceLibrary | None:
+        if self.plan.library is None:
+            return None
+        if self.device.type == "cpu":
+            return NativeLibrary(self.plan.library)
+        from turret.native.device import DeviceLibrary
+
+        return DeviceLibrary(self.plan.library, self.device.index or 0)
 
     def constant(self, prefix: str, value: Any) -> str:
         name = f"{prefix}{len(self.names)}"
@@ -99,9 +117,10 @@ class _Writer:
         body = "".join(f"        {line}\n" for line in self.lines)
         if not self.launched and not self.arena_tensors:
             return f"def run(args):\n    with below_autograd():\n{body}    return result\n"
+        close = "    frame.close()\n" if self.has_arena else ""
         return (
             "def run(args):\n    frame = take()\n    slots, sizes = frame.slots, frame.sizes\n"
-            f"    with below_autograd():\n{body}    give(frame)\n    return result\n"
+            f"    with below_autograd():\n{body}{close}    give(frame)\n    return result\n"
         )
 
     def _prologue(self) -> None:
@@ -122,6 +141,9 @@ class _Writer:
             lines.append(f"{symbol} = {value}")
             if self.launched:
                 lines.append(f"sizes[{number}] = {symbol}")
+        if self.has_arena:
+            self.names["cdiv"], self.names["floor_div"] = _divide_up, int.__floordiv__
+            lines.append(f"frame.open({plan.scratch_offset} + ({plan.scratch_bytes}))")
         if self.arena_tensors:
             targets = ", ".join(f"t{s}" for s in self.arena_tensors)
             lines.append(f"{targets}{',' if len(self.arena_tensors) == 1 else ''} = frame.tensors")
@@ -129,11 +151,36 @@ class _Writer:
             if slot.place == "constant":
                 self.names[f"t{number}"] = plan.constants[slot.name]
         if self.launched:
-            lines.append("workers = threads()")
-            lines.append("slots_at, sizes_at = frame.tables")
+            self._prepare_launches()
             for number, slot in enumerate(plan.slots):
                 if slot.place in ("input", "constant"):
                     self._address(number)
+
+    def _prepare_launches(self) -> None:
+        """What every launch of a call is handed: a number of threads, or a stream."""
+        if self.on_device:
+            from turret.native.device import current_stream
+
+            self.names["current_stream"] = current_stream
+            self.lines.append(f"stream = current_stream({self.device.index or 0})")
+        else:
+            self.names["threads"], self.names["fail"] = torch.get_num_threads, _raise_status
+            self.lines.append("workers = threads()")
+            self.lines.append("slots_at, sizes_at = frame.tables")
+
+    def _launch(self, step: Launch) -> None:
+        origins = ", ".join(step.origins)
+        function = self.native.function(step.function)
+        if not self.on_device:
+            self.lines.append(f"status = {self.constant('kernel', function)}(slots_at, sizes_at, workers)")
+            self.lines.append(f"if status: give(frame); fail(status, {origins!r})")
+            return
+        segment = self.constant("segment", function)
+        run = self.constant("run", function.run)
+        movable = [s for s in step.slots if self.plan.slots[s].place in ("input", "call", "view", "constant")]
+        tensors = f"{{{', '.join(f'{s}: t{s}' for s in movable)}}}"
+        self.lines.append(f"status = {run}({function.handle}, slots, sizes, stream)")
+        self.lines.append(f"if status: {segment}.recover(status, slots, sizes, stream, {tensors}, {origins!r})")
 
     def _address(self, slot: int) -> None:
         """Tell kernels where a tensor lies, if any kernel wants to know."""
@@ -146,15 +193,15 @@ class _Writer:
             case Allocate(slot=number):
                 slot = slots[number]
                 dtype = self.constant("dtype", slot.torch_dtype)
-                device = "" if slot.device == "cpu" else f", device={slot.device!r}"
+                device = (
+                    "" if slot.device == "cpu" else f", device={self.constant('device', torch.device(slot.device))}"
+                )
                 self.lines.append(
                     f"t{number} = empty({_tuple(slot.shape)}, {_tuple(slot.stride)}, dtype={dtype}{device})"
                 )
                 self._address(number)
             case Launch():
-                function = self.constant("kernel", self.native.function(step.function))
-                self.lines.append(f"status = {function}(slots_at, sizes_at, workers)")
-                self.lines.append(f"if status: give(frame); fail(status, {', '.join(step.origins)!r})")
+                self._launch(step)
             case View(slot=number):
                 slot, offset = slots[number], step.offset
                 if slots[step.base].place != "own":

@@ -41,23 +41,57 @@ class Frame:
         return flat.set_(self.arena.untyped_storage(), (start + slot.number) // dtype.itemsize, slot.shape, slot.stride)
 
 
+class DeviceFrame:
+    """Slot table, size table and the arena's tensors of a plan on a GPU.
+
+    Between calls a frame keeps its tensor objects but no memory: ``open`` takes the arena from torch's caching
+    allocator on the current stream and ``close`` returns it.  Reuse is then ordered as torch orders it (a block
+    freed on a stream is used again on that stream), graph capture finds the arena in its private pool, any thread
+    and stream may run any frame, and forward and backward never hold memory at the same time.
+    """
+
+    __slots__ = ("_storage", "sizes", "slots", "tensors")
+
+    def __init__(self, plan: Plan, wanted: tuple[int, ...]) -> None:
+        self.slots = (ctypes.c_void_p * (len(plan.slots) + 1))()
+        self.sizes = (ctypes.c_int64 * max(1, len(plan.size_symbols)))()
+        arena = torch.empty(plan.arena_bytes, dtype=torch.uint8, device=plan.device)
+        self._storage = arena.untyped_storage()
+        self.tensors = tuple(self._tensor(plan.slots[number], arena.device) for number in wanted)
+        self.close()
+
+    def _tensor(self, slot: Slot, device: torch.device) -> torch.Tensor:
+        flat = torch.empty(0, dtype=slot.torch_dtype, device=device)
+        return flat.set_(self._storage, slot.number // slot.torch_dtype.itemsize, slot.shape, slot.stride)
+
+    def open(self, bytes_: int) -> None:
+        """Take memory for a call; its address goes behind the slots."""
+        self._storage.resize_(bytes_)
+        self.slots[len(self.slots) - 1] = self._storage.data_ptr()
+
+    def close(self) -> None:
+        """Return the memory; what was queued on the stream still runs before anything that takes it next."""
+        self._storage.resize_(0)
+
+
 class FramePool:
     """Idle frames of a plan.  ``take`` and ``give`` are safe from any thread (list operations are atomic)."""
 
-    __slots__ = ("_idle", "_plan", "_wanted")
+    __slots__ = ("_idle", "_kind", "_plan", "_wanted")
 
     def __init__(self, plan: Plan, wanted: tuple[int, ...]) -> None:
         self._plan, self._wanted = plan, wanted
-        self._idle: list[Frame] = []
+        self._kind = Frame if torch.device(plan.device).type == "cpu" else DeviceFrame
+        self._idle: list[Frame | DeviceFrame] = []
 
-    def take(self) -> Frame:
+    def take(self) -> Frame | DeviceFrame:
         """A frame nobody else uses."""
         try:
             return self._idle.pop()
         except IndexError:
-            return Frame(self._plan, self._wanted)
+            return self._kind(self._plan, self._wanted)
 
-    def give(self, frame: Frame) -> None:
+    def give(self, frame: Frame | DeviceFrame) -> None:
         """Hand a frame back."""
         self._idle.append(frame)
 

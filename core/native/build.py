@@ -1,0 +1,104 @@
+"""Building the launcher: one small shared library, compiled once a machine and kept in the artifact cache."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+from turret.artifact_cache import ArtifactCache
+from turret.errors import CodegenError
+
+SOURCE = Path(__file__).with_name("launcher.cpp")
+DRIVER = "libcuda.so.1"
+CANDIDATES = ("g++", "clang++", "c++")
+_FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-w")
+_lock = threading.Lock()
+_loaded: list[ctypes.CDLL] = []
+
+
+def build(cache: ArtifactCache) -> Path:
+    """The launcher's shared library, from the cache or compiled.
+
+    Its address is that of the source and the flags: any C++17 compiler makes a library that will do, so that a
+    machine whose compiler went away still starts.  Raises ``CodegenError`` where it must be compiled and cannot.
+    """
+    source = SOURCE.read_bytes()
+    key = hashlib.sha256(f"launcher {platform.machine()} {_FLAGS}\n".encode() + source).hexdigest()
+    folder, _ = cache.get_or_build(key, lambda: {"launcher.so": _compile()})
+    return folder / "launcher.so"
+
+
+def launcher(cache: ArtifactCache) -> ctypes.CDLL:
+    """The launcher, loaded once a process, with the CUDA driver open; ``CodegenError`` where either is missing."""
+    with _lock:
+        if not _loaded:
+            _loaded.append(open_launcher(build(cache), DRIVER))
+        return _loaded[0]
+
+
+def open_launcher(path: Path, driver: str) -> ctypes.CDLL:
+    """Load a launcher and have it open a driver library."""
+    library = ctypes.CDLL(str(path))
+    for name, (result, *arguments) in _PROTOTYPES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, tuple(arguments)
+    if library.turret_open(driver.encode()):
+        raise CodegenError(message(library))
+    return library
+
+
+def message(library: ctypes.CDLL) -> str:
+    """What went wrong in the last call of this thread."""
+    return library.turret_message().decode(errors="replace")
+
+
+_POINTER = ctypes.c_void_p
+_PROTOTYPES: dict[str, tuple] = {
+    "turret_open": (ctypes.c_int, ctypes.c_char_p),
+    "turret_message": (ctypes.c_char_p,),
+    "turret_kernel": (
+        _POINTER,
+        ctypes.c_char_p,
+        ctypes.c_int64,
+        ctypes.c_char_p,
+        ctypes.c_int,
+        ctypes.c_int64,
+        _POINTER,
+        ctypes.c_int,
+    ),
+    "turret_segment": (_POINTER, ctypes.c_int, _POINTER, ctypes.c_int64, _POINTER, ctypes.c_int64),
+    "turret_segment_free": (None, _POINTER),
+    "turret_segment_prepare": (ctypes.c_int, _POINTER),
+    "turret_segment_run": (ctypes.c_int64, _POINTER, _POINTER, _POINTER, _POINTER),
+}
+
+
+def _compile() -> bytes:
+    named = os.environ.get("CXX")
+    commands = [shlex.split(c) for c in ([named] if named else CANDIDATES)]
+    command = next((c for c in commands if shutil.which(c[0])), None)
+    if command is None:
+        tried = ", ".join(shlex.join(c) for c in commands)
+        raise CodegenError(
+            f"no C++ compiler to build the kernel launcher with; tried {tried}; install one (Debian and Ubuntu: apt "
+            "install g++; conda: gxx), or name one in CXX"
+        )
+    with tempfile.TemporaryDirectory(prefix="turret-launcher-") as scratch:
+        made = Path(scratch, "launcher.so")
+        line = [*command, *_FLAGS, "-o", str(made), str(SOURCE), "-ldl"]
+        try:
+            done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise CodegenError(f"the C++ compiler could not run: {error}\n  {shlex.join(line)}") from error
+        if done.returncode or not made.exists():
+            lines = "\n".join(done.stderr.splitlines()[:20])
+            raise CodegenError(f"the kernel launcher did not compile\n  {shlex.join(line)}\n{lines}")
+        return made.read_bytes()

@@ -1,0 +1,479 @@
+// Runs the kernels of a plan through the CUDA driver API: one call for each run of consecutive kernels.
+//
+// A segment is a flat table of int64 words, written by turret/native/table.py and decoded once, here.  Nothing in
+// it depends on the machine's compiler, so that a plan read from the cache runs without one.  The driver is opened
+// at run time and its few functions are declared below: no CUDA header is needed, and none of torch's.
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Result = int;
+using Handle = void*;
+using Address = std::uint64_t;
+
+constexpr int kMaxDevices = 64;
+constexpr int kMaxParameters = 512;
+constexpr int kMaxDepth = 64;
+constexpr int kMaxDynamicShared = 8;    // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+constexpr int kAnyClusterSize = 14;     // CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+constexpr int kClusterDimension = 4;    // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+constexpr int kCooperative = 2;         // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+constexpr int kPortableClusterSize = 8;
+constexpr std::int64_t kSharedWithoutAsking = 48 * 1024;
+
+struct LaunchAttribute {
+  int id;
+  char pad[4];
+  union {
+    char bytes[64];
+    unsigned words[16];
+  } value;
+};
+
+struct LaunchConfig {
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared;
+  Handle stream;
+  LaunchAttribute* attributes;
+  unsigned count;
+};
+
+struct Driver {
+  Result (*init)(unsigned);
+  Result (*device_get)(int*, int);
+  Result (*retain)(Handle*, int);
+  Result (*get_current)(Handle*);
+  Result (*set_current)(Handle);
+  Result (*load)(Handle*, const void*);
+  Result (*get_function)(Handle*, Handle, const char*);
+  Result (*set_attribute)(Handle, int, int);
+  Result (*launch)(Handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, Handle, void**,
+                   void**);
+  Result (*launch_ex)(const LaunchConfig*, Handle, void**, void**);
+  Result (*clear)(Address, unsigned char, std::size_t, Handle);
+  Result (*error_text)(Result, const char**);
+};
+
+Driver driver;
+std::atomic<bool> opened{false};
+std::mutex opening;
+Handle contexts[kMaxDevices];
+thread_local std::string message;
+
+bool fail(const std::string& what, Result result) {
+  const char* text = nullptr;
+  if (opened && driver.error_text(result, &text) == 0 && text != nullptr) {
+    message = what + ": " + text;
+  } else {
+    message = what + ": driver error " + std::to_string(result);
+  }
+  return false;
+}
+
+template <typename F>
+bool find(void* library, const char* name, F& function) {
+  function = reinterpret_cast<F>(dlsym(library, name));
+  if (function == nullptr) message = std::string("the CUDA driver has no ") + name;
+  return function != nullptr;
+}
+
+bool open_driver(const char* path) {
+  std::lock_guard<std::mutex> guard(opening);
+  if (opened) return true;
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    message = std::string("the CUDA driver cannot be opened: ") + dlerror();
+    return false;
+  }
+  Driver& d = driver;
+  const bool complete = find(library, "cuInit", d.init) && find(library, "cuDeviceGet", d.device_get) &&
+                        find(library, "cuDevicePrimaryCtxRetain", d.retain) &&
+                        find(library, "cuCtxGetCurrent", d.get_current) &&
+                        find(library, "cuCtxSetCurrent", d.set_current) &&
+                        find(library, "cuModuleLoadData", d.load) &&
+                        find(library, "cuModuleGetFunction", d.get_function) &&
+                        find(library, "cuFuncSetAttribute", d.set_attribute) &&
+                        find(library, "cuLaunchKernel", d.launch) && find(library, "cuLaunchKernelEx", d.launch_ex) &&
+                        find(library, "cuMemsetD8Async", d.clear) && find(library, "cuGetErrorString", d.error_text);
+  if (!complete) return false;
+  if (const Result result = d.init(0)) return fail("cuInit", result);
+  opened = true;
+  return true;
+}
+
+// The primary context of a device, the one torch works in; retained once and kept.
+bool context_of(int device, Handle& context) {
+  std::lock_guard<std::mutex> guard(opening);
+  if (device < 0 || device >= kMaxDevices) {
+    message = "no device " + std::to_string(device);
+    return false;
+  }
+  if (contexts[device] == nullptr) {
+    int handle = 0;
+    if (const Result result = driver.device_get(&handle, device)) return fail("cuDeviceGet", result);
+    if (const Result result = driver.retain(&contexts[device], handle)) return fail("cuDevicePrimaryCtxRetain", result);
+  }
+  context = contexts[device];
+  return true;
+}
+
+// A kernel's binary; loaded on a device when a segment on it first runs.
+struct Kernel {
+  std::vector<char> image;
+  std::string name;
+  unsigned threads = 0;
+  std::int64_t shared = 0;
+  unsigned cluster[3] = {1, 1, 1};
+  bool cooperative = false;
+  std::mutex lock;
+  Handle functions[kMaxDevices] = {};
+
+  unsigned cluster_size() const { return cluster[0] * cluster[1] * cluster[2]; }
+
+  // With the device's context current.
+  bool function_on(int device, Handle& function) {
+    std::lock_guard<std::mutex> guard(lock);
+    if (functions[device] == nullptr) {
+      Handle module = nullptr, found = nullptr;
+      if (const Result r = driver.load(&module, image.data())) return fail("loading kernel " + name, r);
+      if (const Result r = driver.get_function(&found, module, name.c_str())) return fail("finding kernel " + name, r);
+      if (shared > kSharedWithoutAsking) {
+        if (const Result r = driver.set_attribute(found, kMaxDynamicShared, static_cast<int>(shared)))
+          return fail("kernel " + name + " wants " + std::to_string(shared) + " bytes of shared memory", r);
+      }
+      if (cluster_size() > kPortableClusterSize) {
+        if (const Result r = driver.set_attribute(found, kAnyClusterSize, 1)) return fail("kernel " + name, r);
+      }
+      functions[device] = found;
+    }
+    function = functions[device];
+    return true;
+  }
+};
+
+// An int over sizes, in postfix order.
+struct Expression {
+  bool constant = true;
+  std::int64_t value = 0;
+  std::vector<std::int64_t> code;
+
+  enum Op : std::int64_t { kNumber, kSize, kAdd, kSubtract, kMultiply, kFloorDivide, kModulo, kLess, kMinimum,
+                          kMaximum };
+
+  static std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
+    if (b == 0) return 0;  // sizes of zero elements: nothing is launched for them
+    const std::int64_t quotient = a / b;
+    return quotient - ((a % b != 0) && ((a < 0) != (b < 0)));
+  }
+
+  std::int64_t at(const std::int64_t* sizes) const {
+    if (constant) return value;
+    std::int64_t stack[kMaxDepth];
+    int top = -1;
+    for (std::size_t i = 0; i < code.size(); ++i) {
+      const std::int64_t op = code[i];
+      if (op == kNumber) {
+        stack[++top] = code[++i];
+        continue;
+      }
+      if (op == kSize) {
+        stack[++top] = sizes[code[++i]];
+        continue;
+      }
+      const std::int64_t b = stack[top--];
+      std::int64_t& a = stack[top];
+      switch (op) {
+        case kAdd: a += b; break;
+        case kSubtract: a -= b; break;
+        case kMultiply: a *= b; break;
+        case kFloorDivide: a = floor_divide(a, b); break;
+        case kModulo: a -= floor_divide(a, b) * b; break;
+        case kLess: a = a < b; break;
+        case kMinimum: a = b < a ? b : a; break;
+        default: a = b > a ? b : a;
+      }
+    }
+    return stack[0];
+  }
+};
+
+// Where a kernel parameter's eight bytes come from; an int32 is read from their low half.
+struct Parameter {
+  enum Kind : std::int64_t { kSlot, kSize, kArena, kNull };
+  Kind kind;
+  std::int64_t index = 0;
+  Expression offset;
+};
+
+struct Step {
+  Kernel* kernel = nullptr;  // null: clear memory at the one parameter, grid[0] bytes
+  Handle function = nullptr;
+  std::vector<Parameter> parameters;
+  Expression grid[3];
+};
+
+class Words {
+ public:
+  Words(const std::int64_t* begin, std::int64_t count) : next_(begin), end_(begin + count) {}
+  std::int64_t take() {
+    if (next_ == end_) {
+      good_ = false;
+      return 0;
+    }
+    return *next_++;
+  }
+  std::int64_t count(std::int64_t limit) {
+    const std::int64_t n = take();
+    if (n < 0 || n > limit) good_ = false;
+    return good_ ? n : 0;
+  }
+  bool good() const { return good_; }
+  bool done() const { return good_ && next_ == end_; }
+  void refuse() { good_ = false; }
+
+ private:
+  const std::int64_t* next_;
+  const std::int64_t* end_;
+  bool good_ = true;
+};
+
+enum Status : std::int64_t { kDone = 0, kDriverError = 1, kMisaligned = 2, kSizeTooLarge = 3 };
+
+std::int64_t status(Status code, std::int64_t detail) { return code | (detail << 8); }
+
+class Segment {
+ public:
+  int device = 0;
+  Handle context = nullptr;
+  std::vector<std::int64_t> aligned;  // slots whose addresses kernels take for multiples of 16
+  std::vector<std::int64_t> narrow;   // sizes that kernels take as int32
+  std::vector<Step> steps;
+  std::int64_t arena_slot = 0;
+
+  bool prepare() {
+    std::lock_guard<std::mutex> guard(lock_);
+    if (ready_) return true;
+    for (Step& step : steps) {
+      if (step.kernel != nullptr && !step.kernel->function_on(device, step.function)) return false;
+    }
+    ready_ = true;
+    return true;
+  }
+
+  std::int64_t run(void* const* slots, const std::int64_t* sizes, Handle stream) {
+    for (const std::int64_t slot : aligned) {
+      if (reinterpret_cast<Address>(slots[slot]) & 15) return status(kMisaligned, slot);
+    }
+    for (const std::int64_t size : narrow) {
+      if (sizes[size] > INT32_MAX || sizes[size] < INT32_MIN) return status(kSizeTooLarge, size);
+    }
+    Handle before = nullptr;
+    driver.get_current(&before);
+    if (before != context) {
+      if (const Result result = driver.set_current(context)) {
+        fail("making the device current", result);
+        return kDriverError;
+      }
+    }
+    const bool good = (ready_.load(std::memory_order_acquire) || prepare()) && launch_all(slots, sizes, stream);
+    if (before != context) driver.set_current(before);
+    return good ? kDone : kDriverError;
+  }
+
+ private:
+  std::atomic<bool> ready_{false};
+  std::mutex lock_;
+
+  bool launch_all(void* const* slots, const std::int64_t* sizes, Handle stream) {
+    std::int64_t values[kMaxParameters];
+    void* pointers[kMaxParameters];
+    for (const Step& step : steps) {
+      int count = 0;
+      for (const Parameter& parameter : step.parameters) {
+        std::int64_t& value = values[count];
+        pointers[count++] = &value;
+        switch (parameter.kind) {
+          case Parameter::kSlot: value = reinterpret_cast<std::int64_t>(slots[parameter.index]); break;
+          case Parameter::kSize: value = sizes[parameter.index]; break;
+          case Parameter::kArena:
+            value = reinterpret_cast<std::int64_t>(slots[arena_slot]) + parameter.offset.at(sizes);
+            break;
+          default: value = 0;
+        }
+      }
+      if (step.kernel == nullptr) {
+        const std::int64_t bytes = step.grid[0].at(sizes);
+        if (bytes <= 0) continue;
+        if (const Result r = driver.clear(static_cast<Address>(values[0]), 0, static_cast<std::size_t>(bytes), stream))
+          return fail("clearing memory", r);
+        continue;
+      }
+      const std::int64_t grid[3] = {step.grid[0].at(sizes), step.grid[1].at(sizes), step.grid[2].at(sizes)};
+      if (grid[0] <= 0 || grid[1] <= 0 || grid[2] <= 0) continue;
+      if (const Result r = launch(step, grid, pointers, stream)) {
+        return fail("launching kernel " + step.kernel->name + " with grid (" + std::to_string(grid[0]) + ", " +
+                        std::to_string(grid[1]) + ", " + std::to_string(grid[2]) + "), " +
+                        std::to_string(step.kernel->threads) + " threads, " + std::to_string(step.kernel->shared) +
+                        " bytes of shared memory",
+                    r);
+      }
+    }
+    return true;
+  }
+
+  static Result launch(const Step& step, const std::int64_t* counts, void** pointers, Handle stream) {
+    constexpr Result kInvalidValue = 1;
+    const Kernel& kernel = *step.kernel;
+    unsigned grid[3];
+    for (int i = 0; i < 3; ++i) {
+      const std::int64_t whole = counts[i] * kernel.cluster[i];
+      if (whole > INT32_MAX) return kInvalidValue;
+      grid[i] = static_cast<unsigned>(whole);
+    }
+    const unsigned shared = static_cast<unsigned>(kernel.shared);
+    if (kernel.cluster_size() == 1 && !kernel.cooperative) {
+      return driver.launch(step.function, grid[0], grid[1], grid[2], kernel.threads, 1, 1, shared, stream, pointers,
+                           nullptr);
+    }
+    LaunchAttribute attributes[2] = {};
+    LaunchConfig config = {{grid[0], grid[1], grid[2]}, {kernel.threads, 1, 1}, shared, stream, attributes, 0};
+    if (kernel.cluster_size() != 1) {
+      LaunchAttribute& attribute = attributes[config.count++];
+      attribute.id = kClusterDimension;
+      for (int i = 0; i < 3; ++i) attribute.value.words[i] = kernel.cluster[i];
+    }
+    if (kernel.cooperative) {
+      LaunchAttribute& attribute = attributes[config.count++];
+      attribute.id = kCooperative;
+      attribute.value.words[0] = 1;
+    }
+    return driver.launch_ex(&config, step.function, pointers, nullptr);
+  }
+};
+
+Expression read_expression(Words& words) {
+  Expression expression;
+  const std::int64_t length = words.count(4096);
+  int depth = 0;
+  for (std::int64_t i = 0; i < length && words.good(); ++i) {
+    const std::int64_t op = words.take();
+    expression.code.push_back(op);
+    if (op == Expression::kNumber || op == Expression::kSize) {
+      expression.code.push_back(words.take());
+      ++i;
+      if (op == Expression::kSize) expression.constant = false;
+      ++depth;
+    } else {
+      --depth;
+      if (op < 0 || op > Expression::kMaximum) words.refuse();
+    }
+    if (depth < 1 || depth >= kMaxDepth) words.refuse();
+  }
+  if (depth != 1 || !words.good()) {
+    words.refuse();
+    return Expression();
+  }
+  if (expression.constant) {
+    expression.constant = false;
+    expression.value = expression.at(nullptr);
+    expression.constant = true;
+    expression.code.clear();
+  }
+  return expression;
+}
+
+Step read_step(Words& words, void* const* kernels, std::int64_t kernel_count) {
+  Step step;
+  const std::int64_t kernel = words.count(kernel_count) - 1;  // 0: clear memory
+  if (kernel >= 0) step.kernel = static_cast<Kernel*>(kernels[kernel]);
+  const std::int64_t parameters = words.count(kMaxParameters);
+  for (std::int64_t i = 0; i < parameters && words.good(); ++i) {
+    Parameter parameter;
+    parameter.kind = static_cast<Parameter::Kind>(words.count(Parameter::kNull));
+    if (parameter.kind == Parameter::kArena) {
+      parameter.offset = read_expression(words);
+    } else {
+      parameter.index = words.count(INT32_MAX);
+    }
+    step.parameters.push_back(std::move(parameter));
+  }
+  if (kernel < 0 && step.parameters.size() != 1) words.refuse();
+  for (int i = 0; i < (kernel < 0 ? 1 : 3); ++i) step.grid[i] = read_expression(words);
+  return step;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Opens the driver; 0, or 1 with a message.
+int turret_open(const char* path) { return open_driver(path) ? 0 : 1; }
+
+// What went wrong in the last call on this thread that said so.
+const char* turret_message() { return message.c_str(); }
+
+// A kernel from its binary (copied).  ``cluster`` has three numbers of blocks.
+void* turret_kernel(const char* image, std::int64_t bytes, const char* name, int threads, std::int64_t shared,
+                    const std::int64_t* cluster, int cooperative) {
+  auto kernel = std::make_unique<Kernel>();
+  kernel->image.assign(image, image + bytes);
+  kernel->name = name;
+  kernel->threads = static_cast<unsigned>(threads);
+  kernel->shared = shared;
+  for (int i = 0; i < 3; ++i) kernel->cluster[i] = static_cast<unsigned>(cluster[i]);
+  kernel->cooperative = cooperative != 0;
+  return kernel.release();
+}
+
+// A segment from its words; null with a message where they are not well formed.
+void* turret_segment(int device, const std::int64_t* words, std::int64_t count, void* const* kernels,
+                     std::int64_t kernel_count) {
+  Words table(words, count);
+  auto segment = std::make_unique<Segment>();
+  segment->device = device;
+  if (!opened || !context_of(device, segment->context)) {
+    if (!opened) message = "the CUDA driver is not open";
+    return nullptr;
+  }
+  segment->arena_slot = table.count(INT32_MAX);
+  for (std::int64_t n = table.count(INT32_MAX); n > 0 && table.good(); --n)
+    segment->aligned.push_back(table.count(INT32_MAX));
+  for (std::int64_t n = table.count(INT32_MAX); n > 0 && table.good(); --n)
+    segment->narrow.push_back(table.count(INT32_MAX));
+  for (std::int64_t n = table.count(INT32_MAX); n > 0 && table.good(); --n)
+    segment->steps.push_back(read_step(table, kernels, kernel_count));
+  if (!table.done()) {
+    message = "a launch table is not well formed";
+    return nullptr;
+  }
+  return segment.release();
+}
+
+void turret_segment_free(void* segment) { delete static_cast<Segment*>(segment); }
+
+// Loads the segment's kernels now rather than at its first run; 0, or 1 with a message.
+int turret_segment_prepare(void* handle) {
+  auto* segment = static_cast<Segment*>(handle);
+  Handle before = nullptr;
+  driver.get_current(&before);
+  if (driver.set_current(segment->context) != 0) return 1;
+  const bool good = segment->prepare();
+  driver.set_current(before);
+  return good ? 0 : 1;
+}
+
+// Launches on ``stream``; 0, or a status in the low byte with a detail above it.
+std::int64_t turret_segment_run(void* segment, void* const* slots, const std::int64_t* sizes, void* stream) {
+  return static_cast<Segment*>(segment)->run(slots, sizes, stream);
+}
+}

@@ -1,0 +1,138 @@
+"""Autotuning: a kernel's configurations timed on the device, and the fastest remembered on disk.
+
+A choice is kept under the device's name, the kernel and the sizes it was timed with, so that other processes and
+other machines with that device read it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from turret import codec
+from turret.artifact_cache import ArtifactCache
+from turret.ir import TensorDecl
+from turret.native.build import launcher
+from turret.native.device import TABLE, DeviceLibrary, current_stream
+from turret.native.table import (
+    KernelLaunch,
+    LaunchTable,
+    NullPointer,
+    Parameter,
+    SlotPointer,
+    expression,
+    segment_words,
+)
+from turret.plugins.codegen.triton.compile import CompiledKernel, Variant
+
+WARM_UPS, REPEATS = 3, 15
+FLUSH_BYTES = 256 << 20
+"""Written between runs, so that what a kernel reads is not still in the L2 cache from the run before."""
+
+_CHOICE = "choice.json"
+Candidate = tuple[Variant, CompiledKernel]
+
+
+class Tuner:
+    """Times candidates on one device."""
+
+    def __init__(self, cache: ArtifactCache, device: int) -> None:
+        self.cache, self.device = cache, device
+        self.device_name = torch.cuda.get_device_name(device)
+
+    def best(self, candidates: Sequence[Candidate], declarations: Mapping[str, TensorDecl]) -> Candidate:
+        """The fastest of a kernel's configurations; the first where there is nothing to time it with.
+
+        Symbolic sizes have no values at this time, and kernels that share scratch memory are not timed apart.
+        A candidate that the device refuses (too much shared memory, say) is out; raises what the device said where
+        none is left.
+        """
+        kernel = candidates[0][0][0]
+        alone = all(b in declarations and _is_static(declarations[b]) for b in kernel.buffers)
+        if len(candidates) == 1 or kernel.sizes or not alone:
+            return candidates[0]
+        tensors = [declarations[b] for b in kernel.buffers]
+        key = self._key(candidates, tensors)
+        stored = self.cache.get(key)
+        if stored is not None:
+            return candidates[json.loads((stored / _CHOICE).read_text())["choice"]]
+        times = self._times(candidates, tensors)
+        choice = min(range(len(times)), key=times.__getitem__)
+        self.cache.put(key, {_CHOICE: json.dumps({"choice": choice, "milliseconds": times}).encode()})
+        return candidates[choice]
+
+    def _key(self, candidates: Sequence[Candidate], tensors: list[TensorDecl]) -> str:
+        binaries = [compiled.key for _, compiled in candidates]
+        sizes = [(decl.shape, decl.stride) for decl in tensors]
+        return hashlib.sha256(repr(("tuned", self.device_name, binaries, sizes)).encode()).hexdigest()
+
+    def _times(self, candidates: Sequence[Candidate], tensors: list[TensorDecl]) -> list[float]:
+        """Median milliseconds of each candidate; infinite where the device refuses it."""
+        times = []
+        failure: Exception | None = None
+        with torch.cuda.device(self.device):
+            flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+            samples = [_sample(decl) for decl in tensors]
+            for variant, compiled in candidates:
+                try:
+                    times.append(self._time(variant, compiled, samples, flush))
+                except RuntimeError as error:
+                    times.append(math.inf)
+                    failure = error
+        if failure is not None and not any(map(math.isfinite, times)):
+            raise failure
+        return times
+
+    def _time(
+        self, variant: Variant, compiled: CompiledKernel, tensors: list[torch.Tensor], flush: torch.Tensor
+    ) -> float:
+        words = segment_words(0, (_launch(variant, compiled),))
+        table = LaunchTable((compiled.binary,), {"run": words}, {})
+        with tempfile.TemporaryDirectory(prefix="turret-tune-") as folder:
+            Path(folder, compiled.binary.file).write_bytes(compiled.image)
+            Path(folder, TABLE).write_text(codec.dumps(table))
+            segment = DeviceLibrary(Path(folder, TABLE), self.device, launcher(self.cache)).function("run")
+        slots = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+        sizes = (ctypes.c_int64 * 1)()
+        stream = current_stream(self.device)
+        events = []
+        for _ in range(WARM_UPS + REPEATS):
+            flush.zero_()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            status = segment.run(segment.handle, slots, sizes, stream)
+            end.record()
+            if status:
+                segment.recover(status, slots, sizes, stream, {}, variant[0].name)
+            events.append((start, end))
+        torch.cuda.synchronize()
+        return median(start.elapsed_time(end) for start, end in events[WARM_UPS:])
+
+
+def _is_static(decl: TensorDecl) -> bool:
+    return all(isinstance(v, int) for v in (*decl.shape, *decl.stride))
+
+
+def _sample(decl: TensorDecl) -> torch.Tensor:
+    """Memory of a tensor's layout: random floats (zeros may run faster), zero ints (any of which is a valid index)."""
+    length = 1 + sum((n - 1) * s for n, s in zip(decl.shape, decl.stride, strict=True) if n > 0)
+    made = torch.zeros(length, dtype=decl.dtype, device="cuda")
+    return made.uniform_() if decl.dtype.is_floating_point else made
+
+
+def _launch(variant: Variant, compiled: CompiledKernel) -> KernelLaunch:
+    """One launch of a kernel over slots in the order of its buffers."""
+    kernel, config = variant
+    parameters: list[Parameter] = [SlotPointer(number) for number in range(len(kernel.buffers))]
+    parameters += [NullPointer()] * compiled.hidden_pointers
+    counts = (*kernel.grid, "1", "1", "1")[:3]
+    grid = tuple(expression(count, {}, dict(config.constants)) for count in counts)
+    return KernelLaunch(0, tuple(parameters), grid)

@@ -1,0 +1,201 @@
+"""From the kernels of a draft plan to launch tables: parameters from slots and sizes, grids, scratch memory."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+
+import attrs
+import torch
+
+from turret.native.table import (
+    NUMBER,
+    ArenaPointer,
+    Clear,
+    KernelLaunch,
+    LaunchTable,
+    NullPointer,
+    Parameter,
+    SizeValue,
+    SlotPointer,
+    Words,
+    expression,
+    segment_words,
+)
+from turret.plan import SCRATCH_ALIGNMENT, SizeText
+from turret.plan_builder import PlanDraft
+from turret.plugins.codegen.triton.compile import CompiledKernel, Variant
+from turret.plugins.codegen.triton.kernel import Config, Scratch, TritonKernel
+
+VECTOR = 16
+"""Bytes of alignment that Triton's divisibility hint promises."""
+
+Emitted = tuple[TritonKernel, ...]
+"""The Triton kernels of one loop kernel, launched in order."""
+
+
+def settle(kernel: TritonKernel, draft: PlanDraft) -> TritonKernel:
+    """The kernel with alignment hints for all pointers that the runtime keeps aligned.
+
+    The allocator aligns what it hands out, and the arena's tensors start at cache lines; of other tensors each run
+    makes sure (``native.device.Segment.recover``).  Views into the arena alone start anywhere for good.
+    """
+    pointers = zip(kernel.parameters, kernel.buffers, strict=False)
+    aligned = {parameter for parameter, buffer in pointers if not _starts_anywhere(buffer, draft)}
+    sizes = kernel.divisible.difference(kernel.parameters[: len(kernel.buffers)])
+    return attrs.evolve(kernel, divisible=sizes | aligned)
+
+
+def _starts_anywhere(buffer: str, draft: PlanDraft) -> bool:
+    slot = draft.slot_of.get(buffer)
+    if slot is None:
+        return False
+    described = draft.plan.slots[slot]
+    return described.place == "arena" and described.number % VECTOR != 0
+
+
+@attrs.frozen
+class Packed:
+    """A launch table, and the bytes of scratch memory its segments work in (a size over the plan's symbols)."""
+
+    table: LaunchTable
+    scratch_bytes: SizeText
+
+
+def pack(
+    draft: PlanDraft,
+    segments: dict[str, list[Emitted]],
+    choose: Callable[[TritonKernel], tuple[Variant, CompiledKernel]],
+) -> Packed:
+    """The launch table of a plan; ``choose`` says which configuration of a kernel is launched, with its binary."""
+    packer = _Packer(draft, choose)
+    words = {name: packer.segment(emitted) for name, emitted in segments.items()}
+    stored = {name: packer.stored(emitted) for name, emitted in segments.items()}
+    table = LaunchTable(tuple(k.binary for k in packer.compiled.values()), words, stored)
+    return Packed(table, _most(packer.scratch))
+
+
+class _Packer:
+    def __init__(self, draft: PlanDraft, choose: Callable[[TritonKernel], tuple[Variant, CompiledKernel]]) -> None:
+        self.draft, self.choose = draft, choose
+        self.compiled: dict[str, CompiledKernel] = {}
+        self.scratch: list[SizeText] = []
+
+    def segment(self, emitted: Iterable[Emitted]) -> Words:
+        steps = [step for group in emitted for step in self.group(group)]
+        return segment_words(len(self.draft.plan.slots), tuple(steps))
+
+    def stored(self, emitted: Iterable[Emitted]) -> tuple[int, ...]:
+        """Slots that a segment writes."""
+        names = {name for group in emitted for kernel in group for name in kernel.stored}
+        return tuple(sorted(self.draft.slot_of[n] for n in names if n in self.draft.slot_of))
+
+    def group(self, group: Emitted) -> list[KernelLaunch | Clear]:
+        """Launches of the kernels emitted for one loop kernel, which share scratch memory."""
+        chosen = [(kernel, *self.choose(kernel)) for kernel in group]
+        layout = _ScratchLayout(self, self.draft.plan.scratch_offset)
+        steps: list[KernelLaunch | Clear] = []
+        for kernel, (_, config), compiled in chosen:
+            for scratch in kernel.scratch:
+                layout.place(scratch.name, f"({scratch.count}) * {_itemsize(scratch)}")
+                if scratch.zeroed:
+                    steps.append(Clear(layout.pointer(scratch.name), layout.bytes[scratch.name]))
+            steps.append(self.launch(kernel, config, compiled, layout))
+        self.scratch.append(layout.total)
+        return steps
+
+    def launch(
+        self, kernel: TritonKernel, config: Config, compiled: CompiledKernel, layout: _ScratchLayout
+    ) -> KernelLaunch:
+        self.compiled.setdefault(compiled.key, compiled)
+        parameters: list[Parameter] = []
+        aligned = []
+        for name, buffer in zip(kernel.parameters, kernel.buffers, strict=False):
+            pointer = self.pointer(buffer, layout)
+            parameters.append(pointer)
+            if name in kernel.divisible and isinstance(pointer, SlotPointer) and not self.allocated(pointer.slot):
+                aligned.append(pointer.slot)
+        for name, size in zip(kernel.parameters[len(kernel.buffers) :], kernel.sizes, strict=True):
+            parameters.append(SizeValue(self.draft.size_slot[size], narrow=kernel.signature[name] == "i32"))
+        constants = dict(config.constants)
+        counts = (*kernel.grid, "1", "1", "1")[:3]
+        grid = tuple(expression(count, self.draft.size_slot, constants) for count in counts)
+        parameters += self.hidden(kernel, counts, constants, compiled, layout)
+        return KernelLaunch(list(self.compiled).index(compiled.key), tuple(parameters), grid, tuple(aligned))
+
+    def pointer(self, buffer: str, layout: _ScratchLayout) -> SlotPointer | ArenaPointer:
+        if buffer in layout.offsets:
+            return layout.pointer(buffer)
+        slot = self.draft.slot_of[buffer]
+        described = self.draft.plan.slots[slot]
+        return ArenaPointer((NUMBER, described.number)) if described.place == "arena" else SlotPointer(slot)
+
+    def allocated(self, slot: int) -> bool:
+        return self.draft.plan.slots[slot].place == "own"
+
+    def hidden(
+        self,
+        kernel: TritonKernel,
+        counts: tuple[str, ...],
+        constants: dict[str, int],
+        compiled: CompiledKernel,
+        layout: _ScratchLayout,
+    ) -> list[Parameter]:
+        """Triton's own scratch pointers: memory for each program where the kernel asks for some, else null."""
+        pointers: list[Parameter] = [NullPointer()] * compiled.hidden_pointers
+        if compiled.global_scratch and pointers:
+            blocks = compiled.cluster[0] * compiled.cluster[1] * compiled.cluster[2]
+            name = f"{kernel.name} global scratch {len(layout.offsets)}"
+            programs = " * ".join(f"({_substituted(count, constants)})" for count in counts)
+            layout.place(name, f"{programs} * {compiled.global_scratch * blocks}")
+            pointers[0] = layout.pointer(name)
+        return pointers
+
+
+class _ScratchLayout:
+    """Scratch buffers of one group, one after another behind the arena."""
+
+    def __init__(self, packer: _Packer, start: int) -> None:
+        self.sizes = packer.draft.size_slot
+        self.start = start
+        self.total: SizeText = 0
+        self.offsets: dict[str, Words] = {}
+        self.bytes: dict[str, Words] = {}
+
+    def place(self, name: str, count: str) -> None:
+        """Put a buffer of ``count`` (source) bytes behind those placed before."""
+        self.offsets[name] = expression(f"{self.start} + ({self.total})", self.sizes, {})
+        self.bytes[name] = expression(count, self.sizes, {})
+        text = f"({self.total}) + cdiv({count}, {SCRATCH_ALIGNMENT}) * {SCRATCH_ALIGNMENT}"
+        self.total = _folded(text, self.sizes)
+
+    def pointer(self, name: str) -> ArenaPointer:
+        return ArenaPointer(self.offsets[name])
+
+
+def _folded(text: str, sizes: dict[str, int]) -> SizeText:
+    """An int where a size does not depend on symbols, else its source."""
+    words = expression(text, sizes, {})
+    return words[1] if len(words) == 2 and words[0] == NUMBER else text
+
+
+def _most(totals: list[SizeText]) -> SizeText:
+    """The largest of sizes: groups run one after another, so that each may use the memory of the one before."""
+    distinct = list(dict.fromkeys(totals)) or [0]
+    known = max([t for t in distinct if isinstance(t, int)], default=0)
+    unknown = [t for t in distinct if not isinstance(t, int)]
+    return f"max({', '.join([str(known), *unknown])})" if unknown else known
+
+
+def _itemsize(scratch: Scratch) -> int:
+    return getattr(torch, scratch.dtype).itemsize
+
+
+def _substituted(text: str, constants: dict[str, int]) -> str:
+    """Source with constexprs replaced by their values."""
+
+    class Replace(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.expr:
+            return ast.Constant(constants[node.id]) if node.id in constants else node
+
+    return ast.unparse(Replace().visit(ast.parse(text, mode="eval")))

@@ -1,0 +1,147 @@
+"""The ``turret_codegen`` hook for CUDA devices: a schedule to a plan with a launch table and its binaries."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import attrs
+import torch
+
+from turret import codec
+from turret.artifact_cache import ArtifactCache, process_cache
+from turret.context import CompileContext
+from turret.errors import CodegenError
+from turret.hookspecs import hookimpl
+from turret.ir import Kernel, Schedule
+from turret.native import build
+from turret.native.device import TABLE
+from turret.native.table import LaunchTable
+from turret.plan import Plan
+from turret.plan_builder import PlanDraft, draft_plan
+from turret.plugins.codegen.triton.across import one_pass
+from turret.plugins.codegen.triton.autotune import Tuner
+from turret.plugins.codegen.triton.compile import CompiledKernel, KernelCompiler, Variant
+from turret.plugins.codegen.triton.emit import emit
+from turret.plugins.codegen.triton.kernel import DeviceProperties, TritonKernel
+from turret.plugins.codegen.triton.segments import Emitted, pack, settle
+from turret.plugins.codegen.triton.workers import shared_pool
+from turret.products import Target
+
+
+@hookimpl
+def turret_decompositions(context: CompileContext, target: Target) -> None:
+    """Start the compile workers: this is the first that is heard of a graph for a GPU that must be compiled.
+
+    They load Triton while the graph is still traced and scheduled.  There is nothing to say on decompositions.
+    """
+    if target.device_type == "cuda" and importlib.util.find_spec("triton") is not None:
+        shared_pool(context.config.compile_workers).warm()
+
+
+@hookimpl
+def turret_codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan | None:
+    """Emit, compile (or find in the cache) and plan; not asked for other devices than CUDA's."""
+    if target.device_type != "cuda":
+        return None
+    index = target.index if target.index is not None else torch.cuda.current_device()
+    properties = device_properties(target, index)
+    schedule = one_pass(schedule, properties)
+    draft = draft_plan(schedule, f"cuda:{index}")
+    if not draft.segments:
+        return draft.plan
+    return _CodeGenerator(context, schedule, draft, properties, index).plan()
+
+
+def device_properties(target: Target, index: int) -> DeviceProperties:
+    """Facts about the device: from ``target.arch`` (``sm_90``) if given, so that no device is needed, else its own."""
+    if target.arch:
+        digits = target.arch.removeprefix("sm_").rstrip("a")
+        if not digits.isdigit():
+            raise CodegenError(f"target architecture {target.arch!r} is not known; expected one like sm_90")
+        return DeviceProperties((int(digits[:-1]), int(digits[-1])))
+    if not torch.cuda.is_available():
+        raise CodegenError("no CUDA device here; give the target an architecture (sm_90) to compile without one")
+    found = torch.cuda.get_device_properties(index)
+    return DeviceProperties((found.major, found.minor), found.multi_processor_count)
+
+
+class _CodeGenerator:
+    """One schedule on its way to a plan."""
+
+    def __init__(
+        self, context: CompileContext, schedule: Schedule, draft: PlanDraft, properties: DeviceProperties, index: int
+    ) -> None:
+        self.context, self.draft, self.properties = context, draft, properties
+        self.name = schedule.program.name
+        self.declarations = schedule.program.declarations()
+        config = context.config
+        self.cache = ArtifactCache(config.cache_dir or None) if config.cache else process_cache()
+        major, minor = properties.capability
+        self.compiler = KernelCompiler(10 * major + minor, self.cache, lambda: shared_pool(config.compile_workers))
+        self.tuner = Tuner(self.cache, index) if config.max_autotune and torch.cuda.is_available() else None
+
+    def plan(self) -> Plan:
+        with ThreadPoolExecutor(1) as beside:
+            built = beside.submit(build.build, self.cache)
+            segments = {run.name: [self._emit(kernel) for kernel in run.kernels] for run in self.draft.segments}
+            chosen = self._choose([k for groups in segments.values() for group in groups for k in group])
+            built.result()
+        packed = pack(self.draft, segments, lambda kernel: chosen[kernel.name, kernel.divisible])
+        return attrs.evolve(
+            self.draft.plan,
+            source=_source(segments),
+            library=str(self._bundle(packed.table, {c.key: c for _, c in chosen.values()})),
+            scratch_bytes=packed.scratch_bytes,
+        )
+
+    def _emit(self, kernel: Kernel) -> Emitted:
+        emitted = emit(kernel, self.declarations, self.properties)
+        return tuple(settle(k, self.draft) for k in emitted)
+
+    def _choose(self, kernels: list[TritonKernel]) -> dict[tuple[str, frozenset[str]], tuple[Variant, CompiledKernel]]:
+        """The configuration to launch of each distinct kernel, compiled: the first, or the fastest if tuned."""
+        distinct = {(k.name, k.divisible): k for k in kernels}
+        wanted = {i: self._candidates(k) for i, k in distinct.items()}
+        variants = [v for candidates in wanted.values() for v in candidates]
+        compiled, fresh = self.compiler.compile(variants, self._progress)
+        kind = "cache_miss" if fresh else "cache_hit"
+        self.context.emit(kind, stage="codegen", name=self.name, message=f"{fresh} kernels compiled")
+        binaries = iter(compiled)
+        chosen = {}
+        for identity, candidates in wanted.items():
+            pairs = [(variant, next(binaries)) for variant in candidates]
+            chosen[identity] = pairs[0] if self.tuner is None else self.tuner.best(pairs, self.declarations)
+        return chosen
+
+    def _candidates(self, kernel: TritonKernel) -> list[Variant]:
+        return [(kernel, config) for config in (kernel.configs if self.tuner else kernel.configs[:1])]
+
+    def _progress(self, done: int, wanted: int) -> None:
+        self.context.emit("progress", stage="codegen", name=self.name, message=f"{done} of {wanted} kernels compiled")
+
+    def _bundle(self, table: LaunchTable, compiled: dict[str, CompiledKernel]) -> Path:
+        """The folder that a plan is loaded from: its launch table and every binary, so that it is whole or gone."""
+        images = {c.binary.file: c.image for c in compiled.values()}
+        files = {binary.file: images[binary.file] for binary in table.kernels}
+        text = codec.dumps(table).encode()
+        digest = hashlib.sha256(text)
+        for name in sorted(files):
+            digest.update(name.encode() + files[name])
+        folder, _ = self.cache.get_or_build(digest.hexdigest(), lambda: {TABLE: text, **files})
+        return folder / TABLE
+
+
+def _source(segments: dict[str, list[Emitted]]) -> str:
+    """All kernels for people, each once, under the segments that launch them."""
+    seen: set[str] = set()
+    parts = []
+    for name, groups in segments.items():
+        parts.append(f"# {name}: {', '.join(k.name for group in groups for k in group)}")
+        for kernel in (k for group in groups for k in group):
+            if kernel.name not in seen:
+                seen.add(kernel.name)
+                parts.append(str(kernel))
+    return "\n\n".join(parts)

@@ -1,0 +1,164 @@
+"""Checks a GPU in one run: correctness against eager, streams and memory, speed beside torch.compile.
+
+Usage, from the root of a checkout (nothing needs to be installed): ``python tests/gpu/check.py [--only WORD]
+[--skip-timing] [--budget SECONDS]``.  Exits with 1 where anything is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import tree_import  # isort: skip  (makes turret importable)
+import torch
+from cases import CASES, DEVICE, Case
+
+import turret
+
+
+def describe(error: BaseException) -> str:
+    """The last lines of a failure: where, and what."""
+    frames = traceback.extract_tb(error.__traceback__)
+    inside = [f for f in frames if str(tree_import.ROOT) in f.filename and "/tests/" not in f.filename] or frames[-1:]
+    cause = error
+    while cause.__cause__ is not None:
+        cause = cause.__cause__
+    text = "\n        ".join(str(cause).strip().splitlines()[:14])
+    where = f"{Path(inside[-1].filename).name}:{inside[-1].lineno}" if inside else "?"
+    return f"{type(cause).__name__} at {where}: {text}"
+
+
+class Report:
+    """What passed, what came out wrong, and what was refused by name (and would have run eagerly)."""
+
+    def __init__(self, budget: float) -> None:
+        self.deadline = time.monotonic() + budget
+        self.passed = 0
+        self.failures: list[str] = []
+        self.refused: list[str] = []
+
+    def alive(self) -> bool:
+        return time.monotonic() < self.deadline
+
+    def attempt(self, name: str, run: Callable[[], str | None]) -> None:
+        """Run one check; ``run`` returns what is wrong, or None."""
+        try:
+            wrong = run()
+        except Exception as error:
+            wrong = describe(error)
+            if "UnsupportedError" in wrong:
+                self.refused.append(f"{name}: {wrong.splitlines()[-1].strip()[:150]}")
+                return
+            if os.environ.get("TURRET_TRACEBACK"):
+                traceback.print_exc()
+        if wrong is None:
+            self.passed += 1
+            return
+        self.failures.append(name)
+        print(f"  WRONG {name}: {wrong}", flush=True)
+
+
+def check_case(case: Case, dtype: torch.dtype, train: bool, dynamic: bool | None) -> str | None:
+    from compare import check
+
+    found, allowed = check(case, dtype, train, dynamic=dynamic)
+    return None if found <= allowed else f"relative error {found:.2e}, allowed {allowed:.2e}"
+
+
+def correctness(report: Report, only: str) -> None:
+    for case in CASES:
+        if only not in case.name or not report.alive():
+            continue
+        start = time.monotonic()
+        for dtype in case.dtypes:
+            for train in (False, True) if case.train else (False,):
+                for dynamic in (False, True) if dtype == torch.float32 else (False,):
+                    role = f"{'train' if train else 'infer'}{' dynamic' if dynamic else ''}"
+                    name = f"{case.name}, {str(dtype).removeprefix('torch.')}, {role}"
+                    report.attempt(name, lambda c=case, d=dtype, t=train, y=dynamic: check_case(c, d, t, y))
+        print(f"  {case.name} ({time.monotonic() - start:.1f} s)", flush=True)
+
+
+def special(report: Report, only: str) -> None:
+    from special import SPECIAL
+
+    for run in SPECIAL:
+        if only in run.__name__ and report.alive():
+            turret.reset()
+            report.attempt(run.__name__, run)
+            print(f"  {run.__name__}", flush=True)
+
+
+def systems() -> dict[str, Callable]:
+    """Eager, torch.compile and Turret by name."""
+    return {
+        "eager": lambda f: f,
+        "torch.compile": torch.compile,
+        "turret": lambda f: turret.compile(f, options={"on_error": "raise"}),
+    }
+
+
+def timings(report: Report) -> None:
+    import timing
+
+    for title, run in (
+        ("tiny kernels", lambda: timing.launch_cost(systems())),
+        ("memory-bound kernels", lambda: timing.bandwidth_table(systems(), report.alive)),
+        ("models", lambda: timing.model_table(systems(), report.alive)),
+        ("first training step of 12 blocks", lambda: timing.compile_times(Path(__file__))),
+    ):
+        if report.alive():
+            print(f"{title}:", flush=True)
+            report.attempt(title, run)
+            torch.cuda.empty_cache()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="run checks whose name contains this")
+    parser.add_argument("--skip-timing", action="store_true")
+    parser.add_argument("--skip-correctness", action="store_true")
+    parser.add_argument("--budget", type=float, default=540, help="seconds after which no further check starts")
+    parser.add_argument("--compile-once", choices=("turret", "torch.compile"), help=argparse.SUPPRESS)
+    parser.add_argument("--cache", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.cache:
+        os.environ["TURRET_CACHE_DIR"] = f"{options.cache}/turret"
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{options.cache}/inductor"
+        os.environ["TRITON_CACHE_DIR"] = f"{options.cache}/triton"
+    if options.compile_once:
+        import timing
+
+        timing.compile_once(systems()[options.compile_once])
+        return 0
+    from turret.doctor import checks
+
+    for found in checks():
+        print(f"{'ok     ' if found.works else 'missing'} {found.name}: {found.detail} {found.remedy}", flush=True)
+    if DEVICE == "cuda" and not torch.cuda.is_available():
+        print("no CUDA device: nothing to check")
+        return 1
+    report = Report(options.budget)
+    if not options.skip_correctness:
+        print("correctness against eager:", flush=True)
+        correctness(report, options.only)
+        if DEVICE == "cuda":
+            print("streams, threads, memory:", flush=True)
+            special(report, options.only)
+    if not options.skip_timing and not options.only and DEVICE == "cuda":
+        timings(report)
+    print(f"{report.passed} right, {len(report.failures)} wrong, {len(report.refused)} refused (eager by default)")
+    for line in report.refused:
+        print(f"  refused: {line}")
+    for name in report.failures:
+        print(f"  wrong: {name}")
+    return 1 if report.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

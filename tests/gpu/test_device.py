@@ -1,0 +1,29 @@
+"""The checks of ``check.py`` as tests, for a machine with a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from cases import CASES, Case
+from compare import check
+from special import SPECIAL
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("train", [False, True], ids=["infer", "train"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_case_comes_out_as_eager_s(case: Case, dtype: torch.dtype, train: bool, dynamic: bool) -> None:
+    if dtype not in case.dtypes or (train and not case.train):
+        pytest.skip("not asked of this case")
+    found, allowed = check(case, dtype, train, dynamic=dynamic)
+    assert found <= allowed
+
+
+@pytest.mark.parametrize("run", SPECIAL, ids=lambda run: run.__name__)
+def test_special(run: Callable[[], None]) -> None:
+    run()

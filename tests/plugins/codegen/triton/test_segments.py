@@ -1,0 +1,135 @@
+"""Kernels of a draft plan become launch tables: slots, arena, scratch memory, sizes, alignment."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from kernel_samples import scale
+
+from turret.errors import UnsupportedError
+from turret.native.table import (
+    ArenaPointer,
+    Clear,
+    KernelLaunch,
+    NullPointer,
+    SizeValue,
+    SlotPointer,
+    expression,
+    segment_words,
+)
+from turret.plan import Plan, Slot
+from turret.plan_builder import PlanDraft
+from turret.plugins.codegen.triton import CompiledKernel, Scratch, TritonKernel, pack, settle
+
+SIZES = {"s0": 0, "s1": 1}
+ONE = (0, 1)
+
+
+def draft(arena_bytes: int = 192, offset: int = 64) -> PlanDraft:
+    """``a`` is an input, ``b`` lies in the arena, ``c`` is allocated in the call."""
+    vector = (("s0",), (1,), "float32", "cuda:0")
+    slots = (Slot("a", *vector, "input"), Slot("b", *vector, "arena", offset), Slot("c", *vector, "own"))
+    plan = Plan("p", "cuda:0", slots, (0,), (), (), ("s0", "s1"), arena_bytes=arena_bytes)
+    return PlanDraft(plan, (), {"a": 0, "b": 1, "c": 2}, SIZES)
+
+
+def chosen(kernel: TritonKernel) -> tuple:
+    compiled = CompiledKernel(f"key of {kernel.name}", b"\x7fELF", kernel.name, kernel.configs[0].num_warps, 0)
+    return (kernel, kernel.configs[0]), compiled
+
+
+def grid(text: str, **constants: int) -> tuple:
+    return (expression(text, SIZES, constants), ONE, ONE)
+
+
+def test_tensors_lie_in_slots_or_the_arena_and_the_grid_is_of_the_chosen_configuration() -> None:
+    packed = pack(draft(), {"segment0": [(scale(),)]}, chosen)
+    step = KernelLaunch(
+        0,
+        (SlotPointer(0), ArenaPointer((0, 64)), SizeValue(0, narrow=True), NullPointer(), NullPointer()),
+        grid("cdiv(s0, B)", B=1024),
+        aligned=(0,),
+    )
+    assert packed.table.segments == {"segment0": segment_words(3, (step,))}
+    assert packed.table.stored == {"segment0": (1,)}
+    assert packed.scratch_bytes == 0
+
+
+def test_each_distinct_kernel_is_in_the_table_once() -> None:
+    groups = [(scale(),), (scale(buffers=("b", "c")),), (scale(3.0, name="other"),)]
+    packed = pack(draft(), {"segment0": groups, "segment1": groups[:1]}, chosen)
+    assert [k.function for k in packed.table.kernels] == ["scale", "other"]
+
+
+def test_the_runtime_checks_alignment_of_what_it_did_not_allocate() -> None:
+    own = pack(draft(), {"s": [(scale(buffers=("c", "b")),)]}, chosen).table.segments["s"]
+    given = pack(draft(), {"s": [(scale(buffers=("a", "b")),)]}, chosen).table.segments["s"]
+    assert own[1] == 0 and given[1:3] == (1, 0)
+
+
+def test_every_pointer_is_taken_for_aligned_except_views_that_never_are() -> None:
+    plain = scale(divisible=frozenset({"n"}))
+    assert settle(plain, draft()).divisible == {"x", "y", "n"}
+    assert settle(plain, draft(offset=68)).divisible == {"x", "n"}
+
+
+def test_scratch_lies_behind_the_arena_is_cleared_and_is_shared_by_kernels_that_run_later() -> None:
+    partial = Scratch("part", "s0 * 3", "float32")
+    counters = Scratch("count", "10", "int32", zeroed=True)
+    first = scale(name="first", buffers=("a", "part"), scratch=(partial, counters))
+    second = scale(name="second", buffers=("part", "c"))
+    alone = scale(name="alone", buffers=("a", "sums"), scratch=(Scratch("sums", "100", "float64"),))
+    packed = pack(draft(), {"segment0": [(first, second), (alone,)]}, chosen)
+    count_offset = expression("256 + (cdiv((s0 * 3) * 4, 256) * 256)", SIZES, {})
+    size, null = SizeValue(0, narrow=True), NullPointer()
+    steps = (
+        Clear(ArenaPointer(_places(packed)[0]), (0, 40)),
+        KernelLaunch(0, (SlotPointer(0), ArenaPointer((0, 256)), size, null, null), grid("cdiv(s0, 1024)"), (0,)),
+        KernelLaunch(1, (ArenaPointer((0, 256)), SlotPointer(2), size, null, null), grid("cdiv(s0, 1024)")),
+        KernelLaunch(2, (SlotPointer(0), ArenaPointer((0, 256)), size, null, null), grid("cdiv(s0, 1024)"), (0,)),
+    )
+    assert packed.table.segments["segment0"] == segment_words(3, steps)
+    names = {"cdiv": lambda a, b: -(-a // b), "max": max}
+    for s0 in (0, 1, 1000):
+        assert eval(packed.scratch_bytes, {**names, "s0": s0}) == max(1024, -(-s0 * 12 // 256) * 256 + 256)
+        assert _value(_places(packed)[0], s0) == _value(count_offset, s0) == 256 + -(-s0 * 12 // 256) * 256
+
+
+def _places(packed: object) -> list[tuple[int, ...]]:
+    """Arena offsets of the blocks that a table clears (the first step of its one segment)."""
+    words = packed.table.segments["segment0"]
+    start = 3 + words[1] + words[2 + words[1]]
+    assert words[start + 1 : start + 4] == (0, 1, 2)
+    length = words[start + 4]
+    return [words[start + 5 : start + 5 + length]]
+
+
+def _value(words: tuple[int, ...], s0: int) -> int:
+    """A postfix expression, read independently of the launcher."""
+    stack: list[int] = []
+    position = 0
+    while position < len(words):
+        op = words[position]
+        if op in (0, 1):
+            position += 1
+            stack.append(words[position] if op == 0 else s0)
+        else:
+            b, a = stack.pop(), stack.pop()
+            stack.append({2: a + b, 3: a - b, 4: a * b, 5: a // b if b else 0, 6: a % b if b else 0}[op])
+        position += 1
+    (value,) = stack
+    return value
+
+
+def test_scratch_that_triton_itself_wants_is_given_for_each_program() -> None:
+    def greedy(kernel: TritonKernel) -> tuple:
+        pair, compiled = chosen(kernel)
+        return pair, attrs.evolve(compiled, global_scratch=128, cluster=(2, 1, 1))
+
+    packed = pack(draft(arena_bytes=0), {"s": [(scale(),)]}, greedy)
+    assert eval(packed.scratch_bytes, {"cdiv": lambda a, b: -(-a // b), "s0": 5000, "max": max}) == 5 * 256
+
+
+def test_a_grid_beyond_the_launcher_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedError, match="sqrt"):
+        pack(draft(), {"s": [(scale(grid=("sqrt(s0)",)),)]}, chosen)

@@ -1,0 +1,175 @@
+"""Graphs become plans with binaries for a GPU that need not be there, and the same from the cache."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import turret
+from turret import artifact_cache, codec, plugin_manager
+from turret.config import Config
+from turret.errors import CodegenError
+from turret.hookspecs import hookimpl
+from turret.native.device import TABLE
+from turret.native.table import LaunchTable
+from turret.pipeline import create_context
+from turret.plan import Call, Launch, Plan
+from turret.plugins.codegen.triton import shared_pool, stage
+from turret.products import Target
+
+pytest.importorskip("triton")
+
+
+class Ran(Exception):
+    """Raised in place of loading a plan, for want of a device."""
+
+
+class ForGpu:
+    """Plugin: what the CPU's pipeline scheduled, compiled for a GPU; ``results`` keeps plans and errors."""
+
+    def __init__(self, arch: str = "sm_90") -> None:
+        self.results: list[Plan | CodegenError] = []
+        self.events: list[Any] = []
+        self.arch = arch
+
+    @hookimpl
+    def turret_codegen(self, context: Any, schedule: Any) -> Plan:
+        try:
+            self.results.append(stage.turret_codegen(context, schedule, Target("cuda", 0, self.arch)))
+        except CodegenError as error:
+            self.results.append(error)
+        raise Ran
+
+    @hookimpl
+    def turret_event(self, event: Any) -> None:
+        self.events.append(event)
+
+    @property
+    def plan(self) -> Plan:
+        (result,) = self.results
+        if isinstance(result, CodegenError):
+            raise result
+        return result
+
+
+def compile_for_gpu(function: Any, *args: Any, cache: Path, arch: str = "sm_90", dynamic: bool | None = None) -> ForGpu:
+    """The plugin after one graph of ``function``."""
+    turret.reset()
+    plugin = ForGpu(arch)
+    options = {"cache_dir": str(cache), "on_error": "raise"}
+    compiled = turret.compile(function, plugins=[plugin], options=options, dynamic=dynamic)
+    with pytest.raises(Exception, match="Ran"):
+        compiled(*args)
+    return plugin
+
+
+def table_of(plan: Plan) -> LaunchTable:
+    return codec.loads(Path(plan.library).read_text())
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(64) for _ in range(3))
+        self.linears = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for norm, linear in zip(self.norms, self.linears, strict=True):
+            x = x + torch.nn.functional.gelu(linear(norm(x)))
+        return x
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_a_model_compiles_without_a_device_and_equal_layers_share_kernels(tmp_path: Path, arch: str) -> None:
+    with torch.no_grad():
+        plan = compile_for_gpu(Block().eval(), torch.randn(8, 64), cache=tmp_path, arch=arch).plan
+    table = table_of(plan)
+    launches = [step for step in plan.steps if isinstance(step, Launch)]
+    calls = [step for step in plan.steps if isinstance(step, Call)]
+    assert plan.device == "cuda:0" and len(calls) == 3 and set(table.segments) == {s.function for s in launches}
+    kernels = sum(len(step.origins) for step in launches)
+    assert len(table.kernels) < kernels
+    folder = Path(plan.library).parent
+    assert all((folder / binary.file).read_bytes()[:4] == b"\x7fELF" for binary in table.kernels)
+    assert all(binary.function in plan.source for binary in table.kernels)
+
+
+def test_a_second_compile_finds_every_kernel_and_starts_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x.sin(), -1)
+
+    first = compile_for_gpu(f, torch.randn(4, 100), cache=tmp_path)
+    monkeypatch.setattr(stage, "shared_pool", lambda wanted: pytest.fail("nothing is left to compile"))
+    second = compile_for_gpu(f, torch.randn(4, 100), cache=tmp_path)
+    assert second.plan.library == first.plan.library
+    kinds = [[e.kind for e in p.events if e.stage == "codegen" and e.kind.startswith("cache")] for p in (first, second)]
+    assert kinds == [["cache_miss"], ["cache_hit"]]
+
+
+def test_progress_is_told_kernel_by_kernel(tmp_path: Path) -> None:
+    plugin = compile_for_gpu(lambda x: (x.cumsum(0), x.sum(1) * 2), torch.randn(50, 60), cache=tmp_path)
+    told = [e.message for e in plugin.events if e.kind == "progress"]
+    assert told and told[-1].split()[0] == told[-1].split()[2]
+
+
+def test_one_table_serves_all_sizes_of_a_dynamic_dimension(tmp_path: Path) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x.exp() / x.sum(1, keepdim=True)
+
+    plan = compile_for_gpu(f, torch.randn(12, 32), cache=tmp_path, dynamic=True).plan
+    assert plan.size_symbols and any(isinstance(v, str) for slot in plan.slots for v in slot.shape)
+    assert all(len(words) > 20 for words in table_of(plan).segments.values())
+
+
+def test_without_a_device_or_an_architecture_the_error_says_what_to_give(tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a device is here")
+    for arch, said in (
+        ("", "no CUDA device here; give the target an architecture (sm_90)"),
+        ("volta", "volta"),
+    ):
+        (error,) = compile_for_gpu(lambda x: x + 1, torch.randn(4), cache=tmp_path, arch=arch).results
+        assert isinstance(error, CodegenError) and said in str(error)
+
+
+def test_a_damaged_bundle_is_made_anew(tmp_path: Path) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+    plan = compile_for_gpu(f, torch.randn(9), cache=tmp_path).plan
+    folder = Path(plan.library).parent
+    (folder / TABLE).write_text("{}")
+    artifact_cache._verified.clear()
+    again = compile_for_gpu(f, torch.randn(9), cache=tmp_path).plan
+    assert again.library == plan.library and table_of(again).kernels
+
+
+def test_other_devices_are_left_to_others(tmp_path: Path) -> None:
+    assert stage.turret_codegen(None, None, Target("cpu")) is None
+    assert stage.turret_codegen(None, None, Target("xpu", 0)) is None
+
+
+def test_nothing_of_this_imports_the_compiler_here() -> None:
+    program = "import sys, turret.plugin_manager as p; p.create(); print('triton' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_the_first_word_of_a_graph_for_a_gpu_starts_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = create_context(Config(compile_workers=3), plugin_manager.default_manager())
+    warmed: list[int] = []
+    monkeypatch.setattr(stage, "shared_pool", lambda n: SimpleNamespace(warm=lambda: warmed.append(n)))
+    assert stage.turret_decompositions(context, Target("cpu")) is None and warmed == []
+    assert stage.turret_decompositions(context, Target("cuda", 0)) is None and warmed == [3]
+
+
+def test_workers_are_shared_by_all_compiles() -> None:
+    assert shared_pool(1) is shared_pool(1)
