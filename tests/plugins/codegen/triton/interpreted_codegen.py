@@ -31,9 +31,11 @@ class InterpretedLibrary:
         self.declarations = schedule.program.declarations()
 
     def function(self, name: str) -> Any:
-        """``name(slots, sizes, threads) -> status``, as of a native library."""
+        """``name(slots, sizes, threads) -> status``, as of a native library (addresses of two tables)."""
 
-        def run(slots: Any, sizes: Any, threads: int) -> int:
+        def run(slots_at: int, sizes_at: int, threads: int) -> int:
+            slots = (ctypes.c_void_p * len(self.draft.plan.slots)).from_address(slots_at)
+            sizes = (ctypes.c_int64 * max(1, len(self.draft.size_slot))).from_address(sizes_at)
             values = {symbol: int(sizes[position]) for symbol, position in self.draft.size_slot.items()}
             for kernels in self.segments[name]:
                 scratch = {s.name for k in kernels for s in k.scratch}
