@@ -40,6 +40,10 @@ class NativeLibrary:
         return function
 
 
+def _nothing() -> None:
+    """There is nothing to prepare."""
+
+
 def _divide_up(a: int, b: int) -> int:
     return -(-a // b)
 
@@ -58,7 +62,8 @@ def load(plan: Plan) -> BoxedCallable:
     """The executable of a plan; its native library is loaded from ``plan.library``.
 
     The result takes the list of the graph's inputs, empties it, and returns the list of outputs.  It may run in
-    several threads at once.  ``result.source`` is the generated Python; ``result.pool`` holds its idle memory.
+    several threads at once.  ``result.source`` is the generated Python; ``result.pool`` holds its idle memory;
+    ``result.prepare()`` loads what is otherwise loaded by the first call (before a graph capture, which must not).
     """
     return _Writer(plan).build()
 
@@ -111,6 +116,7 @@ class _Writer:
         exec(compile(source, filename, "exec"), self.names)
         function = self.names["run"]
         function.source, function.plan, function.pool = source, plan, pool
+        function.prepare = self.native.prepare if self.on_device and self.native is not None else _nothing
         return function
 
     def _source(self) -> str:

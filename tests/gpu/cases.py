@@ -29,7 +29,7 @@ class Case:
 
 
 def randn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, device=DEVICE).to(dtype)
+    return torch.randn(shape, device=DEVICE).to(dtype)
 
 
 def function(name: str, run: Callable[..., Any], *shapes: tuple[int, ...], train: bool = True, **further: Any) -> Case:

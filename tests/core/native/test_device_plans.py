@@ -128,6 +128,14 @@ def test_a_frame_holds_no_memory_between_calls(on_cpu_memory: FakeDriver) -> Non
     assert run.pool._idle == [frame]
 
 
+def test_a_prepared_plan_loads_nothing_when_it_runs(on_cpu_memory: FakeDriver) -> None:
+    run = load(chain(on_cpu_memory))
+    run.prepare()
+    on_cpu_memory.clear()
+    run([torch.arange(16.0)])
+    assert not any(line.startswith("load") for line in on_cpu_memory.log())
+
+
 def test_threads_do_not_share_a_frame(on_cpu_memory: FakeDriver) -> None:
     run = load(chain(on_cpu_memory))
     inputs = [torch.full((16,), float(n)) for n in range(64)]
