@@ -9,7 +9,7 @@ import torch
 
 from turret.errors import UnsupportedError
 from turret.plugins.joint.sizes import same_sizes
-from turret.plugins.joint.storage import Storage, ViewStep, keep_value
+from turret.plugins.joint.storage import Storage, ViewStep, keep_values
 from turret.plugins.joint.views import reshape
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _resize(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> A
         raise UnsupportedError("resize_ of a view, of a tensor that is not contiguous, or to a dynamic size")
     old = target.numel()
     node = tracer.node(target)
-    keep_value(node, target)
+    keep_values(tracer.recorder.graph, target, tracer.alias)
     flat = tracer.apply(reshape, node, [old])
     func(*args, **kwargs)
     with tracer.nested():
@@ -89,8 +89,7 @@ def _set(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     target, source = args
     tracked, given = tracer.tracked(target), tracer.tracked(source)
     node = tracer.node(source)
-    old = tracer.node(target)
-    keep_value(old, target)
+    keep_values(tracer.recorder.graph, target, tracer.alias)
     func(*args, **kwargs)
     tracked.storage, tracked.chain, tracked.diverged = given.storage, given.chain, given.diverged
     tracked.node, tracked.version = node, given.version

@@ -7,7 +7,6 @@ views; when something else was written since its node was made, its node is made
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import attrs
@@ -60,12 +59,12 @@ class Tracked:
         self.replaced = False
 
 
-def keep_value(node: fx.Node, target: torch.Tensor) -> None:
-    """Before ``target`` changes its shape in place: nodes that it is the fake value of keep one of the old shape."""
-    value = node.meta["val"]
-    if value is target:
-        node.meta["val"] = target.detach()
-        if node.target is operator.getitem:
-            keep_value(node.args[0], target)
-    elif isinstance(value, (tuple, list)):
-        node.meta["val"] = type(value)(target.detach() if v is target else v for v in value)
+def keep_values(graph: fx.Graph, target: torch.Tensor, alias: Any) -> None:
+    """Before ``target`` changes its shape in place: nodes that it is the fake value of get ``alias(target)``, which
+    keeps the old one."""
+    for node in graph.nodes:
+        value = node.meta.get("val")
+        if value is target:
+            node.meta["val"] = alias(target)
+        elif isinstance(value, (tuple, list)) and any(v is target for v in value):
+            node.meta["val"] = type(value)(alias(target) if v is target else v for v in value)

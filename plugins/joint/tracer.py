@@ -26,7 +26,7 @@ from turret.plugins.joint.mutation import pure_variant, view_variant
 from turret.plugins.joint.recorder import Recorder
 from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
 from turret.plugins.joint.special import SPECIAL
-from turret.plugins.joint.storage import Storage, Tracked, ViewStep, keep_value
+from turret.plugins.joint.storage import Storage, Tracked, ViewStep, keep_values
 from turret.plugins.joint.views import IDENTITIES, contiguous, parts, reshape, write_back
 
 aten = torch.ops.aten
@@ -442,7 +442,7 @@ class Tracer(TorchDispatchMode):
         node = self.node(target)
         if func in _DETACHING:
             return func(*args, **kwargs)
-        keep_value(node, target)
+        keep_values(self.recorder.graph, target, self.alias)
         before = Tracked(self.alias(target), node, tracked.storage, tracked.chain, tracked.diverged)
         before.version = tracked.version
         self.remember(before)

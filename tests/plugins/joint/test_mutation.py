@@ -201,6 +201,15 @@ def test_layout_changes_of_intermediates_carry_views_and_gradients():
         y.t_()
         return y, view, y.sin()
 
+    def after_a_write(x):
+        y = x.cummax(-1)[0]
+        y.relu_()
+        y.unsqueeze_(0)
+        return y
+
+    made = assert_same(after_a_write, [torch.randn(7)])
+    first = next(n for n in made.joint.module.graph.nodes if n.target is torch.ops.aten.cummax.default)
+    assert [tuple(v.shape) for v in first.meta["val"]] == [(7,), (7,)]
     assert_same(returned, [torch.randn(3, 4)], capture="fx")
     assert_same(returned, [torch.randn(3, 4)])
     assert_same(function, [torch.randn(3, 4)], capture="fx")
