@@ -70,15 +70,13 @@ def layer_norm(
         return NotImplemented
     normal, mean, rstd = _normalize(widen(x), dims, eps)
     result = convert(_affine(normal, weight, bias), x.dtype)
-    stats_dtype = _statistics_dtype(x, weight)
+    stats_dtype = _statistics_dtype(x, weight) if x.device.type == "cpu" else compute_dtype(x.dtype)
     return contiguous(result), convert(mean, stats_dtype), convert(rstd, stats_dtype)
 
 
 def _statistics_dtype(x: torch.Tensor, weight: torch.Tensor | None) -> torch.dtype:
-    """Eager keeps mean and rstd of half inputs in half on the CPU (unless the weight is float), else in float32."""
-    if x.device.type != "cpu" or (weight is not None and weight.dtype != x.dtype):
-        return compute_dtype(x.dtype)
-    return x.dtype
+    """Eager keeps mean and rstd of half inputs in half unless the weight is float."""
+    return compute_dtype(x.dtype) if weight is not None and weight.dtype != x.dtype else x.dtype
 
 
 def _normalize(x: torch.Tensor, dims: list[int], eps: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

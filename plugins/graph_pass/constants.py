@@ -69,7 +69,7 @@ def run(module: fx.GraphModule, context: Any = None) -> bool:
 
 
 def _op_name(node: fx.Node) -> str:
-    return node.target._schema.name.split("::")[-1]
+    return node.target._schema.name.split("::")[-1] if isinstance(node.target, torch._ops.OpOverload) else ""
 
 
 def _shape(fake: torch.Tensor) -> list[int]:

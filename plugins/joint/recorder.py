@@ -159,7 +159,7 @@ class Recorder:
 
     def _evaluate(self, expression: sympy.Expr) -> fx.Node:
         shape_env_value = {s: self._symbol_node(s) for s in expression.free_symbols}
-        last = next(reversed(self.graph.nodes), None)
+        last = next(iter(reversed(self.graph.nodes)), None)
         proxies = {s: fx.Proxy(n) for s, n in shape_env_value.items()}
         result = sympy_interp(PythonReferenceAnalysis, proxies, expression)
         made = []
