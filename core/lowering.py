@@ -335,14 +335,16 @@ class Builder:
         return TensorValue.of(decl)
 
     def extern(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], fakes: Any, reason: str) -> Any:
-        """Call an op on tensors in memory; returns its results as ``fakes`` is built (None for no tensor)."""
+        """Call an op on tensors in memory; returns its results as ``fakes`` is built.
+
+        Sizes among them (the longest sequences of an attention) are those that the fakes tell."""
         arguments = tuple(self._argument(a) for a in args)
         named = {k: self._argument(v) for k, v in kwargs.items()}
         several = isinstance(fakes, list | tuple)
         parts = list(fakes) if several else [fakes]
-        if any(not isinstance(p, torch.Tensor | type(None)) for p in parts):
-            raise UnsupportedError(f"{op} returns {[type(p).__name__ for p in parts]}; only tensors can be handed on")
-        outputs = tuple(None if p is None else self.declare(p) for p in parts)
+        if any(not isinstance(p, torch.Tensor | int | torch.SymInt | None) for p in parts):
+            raise UnsupportedError(f"{op} returns {[type(p).__name__ for p in parts]}; tensors and sizes are handed on")
+        outputs = tuple(self.declare(p) if isinstance(p, torch.Tensor) else None for p in parts)
         self.statements.append(
             Extern(
                 op=op,
@@ -356,7 +358,10 @@ class Builder:
                 source=self.source(),
             )
         )
-        values = [None if o is None else TensorValue.of(o) for o in outputs]
+        values = [
+            TensorValue.of(o) if o is not None else None if p is None else size(p)
+            for o, p in zip(outputs, parts, strict=True)
+        ]
         return values if several else values[0]
 
     def _argument(self, value: Any) -> Any:

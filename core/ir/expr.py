@@ -218,8 +218,12 @@ def wrap_index(expr: Expr, extent: Size) -> Expr:
     return Expr.make("wrap_index", (cast(expr, torch.int64),), torch.int64, extent)
 
 
-def cast(expr: Expr, dtype: torch.dtype) -> Expr:
-    """``expr`` converted as ``Tensor.to(dtype)`` converts."""
+def cast(expr: Expr, dtype: torch.dtype, exact: bool = False) -> Expr:
+    """``expr`` converted as ``Tensor.to(dtype)`` converts.
+
+    ``exact``: the program asked for this conversion, so that a scheduler may not drop its rounding, as it may
+    between ops of half types inside a kernel.
+    """
     if expr.dtype == dtype:
         return expr
     if expr.op == "const" and math.isfinite(expr.payload) and _fits(expr.payload, dtype):
@@ -227,7 +231,7 @@ def cast(expr: Expr, dtype: torch.dtype) -> Expr:
     if expr.op == "cast" and expr.args[0].dtype == dtype and dtype.itemsize == 2 and expr.dtype == torch.float32:
         # A float32 keeps every half and every 16-bit integer.
         return expr.args[0]
-    return Expr.make("cast", (expr,), dtype)
+    return Expr.make("cast", (expr,), dtype, True if exact else None)
 
 
 def _fits(value: float | int, dtype: torch.dtype) -> bool:
@@ -370,7 +374,7 @@ def rebuild(expr: Expr, args: tuple[Expr, ...], coords: tuple[Index, ...] = ()) 
         case "index":
             return index_value(coords[0])
         case "cast":
-            return cast(args[0], expr.dtype)
+            return cast(args[0], expr.dtype, bool(expr.payload))
         case op if op in OPS:
             return call(op, *args)
         case _:

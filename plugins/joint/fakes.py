@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 
 _UNSAFE_TAGS = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view))
@@ -19,8 +20,22 @@ _PLAIN = frozenset(
 )
 
 
-_CONTIGUOUS_ON_CPU = frozenset((torch.ops.aten.log_sigmoid_forward.default,))
+aten = torch.ops.aten
+
+_CONTIGUOUS_ON_CPU = frozenset((aten.log_sigmoid_forward.default,))
 """Ops whose results are row-major on the CPU although fake tensors say otherwise."""
+
+_DENSE_ON_CPU = frozenset(
+    (
+        aten.native_batch_norm.default,
+        aten._native_batch_norm_legit.default,
+        aten._native_batch_norm_legit.no_stats,
+        aten._native_batch_norm_legit_no_training.default,
+        aten._batch_norm_with_update.default,
+        aten._batch_norm_no_update.default,
+    )
+)
+"""Ops whose results are row-major or channels-last on the CPU, whatever else their argument's strides are."""
 
 
 class _Unkeyed(Exception):
@@ -42,6 +57,9 @@ class FakeRunner:
         """What ``func`` returns: new tensors for every call, as from the op itself."""
         if func in _CONTIGUOUS_ON_CPU and args[0].device.type == "cpu":
             return func(args[0].contiguous(), *args[1:], **kwargs)
+        if func in _DENSE_ON_CPU and args[0].device.type == "cpu":
+            dense = args[0].contiguous(memory_format=suggest_memory_format(args[0]))
+            return _without_history(func(dense, *args[1:], **kwargs), args)
         keyed = self._keyed.get(func)
         if keyed is None:
             keyed = self._keyed[func] = _may_be_keyed(func)

@@ -194,7 +194,7 @@ class ForwardOutputs:
         tracked = self.tracer.tracked(value)
         storage = tracked.storage
         if storage.input is not None:
-            return self._alias_of_input(name, value, storage.input)
+            return self._alias_of_input(name, value, self._viewed_input(value, storage.input))
         leaf = value.requires_grad and value.is_leaf
         sharers = self._sharing[storage]
         if len(sharers) > 1 or not _is_block(value):
@@ -202,6 +202,18 @@ class ForwardOutputs:
         differentiable = value.requires_grad and not leaf
         index = self._emit(self.tracer.node(value), value, differentiable, visible=True)
         return OutputInfo(OutputKind.FRESH, index, value.requires_grad, leaf=leaf)
+
+    def _viewed_input(self, value: torch.Tensor, source: int) -> int:
+        """Which input autograd takes a view to be of, where several lie in its memory."""
+        base = value._base
+        for number, candidate in enumerate(self.inputs.values):
+            if (
+                base is not None
+                and isinstance(candidate, torch.Tensor)
+                and (base is candidate or base is candidate._base)
+            ):
+                return number
+        return source
 
     def _alias_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
         base = self.inputs.values[source]

@@ -57,8 +57,9 @@ def _trace(captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[i
         found: list[Any] = []
         if signature.training:
             _refuse_late_gradients(signature)
-            found = _gradients(tracer, inputs, forward)
-            signature = _with_reach(signature, tracer.recorder.graph, found)
+            found, reached = _gradients(tracer, inputs, forward)
+            infos = [attrs.evolve(i, reached_from=r) for i, r in zip(signature.inputs, reached, strict=True)]
+            signature = attrs.evolve(signature, inputs=tuple(infos))
     module = _finish(tracer, captured, forward, found)
     return JointGraph(
         module=module,
@@ -129,41 +130,63 @@ def _refuse_late_gradients(signature: GraphSignature) -> None:
             raise UnsupportedError(f"input {number} had requires_grad changed inside a graph that needs gradients")
 
 
-def _gradients(tracer: Tracer, inputs: Inputs, forward: ForwardOutputs) -> list[Any]:
-    """The node of each input's gradient, or None."""
+def _gradients(tracer: Tracer, inputs: Inputs, forward: ForwardOutputs) -> tuple[list[Any], list[tuple[int, ...]]]:
+    """For each input the node of its gradient, or None, and the graph outputs that the gradient comes from."""
     recorder = tracer.recorder
     recorder.tag, recorder.origin = BACKWARD, None
-    outputs, tangents = [], []
+    outputs, tangents, numbers = [], [], []
     for number, (value, described) in enumerate(zip(forward.tensors, forward.described, strict=True)):
         if described.differentiable:
             outputs.append(value)
+            numbers.append(number)
             tangents.append(_tangent(tracer, number, value))
     leaves = [*inputs.leaves, *(g.leaf for g in inputs.groups if g.node is not None)]
     wanted = [n for n, v in enumerate(leaves) if isinstance(v, torch.Tensor) and v.requires_grad]
     found: list[Any] = [None] * len(leaves)
+    reached: list[tuple[int, ...]] = [()] * len(leaves)
     if wanted:
+        for position, sources in zip(wanted, _reach(outputs, [leaves[n] for n in wanted]), strict=True):
+            reached[position] = tuple(numbers[s] for s in sorted(sources))
         # Backward runs outside autocast in eager, as PyTorch asks of its users.
         with torch._C._DisableAutocast(), tracer, enable_python_dispatcher():
             gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
         for number, gradient in zip(wanted, gradients, strict=True):
             found[number] = None if gradient is None else tracer.node(gradient)
-    return found
+    return found, reached
 
 
-def _with_reach(signature: GraphSignature, graph: fx.Graph, gradients: Sequence[Any]) -> GraphSignature:
-    """The signature, with which tangents each gradient is computed from."""
-    outputs = [n for n, o in enumerate(signature.graph_outputs) if o.differentiable]
-    tangents = [n for n in graph.nodes if n.op == "placeholder"][len(signature.inputs) :]
-    reach: dict[fx.Node, int] = {node: 1 << position for position, node in enumerate(tangents)}
-    for node in graph.nodes:
-        for source in node.all_input_nodes:
-            reach[node] = reach.get(node, 0) | reach.get(source, 0)
-    infos = []
-    for info, gradient in zip(signature.inputs, gradients, strict=True):
-        bits = 0 if gradient is None else reach.get(gradient, 0)
-        found = tuple(output for position, output in enumerate(outputs) if bits >> position & 1)
-        infos.append(attrs.evolve(info, reached_from=found))
-    return attrs.evolve(signature, inputs=tuple(infos))
+def _reach(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[set[int]]:
+    """For each leaf the positions of the outputs whose gradients autograd carries to it, whatever it makes of them."""
+    bits = {id(leaf): 1 << position for position, leaf in enumerate(leaves)}
+    found: dict[Any, int] = {}
+    reached: list[set[int]] = [set() for _ in leaves]
+    for number, output in enumerate(outputs):
+        mask = bits.get(id(output), 0) if output.grad_fn is None else _leaves_below(output.grad_fn, bits, found)
+        for position in range(len(leaves)):
+            if mask >> position & 1:
+                reached[position].add(number)
+    return reached
+
+
+def _leaves_below(root: Any, bits: Mapping[int, int], found: dict[Any, int]) -> int:
+    """The leaves under a node of autograd's graph, as a set of bits; ``found`` keeps what is known of nodes."""
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if node in found:
+            stack.pop()
+            continue
+        below = [n for n, _ in node.next_functions if n is not None]
+        pending = [n for n in below if n not in found]
+        if pending:
+            stack += pending
+            continue
+        mask = bits.get(id(getattr(node, "variable", None)), 0)
+        for n in below:
+            mask |= found[n]
+        found[node] = mask
+        stack.pop()
+    return found[root]
 
 
 def _take(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> tuple:

@@ -21,9 +21,15 @@ def _name(function: Any) -> str:
     return getattr(function, "__name__", "")
 
 
+_SIZES_NEED_PYTHON = torch.__version__ < "2.12"
+"""Before 2.12 kernels ask for symbolic sizes of tensors through Python's dispatch as well."""
+
+
 def _symbolic(values: Any) -> bool:
     if isinstance(values, list | tuple):
         return any(map(_symbolic, values))
+    if isinstance(values, torch.Tensor):
+        return _SIZES_NEED_PYTHON and _symbolic(tuple(values.shape))
     return isinstance(values, torch.SymInt | torch.SymFloat)
 
 

@@ -124,14 +124,14 @@ def clone(b: Builder, x: TensorValue, memory_format: Any = None) -> TensorValue:
 
 @lowering("prims.convert_element_type")
 def convert_element_type(b: Builder, x: TensorValue, dtype: torch.dtype) -> TensorValue:
-    return b.pointwise(lambda v: cast(v, dtype), x, dtype=x.dtype)
+    return b.pointwise(lambda v: cast(v, dtype, exact=True), x, dtype=x.dtype)
 
 
 @lowering("_to_copy")
 def to_copy(b: Builder, x: TensorValue, **kwargs: Any) -> Any:
     if b.result.device != x.device or kwargs.get("layout") not in (None, torch.strided) or x.dtype.is_complex:
         return NotImplemented
-    return b.pointwise(lambda v: v, x, dtype=x.dtype)
+    return b.pointwise(lambda v: cast(v, b.result.dtype, exact=True), x, dtype=x.dtype)
 
 
 # ---------------------------------------------------------------- two operands

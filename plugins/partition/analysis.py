@@ -39,6 +39,10 @@ class JointAnalysis:
     late: frozenset[fx.Node]
     order: dict[fx.Node, int]
 
+    def gradient_of(self, primal: fx.Node) -> fx.Node | None:
+        """The gradient that the graph returns for an input, if any."""
+        return self.gradients[self.primals.index(primal)]
+
 
 def analyze(joint: JointGraph) -> JointAnalysis:
     """Sort a training joint graph's nodes.  ``VerificationError`` when its outputs break the contract."""

@@ -164,12 +164,17 @@ def _traffic(node: fx.Node, materialized: bool, analysis: JointAnalysis) -> floa
         return None
     size = tensor_bytes(node.meta["val"])
     if node in analysis.held and not is_view(node):
-        return READ * size
+        return (READ + RETAIN) * size if _is_borrowed(node, analysis) else READ * size
     copied = (READ + WRITE + RETAIN) * size
     if is_view(node):
         worth = narrows(node) and storage_root(node) not in analysis.held and not _has_strided_user(node)
         return copied if worth or _reads_foreign_storage(node, analysis) else None
     return copied - (WRITE * size if materialized else 0.0)
+
+
+def _is_borrowed(node: fx.Node, analysis: JointAnalysis) -> bool:
+    """Whether a node is an input that eager's backward would not hold: its owner may drop it, or write to it."""
+    return node in analysis.primals and node not in analysis.needed and analysis.gradient_of(node) is None
 
 
 def _reads_foreign_storage(node: fx.Node, analysis: JointAnalysis) -> bool:

@@ -70,8 +70,10 @@ def at(producer: Unit | Definition, coords: tuple[Index, ...]) -> Expr:
 
 
 def skip_rounding(node: Expr) -> Expr | None:
-    """``float32(bfloat16(x))`` of a float32 ``x`` as ``x``: intermediates of a kernel keep full precision."""
-    if node.op != "cast" or node.args[0].op != "cast":
+    """``float32(bfloat16(x))`` of a float32 ``x`` as ``x``: intermediates of a kernel keep full precision.
+
+    Not where the program itself asked for the half type."""
+    if node.op != "cast" or node.args[0].op != "cast" or node.args[0].payload:
         return None
     inner = node.args[0].args[0]
     half = node.args[0].dtype.itemsize == 2 and node.args[0].dtype.is_floating_point

@@ -117,7 +117,8 @@ def _layout_effect(number: int, info: InputInfo) -> Effect:
     def change(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> None:
         target = inputs[number]
         shape, stride, offset = layout(sizes)
-        with torch.set_grad_enabled(tracked):
+        # What was saved for the backward lies in the same memory, which holds what it held.
+        with torch.set_grad_enabled(tracked), torch.autograd._unsafe_preserve_version_counter(target):
             target.as_strided_(shape, stride, target.storage_offset() + offset)
 
     return change

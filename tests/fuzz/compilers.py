@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-NAMES = ("turret", "inductor", "aot_eager", "eager")
+NAMES = ("turret", "inductor", "aot_eager", "aot_eager_decomp_partition", "eager")
 
 
 def compiler_of(name: str, options: dict[str, Any]) -> Callable[[Callable], Callable]:

@@ -2,10 +2,11 @@
 
     python tests/fuzz/run.py --programs 20000 --seed 0 --workers 2 --compiler turret --out fuzz.jsonl
 
-Every job of ``--batch`` seeds is a line of the output file, and a run with the same file and arguments goes on
-where the last one stopped.  A worker that dies or hangs costs the programs it was on, which are recorded as a
-failure.  A failing program is shrunk and printed as runnable source.  ``--replay SEED`` checks one seed in this
-process.
+Every job of ``--batch`` seeds is a line of the output file, and a run with the same file and arguments goes
+on where the last one stopped. A worker that dies or hangs costs the programs it was on, which are recorded as
+a failure. An error where torch.compile's own tracing and partitioning end in an error too (capture is shared,
+and so is the saving of inputs that the program then writes to) is counted apart, as ``shared``. A failing
+program is shrunk and printed as runnable source. ``--replay SEED`` checks one seed in this process.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class Record:
         self.done: set[int] = set()
         self.programs = self.checked_now = 0
         self.failures: list[dict[str, Any]] = []
+        self.shared: list[int] = []
         self.operations: collections.Counter[str] = collections.Counter()
         self.started = time.perf_counter()
         self._told = self.started
@@ -117,6 +119,7 @@ class Record:
         self.done.add(first)
         self.programs += end - first
         self.failures += entry["failures"]
+        self.shared += [failure["seed"] for failure in entry.get("shared", ())]
         self.operations.update(entry["operations"])
 
     def _progress(self, now: float) -> str:
@@ -128,10 +131,12 @@ class Record:
     def summary(self) -> str:
         seconds = time.perf_counter() - self.started
         seeds = ", ".join(str(failure["seed"]) for failure in self.failures) or "none"
+        shared = ", ".join(map(str, self.shared)) or "none"
         last = self.options.seed + self.options.programs - 1
         return (
             f"{self.options.compiler}: {self.programs} programs of seeds {self.options.seed} to {last}, "
-            f"{len(self.failures)} failures (seeds: {seeds}), {len(self.operations)} operations; "
+            f"{len(self.failures)} failures (seeds: {seeds}), {len(self.shared)} errors shared with torch.compile "
+            f"(seeds: {shared}), {len(self.operations)} operations; "
             f"this run {self.checked_now} programs in {seconds:.0f} s, {self.checked_now / seconds:.1f} programs/s"
         )
 
@@ -152,11 +157,25 @@ def work(options: argparse.Namespace) -> None:
             torch.compiler.reset()
         torch.set_num_threads(1 + job[0] // 10 % 2)
         checked = check_seeds(range(*job), compiler, features, shrink_attempts=options.shrink)
-        failures = [{"seed": f.seed, "message": f.message, "source": f.program.source()} for f in checked.failures]
+        failures, shared = [], []
+        for f in checked.failures:
+            found = {"seed": f.seed, "message": f.message, "source": f.program.source()}
+            (shared if "compiled raised" in f.message and _fails_in_torch(f.program) else failures).append(found)
         operations = collections.Counter(name for program in checked.programs for name in program.ops)
-        return {"failures": failures, "operations": dict(operations)}
+        return {"failures": failures, "shared": shared, "operations": dict(operations)}
 
     serve(handle, options.timeout)
+
+
+def _fails_in_torch(program: Any) -> bool:
+    """Whether torch.compile, tracing forward and backward but compiling nothing, raises on a program as well."""
+    from turret.testing import Mismatch, check
+
+    try:
+        check(program, compiler_of("aot_eager_decomp_partition", {}))
+    except Mismatch as mismatch:
+        return any("compiled raised" in str(difference) for difference in mismatch.differences)
+    return False
 
 
 def replay(options: argparse.Namespace) -> int:

@@ -394,6 +394,8 @@ def _merge(nest: Nest) -> Nest:
     mapping: dict[Var, Index] = {}
 
     def merged(loops: tuple[Var, ...]) -> tuple[Var, ...]:
+        if any(loop.extent == 0 for loop in loops):
+            return loops  # nothing runs, and an index divided by no extent is none
         runs: list[list[Var]] = []
         for loop in loops:
             if runs and not fixed & {runs[-1][-1], loop} and _contiguous(runs[-1][-1], loop, indices):

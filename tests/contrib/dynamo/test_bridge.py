@@ -158,22 +158,26 @@ def test_guards_are_a_printable_product():
 
 
 class Setting:
-    factor = 2
+    def __init__(self):
+        self.factor = 2
+
+
+SETTING = Setting()
 
 
 def scaled_by_setting(x):
-    return torch.sin(x) * Setting.factor
+    return torch.sin(x) * SETTING.factor
 
 
 def without_setting(guards):
-    return ["Setting" not in guard.name for guard in guards]
+    return ["SETTING" not in guard.name for guard in guards]
 
 
 @pytest.fixture
 def setting():
-    Setting.factor = 2
-    yield Setting
-    Setting.factor = 2
+    SETTING.factor = 2
+    yield SETTING
+    SETTING.factor = 2
 
 
 @pytest.mark.parametrize("how", ["option", "hook"])
