@@ -27,7 +27,11 @@ LEAST_ELEMENTS = 1 << 20
 def one_pass(schedule: Schedule, properties: DeviceProperties) -> Schedule:
     """The schedule with such pairs of kernels joined; the sums are new tensors of the program."""
     while (found := next(_pairs(schedule, properties), None)) is not None:
-        schedule = _joined(schedule, *found)
+        first, second, parts = found
+        if second < first:
+            schedule = _postponed(schedule, second, first)
+            first, second = first - 1, first
+        schedule = _joined(schedule, first, second, parts)
     return schedule
 
 
@@ -61,6 +65,38 @@ def _pairs(schedule: Schedule, properties: DeviceProperties) -> Iterator[tuple[i
                 made |= {store.tensor for store in guest.stores}
             else:
                 made.add(guest.tensor.name)
+        for second in range(first - 1, -1, -1):
+            guest = steps[second]
+            if not isinstance(guest, (Kernel, StridedView)):
+                break
+            if isinstance(guest, Kernel) and _fits(host, guest) and _may_wait(schedule, second, first):
+                yield first, second, parts
+
+
+def _reads(step: Step) -> set[str]:
+    return {node.tensor for node in loads(*_roots(step))} if isinstance(step, Kernel) else set(used(step))
+
+
+def _may_wait(schedule: Schedule, guest: int, host: int) -> bool:
+    """Whether a kernel may run after a later one: nobody reads its results before, and what it reads is kept."""
+    steps, kernel = schedule.steps, schedule.steps[guest]
+    made = {store.tensor for store in kernel.stores}
+    if any(made & _reads(step) for step in steps[guest + 1 : host + 1]):
+        return False
+    gone = {name for k in range(guest, host) for name in schedule.memory.dead_after.get(k, ())}
+    return not gone & _reads(kernel)
+
+
+def _postponed(schedule: Schedule, guest: int, host: int) -> Schedule:
+    """The schedule with a kernel moved behind a later one, and what both read kept that long."""
+    steps, dead = schedule.steps, schedule.memory.dead_after
+    order = [*range(guest), *range(guest + 1, host + 1), guest, *range(host + 1, len(steps))]
+    after = {number: dead[old] for number, old in enumerate(order) if old in dead and old not in (guest, host)}
+    last = (*dead.get(host, ()), *dead.get(guest, ()))
+    if last:
+        after[host] = last
+    memory = attrs.evolve(schedule.memory, dead_after=after)
+    return attrs.evolve(schedule, steps=tuple(steps[old] for old in order), memory=memory)
 
 
 def _shares(host: Step, properties: DeviceProperties) -> int:

@@ -40,7 +40,7 @@ class Emitter:
         self.pointers: dict[str, str] = {}
         self.symbols: dict[str, str] = {}
         self.asserts = False
-        self.wide = self.facts.is_wide()
+        self.wide, self.half = self.facts.is_wide(), self.facts.is_half()
         # What writes a reduction along the row, or a scan; set by the writer of rows.
         self.row_writer: Callable[[Expr, Scope, Guard], str] | None = None
         self.scan_writer: Callable[[Expr, Scope, Guard], str] | None = None
@@ -218,7 +218,7 @@ class Emitter:
             narrow = [self._narrow(arg, scope) for arg in expr.args]
             if all(text is not None for text in narrow) and any(arg.op != "const" for arg in expr.args):
                 return scalar_text(expr, narrow)
-        return scalar_text(expr, self._operands(expr, scope, guard))
+        return scalar_text(expr, self._operands(expr, scope, guard), self.half)
 
     def _narrow(self, expr: Expr, scope: Scope) -> str | None:
         """An index or a constant as a number of the index type: it is compared without widening it to int64."""

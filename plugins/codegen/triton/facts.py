@@ -20,13 +20,21 @@ class Facts:
         # Reductions computed in the same pass as one that they use (sums of an online softmax).
         self.together: dict[Expr, Expr] = {}
 
-    def is_wide(self) -> bool:
-        """Whether an index or an offset may not fit 32 bits (taken for granted where a size is symbolic)."""
+    def _used(self) -> list[TensorDecl]:
+        """The tensors that the kernel reads or writes."""
         tensors = self.tiling.nest.tensors
         used = {node.tensor for node in walk(*(r for s in self.tiling.stores for r in s.roots)) if node.op == "load"}
-        used |= {store.tensor for store in self.tiling.stores}
-        extents = [tile.extent for tile in self.tiling.tiles] + [_reach(tensors[name]) for name in used]
+        return [tensors[name] for name in used | {store.tensor for store in self.tiling.stores}]
+
+    def is_wide(self) -> bool:
+        """Whether an index or an offset may not fit 32 bits (taken for granted where a size is symbolic)."""
+        extents = [tile.extent for tile in self.tiling.tiles] + [_reach(decl) for decl in self._used()]
         return not all(isinstance(extent, int) and extent < _NARROW for extent in extents)
+
+    def is_half(self) -> bool:
+        """Whether all numbers that the kernel reads and writes are of half types (and there are some)."""
+        floats = [decl.dtype for decl in self._used() if decl.dtype.is_floating_point]
+        return bool(floats) and all(dtype.itemsize == 2 for dtype in floats)
 
     def is_row(self, expr: Expr) -> bool:
         """Whether a node is a reduction along the row."""

@@ -97,6 +97,17 @@ _PRECISE = {
 }
 """Correctly rounded operations by width; Triton's plain float32 division and root are approximate."""
 
+_APPROXIMATE = {
+    "exp": "tl.exp({0})",
+    "exp2": "tl.exp2({0})",
+    "sqrt": "tl.sqrt({0})",
+    "reciprocal": "1.0 / {0}",
+    "sigmoid": "1.0 / (1.0 + tl.exp({0} * -1.0))",
+    "div": "{0} / {1}",
+}
+"""What kernels over half types use: some units in the last place of float32, far below a half's, and where a chain of
+such operations would be slower than memory, several times as fast."""
+
 _INTEGER = {
     **_COMPARISONS,
     "where": "tl.where({0}, {1}, {2})",
@@ -174,10 +185,14 @@ _POWERS = {
 """Exponents that eager PyTorch does not compute by ``pow`` either."""
 
 
-def scalar_text(expr: Expr, args: list[str]) -> str:
-    """The Triton expression of one op of the table ``OPS`` (``masked`` apart)."""
+def scalar_text(expr: Expr, args: list[str], half: bool = False) -> str:
+    """The Triton expression of one op of the table ``OPS`` (``masked`` apart).
+
+    ``half``: the kernel's inputs and outputs are all of half types."""
     where = triton_type(expr.args[-1].dtype)
     template = _TABLES[where.kind].get(expr.op)
+    if half and where.is_float and where.bits <= 32:
+        template = _APPROXIMATE.get(expr.op, template)
     if template is None:
         raise UnsupportedError(f"{expr.op} of {expr.args[-1].dtype} has no meaning in Triton kernels")
     if expr.op == "pow" and where.is_float and expr.args[1].op == "const":
