@@ -10,6 +10,7 @@ from collections.abc import Sequence
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status (1 where ``doctor`` misses something needed, or on a known error)."""
     parser = argparse.ArgumentParser(prog="turret", description="Inspect Turret's plugins, machine and cache.")
+    parser.add_argument("--version", action="version", version=f"turret {_version()}")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("plugins", help="hooks, who implements them, in which order, from where")
     commands.add_parser("doctor", help="what works on this machine, what is missing, how to get it")
@@ -36,13 +37,32 @@ def _run(options: argparse.Namespace) -> int:
 def _plugins() -> int:
     from turret import plugin_manager
 
+    print("Plugins are asked in the order shown; yours come before the built-ins.")
     for hook, rows in plugin_manager.describe(plugin_manager.default_manager()):
-        print(hook)
+        print(f"{hook}: {_kind(hook)}")
         for name, file in rows:
             print(f"    {name}  ({file})")
         if not rows:
-            print("    nobody")
+            print("    nobody (nothing is asked)")
     return 0
+
+
+def _kind(hook: str) -> str:
+    """How many are asked, and what for: the first line of the hook's documentation."""
+    from turret import hookspecs
+
+    spec = getattr(hookspecs, hook)
+    asked = "first result" if spec.turret_spec["firstresult"] else "all"
+    return f"{asked}; {(spec.__doc__ or '').strip().splitlines()[0]}"
+
+
+def _version() -> str:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version("turret")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
 def _cache(action: str) -> int:
@@ -61,10 +81,12 @@ def _doctor() -> int:
 
     missing = False
     for check in checks():
-        print(f"{'ok     ' if check.works else 'missing'}  {check.name}: {check.detail}")
+        state = "ok     " if check.works else "missing" if check.needed else "absent "
+        print(f"{state}  {check.name}: {check.detail}{'' if check.needed or check.works else ' (optional)'}")
         if not check.works:
             print(f"         {check.remedy}")
             missing |= check.needed
+    print("something that the CPU needs is missing" if missing else "all that compiling for the CPU needs is there")
     return int(missing)
 
 

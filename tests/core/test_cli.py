@@ -17,11 +17,12 @@ def folder(tmp_path, monkeypatch):
 def test_plugins_lists_hooks_who_implements_them_and_from_where(capsys):
     assert cli.main(["plugins"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    hooks = [line for line in lines if not line.startswith(" ")]
+    hooks = [line.partition(":")[0] for line in lines]
     assert {"turret_capture", "turret_partition", "turret_event"} <= set(hooks)
-    row = lines[lines.index("turret_partition") + 1]
+    assert "first result; Cut a joint graph" in lines[hooks.index("turret_partition")]
+    row = lines[hooks.index("turret_partition") + 1]
     assert row.strip().startswith("turret.plugins.partition  (") and row.endswith(".py)")
-    assert lines[lines.index("turret_guard_filter") + 1].strip() == "nobody"
+    assert lines[hooks.index("turret_guard_filter") + 1].strip().startswith("nobody")
     assert all(any(name in line for line in lines) for name in plugin_manager.BUILTINS)
 
 
@@ -45,7 +46,7 @@ def test_doctor_says_what_works(capsys, folder):
     status = cli.main(["doctor"])
     lines = capsys.readouterr().out.splitlines()
     for name in ("torch", "C++ compiler", "OpenMP", "Python headers", "GPU", "Triton", "cache"):
-        assert any(line.startswith(("ok     ", "missing")) and f"  {name}: " in line for line in lines), name
+        assert any(line.startswith(("ok     ", "missing", "absent ")) and f"  {name}: " in line for line in lines), name
     assert status == int(any(c.needed and not c.works for c in doctor.checks()))
 
 
