@@ -29,6 +29,9 @@ class Config:
         "what to do when a stage fails on a program: run it eagerly and warn once, or raise",
         choices=("fallback", "raise"),
     )
+    capture: str = _option(
+        "dynamo", "who captures graphs: torch._dynamo through a bridge, or Turret itself", choices=("dynamo", "turret")
+    )
     partitioner: str = _option(
         "min_cut", "how the joint graph is cut into forward and backward", choices=("min_cut", "save_all")
     )

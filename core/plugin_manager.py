@@ -16,6 +16,7 @@ from turret.errors import PluginError
 
 BUILTINS: tuple[str, ...] = (
     "turret.contrib.dynamo",
+    "turret.plugins.capture",
     "turret.plugins.joint",
     "turret.plugins.decompositions",
     "turret.plugins.graph_pass",

@@ -1,0 +1,278 @@
+"""Guards: the assumptions that captured code rests on, as data; and, apart from that, how they are checked.
+
+A ``Guard`` names a kind, the source that it speaks of and what was found there.  ``KINDS`` gives for each kind the
+expression that checks it; ``GuardSet.compile`` turns a set into one Python function ``check(f, *arguments)``
+and ``GuardSet.explain`` says which guard failed first, and what was found instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import torch
+
+from turret.sources import BoundSource, Source, SourceWriter
+
+
+@attrs.frozen
+class Guard:
+    """One assumption.
+
+    ``kind`` is a key of ``KINDS``; ``expected`` is what was found at capture; ``others`` are further sources that the
+    assumption relates (identity, aliasing, sizes); ``stack`` is the user's code that relied on it.
+    """
+
+    kind: str
+    source: Source | None
+    expected: Any = attrs.field(default=None, eq=lambda v: v if _plain(v) else id(v))
+    others: tuple[Source, ...] = ()
+    stack: str = attrs.field(default="", eq=False)
+
+    def __str__(self) -> str:
+        others = "".join(f", {o}" for o in self.others)
+        expected = "" if self.expected is None else f" {self.expected!r}"
+        return f"{self.kind} {self.source if self.source is not None else ''}{others}{expected}"
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, (str, int, tuple, type(None), TensorProperties)) and not isinstance(value, torch.Size)
+
+
+@attrs.frozen
+class TensorProperties:
+    """What a captured graph assumes of a tensor; None in ``shape`` or ``stride`` where that is dynamic."""
+
+    type: type
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    is_leaf: bool
+    shape: tuple[int | None, ...]
+    stride: tuple[int | None, ...]
+    keys: Any = attrs.field(eq=str)
+
+    @classmethod
+    def of(cls, value: torch.Tensor, dynamic: frozenset[int] = frozenset()) -> TensorProperties:
+        """Properties of a strided tensor; sizes of ``dynamic`` dimensions and all strides beside them are left out."""
+        shape = tuple(None if n in dynamic else int(s) for n, s in enumerate(value.shape))
+        stride = tuple(None for _ in shape) if dynamic else tuple(value.stride())
+        keys = torch._C._dispatch_keys(value)
+        leaf = value.is_leaf or not value.requires_grad
+        return cls(type(value), value.dtype, value.device, value.requires_grad, leaf, shape, stride, keys)
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value has these properties."""
+        return (
+            type(value) is self.type
+            and value.dtype is self.dtype
+            and value.device == self.device
+            and value.requires_grad is self.requires_grad
+            and torch._C._dispatch_keys(value) == self.keys
+            and _match(value.shape, self.shape)
+            and _match(value.stride(), self.stride)
+            and (value.is_leaf or not value.requires_grad) is self.is_leaf
+        )
+
+    def difference(self, value: Any) -> str:
+        """What is different, for people."""
+        if type(value) is not self.type:
+            return f"type {type(value).__name__}, expected {self.type.__name__}"
+        for name in ("dtype", "device", "requires_grad"):
+            if getattr(value, name) != getattr(self, name):
+                return f"{name} {getattr(value, name)}, expected {getattr(self, name)}"
+        for name, got, expected in (
+            ("size", value.shape, self.shape),
+            ("stride", value.stride(), self.stride),
+        ):
+            if not _match(got, expected):
+                return f"{name} {list(got)}, expected {['any' if e is None else e for e in expected]}"
+        return "dispatch keys or leaf state differ"
+
+
+def _match(found: Sequence[int], expected: tuple[int | None, ...]) -> bool:
+    if len(found) != len(expected):
+        return False
+    return all(e is None or f == e for f, e in zip(found, expected, strict=True))
+
+
+def global_state() -> tuple:
+    """Modes of torch that a captured graph depends on and that no source leads to."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_enabled("cuda"),
+        torch.get_autocast_dtype("cuda"),
+        torch.is_autocast_cache_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch._C._len_torch_function_stack(),
+        torch._C._len_torch_dispatch_stack(),
+        torch._C._functorch.maybe_current_level(),
+    )
+
+
+def _same_constant(found: Any, expected: Any) -> bool:
+    """Equality that tells types, signs of zero and NaN apart."""
+    if type(found) is not type(expected):
+        return False
+    if type(expected) is float:
+        if math.isnan(expected):
+            return math.isnan(found)
+        return found == expected and math.copysign(1, found) == math.copysign(1, expected)
+    if type(expected) in (tuple, list):
+        return len(found) == len(expected) and all(map(_same_constant, found, expected))
+    return bool(found == expected)
+
+
+def _same_keys(found: Any, expected: tuple) -> bool:
+    return len(found) == len(expected) and all(
+        k is e or (type(k) is type(e) and k == e) for k, e in zip(found, expected, strict=True)
+    )
+
+
+def storage_pattern(values: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """For each tensor the number of the first one that lies in the same storage."""
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(v.untyped_storage()._cdata, n) for n, v in enumerate(values))
+
+
+Check = Callable[[Guard, SourceWriter, list[str]], str]
+
+
+def _check_equals(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    expected = guard.expected
+    if expected is None or expected is True or expected is False or expected is Ellipsis:
+        return f"{held[0]} is {expected!r}"
+    if type(expected) in (int, str, bytes):
+        return f"type({held[0]}) is {type(expected).__name__} and {held[0]} == {expected!r}"
+    writer.scope.setdefault("same_constant", _same_constant)
+    return f"same_constant({held[0]}, {writer.constant(expected)})"
+
+
+def _helper(name: str, function: Callable) -> Check:
+    def check(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+        writer.scope.setdefault(name, function)
+        return f"{name}({', '.join(held)}) == {writer.constant(guard.expected)}"
+
+    return check
+
+
+def _check_keys(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    if not guard.expected:
+        return f"not {held[0]}"
+    writer.scope.setdefault("same_keys", _same_keys)
+    return f"same_keys({held[0]}, {writer.constant(guard.expected)})"
+
+
+def _check_tensor(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    return f"{writer.constant(guard.expected)}.holds({held[0]})"
+
+
+def _check_sizes(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    """``expected`` is Python source over ``{0}``, ``{1}``, ...: the sizes that ``source`` and ``others`` name."""
+    writer.scope.setdefault("math", math)
+    return "(" + guard.expected.format(*held) + ")"
+
+
+def _pattern(*values: torch.Tensor) -> tuple[int, ...]:
+    return storage_pattern(values)
+
+
+KINDS: dict[str, Check] = {
+    "TYPE": lambda g, w, h: f"type({h[0]}) is {w.constant(g.expected)}",
+    "ID": lambda g, w, h: f"{h[0]} is {w.constant(g.expected)}",
+    "EQUALS": _check_equals,
+    "TENSOR": _check_tensor,
+    "LENGTH": lambda g, w, h: f"len({h[0]}) == {g.expected}",
+    "KEYS": _check_keys,
+    "HAS_KEY": lambda g, w, h: f"{w.constant(g.expected)} in {h[0]}",
+    "NO_KEY": lambda g, w, h: f"{w.constant(g.expected)} not in {h[0]}",
+    "SAME": lambda g, w, h: f"{h[0]} is {h[1]}",
+    "NOT_SAME": lambda g, w, h: f"{h[0]} is not {h[1]}",
+    "SIZES": _check_sizes,
+    "STORAGE": _helper("storage_pattern", _pattern),
+    "GLOBAL_STATE": _helper("global_state", global_state),
+    "CALL": lambda g, w, h: f"{w.constant(g.expected[0])}({', '.join(h)}) == {w.constant(g.expected[1])}",
+}
+"""For each kind the Python expression that is true where the guard holds, over variables that hold its sources."""
+
+
+@attrs.frozen(eq=False)
+class GuardSet:
+    """All guards of one compile unit, in the order in which they were taken (a parent before its children)."""
+
+    guards: tuple[Guard, ...]
+    parameters: int
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.guards))
+
+    def source_text(self) -> tuple[str, dict[str, Any]]:
+        """Python source of the check, and its globals."""
+        scope: dict[str, Any] = {}
+        writer = SourceWriter(scope)
+        for guard in self.guards:
+            writer.lines.append(f"if not ({_expression(guard, writer)}): return False")
+        body = "\n  ".join(writer.lines)
+        head = ", ".join(["f", *(f"a{n}" for n in range(self.parameters))])
+        return f"def check({head}):\n try:\n  {body or 'pass'}\n except Exception: return False\n return True\n", scope
+
+    def compile(self) -> Callable[..., bool]:
+        """The check as a function of the frame's function and its arguments."""
+        text, scope = self.source_text()
+        exec(compile(text, "<turret guards>", "exec"), scope)
+        return scope["check"]
+
+    def explain(self, function: Any, arguments: tuple) -> str:
+        """The first guard that does not hold, and what was found; empty where all hold."""
+        guard = self.first_failing(function, arguments)
+        if guard is None:
+            return ""
+        found = _read(guard.source, function, arguments)
+        where = f" (assumed at {guard.stack})" if guard.stack else ""
+        if guard.kind == "TENSOR" and isinstance(found, torch.Tensor):
+            return f"tensor {guard.source}: {guard.expected.difference(found)}{where}"
+        if guard.kind == "SIZES":
+            return f"sizes: {guard.expected.format(guard.source, *guard.others)}{where}"
+        if guard.kind == "GLOBAL_STATE":
+            return f"torch's modes are {global_state()}, expected {guard.expected}"
+        return f"{guard}: found {_short(found)}{where}"
+
+    def first_failing(self, function: Any, arguments: tuple) -> Guard | None:
+        """The first guard that does not hold for a call."""
+        for guard in self.guards:
+            single = GuardSet((guard,), self.parameters).compile()
+            if not single(function, *arguments):
+                return guard
+        return None
+
+
+def _expression(guard: Guard, writer: SourceWriter) -> str:
+    sources = [s for s in (guard.source, *guard.others) if s is not None]
+    return KINDS[guard.kind](guard, writer, [writer.load(s) for s in sources])
+
+
+def _read(source: Source | None, function: Any, arguments: tuple) -> Any:
+    """What a source names in a call, or the exception that finding it raised."""
+    if source is None:
+        return None
+    if isinstance(source, BoundSource):
+        return source.value
+    scope: dict[str, Any] = {"f": function, **{f"a{n}": a for n, a in enumerate(arguments)}}
+    writer = SourceWriter(scope)
+    try:
+        name = writer.load(source)
+        exec("\n".join(writer.lines), scope)
+        return eval(name, scope)
+    except Exception as error:
+        return error
+
+
+def _short(value: Any) -> str:
+    text = repr(value) if not isinstance(value, torch.Tensor) else f"a tensor of {value.dtype}{list(value.shape)}"
+    return text if len(text) < 120 else text[:117] + "..."

@@ -1,0 +1,415 @@
+// Frame evaluation hook (PEP 523) for CPython 3.11 to 3.13.
+//
+// The hook is a property of the interpreter, but acts only on threads that are inside a compiled callable
+// (`call`).  It is installed while at least one thread is, and taken out afterwards, so that programs which do not
+// run compiled code pay nothing.  For a frame that is not to be skipped, the callback is asked once a call; it
+// answers None (evaluate as usual) or a function to be called in the frame's place, with the frame's function
+// and the values of its parameters.  That function may return a Tail: another call to make in tail position, so
+// that loops which go on in resume functions need no deeper stack each time around.
+
+#define Py_BUILD_CORE 1
+#include <Python.h>
+#include <internal/pycore_frame.h>
+#if PY_VERSION_HEX >= 0x030C0000
+#include <internal/pycore_code.h>
+#endif
+#undef Py_BUILD_CORE
+
+#include <vector>
+
+namespace {
+
+enum Kind : intptr_t { UNKNOWN = 0, SKIP = 1, CAPTURE = 2 };
+
+struct ThreadState {
+  int active = 0;               // whether frames of this thread are looked at
+  PyObject* pending = nullptr;  // code object of the root frame about to start (borrowed: `call` holds it)
+  PyObject* token = nullptr;    // what the callback is told of that root (borrowed)
+  int depth = 0;                // nested `call`s
+};
+
+thread_local ThreadState local;
+int users = 0;  // threads inside `call`; guarded by the GIL
+bool installed = false;
+_PyFrameEvalFunction previous = nullptr;
+Py_ssize_t extra_index = -1;
+PyObject* frame_callback = nullptr;     // (function, arguments, token) -> callable or None
+PyObject* classify_callback = nullptr;  // (code) -> Kind
+
+PyObject* hook(PyThreadState* thread, _PyInterpreterFrame* frame, int throwing);
+
+void install(PyInterpreterState* interpreter) {
+  _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
+  if (current == hook) return;
+  if (current != _PyEval_EvalFrameDefault && installed) return;  // another hook sits on top and hands on to us
+  previous = current;
+  _PyInterpreterState_SetEvalFrameFunc(interpreter, hook);
+  installed = true;
+}
+
+void uninstall(PyInterpreterState* interpreter) {
+  if (_PyInterpreterState_GetEvalFrameFunc(interpreter) != hook) return;
+  _PyInterpreterState_SetEvalFrameFunc(interpreter, previous);
+  installed = false;
+}
+
+PyCodeObject* code_of(_PyInterpreterFrame* frame) {
+#if PY_VERSION_HEX >= 0x030D0000
+  return PyCode_Check(frame->f_executable) ? reinterpret_cast<PyCodeObject*>(frame->f_executable) : nullptr;
+#else
+  return frame->f_code;
+#endif
+}
+
+PyObject* function_of(_PyInterpreterFrame* frame) {
+#if PY_VERSION_HEX >= 0x030C0000
+  return frame->f_funcobj;
+#else
+  return reinterpret_cast<PyObject*>(frame->f_func);
+#endif
+}
+
+PyObject* evaluate(PyThreadState* thread, _PyInterpreterFrame* frame, int throwing) {
+  return (previous ? previous : _PyEval_EvalFrameDefault)(thread, frame, throwing);
+}
+
+#if PY_VERSION_HEX >= 0x030C0000
+// From 3.12 on the evaluator itself clears and pops a frame.  It is made to do so by continuing the frame at a
+// RETURN_VALUE of another code object with the result on its stack, or by throwing into it.
+_Py_CODEUNIT* return_instruction = nullptr;
+PyObject* return_code = nullptr;
+
+bool prepare_return() {
+  PyObject* scope = PyDict_New();
+  PyObject* result = scope ? PyRun_String("f = (lambda x: x).__code__", Py_file_input, scope, scope) : nullptr;
+  if (!result) return false;
+  Py_DECREF(result);
+  return_code = Py_XNewRef(PyDict_GetItemString(scope, "f"));
+  Py_DECREF(scope);
+  PyCodeObject* code = reinterpret_cast<PyCodeObject*>(return_code);
+  _Py_CODEUNIT* instructions = _PyCode_CODE(code);
+  for (Py_ssize_t i = 0; i < Py_SIZE(code); i++) {
+    if (instructions[i].op.code == RETURN_VALUE_OPCODE) {
+      return_instruction = instructions + i;
+      return true;
+    }
+  }
+  PyErr_SetString(PyExc_RuntimeError, "this interpreter's RETURN_VALUE was not found");
+  return false;
+}
+#endif
+
+// Ends a frame that was not evaluated: with `result`, or with the exception that is set where it is null.
+PyObject* finish(PyThreadState* thread, _PyInterpreterFrame* frame, PyObject* result) {
+#if PY_VERSION_HEX >= 0x030C0000
+  if (!result) return _PyEval_EvalFrameDefault(thread, frame, 1);
+  frame->localsplus[frame->stacktop++] = result;
+#if PY_VERSION_HEX >= 0x030D0000
+  frame->instr_ptr = return_instruction;
+#else
+  frame->prev_instr = return_instruction - 1;
+#endif
+  return _PyEval_EvalFrameDefault(thread, frame, 0);
+#else
+  (void)thread;
+  (void)frame;
+  return result;  // the caller of the hook clears the frame
+#endif
+}
+
+struct Tail {
+  PyObject_HEAD
+  PyObject* function;
+  PyObject* arguments;
+};
+
+void tail_dealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  Py_XDECREF(reinterpret_cast<Tail*>(self)->function);
+  Py_XDECREF(reinterpret_cast<Tail*>(self)->arguments);
+  PyObject_GC_Del(self);
+}
+
+int tail_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(reinterpret_cast<Tail*>(self)->function);
+  Py_VISIT(reinterpret_cast<Tail*>(self)->arguments);
+  return 0;
+}
+
+PyTypeObject tail_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+PyObject* make_tail(PyObject*, PyObject* args) {
+  PyObject *function, *arguments;
+  if (!PyArg_ParseTuple(args, "OO!", &function, &PyTuple_Type, &arguments)) return nullptr;
+  Tail* tail = PyObject_GC_New(Tail, &tail_type);
+  if (!tail) return nullptr;
+  tail->function = Py_NewRef(function);
+  tail->arguments = Py_NewRef(arguments);
+  PyObject_GC_Track(reinterpret_cast<PyObject*>(tail));
+  return reinterpret_cast<PyObject*>(tail);
+}
+
+intptr_t kind_of(PyCodeObject* code) {
+  void* extra = nullptr;
+  if (_PyCode_GetExtra(reinterpret_cast<PyObject*>(code), extra_index, &extra) < 0) {
+    PyErr_Clear();
+    return SKIP;
+  }
+  return reinterpret_cast<intptr_t>(extra);
+}
+
+// Looks a code object up, asking the callback the first time.  -1 with an exception set on failure.
+intptr_t classify(PyCodeObject* code) {
+  intptr_t kind = kind_of(code);
+  if (kind != UNKNOWN) return kind;
+  local.active = 0;
+  PyObject* answer = PyObject_CallOneArg(classify_callback, reinterpret_cast<PyObject*>(code));
+  local.active = 1;
+  if (!answer) return -1;
+  kind = PyLong_AsLong(answer);
+  Py_DECREF(answer);
+  if (kind < 0 || _PyCode_SetExtra(reinterpret_cast<PyObject*>(code), extra_index, reinterpret_cast<void*>(kind)) < 0)
+    return -1;
+  return kind;
+}
+
+// Asks what to run in place of a call of `function`; new reference, None for "as usual", null on error.
+PyObject* ask(PyObject* function, PyObject* arguments, PyObject* token) {
+  local.active = 0;
+  PyObject* answer = PyObject_CallFunctionObjArgs(frame_callback, function, arguments, token, nullptr);
+  local.active = 1;
+  return answer;
+}
+
+PyObject* call_replacement(PyObject* replacement, PyObject* function, PyObject* arguments) {
+  Py_ssize_t count = PyTuple_GET_SIZE(arguments);
+  std::vector<PyObject*> values(count + 1);
+  values[0] = function;
+  for (Py_ssize_t i = 0; i < count; i++) values[i + 1] = PyTuple_GET_ITEM(arguments, i);
+  return PyObject_Vectorcall(replacement, values.data(), count + 1, nullptr);
+}
+
+// Runs tail calls until there is a result.  Steals `result`.
+PyObject* follow_tails(PyObject* result) {
+  while (result && Py_IS_TYPE(result, &tail_type)) {
+    Tail* tail = reinterpret_cast<Tail*>(result);
+    PyObject* function = Py_NewRef(tail->function);
+    PyObject* arguments = Py_NewRef(tail->arguments);
+    Py_DECREF(result);
+    PyObject* replacement = nullptr;
+    if (PyFunction_Check(function) && local.active) {
+      intptr_t kind = classify(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function)));
+      if (kind == CAPTURE)
+        replacement = ask(function, arguments, Py_None);
+      else if (kind >= 0)
+        replacement = Py_NewRef(Py_None);
+    } else {
+      replacement = Py_NewRef(Py_None);
+    }
+    if (!replacement) {
+      result = nullptr;
+    } else if (replacement == Py_None) {
+      // The frame was looked at already: evaluate it without asking again.
+      PyObject* pending = local.pending;
+      PyObject* token = local.token;
+      local.pending = PyFunction_Check(function) ? PyFunction_GET_CODE(function) : nullptr;
+      local.token = Py_False;
+      result = PyObject_Call(function, arguments, nullptr);
+      local.pending = pending;
+      local.token = token;
+    } else {
+      result = call_replacement(replacement, function, arguments);
+    }
+    Py_XDECREF(replacement);
+    Py_DECREF(function);
+    Py_DECREF(arguments);
+  }
+  return result;
+}
+
+Py_ssize_t parameters(PyCodeObject* code) {
+  return code->co_argcount + code->co_kwonlyargcount + ((code->co_flags & CO_VARARGS) != 0) +
+         ((code->co_flags & CO_VARKEYWORDS) != 0);
+}
+
+PyObject* hook(PyThreadState* thread, _PyInterpreterFrame* frame, int throwing) {
+  if (!local.active || throwing) return evaluate(thread, frame, throwing);
+  PyCodeObject* code = code_of(frame);
+  PyObject* function = function_of(frame);
+  const int suspendable = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR;
+  const int plain = CO_OPTIMIZED | CO_NEWLOCALS;
+  if (!code || !function || (code->co_flags & suspendable) || (code->co_flags & plain) != plain ||
+      code->co_stacksize < 1 || !PyFunction_Check(function))
+    return evaluate(thread, frame, throwing);
+  PyObject* token = Py_None;
+  if (local.pending == reinterpret_cast<PyObject*>(code)) {
+    token = local.token;
+    local.pending = nullptr;
+    local.token = nullptr;
+    if (token == Py_False) return evaluate(thread, frame, throwing);
+  } else {
+    intptr_t kind = classify(code);
+    if (kind < 0) return finish(thread, frame, nullptr);
+    if (kind == SKIP) return evaluate(thread, frame, throwing);
+  }
+  Py_ssize_t count = parameters(code);
+  PyObject* arguments = PyTuple_New(count);
+  if (!arguments) return finish(thread, frame, nullptr);
+  for (Py_ssize_t i = 0; i < count; i++) PyTuple_SET_ITEM(arguments, i, Py_NewRef(frame->localsplus[i]));
+  Py_INCREF(token);
+  PyObject* replacement = ask(function, arguments, token);
+  Py_DECREF(token);
+  if (replacement == Py_None) {
+    Py_DECREF(replacement);
+    Py_DECREF(arguments);
+    return evaluate(thread, frame, throwing);
+  }
+  PyObject* result = nullptr;
+  if (replacement) {
+    Py_INCREF(function);
+    result = call_replacement(replacement, function, arguments);
+    Py_DECREF(function);
+    Py_DECREF(replacement);
+  }
+  Py_DECREF(arguments);
+  return finish(thread, frame, follow_tails(result));
+}
+
+// call(target, args, kwargs, root_code, token): target(*args, **kwargs) with the hook active on this thread.
+PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  if (count != 5) {
+    PyErr_SetString(PyExc_TypeError, "call takes a target, a tuple, a dict or None, a code object or None, and a token");
+    return nullptr;
+  }
+  PyObject* kwargs = args[2] == Py_None ? nullptr : args[2];
+  ThreadState saved = local;
+  PyInterpreterState* interpreter = PyInterpreterState_Get();
+  if (saved.depth == 0) users++;
+  install(interpreter);
+  local.depth = saved.depth + 1;
+  local.active = 1;
+  local.pending = args[3] == Py_None ? nullptr : args[3];
+  local.token = args[4];
+  PyObject* result = PyObject_Call(args[0], args[1], kwargs);
+  int depth = local.depth;
+  local = saved;
+  if (saved.depth == 0 && depth == 1) {
+    if (users > 0) users--;
+    if (users == 0) uninstall(interpreter);
+  }
+  return result;
+}
+
+struct Suspended {
+  PyObject_HEAD
+  PyObject* function;
+  vectorcallfunc vectorcall;
+};
+
+PyObject* suspended_call(PyObject* self, PyObject* const* args, size_t count, PyObject* names) {
+  int active = local.active;
+  local.active = 0;
+  PyObject* result = PyObject_Vectorcall(reinterpret_cast<Suspended*>(self)->function, args, count, names);
+  local.active = active;
+  return result;
+}
+
+void suspended_dealloc(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  Py_XDECREF(reinterpret_cast<Suspended*>(self)->function);
+  PyObject_GC_Del(self);
+}
+
+int suspended_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(reinterpret_cast<Suspended*>(self)->function);
+  return 0;
+}
+
+PyTypeObject suspended_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+PyObject* suspend(PyObject*, PyObject* function) {
+  Suspended* made = PyObject_GC_New(Suspended, &suspended_type);
+  if (!made) return nullptr;
+  made->function = Py_NewRef(function);
+  made->vectorcall = suspended_call;
+  PyObject_GC_Track(reinterpret_cast<PyObject*>(made));
+  return reinterpret_cast<PyObject*>(made);
+}
+
+PyObject* configure(PyObject*, PyObject* args) {
+  PyObject *frame, *classify;
+  if (!PyArg_ParseTuple(args, "OO", &frame, &classify)) return nullptr;
+  Py_XSETREF(frame_callback, Py_NewRef(frame));
+  Py_XSETREF(classify_callback, Py_NewRef(classify));
+  Py_RETURN_NONE;
+}
+
+PyObject* mark(PyObject*, PyObject* args) {
+  PyObject* code;
+  long kind;
+  if (!PyArg_ParseTuple(args, "O!l", &PyCode_Type, &code, &kind)) return nullptr;
+  if (_PyCode_SetExtra(code, extra_index, reinterpret_cast<void*>(static_cast<intptr_t>(kind))) < 0) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* kind(PyObject*, PyObject* code) {
+  if (!PyCode_Check(code)) {
+    PyErr_SetString(PyExc_TypeError, "kind takes a code object");
+    return nullptr;
+  }
+  return PyLong_FromLong(static_cast<long>(kind_of(reinterpret_cast<PyCodeObject*>(code))));
+}
+
+PyObject* is_active(PyObject*, PyObject*) { return PyBool_FromLong(local.active); }
+
+PyObject* is_installed(PyObject*, PyObject*) {
+  return PyBool_FromLong(_PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get()) == hook);
+}
+
+PyObject* after_fork(PyObject*, PyObject*) {
+  users = local.depth > 0;  // the other threads are gone
+  if (!users) uninstall(PyInterpreterState_Get());
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"configure", configure, METH_VARARGS, "configure(frame_callback, classify_callback)"},
+    {"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call)), METH_FASTCALL,
+     "call(target, args, kwargs, root_code, token): call with the hook active on this thread"},
+    {"suspend", suspend, METH_O, "suspend(function): a callable that runs it with the hook inactive"},
+    {"tail", make_tail, METH_VARARGS, "tail(function, args): what a replacement returns to go on elsewhere"},
+    {"mark", mark, METH_VARARGS, "mark(code, kind): 0 ask, 1 skip, 2 capture"},
+    {"kind", kind, METH_O, "kind(code): 0 not asked yet, 1 skip, 2 capture"},
+    {"is_active", is_active, METH_NOARGS, "whether frames of this thread are looked at"},
+    {"is_installed", is_installed, METH_NOARGS, "whether the interpreter evaluates frames through the hook"},
+    {"after_fork", after_fork, METH_NOARGS, "to be called in a forked child"},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef module = {PyModuleDef_HEAD_INIT, "_turret_frame_hook", nullptr, -1, methods};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__turret_frame_hook(void) {
+  tail_type.tp_name = "turret.Tail";
+  tail_type.tp_basicsize = sizeof(Tail);
+  tail_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
+  tail_type.tp_dealloc = tail_dealloc;
+  tail_type.tp_traverse = tail_traverse;
+  suspended_type.tp_name = "turret.Suspended";
+  suspended_type.tp_basicsize = sizeof(Suspended);
+  suspended_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
+  suspended_type.tp_dealloc = suspended_dealloc;
+  suspended_type.tp_traverse = suspended_traverse;
+  suspended_type.tp_call = PyVectorcall_Call;
+  suspended_type.tp_vectorcall_offset = offsetof(Suspended, vectorcall);
+  if (PyType_Ready(&tail_type) < 0 || PyType_Ready(&suspended_type) < 0) return nullptr;
+#if PY_VERSION_HEX >= 0x030C0000
+  if (!prepare_return()) return nullptr;
+#endif
+  if (extra_index < 0) extra_index = _PyEval_RequestCodeExtraIndex(nullptr);
+  if (extra_index < 0) {
+    PyErr_SetString(PyExc_RuntimeError, "no room for another field on code objects");
+    return nullptr;
+  }
+  return PyModule_Create(&module);
+}

@@ -1,0 +1,230 @@
+"""Sources: where a value was found when a frame was captured, and how to find it again on a later call.
+
+A source is plain data, printed as the expression a person would write.  ``SourceWriter`` turns sources into
+lines of Python in which every step is taken once, for guards and for rebuilt code alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+
+@attrs.frozen
+class Source:
+    """Base of all sources."""
+
+    def base_source(self) -> Source | None:
+        """The source that this one is a step from, or None for a root."""
+        return getattr(self, "base", None)
+
+    def root(self) -> Source:
+        """The first step: a local, the function, or a bound object."""
+        step: Source = self
+        while (base := step.base_source()) is not None:
+            step = base
+        return step
+
+
+@attrs.frozen
+class LocalSource(Source):
+    """Parameter ``index`` of the frame (in the order of its local variables)."""
+
+    index: int
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@attrs.frozen
+class FunctionSource(Source):
+    """The function object whose frame it is."""
+
+    def __str__(self) -> str:
+        return "<function>"
+
+
+@attrs.frozen
+class BoundSource(Source):
+    """An object that the compile unit itself holds: the same one on every call (a namespace, a parameter)."""
+
+    label: str
+    value: Any = attrs.field(eq=id, repr=False)
+
+    def __str__(self) -> str:
+        return self.label
+
+
+@attrs.frozen
+class AttrSource(Source):
+    """``base.name``."""
+
+    base: Source
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.base}.{self.name}"
+
+
+@attrs.frozen
+class ItemSource(Source):
+    """``base[key]``; ``key`` is a constant, compared with its type (``1`` and ``True`` are different keys)."""
+
+    base: Source
+    key: Any = attrs.field(eq=lambda k: (type(k), k))
+
+    def __str__(self) -> str:
+        return f"{self.base}[{self.key!r}]"
+
+
+@attrs.frozen
+class KeySource(Source):
+    """The ``index``-th key of a dict, for keys that no constant can name."""
+
+    base: Source
+    index: int
+
+    def __str__(self) -> str:
+        return f"list({self.base})[{self.index}]"
+
+
+@attrs.frozen
+class DictSource(Source):
+    """``base.__dict__``, read past any ``__getattribute__``."""
+
+    base: Source
+
+    def __str__(self) -> str:
+        return f"{self.base}.__dict__"
+
+
+@attrs.frozen
+class TypeSource(Source):
+    """``type(base)``."""
+
+    base: Source
+
+    def __str__(self) -> str:
+        return f"type({self.base})"
+
+
+@attrs.frozen
+class ValueSource(Source):
+    """The value beside the ``index``-th key of a dict."""
+
+    base: Source
+    index: int
+
+    def __str__(self) -> str:
+        return f"list({self.base}.values())[{self.index}]"
+
+
+@attrs.frozen
+class BaseItemSource(Source):
+    """An item of an instance of a subclass of a container, read past what the subclass makes of ``[]``."""
+
+    base: Source
+    cast: type
+    key: Any = attrs.field(eq=lambda k: (type(k), k))
+
+    def __str__(self) -> str:
+        return f"{self.cast.__name__}.__getitem__({self.base}, {self.key!r})"
+
+
+@attrs.frozen
+class SizeSource(Source):
+    """``base.size(dimension)``, ``base.stride(dimension)`` or ``base.storage_offset()``."""
+
+    base: Source
+    dimension: int
+    quantity: str = "size"
+
+    def __str__(self) -> str:
+        dimension = "" if self.quantity == "storage_offset" else str(self.dimension)
+        return f"{self.base}.{self.quantity}({dimension})"
+
+
+class SourceWriter:
+    """Writes the steps to sources as assignments, each step once.
+
+    ``lines`` is the code so far; ``scope`` the objects that it refers to by name (its globals).
+    Parameters of the frame are ``a0, a1, ...``, the frame's function ``f``.
+    """
+
+    def __init__(self, scope: dict[str, Any], prefix: str = "v") -> None:
+        self.lines: list[str] = []
+        self.scope = scope
+        self.prefix = prefix
+        self.names: dict[Any, str] = {}
+        self.constants: dict[int, str] = {}
+        self.count = 0
+
+    def fresh(self) -> str:
+        """A variable name not used before."""
+        self.count += 1
+        return f"{self.prefix}{self.count}"
+
+    def assign(self, expression: str) -> str:
+        """Assign an expression to a fresh variable."""
+        name = self.fresh()
+        self.lines.append(f"{name} = {expression}")
+        return name
+
+    def constant(self, value: Any) -> str:
+        """An expression for an object held by the scope (written out where that is exact)."""
+        if value is None or value is True or value is False or type(value) in (int, str, bytes):
+            return repr(value)
+        known = self.constants.get(id(value))
+        if known is None:
+            known = f"c{len(self.constants)}"
+            while known in self.scope:
+                known += "_"
+            self.constants[id(value)] = known
+            self.scope[known] = value
+        return known
+
+    def load(self, source: Source) -> str:
+        """A variable (or an expression without effects) that holds what ``source`` names."""
+        found = self.names.get(source)
+        if found is None:
+            found = self.names[source] = self._write(source)
+        return found
+
+    def _write(self, source: Source) -> str:
+        match source:
+            case LocalSource(index):
+                return f"a{index}"
+            case FunctionSource():
+                return "f"
+            case BoundSource(_, value):
+                return self.constant(value)
+            case AttrSource(base, name):
+                held = self.load(base)
+                if name.isidentifier():
+                    return self.assign(f"{held}.{name}")
+                self.scope.setdefault("getattr_", getattr)
+                return self.assign(f"getattr_({held}, {name!r})")
+            case ItemSource(base, key):
+                return self.assign(f"{self.load(base)}[{self.constant(key)}]")
+            case KeySource(base, index):
+                return self.assign(f"list({self.load(base)})[{index}]")
+            case DictSource(base):
+                self.scope.setdefault("instance_dict", instance_dict)
+                return self.assign(f"instance_dict({self.load(base)})")
+            case TypeSource(base):
+                return self.assign(f"type({self.load(base)})")
+            case ValueSource(base, index):
+                return self.assign(f"list({self.load(base)}.values())[{index}]")
+            case BaseItemSource(base, cast, key):
+                return self.assign(f"{cast.__name__}.__getitem__({self.load(base)}, {self.constant(key)})")
+            case SizeSource(base, dimension, quantity):
+                argument = "" if quantity == "storage_offset" else str(dimension)
+                return self.assign(f"{self.load(base)}.{quantity}({argument})")
+        raise TypeError(f"no way to write {source!r}")
+
+
+def instance_dict(value: Any) -> dict:
+    """The instance's own ``__dict__``, whatever its class makes of attribute access."""
+    return object.__getattribute__(value, "__dict__")

@@ -1,0 +1,220 @@
+"""Code objects as lists of instructions, their exception tables, and which locals are still needed where.
+
+All that differs between CPython 3.11, 3.12 and 3.13 in the layout of code lies here.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import opcode
+import sys
+import types
+from typing import NamedTuple
+
+VERSION = sys.version_info[:2]
+
+_CACHES: list[int] = list(getattr(opcode, "_inline_cache_entries", ())) if VERSION < (3, 13) else []
+
+
+def _caches(op: int) -> int:
+    if VERSION >= (3, 13):
+        return opcode._inline_cache_entries.get(dis.opname[op], 0)  # type: ignore[attr-defined]
+    return _CACHES[op]
+
+
+_CACHE_COUNT = [_caches(op) if op < len(dis.opname) else 0 for op in range(256)]
+_RELATIVE = frozenset(dis.hasjrel)
+
+
+class Instruction(NamedTuple):
+    """One instruction; ``target`` is the index (not the offset) that a jump goes to."""
+
+    name: str
+    arg: int
+    offset: int
+    index: int
+    target: int
+
+
+class ExceptionEntry(NamedTuple):
+    """Instructions from ``start`` to ``end`` (indices, exclusive) are handled at ``target``."""
+
+    start: int
+    end: int
+    target: int
+    depth: int
+    lasti: bool
+
+
+class Decoded(NamedTuple):
+    """A code object taken apart."""
+
+    code: types.CodeType
+    instructions: tuple[Instruction, ...]
+    handlers: tuple[ExceptionEntry, ...]
+    index_of: dict[int, int]
+    slots: tuple[str, ...]
+    """Names of the local slots: variables, then cells that are no parameters, then free variables."""
+
+    def handler(self, index: int) -> ExceptionEntry | None:
+        """The entry that covers an instruction, or None."""
+        for entry in self.handlers:
+            if entry.start <= index < entry.end:
+                return entry
+        return None
+
+    def line(self, index: int) -> int:
+        """The line of the source that an instruction came from."""
+        return _lines(self.code)[self.instructions[index].offset // 2] or self.code.co_firstlineno
+
+
+@functools.lru_cache(maxsize=4096)
+def _lines(code: types.CodeType) -> list[int | None]:
+    return [position[0] for position in code.co_positions()]
+
+
+@functools.lru_cache(maxsize=4096)
+def decode(code: types.CodeType) -> Decoded:
+    """Take a code object apart; the result is shared among callers."""
+    raw: list[tuple[str, int, int, int]] = []
+    content = code.co_code
+    offset, extended, start = 0, 0, None
+    index_of: dict[int, int] = {}
+    while offset < len(content):
+        op, arg = content[offset], content[offset + 1] | extended
+        if start is None:
+            start = offset
+        if op == dis.EXTENDED_ARG:
+            extended = arg << 8
+            offset += 2
+            continue
+        following = offset + 2 + 2 * _CACHE_COUNT[op]
+        name = dis.opname[op]
+        index_of[start] = index_of[offset] = len(raw)
+        raw.append((name, arg, offset, _jump(op, name, arg, following)))
+        offset, extended, start = following, 0, None
+    index_of[len(content)] = len(raw)
+    instructions = tuple(
+        Instruction(name, arg, offset, number, index_of[target] if target >= 0 else -1)
+        for number, (name, arg, offset, target) in enumerate(raw)
+    )
+    handlers = tuple(
+        ExceptionEntry(index_of[s], index_of[e], index_of[t], depth, lasti)
+        for s, e, t, depth, lasti in read_exception_table(code.co_exceptiontable)
+    )
+    return Decoded(code, instructions, handlers, index_of, slot_names(code))
+
+
+def _jump(op: int, name: str, arg: int, following: int) -> int:
+    if op not in _RELATIVE:
+        return -1
+    return following - 2 * arg if "BACKWARD" in name else following + 2 * arg
+
+
+def slot_names(code: types.CodeType) -> tuple[str, ...]:
+    """Names of the slots of ``localsplus``, in order."""
+    variables = code.co_varnames
+    return (*variables, *(n for n in code.co_cellvars if n not in variables), *code.co_freevars)
+
+
+def read_exception_table(table: bytes) -> list[tuple[int, int, int, int, bool]]:
+    """Entries as (start, end, target, depth, lasti), in byte offsets."""
+    entries, values = [], _varints(table)
+    for start in values:
+        length, target, packed = next(values), next(values), next(values)
+        entries.append((2 * start, 2 * (start + length), 2 * target, packed >> 1, bool(packed & 1)))
+    return entries
+
+
+def _varints(table: bytes):
+    content = iter(table)
+    for byte in content:
+        value = byte & 63
+        while byte & 64:
+            byte = next(content)
+            value = value << 6 | byte & 63
+        yield value
+
+
+def write_exception_table(entries: list[tuple[int, int, int, int, bool]]) -> bytes:
+    """The inverse of ``read_exception_table``."""
+    made = bytearray()
+    for start, end, target, depth, lasti in entries:
+        for number, value in enumerate((start // 2, (end - start) // 2, target // 2, depth << 1 | lasti)):
+            groups = []
+            while True:
+                groups.append(value & 63)
+                value >>= 6
+                if not value:
+                    break
+            groups.reverse()
+            for position, group in enumerate(groups):
+                first = 128 if number == 0 and position == 0 else 0
+                more = 64 if position < len(groups) - 1 else 0
+                made.append(first | more | group)
+    return bytes(made)
+
+
+_FRAME_READERS = frozenset({"locals", "vars", "eval", "exec", "dir"})
+
+
+@functools.lru_cache(maxsize=4096)
+def _liveness(code: types.CodeType) -> list[frozenset[int]]:
+    """For each instruction, the variable slots whose values may still be read from there on."""
+    decoded = decode(code)
+    if _FRAME_READERS & set(code.co_names):
+        everything = frozenset(range(len(code.co_varnames)))
+        return [everything] * (len(decoded.instructions) + 1)
+    count = len(decoded.instructions)
+    live: list[set[int]] = [set() for _ in range(count + 1)]
+    changed = True
+    while changed:
+        changed = False
+        for number in range(count - 1, -1, -1):
+            instruction = decoded.instructions[number]
+            after: set[int] = set()
+            if instruction.name not in _NO_FALLTHROUGH:
+                after |= live[number + 1]
+            if instruction.target >= 0:
+                after |= live[instruction.target]
+            reads, writes = variable_access(instruction)
+            now = (after - writes) | reads
+            handler = decoded.handler(number)
+            if handler is not None:
+                now |= live[handler.target]
+            if not now <= live[number]:
+                live[number] |= now
+                changed = True
+    return [frozenset(s) for s in live]
+
+
+_NO_FALLTHROUGH = frozenset(
+    {
+        "RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD",
+        "JUMP_BACKWARD_NO_INTERRUPT",
+    }
+)  # fmt: skip
+
+
+def variable_access(instruction: Instruction) -> tuple[set[int], set[int]]:
+    """Slots that an instruction reads, and slots that it writes."""
+    name, arg = instruction.name, instruction.arg
+    if name in ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE", "DELETE_FAST"):
+        return {arg}, set()
+    if name == "LOAD_FAST_AND_CLEAR":
+        return {arg}, set()
+    if name == "STORE_FAST":
+        return set(), {arg}
+    if name == "LOAD_FAST_LOAD_FAST":
+        return {arg >> 4, arg & 15}, set()
+    if name == "STORE_FAST_LOAD_FAST":
+        return ({arg & 15} - {arg >> 4}), {arg >> 4}
+    if name == "STORE_FAST_STORE_FAST":
+        return set(), {arg >> 4, arg & 15}
+    return set(), set()
+
+
+def live_variables(code: types.CodeType, index: int) -> frozenset[int]:
+    """Variable slots that may still be read from instruction ``index`` on."""
+    return _liveness(code)[index]

@@ -1,0 +1,278 @@
+"""Calls: binding arguments, inlining Python functions, making instances, and what a builtin does."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import inspect
+import types
+from typing import Any
+
+import torch
+from torch import nn
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.frame import RETURNED, Frame
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.classes import (
+    _C_METHODS,
+    ORDINARY_METACLASSES,
+    _call_c_method,
+    bind_attribute,
+    find_in_mro,
+)
+from turret.plugins.capture.values.functions import Function, Known, NestedFunction
+from turret.plugins.capture.values.mappings import Dict, Set
+from turret.plugins.capture.values.modules import Module, is_module_call
+from turret.plugins.capture.values.objects import ExceptionInstance, Instance
+from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
+from turret.plugins.capture.wrap import is_namedtuple
+
+_SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_NOT_FOLLOWED = (
+    "logging", "warnings", "threading", "multiprocessing", "subprocess", "asyncio", "random", "tempfile", "shutil",
+    "socket", "inspect", "ast", "traceback", "linecache", "tokenize", "pickle", "copyreg", "re", "json", "datetime",
+    "time", "weakref", "importlib", "unittest", "queue", "concurrent", "os", "posixpath", "pathlib", "tqdm", "rich",
+    "torch._dynamo", "torch._inductor", "torch.fx", "torch._subclasses", "torch._logging", "torch.distributed",
+    "torch._functorch", "torch.jit", "torch.onnx", "torch.package", "torch.multiprocessing", "torch.profiler",
+    "torch.export", "torch._ops", "torch._library", "torch.library", "torch.overrides", "torch.serialization",
+    "torch._prims", "torch._refs", "torch._decomp", "torch.autograd.function", "torch.autograd.graph", "numpy",
+)  # fmt: skip
+
+
+def not_followed(name: str) -> bool:
+    """Whether functions of a module are not inlined: their effects are outside of what a graph can hold."""
+    return name.startswith(_NOT_FOLLOWED) and any(name == n or name.startswith(n + ".") for n in _NOT_FOLLOWED)
+
+
+class Caller:
+    """The part of the tracer that knows how calls work."""
+
+    def call(self, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``function(*args, **kwargs)``."""
+        return function.realize().call(self, args, kwargs)
+
+    def call_function(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Inline a Python function, unless it is one that goes to the graph or has a handler."""
+        if isinstance(function, Function):
+            special = self.special_function(function.object, args, kwargs)
+            if special is not None:
+                return special
+        frame = self.frame_of(function, args, kwargs)
+        if frame.code.co_flags & _SUSPENDABLE:
+            raise Unsupported("async code")
+        signal = frame.run()
+        assert signal is RETURNED
+        return frame.result
+
+    def special_function(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """The result of a Python function that is not inlined; None for one that is."""
+        from turret.plugins.capture.handlers import FUNCTIONS
+        from turret.plugins.capture.torch_functions import is_graph_function
+
+        handler = FUNCTIONS.get(object)
+        if handler is not None:
+            return handler(self, *args, **kwargs)
+        if is_module_call(object) and args:
+            module = args[0].realize()
+            if isinstance(module, Module) and not module.hooks_in_use(self):
+                return self.call(module.get_attr(self, "forward"), args[1:], kwargs)
+        if is_graph_function(object):
+            return self.call_graph(object, args, kwargs)
+        if getattr(object, "_torchdynamo_disable", False):
+            raise Unsupported(f"{object.__qualname__} is marked to run outside of compiled code")
+        name = object.__globals__.get("__name__") or ""
+        if not_followed(str(name)):
+            raise Unsupported(f"a call of {name}.{object.__qualname__}")
+        return None
+
+    def frame_of(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Frame:
+        """A new frame with the arguments bound."""
+        if isinstance(function, NestedFunction):
+            code, scope, source = function.code, function.scope, function.scope_source
+            closure = function.closure
+        else:
+            code, scope, source = function.object.__code__, function.object.__globals__, None
+            closure = function.cells(self)
+        frame = Frame(self, code, scope, source, closure)
+        self.bind(frame, function, args, dict(kwargs))
+        return frame
+
+    def bind(self, frame: Frame, function: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """Fill a frame's parameters as the interpreter does."""
+        code = frame.code
+        count, keyword_only = code.co_argcount, code.co_kwonlyargcount
+        names, local = code.co_varnames, frame.locals
+        given = min(count, len(args))
+        local[:given] = args[:given]
+        slot = count + keyword_only
+        if code.co_flags & inspect.CO_VARARGS:
+            local[slot] = Tuple(args[count:])
+            slot += 1
+        elif len(args) > count:
+            raise self.raised(TypeError, f"{code.co_qualname}() takes {count} positional arguments but {len(args)} were given")
+        for number in range(code.co_posonlyargcount if kwargs else count + keyword_only, count + keyword_only):
+            name = names[number]
+            if name in kwargs:
+                if local[number] is not None:
+                    raise self.raised(TypeError, f"{code.co_qualname}() got multiple values for argument {name!r}")
+                local[number] = kwargs.pop(name)
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            local[slot] = self.new_dict(kwargs)
+        elif kwargs:
+            raise self.raised(TypeError, f"{code.co_qualname}() got an unexpected keyword argument {next(iter(kwargs))!r}")
+        self.fill_defaults(frame, function)
+
+    def fill_defaults(self, frame: Frame, function: Any) -> None:
+        """Parameters that were not given."""
+        code, local = frame.code, frame.locals
+        count = code.co_argcount
+        nested = isinstance(function, NestedFunction)
+        defaults: Any = function.defaults if nested else function.object.__defaults__ or ()
+        keyword: Any = function.keyword_defaults if nested else function.object.__kwdefaults__ or {}
+        missing = []
+        for number in range(count + code.co_kwonlyargcount):
+            if local[number] is not None:
+                continue
+            name = code.co_varnames[number]
+            if number < count:
+                position = number - (count - len(defaults))
+                if position >= 0:
+                    local[number] = defaults[position] if nested else function.default(self, "__defaults__", position, defaults[position])
+                    continue
+            elif name in keyword:
+                local[number] = keyword[name] if nested else function.default(self, "__kwdefaults__", name, keyword[name])
+                continue
+            missing.append(repr(name))
+        if missing:
+            what = f"{len(missing)} required argument{'s' if len(missing) > 1 else ''}: {', '.join(missing)}"
+            raise self.raised(TypeError, f"{code.co_qualname}() missing {what}")
+
+    # Classes.
+
+    def call_class(self, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``cls(*args, **kwargs)``."""
+        from turret.plugins.capture.handlers import CLASSES
+
+        kind: type = cls.object
+        handler = CLASSES.get(kind)
+        if handler is not None:
+            return handler(self, *args, **kwargs)
+        if is_namedtuple(kind):
+            return self.new_namedtuple(kind, args, kwargs)
+        if isinstance(kind, enum.EnumMeta):
+            return self.fold(kind, args, kwargs)
+        if issubclass(kind, (torch.Tensor, nn.Module, torch.autograd.Function)):
+            raise Unsupported(f"making a {kind.__qualname__} in compiled code")
+        if type(kind) not in ORDINARY_METACLASSES:
+            method = find_in_mro(type(kind), "__call__")[1]
+            if isinstance(method, types.FunctionType):
+                return self.call(self.wrap_known(method), [cls, *args], kwargs)
+            if method is not type.__dict__["__call__"]:
+                raise Unsupported(f"the metaclass {type(kind).__name__}")
+        made = self.new_instance(cls, kind, args, kwargs).realize()
+        if not isinstance(made, Instance) or not issubclass(made.kind, kind):
+            return made
+        owner, init = find_in_mro(kind, "__init__")
+        if init is object.__init__:
+            if args or kwargs and find_in_mro(kind, "__new__")[1] is object.__new__:
+                raise self.raised(TypeError, f"{kind.__name__}() takes no arguments")
+            return made
+        self.call(bind_attribute(self, made, owner, "__init__", init), args, kwargs)
+        return made
+
+    def new_instance(self, cls: Any, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``cls.__new__(cls, *args, **kwargs)``."""
+        owner, raw = find_in_mro(kind, "__new__")
+        function = raw.__func__ if isinstance(raw, staticmethod) else raw
+        if isinstance(function, types.FunctionType) and function.__module__ != "typing":
+            return self.call(self.wrap_known(function), [cls, *args], kwargs)
+        return self.blank(kind, args)
+
+    def blank(self, kind: type, args: list[Value]) -> Value:
+        """A new instance before ``__init__``."""
+        if issubclass(kind, BaseException):
+            return ExceptionInstance(kind, list(args))
+        base = next((b for b in kind.__mro__ if not b.__flags__ & (1 << 9)), object)
+        if base in (object,):
+            return Instance(kind)
+        if base in (dict, collections.OrderedDict):
+            return Instance(kind, payload=Dict({}, base))
+        if base is list:
+            return Instance(kind, payload=List([]))
+        if base is set:
+            return Instance(kind, payload=Set({}))
+        if base is tuple:
+            return Instance(kind, payload=Tuple(args[0].unpack(self) if args else []))
+        raise Unsupported(f"making an instance of {kind.__qualname__}")
+
+    def new_namedtuple(self, kind: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if not hasattr(kind, "_fields"):
+            return NamedTuple(args[0].unpack(self), kind)
+        fields = kind._fields
+        bound = dict(zip(fields, args, strict=False))
+        bound.update(kwargs)
+        for name in fields:
+            if name not in bound:
+                if name not in kind._field_defaults:
+                    raise self.raised(TypeError, f"{kind.__name__}.__new__() missing required argument: {name!r}")
+                bound[name] = self.wrap_known(kind._field_defaults[name])
+        if len(args) > len(fields) or len(bound) > len(fields):
+            raise self.raised(TypeError, f"{kind.__name__}.__new__() got unexpected arguments")
+        return NamedTuple([bound[n] for n in fields], kind)
+
+    # Builtins.
+
+    def call_builtin(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A function written in C."""
+        from turret.plugins.capture.handlers import FOLDABLE, FUNCTIONS
+        from turret.plugins.capture.torch_functions import call_torch, is_torch_builtin
+
+        try:
+            handler = FUNCTIONS.get(object)
+        except TypeError:
+            handler = None
+        if handler is not None:
+            return handler(self, *args, **kwargs)
+        if is_torch_builtin(object):
+            return call_torch(self, object, args, kwargs)
+        if hasattr(object, "__wrapped__") and isinstance(object.__wrapped__, types.FunctionType):
+            return self.call(self.wrap_known(object.__wrapped__), args, kwargs)
+        if isinstance(object, _C_METHODS) and hasattr(object, "__objclass__") and args:
+            return self.call_descriptor(object, args, kwargs)
+        owner = getattr(object, "__self__", None)
+        if isinstance(owner, type) or isinstance(owner, (str, int, float, bytes, tuple, torch.dtype, torch.finfo)):
+            if owner is dict and object.__name__ == "fromkeys":
+                return self.from_keys(args)
+            if isinstance(owner, type) and object.__name__ == "__new__":
+                return self.blank(args[0].constant(), args[1:])
+            if isinstance(owner, type) and owner.__module__ not in ("builtins", "torch") and not issubclass(owner, tuple):
+                raise Unsupported(f"a call of {object.__qualname__}")
+            return self.fold(object, args, kwargs)
+        if isinstance(owner, types.ModuleType) and owner.__name__ in FOLDABLE:
+            return self.fold(object, args, kwargs)
+        name = getattr(object, "__qualname__", None) or repr(object)
+        raise Unsupported(f"a call of {getattr(object, '__module__', None) or ''}.{name}, written in C")
+
+    def call_descriptor(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``Kind.method(value, ...)`` of a method written in C."""
+        value = args[0].realize()
+        if isinstance(value, Instance) or (isinstance(value, Known) and object.__objclass__ is type):
+            if isinstance(value, Known):
+                return self.call(value.get_attr(self, object.__name__), args[1:], kwargs)
+            return _call_c_method(value, object.__name__, object, self, *args[1:], **kwargs)
+        name = object.__name__
+        if name == "__setattr__":
+            value.set_attr(self, self.constant_of(args[1]), args[2])
+            return Constant(None)
+        if name in ("__getitem__", "__contains__", "__iter__", "__len__"):
+            own = {"__getitem__": value.get_item, "__contains__": value.contains, "__iter__": value.iterate}
+            return value.length(self) if name == "__len__" else own[name](self, *args[1:])
+        return value.call_method(self, name, args[1:], kwargs)
+
+    def from_keys(self, args: list[Value]) -> Value:
+        """``dict.fromkeys``."""
+        made = Dict()
+        for key in args[0].realize().unpack(self):
+            made.set_item(self, key, args[1] if len(args) > 1 else Constant(None))
+        return made

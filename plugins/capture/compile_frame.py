@@ -1,0 +1,247 @@
+"""One frame, captured: traced (again up to the break, where there is one), its graph compiled, its code rebuilt."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from torch import fx
+
+from turret import frame_hook
+from turret.errors import CaptureError
+from turret.guards import Guard, GuardSet, global_state, storage_pattern
+from turret.plugins.capture import breaks
+from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.frame import RETURNED, Frame, Signal
+from turret.plugins.capture.graph import GraphInput, metadata
+from turret.plugins.capture.policy import History, Policy
+from turret.plugins.capture.rebuild import Rebuilder
+from turret.plugins.capture.sizes import size_guards
+from turret.plugins.capture.tracer import Tracer
+from turret.plugins.capture.values.base import Lazy
+from turret.products import CapturedGraph
+from turret.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.dispatch import Settings, Unit
+
+_numbers = itertools.count()
+_RECURSION = 20_000
+
+
+@attrs.define(eq=False)
+class _Break:
+    """Why and where the first attempt stopped."""
+
+    step: int
+    reason: str
+    hint: str
+    stack: str
+
+
+def compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> Unit:
+    """The unit of one call.  Raises ``Unsupported`` where the frame can only run as Python."""
+    stop: _Break | None = None
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _RECURSION))
+    try:
+        while True:
+            attempt = _Attempt(settings, Policy(settings.dynamic, history), function, arguments, stop)
+            try:
+                return attempt.run()
+            except Unsupported as error:
+                stop = _break_at(settings, attempt, error, stop)
+            except RecursionError:
+                raise Unsupported("calls nested too deeply") from None
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _break_at(settings: Settings, attempt: _Attempt, error: Unsupported, stop: _Break | None) -> _Break:
+    """Where to break for a failed attempt; raises the error where no break is possible."""
+    tracer = attempt.tracer
+    error.stack = error.stack or _stack_lines(tracer.failed_stack)
+    if stop is not None:
+        error.reason = f"no graph break is possible: {error.reason}; the break was wanted for: {stop.reason}"
+        raise error
+    if tracer.step < 0 or settings.fullgraph:
+        raise error
+    return _Break(tracer.step, error.reason, error.hint, error.stack)
+
+
+def _stack_lines(stack: list[tuple[types.CodeType, int]] | None) -> str:
+    from turret.plugins.capture.tracer import _line_text
+
+    return "".join(_line_text(code, line) for code, line in stack or ())
+
+
+class _Attempt:
+    """One trace of the frame, up to its end or to a break that is known by now."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        policy: Policy,
+        function: types.FunctionType,
+        arguments: tuple,
+        stop: _Break | None,
+    ) -> None:
+        self.settings, self.function, self.arguments, self.stop = settings, function, arguments, stop
+        self.tracer = Tracer(policy, None if stop is None else stop.step)
+        self.modes = global_state()
+
+    def run(self) -> Unit:
+        tracer = self.tracer
+        seeds = torch.random.get_rng_state()
+        try:
+            with tracer.fake_mode:
+                frame = self.start()
+                try:
+                    signal: Signal | None = frame.run()
+                except Raised:
+                    signal = None
+                rebuilder = Rebuilder(tracer)
+                tail = self.tail(frame, rebuilder, signal)
+                if tail is not None:
+                    tracer.effects.write(rebuilder)
+                    tracer.state.finish(rebuilder)
+        finally:
+            tracer.state.restore()
+            torch.random.set_rng_state(seeds)
+        self.tidy_guards()
+        if tail is None or (signal is RETURNED and not tracer.calls):
+            return self.unit(None, "")
+        return self.finish(rebuilder, tail)
+
+    def start(self) -> Frame:
+        """The root frame with its parameters as values not looked at yet."""
+        tracer, function = self.tracer, self.function
+        tracer.guards[Guard("GLOBAL_STATE", None, self.modes)] = None
+        tracer.guards[Guard("ID", AttrSource(FunctionSource(), "__globals__"), function.__globals__)] = None
+        closure_source = AttrSource(FunctionSource(), "__closure__")
+        closure = [tracer.wrap_cell(c, ItemSource(closure_source, n)) for n, c in enumerate(function.__closure__ or ())]
+        frame = Frame(tracer, function.__code__, function.__globals__, None, closure)
+        for number, value in enumerate(self.arguments):
+            frame.locals[number] = Lazy(tracer, value, LocalSource(number, function.__code__.co_varnames[number]))
+        tracer.root = frame
+        return frame
+
+    def tail(self, frame: Frame, r: Rebuilder, signal: Signal | None) -> list[str] | None:
+        """The last lines of the rebuilt code; None where the frame raised and so runs as Python."""
+        if signal is None:
+            return None
+        if signal is RETURNED:
+            return [f"return {r.load(frame.result)}"]
+        return breaks.write(frame, r)
+
+    def tidy_guards(self) -> None:
+        """Guards that relate inputs to one another: which of them share memory, which changed objects are distinct."""
+        tracer = self.tracer
+        tensors = [i for i in tracer.inputs if isinstance(i.real, torch.Tensor)]
+        changed = any(i.example._version for i in tensors)
+        related = [i for i in tensors if changed or not i.static]
+        if len(related) > 1 and not all(i.static for i in related):
+            pattern = storage_pattern([i.real for i in related])
+            first, *others = (i.source for i in related)
+            tracer.guards[Guard("STORAGE", first, pattern, tuple(others))] = None
+        for value in tracer.effects.changed.values():
+            if value.source is None or isinstance(value.source, BoundSource):
+                continue
+            for other in tracer.objects.values():
+                if other is not value and type(other) is type(value) and other.source not in (None, value.source):
+                    tracer.guards[Guard("NOT_SAME", value.source, None, (other.source,))] = None
+
+    def finish(self, r: Rebuilder, tail: list[str]) -> Unit:
+        """Compile the graph and the rebuilt code."""
+        tracer = self.tracer
+        if self.stop is not None:
+            stop = self.stop
+            message = f"{stop.reason}\n{stop.stack}" + (f"hint: {stop.hint}" if stop.hint else "")
+            self.settings.context.emit("graph_break", stage="capture", name=self.function.__qualname__, message=message)
+        runs = bool(tracer.calls or r.outputs)
+        if runs:
+            inputs = self.close_graph(list(r.outputs))
+            r.scope["graph"] = self.compile_graph(inputs)
+        else:
+            inputs = []
+        for guard in size_guards(tracer):
+            tracer.guards.setdefault(guard)
+        r.scope["tail"] = frame_hook.load().tail
+        text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs)
+        return self.unit(_load(text, r.scope, self.function), text)
+
+    def close_graph(self, outputs: list[fx.Node]) -> list[GraphInput]:
+        """Add the outputs; drop inputs that nothing uses."""
+        tracer = self.tracer
+        tracer.graph.output(tuple(outputs))
+        used = []
+        for item in tracer.inputs:
+            if item.node.users:
+                used.append(item)
+            else:
+                tracer.graph.erase_node(item.node)
+        return used
+
+    def compile_graph(self, inputs: list[GraphInput]) -> Any:
+        """The compiled graph as a callable that runs with the frame hook suspended."""
+        tracer = self.tracer
+        module = fx.GraphModule(torch.nn.Module(), tracer.graph)
+        captured = CapturedGraph(
+            module=module,
+            example_inputs=tuple(_pristine(tracer, item) for item in inputs),
+            fake_mode=tracer.fake_mode,
+            static_inputs=frozenset(n for n, item in enumerate(inputs) if item.static),
+            grad_enabled=self.modes[0],
+            inference_mode=self.modes[1],
+            name=f"graph{next(_numbers)}",
+        )
+        return frame_hook.load().suspend(self.settings.compile_graph(captured))
+
+    def unit(self, run: Any, text: str) -> Unit:
+        from turret.plugins.capture.dispatch import Unit
+
+        guards = _filtered(self.settings, tuple(self.tracer.guards))
+        made = GuardSet(guards, len(self.arguments))
+        check = made.compile()
+        if not check(self.function, *self.arguments):
+            reason = made.explain(self.function, self.arguments)
+            raise CaptureError(f"a guard of {self.function.__qualname__} fails right after capture: {reason}")
+        return Unit(made, check, run, text)
+
+
+def _filtered(settings: Settings, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+    """Guards that all guard filters keep."""
+    answers = settings.context.hooks.turret_guard_filter(context=settings.context, guards=guards)
+    return tuple(g for n, g in enumerate(guards) if all(a[n] for a in answers))
+
+
+def _pristine(tracer: Tracer, item: GraphInput) -> Any:
+    """An input's fake value as it was before the graph ran on it."""
+    if item.state is None or metadata(item.example) == item.state:
+        return item.example
+    if any(o is not item and _share(o, item) for o in tracer.inputs):
+        raise Unsupported("a change of shape of an input that shares memory with another")
+    shape, stride, offset, requires_grad, dtype = item.state
+    with tracer.fake_mode:
+        if offset != 0:
+            raise Unsupported("a change of shape of an input that is a view")
+        made = torch.empty_strided(shape, stride, dtype=dtype, device=item.example.device)
+        return made.requires_grad_() if requires_grad else made
+
+
+def _share(first: GraphInput, second: GraphInput) -> bool:
+    if not isinstance(first.real, torch.Tensor) or not isinstance(second.real, torch.Tensor):
+        return False
+    return first.real.untyped_storage()._cdata == second.real.untyped_storage()._cdata
+
+
+def _load(text: str, scope: dict[str, Any], function: types.FunctionType) -> types.FunctionType:
+    """The rebuilt code as a function, which the frame hook leaves alone."""
+    exec(compile(text, f"<turret {function.__qualname__}>", "exec"), scope)
+    made = scope["compiled"]
+    frame_hook.load().mark(made.__code__, frame_hook.SKIP)
+    return made

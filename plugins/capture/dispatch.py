@@ -1,0 +1,190 @@
+"""Compile units and their dispatch: guards checked, frames captured on a miss, recompiles counted and explained."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import torch
+
+from turret import frame_hook
+from turret.errors import CaptureError
+from turret.guards import GuardSet, global_state
+from turret.plugins.capture.compile_frame import compile_frame
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.policy import History
+
+RECOMPILE_LIMIT = 8
+
+
+@attrs.define(eq=False)
+class Unit:
+    """Captured code and the guards under which it stands for the frame; ``run`` is None to run it as Python."""
+
+    guards: GuardSet
+    check: Callable[..., bool]
+    run: Callable | None
+    source: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.guards}\n{self.source}"
+
+
+@attrs.define(eq=False)
+class FrameCache:
+    """The units of one function (of one module, where it is a module's method), most recently used first."""
+
+    units: list[Unit] = attrs.field(factory=list)
+    history: History = attrs.field(factory=History)
+    given_up: bool = False
+    captures: int = 0
+
+
+@attrs.define(eq=False)
+class Settings:
+    """What one ``turret.compile`` asked for, and where its frames are kept."""
+
+    context: Any
+    compile_graph: Callable
+    fullgraph: bool
+    dynamic: bool | None
+    limit: int = RECOMPILE_LIMIT
+    root: FrameCache = attrs.field(factory=FrameCache)
+    frames: dict[Any, FrameCache] = attrs.field(factory=dict)
+    modules: weakref.WeakKeyDictionary = attrs.field(factory=weakref.WeakKeyDictionary)
+
+
+class _Thread(threading.local):
+    settings: Settings | None = None
+
+
+_thread = _Thread()
+_lock = threading.RLock()
+
+
+def enter(settings: Settings, target: Callable, root: types.CodeType, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Call ``target`` with its frames (and those that it reaches through graph breaks) captured."""
+    native = _native()
+    outer = _thread.settings
+    _thread.settings = settings
+    try:
+        return native.call(target, args, kwargs, root, True)
+    finally:
+        _thread.settings = outer
+
+
+_hook: Any = None
+
+
+def _native() -> Any:
+    """The hook, configured."""
+    global _hook
+    if _hook is None:
+        with _lock:
+            if _hook is None:
+                module = frame_hook.load()
+                module.configure(on_frame, classify)
+                _hook = module
+    return _hook
+
+
+def cache_of(settings: Settings, code: types.CodeType, arguments: tuple, is_root: bool) -> FrameCache:
+    """Where the units of a frame are kept."""
+    if is_root:
+        return settings.root
+    if arguments and isinstance(arguments[0], torch.nn.Module):
+        kept = settings.modules.setdefault(arguments[0], {})
+        return kept.setdefault(code, None) or kept.__setitem__(code, FrameCache()) or kept[code]
+    found = settings.frames.get(code)
+    if found is None:
+        found = settings.frames[code] = FrameCache()
+    return found
+
+
+def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
+    """What to run in place of a call of ``function``; None to run it as it is."""
+    settings = _thread.settings
+    if settings is None:
+        return None
+    cache = cache_of(settings, function.__code__, arguments, token is True)
+    units = cache.units
+    for number, unit in enumerate(units):
+        if unit.check(function, *arguments):
+            if number:
+                units.insert(0, units.pop(number))
+            return unit.run
+    if cache.given_up:
+        return None
+    with _lock:
+        return _miss(settings, cache, function, arguments)
+
+
+def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple) -> Callable | None:
+    name = function.__qualname__
+    context = settings.context
+    if cache.units:
+        reasons = [u.guards.explain(function, arguments) for u in cache.units]
+        context.emit("recompile", stage="capture", name=name, message=f"{name}: " + "; ".join(filter(None, reasons)))
+        if cache.captures >= settings.limit:
+            cache.given_up = True
+            message = f"{name} was compiled {cache.captures} times (recompile_limit) and now runs eagerly; last: {reasons[0]}"
+            context.emit("fallback", stage="capture", name=name, message=message)
+            warnings.warn(message, stacklevel=2)
+            return None
+    if _modes_in_the_way():
+        return None
+    cache.captures += 1
+    try:
+        unit = compile_frame(settings, cache.history, function, arguments)
+    except Unsupported as error:
+        cache.given_up = True
+        if settings.fullgraph:
+            raise CaptureError(f"{name} cannot be captured as one graph: {error.reason}\n{error.stack}{error.hint}") from None
+        context.emit("fallback", stage="capture", name=name, message=f"{name} runs as Python: {error.reason}\n{error.stack}")
+        return None
+    cache.units.insert(0, unit)
+    return unit.run
+
+
+def _modes_in_the_way() -> bool:
+    """Torch function or dispatch modes, and functional transforms, see every operation: nothing is compiled then."""
+    state = global_state()
+    return bool(state[-3] or state[-2] or state[-1] is not None)
+
+
+def _skipped_folders() -> tuple[str, ...]:
+    import os
+    import sysconfig
+
+    from turret import plugins
+
+    paths = sysconfig.get_paths()
+    torch_folder = os.path.dirname(torch.__file__)
+    own = {os.path.dirname(sys.modules["turret"].__file__ or ""), *plugins.__path__}
+    return tuple(
+        f.rstrip(os.sep) + os.sep for f in (paths["stdlib"], paths["platstdlib"], torch_folder, *own) if f
+    )
+
+
+_folders: tuple[str, ...] = ()
+_PACKAGES = ("numpy", "sympy", "pluggy", "attr", "attrs", "rich", "networkx", "pytest", "_pytest", "hypothesis", "triton")
+
+
+def classify(code: types.CodeType) -> int:
+    """Whether frames of a code object are captured when they are reached through a graph break."""
+    global _folders
+    if not _folders:
+        _folders = _skipped_folders()
+    name = code.co_filename
+    if name.startswith("<") or not name.endswith(".py"):
+        return frame_hook.SKIP if not name.startswith("<ipython") else frame_hook.CAPTURE
+    if "site-packages" in name:
+        package = name.rpartition("site-packages/")[2].partition("/")[0]
+        return frame_hook.SKIP if package in _PACKAGES or name.startswith(_folders) else frame_hook.CAPTURE
+    return frame_hook.SKIP if name.startswith(_folders) else frame_hook.CAPTURE

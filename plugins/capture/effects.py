@@ -1,0 +1,68 @@
+"""Side effects on what existed before the call: noted while capturing, replayed once after the graph has run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from turret.plugins.capture.values.base import Value
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.rebuild import Rebuilder
+
+
+class Effects:
+    """What was changed, in the order of the first change; each object's final state is what gets replayed."""
+
+    def __init__(self) -> None:
+        self.changed: dict[int, Value] = {}
+        self.globals: dict[tuple[int, str], tuple[dict[str, Any], Value | None]] = {}
+        self.attributes: dict[tuple[int, str], Value] = {}
+        self.class_changes = False
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.globals)
+
+    def note(self, value: Value) -> None:
+        """``value`` is about to change; new objects need no replay."""
+        owner = getattr(value, "owner", None)
+        if owner is not None:
+            self.note(owner)
+        existed = value.source is not None or getattr(value, "cell", None) is not None
+        if existed or owner is not None:
+            value.mutated = True
+        if existed:
+            self.changed.setdefault(id(value), value)
+
+    def attribute(self, value: Any, name: str) -> Value | None:
+        """An attribute that was set on a function or class, or None."""
+        return self.attributes.get((id(value.object), name))
+
+    def set_attribute(self, value: Any, name: str, content: Value) -> None:
+        """Set an attribute of a function or class."""
+        self.class_changes = True
+        self.changed.setdefault(id(value), value)
+        self.attributes[id(value.object), name] = content
+
+    def global_value(self, scope: dict[str, Any], name: str) -> Value | None:
+        """A global that was set, or None."""
+        found = self.globals.get((id(scope), name))
+        return None if found is None else found[1]
+
+    def set_global(self, scope: dict[str, Any], name: str, value: Value | None) -> None:
+        """Set a global variable of a namespace (None deletes it)."""
+        self.globals[id(scope), name] = (scope, value)
+
+    def global_deleted(self, scope: dict[str, Any], name: str) -> bool:
+        found = self.globals.get((id(scope), name))
+        return found is not None and found[1] is None
+
+    def write(self, r: Rebuilder) -> None:
+        """Write the replay of everything."""
+        for value in list(self.changed.values()):
+            value.replay(r)
+        for (_, name), (scope, stored) in self.globals.items():
+            held = r.constant(scope)
+            if stored is None:
+                r.effect(f"{held}.pop({name!r}, None)")
+            else:
+                r.effect(f"{held}[{name!r}] = {r.load(stored)}")

@@ -1,0 +1,54 @@
+"""The hook: a callable that runs its target with frames captured."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+from turret.context import CompileContext
+from turret.errors import CaptureError
+from turret.hookspecs import hookimpl
+from turret.plugins.capture.dispatch import Settings, enter
+from turret.products import CapturedGraph
+
+CACHE_KEY = "turret.plugins.capture"
+"""Names this plugin in keys of the graph cache: graphs do not depend on who captured them."""
+
+
+@hookimpl
+def turret_capture(
+    context: CompileContext,
+    target: Callable,
+    compile_graph: Callable[[CapturedGraph], Callable],
+    fullgraph: bool,
+    dynamic: bool | None,
+) -> Callable | None:
+    """Capture calls of ``target`` frame by frame, where the option ``capture`` asks for it."""
+    if context.config.capture != "turret":
+        return None
+    root = root_code(target)
+    settings = Settings(context, compile_graph, fullgraph, dynamic)
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        return enter(settings, target, root, args, kwargs)
+
+    updated = functools.update_wrapper(compiled, target) if isinstance(target, types.FunctionType) else compiled
+    updated.turret_settings = settings  # type: ignore[attr-defined]
+    return updated
+
+
+def root_code(target: Callable) -> types.CodeType:
+    """The code object whose frame a call of ``target`` starts."""
+    found: Any = target
+    while not isinstance(found, types.FunctionType):
+        if isinstance(found, types.MethodType):
+            found = found.__func__
+        elif isinstance(found, functools.partial):
+            found = found.func
+        elif isinstance(getattr(type(found), "__call__", None), types.FunctionType):
+            found = type(found).__call__
+        else:
+            raise CaptureError(f"turret.compile was given {target!r}, whose call runs no Python code")
+    return found.__code__

@@ -1,0 +1,31 @@
+"""How symbolic execution stops: at what it does not know, at an exception of the program, at a break to start over for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from turret.errors import TurretError
+
+
+class Unsupported(TurretError):
+    """Something that capture does not follow; becomes a graph break, or eager execution where none is possible.
+
+    ``reason`` is for people; ``hint`` says what to do about it, where that is known.
+    """
+
+    def __init__(self, reason: str, hint: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.hint = reason, hint
+        self.stack: str = ""
+
+
+class Raised(Exception):
+    """The program under capture raised; ``value`` is the symbolic exception."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+class NotConstant(Exception):
+    """A value has no Python constant that stands for it."""

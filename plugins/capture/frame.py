@@ -1,0 +1,219 @@
+"""One frame under symbolic execution: its locals, its value stack, its exception handlers."""
+
+from __future__ import annotations
+
+import builtins
+import types
+from typing import TYPE_CHECKING, Any
+
+from turret.plugins.capture.bytecode import Decoded, decode
+from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.values.base import NULL, Constant, Value
+from turret.plugins.capture.values.functions import Cell
+from turret.plugins.capture.values.objects import ExceptionInstance
+from turret.sources import BoundSource, Source
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.tracer import Tracer
+
+
+class Signal:
+    """Why ``run`` came back."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+RETURNED, YIELDED, STOPPED = Signal("returned"), Signal("yielded"), Signal("stopped")
+
+
+class Frame:
+    """A frame; ``run`` executes it until it returns, yields or (the root alone) must stop for a graph break."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        code: types.CodeType,
+        scope: dict[str, Any],
+        scope_source: Source | None,
+        closure: list[Cell],
+    ) -> None:
+        self.tracer, self.code, self.scope = tracer, code, scope
+        self.scope_source = scope_source or BoundSource(f"G[{scope.get('__name__', '?')}]", scope)
+        self.decoded: Decoded = decode(code)
+        self.instructions = self.decoded.instructions
+        self.locals: list[Any] = [None] * len(self.decoded.slots)
+        self.closure = closure
+        self.stack: list[Value] = []
+        self.index = 0
+        """Of the next instruction; during one, of the one after it."""
+        self.current = 0
+        self.keyword_names: tuple[str, ...] = ()
+        self.result: Value = Constant(None)
+        self.handling: list[Value] = []
+        """Exceptions being handled, innermost last."""
+        found = scope.get("__builtins__", builtins)
+        self.builtins: dict[str, Any] = found if isinstance(found, dict) else vars(found)
+
+    # The stack.
+
+    def push(self, value: Value) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Value:
+        """The top value, looked at."""
+        return self.stack.pop().realize()
+
+    def popn(self, count: int) -> list[Value]:
+        """The top values as they are, the deepest first."""
+        if not count:
+            return []
+        values = self.stack[-count:]
+        del self.stack[-count:]
+        return values
+
+    # Execution.
+
+    def run(self) -> Signal:
+        """Execute until the frame has something to hand back."""
+        from turret.plugins.capture.opcodes import HANDLERS
+
+        instructions, tracer = self.instructions, self.tracer
+        tracer.enter(self)
+        try:
+            while True:
+                self.current = index = self.index
+                instruction = instructions[index]
+                self.index = index + 1
+                if tracer.root is self and tracer.stop_here(self):
+                    return STOPPED
+                handler = HANDLERS.get(instruction.name)
+                if handler is None:
+                    raise Unsupported(f"the instruction {instruction.name}")
+                try:
+                    signal = handler(self, instruction)
+                except Raised as raised:
+                    self.unwind(raised)
+                    continue
+                if signal is not None:
+                    return signal
+        finally:
+            tracer.leave(self)
+
+    def unwind(self, raised: Raised) -> None:
+        """Go on at the handler of the current instruction, or let the exception out of the frame."""
+        entry = self.decoded.handler(self.current)
+        if entry is None:
+            raise raised
+        exception = raised.value
+        if self.handling and isinstance(exception, ExceptionInstance) and exception.context is None:
+            handled = self.handling[-1]
+            if handled is not exception:
+                exception.context = handled
+        del self.stack[entry.depth :]
+        if entry.lasti:
+            self.push(Constant(self.current))
+        self.push(exception)
+        self.index = entry.target
+
+    def line(self) -> int:
+        """The source line under execution."""
+        return self.decoded.line(self.current)
+
+    def cell(self, slot: int) -> Cell:
+        found = self.locals[slot]
+        if not isinstance(found, Cell):
+            raise Unsupported("a cell that was not made")
+        return found
+
+    def null_free(self) -> bool:
+        return all(v is not NULL for v in self.stack)
+
+
+class Generator(Value):
+    """A generator: a frame that runs when it is asked for its next value."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.started = self.finished = self.running = False
+        self.returned: Value = Constant(None)
+
+    def type(self) -> type:
+        return types.GeneratorType
+
+    def key(self, t: Tracer) -> Any:
+        return self
+
+    def iterate(self, t: Tracer) -> Value:
+        return self
+
+    def truth(self, t: Tracer) -> bool:
+        return True
+
+    def next(self, t: Tracer) -> Value:
+        return self.send(t, Constant(None))
+
+    def send(self, t: Tracer, value: Value) -> Value:
+        """Run to the next ``yield``; StopIteration with the returned value at the end."""
+        return self.resume(t, lambda: self.frame.push(value))
+
+    def throw(self, t: Tracer, exception: Value) -> Value:
+        """Raise at the ``yield`` where the generator waits."""
+
+        def inject() -> None:
+            self.frame.current = self.frame.index - 1
+            self.frame.unwind(Raised(exception))
+
+        return self.resume(t, inject)
+
+    def resume(self, t: Tracer, prepare: Any) -> Value:
+        if self.running:
+            raise t.raised(ValueError, "generator already executing")
+        if self.finished:
+            raise t.raised(StopIteration)
+        self.running = self.started = True
+        try:
+            prepare()
+            signal = self.frame.run()
+        except Raised as raised:
+            self.finished = True
+            if isinstance(raised.value, ExceptionInstance) and issubclass(raised.value.kind, StopIteration):
+                raise t.raised(RuntimeError, "generator raised StopIteration") from None
+            raise
+        except Unsupported:
+            self.finished = True
+            raise
+        finally:
+            self.running = False
+        if signal is RETURNED:
+            self.finished = True
+            self.returned = self.frame.result
+            raise t.raised(StopIteration, *([] if t.is_none(self.returned) else [self.returned]))
+        return self.frame.result
+
+    def m___next__(self, t: Tracer) -> Value:
+        return self.next(t)
+
+    def m___iter__(self, t: Tracer) -> Value:
+        return self
+
+    def m_send(self, t: Tracer, value: Value) -> Value:
+        return self.send(t, value)
+
+    def m_throw(self, t: Tracer, kind: Value, *rest: Value) -> Value:
+        return self.throw(t, t.exception_of(kind))
+
+    def m_close(self, t: Tracer) -> Value:
+        if self.finished or not self.started:
+            self.finished = True
+            return Constant(None)
+        try:
+            self.throw(t, t.new_exception(GeneratorExit))
+        except Raised as raised:
+            if raised.value.kind not in (GeneratorExit, StopIteration):
+                raise
+            return Constant(None)
+        raise t.raised(RuntimeError, "generator ignored GeneratorExit")

@@ -1,0 +1,277 @@
+"""The graph of one capture: inputs taken by source, calls run on fake values and recorded."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import attrs
+import torch
+from torch import fx
+from torch._guards import Source as TorchSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from turret.guards import TensorProperties
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.policy import Policy
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.functions import Known
+from turret.plugins.capture.values.mappings import Dict
+from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
+from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.sources import BoundSource, SizeSource, Source
+
+
+@attrs.frozen
+class SymbolName(TorchSource):
+    """What torch's shape environment is told of where a size comes from: its text."""
+
+    text: str = ""
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.text
+
+
+@attrs.define(eq=False)
+class GraphInput:
+    """One placeholder."""
+
+    node: fx.Node
+    source: Source
+    example: Any
+    static: bool
+    state: tuple | None = None
+    real: Any = None
+
+
+@attrs.define(eq=False)
+class SizeBinding:
+    """A size of an input, and the expression that it had when the input was made fake."""
+
+    source: Source
+    expression: Any
+
+
+def metadata(value: torch.Tensor) -> tuple:
+    """What in-place changes of a tensor's shape or state would show up in."""
+    return (tuple(value.shape), tuple(value.stride()), value.storage_offset(), value.requires_grad, value.dtype)
+
+
+class GraphRecorder:
+    """Builds the graph; the part of the tracer that knows fx and fake tensors."""
+
+    policy: Policy
+
+    def __init__(self) -> None:
+        self.shape_env = ShapeEnv()
+        self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
+        self.graph = fx.Graph()
+        self.inputs: list[GraphInput] = []
+        self.bindings: list[SizeBinding] = []
+        self.by_fake: dict[int, Tensor] = {}
+        self.sizes: dict[tuple[int, int], Value] = {}
+        self.calls = 0
+        self.last_input: fx.Node | None = None
+
+    # Inputs.
+
+    def placeholder(self, name: str, example: Any) -> fx.Node:
+        """A new input, before all calls and after the inputs so far."""
+        last = self.last_input
+        with self.graph.inserting_before() if last is None else self.graph.inserting_after(last):
+            node = self.graph.placeholder(name)
+        node.meta["example_value"] = example
+        self.last_input = node
+        return node
+
+    def tensor_input(self, real: torch.Tensor, source: Source) -> Value:
+        """A tensor that existed before, as an input of the graph; guarded by its properties."""
+        if real.layout != torch.strided or real.is_quantized or torch._is_functional_tensor(real):
+            raise Unsupported(f"a {real.layout} tensor as an input")
+        if torch._C._functorch.is_functorch_wrapped_tensor(real) or isinstance(real, torch._subclasses.FakeTensor):
+            raise Unsupported("a tensor inside another transformation")
+        static = isinstance(source, BoundSource) or isinstance(real, torch.nn.Parameter)
+        if static and not isinstance(source, BoundSource):
+            self.guard("ID", source, real)  # type: ignore[attr-defined]
+            source = BoundSource(str(source), real)
+        dynamic = frozenset() if static else self.policy.dynamic_dimensions(source, real)
+        fake = self.fakify(real, source, dynamic)
+        symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
+        properties = TensorProperties.of(real, symbolic)
+        self.guard("TENSOR", source, properties)  # type: ignore[attr-defined]
+        node = self.placeholder(_input_name(source), fake)
+        self.inputs.append(GraphInput(node, source, fake, static, metadata(fake), real))
+        value = Tensor(node, fake, source, real)
+        self.by_fake[id(fake)] = value
+        return value
+
+    def fakify(self, real: torch.Tensor, source: Source, dynamic: frozenset[int]) -> Any:
+        """The fake twin of a tensor, with symbols for its dynamic dimensions."""
+        if not dynamic:
+            return self.fake_mode.from_tensor(real, static_shapes=True, source=SymbolName(str(source)))
+        marks = [DimDynamic.DYNAMIC if n in dynamic else DimDynamic.STATIC for n in range(real.dim())]
+        context = StatelessSymbolicContext(dynamic_sizes=marks)
+        fake = self.fake_mode.from_tensor(real, symbolic_context=context, source=SymbolName(str(source)))
+        for quantity, found in (("size", fake.shape), ("stride", fake.stride())):
+            for number, size in enumerate(found):
+                if isinstance(size, torch.SymInt):
+                    self.bindings.append(SizeBinding(SizeSource(source, number, quantity), size.node.expr))
+                elif quantity == "stride":
+                    self.bindings.append(SizeBinding(SizeSource(source, number, quantity), size))
+        if isinstance(fake.storage_offset(), torch.SymInt):
+            self.bindings.append(
+                SizeBinding(SizeSource(source, 0, "storage_offset"), fake.storage_offset().node.expr)
+            )
+        return fake
+
+    def dynamic_int(self, value: int, source: Source) -> Value | None:
+        """An int that was seen to change, as a symbol; None for one that is a constant of the graph."""
+        if not self.policy.dynamic_int(source, value):
+            return None
+        name = SymbolName(str(source))
+        symbol = self.shape_env.create_symbol(value, name, dynamic_dim=DimDynamic.DYNAMIC, positive=None)
+        number = self.shape_env.create_symintnode(symbol, hint=value, source=name)
+        self.guard("TYPE", source, int)  # type: ignore[attr-defined]
+        self.bindings.append(SizeBinding(source, symbol))
+        node = self.placeholder(_input_name(source), number)
+        self.inputs.append(GraphInput(node, source, number, False))
+        return Symbolic(node, number, source)
+
+    def size_value(self, tensor: Tensor, dimension: int) -> Value:
+        """One size of a tensor."""
+        size = tensor.fake.shape[dimension]
+        if not isinstance(size, torch.SymInt):
+            return Constant(size)
+        key = (id(tensor), dimension)
+        known = self.sizes.get(key)
+        if known is not None and known.number is size:  # type: ignore[attr-defined]
+            return known
+        node = self.record("call_method", "size", (tensor.node, dimension), {}, size)
+        self.sizes[key] = made = Symbolic(node, size)
+        return made
+
+    # Calls.
+
+    def call_graph(self, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Record a call of a function."""
+        return self._call("call_function", target, args, kwargs)
+
+    def call_method_graph(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Record a call of a method of the first argument."""
+        return self._call("call_method", name, args, kwargs)
+
+    def _call(self, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        nodes, fakes = [], []
+        for value in args:
+            node, fake = self.argument(value)
+            nodes.append(node)
+            fakes.append(fake)
+        named_nodes, named_fakes = {}, {}
+        for name, value in kwargs.items():
+            named_nodes[name], named_fakes[name] = self.argument(value)
+        try:
+            if op == "call_method":
+                result = getattr(fakes[0], target)(*fakes[1:], **named_fakes)
+            else:
+                result = target(*fakes, **named_fakes)
+        except Unsupported:
+            raise
+        except Exception as error:
+            name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+            first = str(error).strip().split("\n")[0]
+            raise Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}") from error
+        return self.result(op, target, tuple(nodes), named_nodes, result)
+
+    def result(self, op: str, target: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> Value:
+        """The value of a call's result; a node is made unless the result is known without running it."""
+        if isinstance(result, torch.Tensor):
+            known = self.by_fake.get(id(result))
+            node = self.record(op, target, args, kwargs, result)
+            if known is not None:
+                return known
+            return self.tensor(node, result)
+        if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return Symbolic(self.record(op, target, args, kwargs, result), result)
+        if result is None and (op == "call_function" or str(target).endswith("_")):
+            self.record(op, target, args, kwargs, result)
+            return Constant(None)
+        if isinstance(result, (tuple, list)) and _has_tensor(result):
+            return self.unpacked(self.record(op, target, args, kwargs, result), result)
+        return self.wrap_known(result)  # type: ignore[attr-defined]
+
+    def unpacked(self, node: fx.Node, result: Any) -> Value:
+        """A sequence of results as a sequence of values."""
+        items: list[Value] = []
+        for number, item in enumerate(result):
+            if isinstance(item, (torch.Tensor, torch.SymInt, torch.SymFloat)) and id(item) in self.by_fake:
+                items.append(self.by_fake[id(item)])
+                continue
+            if not isinstance(item, (torch.Tensor, torch.SymInt, torch.SymFloat, tuple, list)):
+                items.append(self.wrap_known(item))  # type: ignore[attr-defined]
+                continue
+            part = self.record("call_function", operator.getitem, (node, number), {}, item)
+            if isinstance(item, torch.Tensor):
+                items.append(self.tensor(part, item))
+            elif isinstance(item, (tuple, list)):
+                items.append(self.unpacked(part, item))
+            else:
+                items.append(Symbolic(part, item))
+        if type(result) is list:
+            return self.new_list(items)  # type: ignore[attr-defined]
+        return Tuple(items) if type(result) is tuple else NamedTuple(items, type(result))
+
+    def tensor(self, node: fx.Node, fake: torch.Tensor) -> Tensor:
+        """The value of a new tensor."""
+        if type(fake).__name__ not in ("FakeTensor", "Parameter", "Tensor"):
+            raise Unsupported(f"a tensor subclass as a result: {type(fake).__name__}")
+        value = Tensor(node, fake)
+        self.by_fake[id(fake)] = value
+        return value
+
+    def record(self, op: str, target: Any, args: tuple, kwargs: dict[str, Any], example: Any) -> fx.Node:
+        """Add a node with its fake value and the user's stack."""
+        node = self.graph.create_node(op, target, args, kwargs)
+        node.meta["example_value"] = example
+        node.meta["stack_trace"] = self.stack_text()  # type: ignore[attr-defined]
+        if op != "call_method" or target != "size":
+            self.calls += 1
+        return node
+
+    def argument(self, value: Value) -> tuple[Any, Any]:
+        """A value as an argument of a node, and as one of the call on fake values."""
+        value = value.realize()
+        if isinstance(value, Tensor):
+            return value.node, value.fake
+        if isinstance(value, Constant):
+            return value.value, value.value
+        if isinstance(value, Symbolic):
+            return value.node, value.number
+        if isinstance(value, Sequence):
+            pairs = [self.argument(v) for v in value.items]
+            kind = list if value.kind is list else tuple
+            return kind(p[0] for p in pairs), kind(p[1] for p in pairs)
+        if isinstance(value, Slice):
+            pairs = [self.argument(v) for v in value.parts]
+            return slice(*(p[0] for p in pairs)), slice(*(p[1] for p in pairs))
+        if isinstance(value, Dict):
+            named = {k.constant(): self.argument(v) for k, v in value.items.values()}
+            return {k: p[0] for k, p in named.items()}, {k: p[1] for k, p in named.items()}
+        if isinstance(value, Range):
+            numbers = list(value.concrete(self))  # type: ignore[arg-type]
+            return numbers, numbers
+        if isinstance(value, Known) and isinstance(value.object, type):
+            return value.object, value.object
+        raise Unsupported(f"{value.describe()} as an argument of an operation on tensors")
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_has_tensor, value))
+    return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _input_name(source: Source) -> str:
+    text = "".join(c if c.isalnum() else "_" for c in str(source)).strip("_").lower()
+    return text[-60:] or "value"

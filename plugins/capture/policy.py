@@ -1,0 +1,66 @@
+"""Which sizes and ints are symbols: the ``dynamic`` argument, marks on tensors, and what was seen to change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from turret.sources import BoundSource, Source
+
+
+class History:
+    """Sizes and ints that earlier captures of one function saw, by source."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[str, list[int | None]] = {}
+        self.ints: dict[str, int | None] = {}
+
+    def see_shape(self, source: Source, shape: tuple[int, ...]) -> frozenset[int]:
+        """Note a shape; returns the dimensions that are not what they were before."""
+        known = self.shapes.get(str(source))
+        if known is None or len(known) != len(shape):
+            self.shapes[str(source)] = list(shape)
+            return frozenset()
+        for number, size in enumerate(shape):
+            if known[number] != size:
+                known[number] = None
+        return frozenset(n for n, size in enumerate(known) if size is None)
+
+    def see_int(self, source: Source, value: int) -> bool:
+        """Note an int; returns whether it was seen to change."""
+        known = self.ints.setdefault(str(source), value)
+        if known != value:
+            self.ints[str(source)] = None
+        return self.ints[str(source)] is None
+
+
+class Policy:
+    """What one capture makes symbolic."""
+
+    def __init__(self, dynamic: bool | None, history: History) -> None:
+        self.dynamic, self.history = dynamic, history
+
+    def dynamic_dimensions(self, source: Source, value: torch.Tensor) -> frozenset[int]:
+        """Dimensions of a tensor that become symbols; sizes 0 and 1 never do."""
+        changed = self.history.see_shape(source, tuple(value.shape))
+        static = _marks(value, "_dynamo_static_indices")
+        marked = _marks(value, "_dynamo_dynamic_indices") | _marks(value, "_dynamo_weak_dynamic_indices")
+        if self.dynamic is False:
+            changed = frozenset()
+        elif self.dynamic is True:
+            changed = frozenset(range(value.dim()))
+        return frozenset(n for n in (changed | marked) - static if value.shape[n] > 1)
+
+    def dynamic_int(self, source: Source, value: int) -> bool:
+        """Whether an int becomes a symbol; 0 and 1 never do, nor do ints of what the unit holds."""
+        if isinstance(source.root(), BoundSource):
+            return False
+        changed = self.history.see_int(source, value)
+        if self.dynamic is False or value in (0, 1) or abs(value) >= 2**62:
+            return False
+        return changed or self.dynamic is True
+
+
+def _marks(value: Any, name: str) -> frozenset[int]:
+    return frozenset(getattr(value, name, ()) or ())

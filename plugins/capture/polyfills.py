@@ -1,0 +1,228 @@
+"""Builtins written in Python, for the interpreter to follow: it captures these in place of the C functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+
+def iterate_by_index(value: Any) -> Iterator[Any]:
+    number = 0
+    while True:
+        try:
+            item = value[number]
+        except IndexError:
+            return
+        yield item
+        number += 1
+
+
+def iterate_until(function: Callable[[], Any], end: Any) -> Iterator[Any]:
+    while (item := function()) != end:
+        yield item
+
+
+def any_(items: Iterable[Any]) -> bool:
+    for item in items:  # noqa: SIM110
+        if item:
+            return True
+    return False
+
+
+def all_(items: Iterable[Any]) -> bool:
+    for item in items:  # noqa: SIM110
+        if not item:
+            return False
+    return True
+
+
+def sum_(items: Iterable[Any], start: Any = 0) -> Any:
+    for item in items:
+        start = start + item
+    return start
+
+
+def reduce(function: Callable[[Any, Any], Any], items: Iterable[Any], *initial: Any) -> Any:
+    iterator = iter(items)
+    if initial:
+        result = initial[0]
+    else:
+        try:
+            result = next(iterator)
+        except StopIteration:
+            raise TypeError("reduce() of empty iterable with no initial value") from None
+    for item in iterator:
+        result = function(result, item)
+    return result
+
+
+_NOTHING: Any = object()
+
+
+def extreme(name: str, better: Callable[[Any, Any], bool], args: tuple, key: Any, default: Any, nothing: Any) -> Any:
+    items = iter(args[0]) if len(args) == 1 else iter(args)
+    best = next(items, nothing)
+    if best is nothing:
+        if default is nothing:
+            raise ValueError(f"{name}() arg is an empty sequence")
+        return default
+    best_key = best if key is None else key(best)
+    for item in items:
+        item_key = item if key is None else key(item)
+        if better(item_key, best_key):
+            best, best_key = item, item_key
+    return best
+
+
+def min_(*args: Any, key: Any = None, default: Any = _NOTHING) -> Any:
+    return extreme("min", lambda a, b: a < b, args, key, default, _NOTHING)
+
+
+def max_(*args: Any, key: Any = None, default: Any = _NOTHING) -> Any:
+    return extreme("max", lambda a, b: a > b, args, key, default, _NOTHING)
+
+
+def islice(items: Iterable[Any], *bounds: Any) -> Iterator[Any]:
+    limits = slice(*bounds)
+    start, step = limits.start or 0, limits.step or 1
+    number = 0
+    wanted = start
+    if limits.stop is not None and wanted >= limits.stop:
+        return
+    for item in items:
+        if number == wanted:
+            yield item
+            wanted += step
+        number += 1
+        if limits.stop is not None and (number >= limits.stop or wanted >= limits.stop):
+            return
+
+
+def repeat(item: Any, *times: int) -> Iterator[Any]:
+    if times:
+        for _ in range(times[0]):
+            yield item
+    else:
+        while True:
+            yield item
+
+
+def cycle(items: Iterable[Any]) -> Iterator[Any]:
+    saved = []
+    for item in items:
+        yield item
+        saved.append(item)
+    while saved:
+        yield from saved
+
+
+def accumulate(items: Iterable[Any], func: Any = None, *, initial: Any = None) -> Iterator[Any]:
+    iterator = iter(items)
+    total = initial
+    if initial is None:
+        try:
+            total = next(iterator)
+        except StopIteration:
+            return
+    yield total
+    for item in iterator:
+        total = total + item if func is None else func(total, item)
+        yield total
+
+
+def takewhile(predicate: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    for item in items:
+        if not predicate(item):
+            return
+        yield item
+
+
+def dropwhile(predicate: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+    iterator = iter(items)
+    for item in iterator:
+        if not predicate(item):
+            yield item
+            break
+    yield from iterator
+
+
+def starmap(function: Callable[..., Any], items: Iterable[Any]) -> Iterator[Any]:
+    for item in items:
+        yield function(*item)
+
+
+def pairwise(items: Iterable[Any]) -> Iterator[Any]:
+    iterator = iter(items)
+    previous = next(iterator, None)
+    for item in iterator:
+        yield previous, item
+        previous = item
+
+
+def zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[Any]:
+    lists = [list(i) for i in iterables]
+    for number in range(max((len(x) for x in lists), default=0)):
+        yield tuple([x[number] if number < len(x) else fillvalue for x in lists])
+
+
+def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[Any]:
+    pools = [tuple(i) for i in iterables] * repeat
+    results: list[tuple] = [()]
+    for pool in pools:
+        results = [(*r, item) for r in results for item in pool]
+    yield from results
+
+
+def combinations(items: Iterable[Any], r: int) -> Iterator[Any]:
+    pool = tuple(items)
+    count = len(pool)
+    if r > count:
+        return
+    indices = list(range(r))
+    yield tuple([pool[i] for i in indices])
+    while True:
+        for i in reversed(range(r)):
+            if indices[i] != i + count - r:
+                break
+        else:
+            return
+        indices[i] += 1
+        for j in range(i + 1, r):
+            indices[j] = indices[j - 1] + 1
+        yield tuple([pool[i] for i in indices])
+
+
+def count_of(items: Iterable[Any]) -> int:
+    return sum(1 for _ in items)
+
+
+def map_strict(function: Callable[..., Any], *iterables: Iterable[Any]) -> Iterator[Any]:
+    for args in zip(*iterables):  # noqa: B905
+        yield function(*args)
+
+
+def attrgetter(*names: str) -> Callable[[Any], Any]:
+    def get(value: Any) -> Any:
+        found = []
+        for name in names:
+            item = value
+            for part in name.split("."):
+                item = getattr(item, part)
+            found.append(item)
+        return found[0] if len(found) == 1 else tuple(found)
+
+    return get
+
+
+def itemgetter(*keys: Any) -> Callable[[Any], Any]:
+    def get(value: Any) -> Any:
+        return value[keys[0]] if len(keys) == 1 else tuple([value[k] for k in keys])
+
+    return get
+
+
+def methodcaller(name: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+    def call(value: Any) -> Any:
+        return getattr(value, name)(*args, **kwargs)
+
+    return call

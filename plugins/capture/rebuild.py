@@ -1,0 +1,127 @@
+"""Rebuilt code: one Python function that calls the graph, makes the frame's values again, replays side effects, and
+returns or goes on in a resume function.  Printed as source, it is what a reader sees of a compiled frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import fx
+
+from turret.plugins.capture.values.base import Constant, Lazy, Value
+from turret.plugins.capture.values.functions import Known
+from turret.sources import Source, SourceWriter
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.tracer import Tracer
+
+
+class Rebuilder:
+    """Collects the lines of the function, in four parts: sources, the graph's call, values, effects."""
+
+    def __init__(self, t: Tracer) -> None:
+        self.t = t
+        self.scope: dict[str, Any] = {}
+        self.writer = SourceWriter(self.scope)
+        self.names: dict[int, str] = {}
+        self.outputs: dict[fx.Node, int] = {}
+        self.body: list[str] = []
+        self.effects: list[str] = []
+        self.kept: list[Value] = []
+        self.building: set[int] = set()
+
+    # What values call.
+
+    def constant(self, value: Any) -> str:
+        return self.writer.constant(value)
+
+    def source(self, source: Source) -> str:
+        return self.writer.load(source)
+
+    def fresh(self) -> str:
+        return self.writer.fresh()
+
+    def assign(self, expression: str) -> str:
+        name = self.fresh()
+        self.body.append(f"{name} = {expression}")
+        return name
+
+    def line(self, text: str) -> None:
+        self.body.append(text)
+
+    def effect(self, text: str) -> None:
+        self.effects.append(text)
+
+    def remember(self, value: Value, name: str) -> str:
+        """Give a value its name before its parts are made, so that cycles end."""
+        self.names[id(value)] = name
+        self.kept.append(value)
+        return name
+
+    def output(self, value: Any) -> str:
+        """A value of the graph, by its position among the graph's outputs."""
+        number = self.outputs.setdefault(value.node, len(self.outputs))
+        return self.assign(f"o[{number}]")
+
+    def load(self, value: Value) -> str:
+        """The variable or expression that holds a value."""
+        found = self.names.get(id(value))
+        if found is not None:
+            return found
+        if isinstance(value, Lazy):
+            name = self.source(value.source) if value.made is None else self.load(value.made)
+        elif isinstance(value, (Constant, Known)):
+            name = value.rebuild(self)
+        elif value.source is not None:
+            name = self.source(value.source)
+        else:
+            if id(value) in self.building:
+                from turret.plugins.capture.errors import Unsupported
+
+                raise Unsupported(f"{value.describe()} contains itself")
+            self.building.add(id(value))
+            name = value.rebuild(self)
+            self.building.discard(id(value))
+        return self.remember(value, name)
+
+    def fill_payload(self, payload: Any, name: str) -> None:
+        """Put items into a new instance of a subclass of a container, by the container's own methods."""
+        base = self.constant(payload.kind)
+        if hasattr(payload, "factory"):
+            for key, item in payload.items.values():
+                self.line(f"{base}.__setitem__({name}, {self.load(key)}, {self.load(item)})")
+        elif isinstance(payload.items, dict):
+            for item in payload.items.values():
+                self.line(f"{base}.add({name}, {self.load(item)})")
+        else:
+            for item in payload.items:
+                self.line(f"{base}.append({name}, {self.load(item)})")
+
+    def replay_payload(self, payload: Any, held: str) -> None:
+        """The same for an instance that existed before: emptied first."""
+        base = self.constant(payload.kind)
+        self.effect(f"{base}.clear({held})")
+        if hasattr(payload, "factory"):
+            for key, item in payload.items.values():
+                self.effect(f"{base}.__setitem__({held}, {self.load(key)}, {self.load(item)})")
+        else:
+            for item in payload.items:
+                self.effect(f"{base}.append({held}, {self.load(item)})")
+
+    def replay_attributes(self, value: Known) -> None:
+        """Attributes set on a function or class."""
+        for (owner, name), content in self.t.effects.attributes.items():
+            if owner == id(value.object):
+                self.effect(f"{self.constant(setattr)}({self.constant(value.object)}, {name!r}, {self.load(content)})")
+
+    # The function.
+
+    def text(self, parameters: int, inputs: Sequence[Source], tail: Sequence[str], calls_graph: bool) -> str:
+        """Source of the whole function."""
+        arguments = ", ".join(self.source(s) for s in inputs)
+        lines = [*self.writer.lines]
+        if calls_graph:
+            lines.append(f"o = graph({arguments})")
+        lines += [*self.body, *self.effects, *tail]
+        head = ", ".join(["f", *(f"a{n}" for n in range(parameters))])
+        return f"def compiled({head}):\n  " + "\n  ".join(lines) + "\n"

@@ -1,0 +1,191 @@
+"""Resume functions: the rest of a frame after a graph break, as a function of its stack and locals.
+
+The code of a resume function is the original's bytes, unchanged but for the numbers of cells, behind a prologue that puts
+the stack back and jumps to the instruction to go on from (or raises, where the instruction that ran in Python
+did).  Lines and exception handlers are the original's, so tracebacks read as if nothing had happened.
+Parameters: one for each variable of the original (those not needed are deleted first), then the stack.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from turret.plugins.capture.bytecode import (
+    VERSION,
+    decode,
+    read_exception_table,
+    slot_names,
+    write_exception_table,
+)
+from turret.plugins.capture.errors import Unsupported
+
+
+@attrs.frozen(eq=False)
+class ResumePoint:
+    """Where a resume function came from: a place in the code that the user wrote."""
+
+    origin: types.CodeType
+    shift: int
+    """Bytes of the prologue."""
+
+
+_points: dict[types.CodeType, ResumePoint] = {}
+_made: dict[tuple, types.CodeType] = {}
+
+
+def origin_of(code: types.CodeType, offset: int) -> tuple[types.CodeType, int]:
+    """The user's code and the offset in it that ``offset`` of a resume function stands for."""
+    point = _points.get(code)
+    return (code, offset) if point is None else (point.origin, offset - point.shift)
+
+
+def resume_code(
+    code: types.CodeType, index: int, stack: str, unbound: frozenset[int], *, raising: bool
+) -> types.CodeType:
+    """Code that goes on at instruction ``index`` of ``code``.
+
+    ``stack`` has a letter for each entry of the value stack: ``v`` a value, ``n`` the interpreter's NULL.
+    ``unbound``: variables without a value.  ``raising``: the last parameter is an exception, raised as if by
+    instruction ``index``.
+    """
+    decoded = decode(code)
+    offset = decoded.instructions[index].offset
+    while offset >= 2 and code.co_code[offset - 2] == dis.EXTENDED_ARG:
+        offset -= 2
+    origin, offset = origin_of(code, offset)
+    key = (origin, offset, stack, unbound, raising)
+    made = _made.get(key)
+    if made is None:
+        made = _made[key] = _assemble(origin, offset, stack, unbound, raising)
+    return made
+
+
+def cell_names(code: types.CodeType) -> tuple[str, ...]:
+    """Cells that a resume function of ``code`` needs, in the order of its closure."""
+    return (*code.co_cellvars, *code.co_freevars)
+
+
+def _assemble(
+    origin: types.CodeType, offset: int, stack: str, unbound: frozenset[int], raising: bool
+) -> types.CodeType:
+    variables = origin.co_varnames
+    extra = tuple(f"__stack{n}" for n in range(stack.count("v"))) + (("__raised",) if raising else ())
+    cells = cell_names(origin)
+    count = len(variables)
+    prologue = _Writer()
+    if cells:
+        prologue.add("COPY_FREE_VARS", len(cells))
+    prologue.add("RESUME", 0)
+    for slot in sorted(unbound):
+        prologue.add("DELETE_FAST", slot)
+    number = count
+    for entry in stack:
+        if entry == "n":
+            prologue.add("PUSH_NULL", 0)
+        else:
+            prologue.add("LOAD_FAST", number)
+            prologue.add("DELETE_FAST", number)
+            number += 1
+    covered = None
+    if raising:
+        prologue.add("LOAD_FAST", number)
+        prologue.add("DELETE_FAST", number)
+        start = len(prologue.content)
+        prologue.add("RAISE_VARARGS", 1)
+        covered = (start, len(prologue.content))
+    else:
+        prologue.jump_forward(offset)
+    shift = len(prologue.content)
+    entries = [
+        (s + shift, e + shift, t + shift, depth, lasti)
+        for s, e, t, depth, lasti in read_exception_table(origin.co_exceptiontable)
+    ]
+    if covered is not None:
+        handler = next(x for x in entries if x[0] <= offset + shift < x[1])
+        entries.insert(0, (*covered, *handler[2:]))
+    body = _renumber_cells(origin, count + len(extra))
+    made = origin.replace(
+        co_code=bytes(prologue.content) + body,
+        co_argcount=count + len(extra),
+        co_posonlyargcount=0,
+        co_kwonlyargcount=0,
+        co_nlocals=count + len(extra),
+        co_varnames=(*variables, *extra),
+        co_cellvars=(),
+        co_freevars=cells,
+        co_flags=origin.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) | (inspect.CO_NESTED if cells else 0),
+        co_stacksize=max(origin.co_stacksize, len(stack) + 2),
+        co_exceptiontable=write_exception_table(entries),
+        co_linetable=_shifted_lines(shift) + origin.co_linetable,
+        co_name=origin.co_name,
+    )
+    _points[made] = ResumePoint(origin, shift)
+    return made
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.content = bytearray()
+
+    def add(self, name: str, arg: int) -> None:
+        op = dis.opmap[name]
+        for shift in (24, 16, 8):
+            if arg >> shift:
+                self.content += bytes((dis.EXTENDED_ARG, arg >> shift & 255))
+        self.content += bytes((op, arg & 255))
+
+    def jump_forward(self, distance: int) -> None:
+        self.add("JUMP_FORWARD", distance // 2)
+
+
+def _shifted_lines(size: int) -> bytes:
+    """Entries of a line table that say "no line" for the prologue."""
+    made = bytearray()
+    units = size // 2
+    while units > 0:
+        step = min(units, 8)
+        made.append(128 | 15 << 3 | step - 1)
+        units -= step
+    return bytes(made)
+
+
+_CELL_OPERATIONS = frozenset({"LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF"})
+
+
+def _renumber_cells(origin: types.CodeType, base: int) -> bytes:
+    """The code's bytes with every cell where the resume function has it: cells of its own became free variables."""
+    cells = cell_names(origin)
+    if not cells:
+        return origin.co_code
+    old = slot_names(origin)
+    own = len(origin.co_varnames)
+    where = {}
+    for slot, name in enumerate(old):
+        if slot < own and name not in origin.co_cellvars:
+            continue
+        where[slot] = base + cells.index(name)
+    content = bytearray(origin.co_code)
+    for instruction in decode(origin).instructions:
+        moved = instruction.name in _CELL_OPERATIONS or (
+            VERSION >= (3, 13) and instruction.name == "LOAD_FAST" and instruction.arg in where
+        )
+        if not moved:
+            continue
+        slot = where[instruction.arg]
+        if slot > 255 or instruction.arg > 255:
+            raise Unsupported("a graph break in a function with more than 255 variables")
+        content[instruction.offset + 1] = slot
+    return bytes(content)
+
+
+def make_function(
+    code: types.CodeType, scope: dict[str, Any], name: str, cells: Sequence[types.CellType]
+) -> types.FunctionType:
+    """The resume function itself, over the cells of the frame that it continues."""
+    return types.FunctionType(code, scope, name, None, tuple(cells) or None)

@@ -1,0 +1,347 @@
+"""What the symbolic interpreter computes with: the base of all values, constants, and values not looked at yet."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from turret.plugins.capture.errors import NotConstant, Unsupported
+from turret.sources import Source
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.rebuild import Rebuilder
+    from turret.plugins.capture.tracer import Tracer
+
+BINARY_NAMES: dict[Any, str] = {
+    operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "truediv",
+    operator.floordiv: "floordiv", operator.mod: "mod", operator.pow: "pow", operator.matmul: "matmul",
+    operator.lshift: "lshift", operator.rshift: "rshift", operator.and_: "and", operator.or_: "or", operator.xor: "xor",
+}  # fmt: skip
+"""Binary operators and the name between the underscores of their special methods."""
+
+
+class Value:
+    """One object of the program under capture.
+
+    ``source`` says where the object can be found when the captured code runs; None for what the program made.
+    Methods take the tracer ``t`` first.  What a kind of value does not know raises ``Unsupported``.
+    """
+
+    source: Source | None = None
+    mutated = False
+    """Whether an object that existed before the call was changed and needs its side effect replayed."""
+
+    def realize(self) -> Value:
+        """The value itself; one that was not looked at is looked at now (and guarded)."""
+        return self
+
+    def type(self) -> type:
+        """The Python type of the object."""
+        raise Unsupported(f"the type of {self}")
+
+    def constant(self) -> Any:
+        """The Python object that stands for it wherever the captured code runs; raises ``NotConstant``."""
+        raise NotConstant(self)
+
+    def is_constant(self) -> bool:
+        try:
+            self.constant()
+        except NotConstant:
+            return False
+        return True
+
+    def key(self, t: Tracer) -> Any:
+        """A Python object that hashes and compares as this one does, for dict keys and sets."""
+        try:
+            return self.constant()
+        except NotConstant:
+            raise Unsupported(f"{self.describe()} as a dict key or set member") from None
+
+    def describe(self) -> str:
+        """A few words for messages."""
+        try:
+            return f"a {self.type().__name__}"
+        except Unsupported:
+            return type(self).__name__
+
+    # Attributes, calls, items.
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        """``self.name``; the default serves builtin types: their methods and special attributes."""
+        if name == "__class__":
+            return t.wrap_known(self.type())
+        if getattr(self, "m_" + name, None) is not None:
+            return MethodOfValue(self, name)
+        kind = self.type()
+        if not hasattr(kind, name):
+            raise t.raised(AttributeError, f"{kind.__name__!r} object has no attribute {name!r}")
+        found = getattr(kind, name)
+        if callable(found) and self.is_constant():
+            return t.wrap_known(getattr(self.constant(), name))
+        if callable(found):
+            return MethodOfValue(self, name)
+        raise Unsupported(f"attribute {name!r} of {self.describe()}")
+
+    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        raise Unsupported(f"setting attribute {name!r} of {self.describe()}")
+
+    def del_attr(self, t: Tracer, name: str) -> None:
+        raise Unsupported(f"deleting attribute {name!r} of {self.describe()}")
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.get_attr(t, "__call__").call(t, args, kwargs)
+
+    def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``self.name(*args, **kwargs)``; builtin kinds define ``m_<name>``."""
+        method = getattr(self, "m_" + name, None)
+        if method is not None:
+            try:
+                return method(t, *args, **kwargs)
+            except TypeError as error:
+                if "m_" + name + "()" not in str(error):
+                    raise
+                raise Unsupported(f"arguments of {self.describe()}.{name}") from error
+        if self.is_constant():
+            return t.fold(getattr(self.constant(), name), args, kwargs)
+        raise Unsupported(f"method {name!r} of {self.describe()}")
+
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        raise Unsupported(f"an item of {self.describe()}")
+
+    def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        raise Unsupported(f"setting an item of {self.describe()}")
+
+    def del_item(self, t: Tracer, key: Value) -> None:
+        raise Unsupported(f"deleting an item of {self.describe()}")
+
+    def contains(self, t: Tracer, item: Value) -> Value:
+        for candidate in self.unpack(t):
+            if t.is_same(candidate, item) or t.truth(t.compare("==", candidate, item)):
+                return Constant(True)
+        return Constant(False)
+
+    def iterate(self, t: Tracer) -> Value:
+        """``iter(self)``."""
+        raise Unsupported(f"iterating over {self.describe()}")
+
+    def next(self, t: Tracer) -> Value:
+        """``next(self)``; raises StopIteration in the program at the end."""
+        raise t.raised(TypeError, f"{self.type().__name__!r} object is not an iterator")
+
+    def unpack(self, t: Tracer) -> list[Value]:
+        """All elements in order."""
+        iterator = self.iterate(t)
+        return list(t.drain(iterator))
+
+    def length(self, t: Tracer) -> Value:
+        raise Unsupported(f"the length of {self.describe()}")
+
+    def truth(self, t: Tracer) -> bool:
+        raise Unsupported(f"the truth of {self.describe()}")
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        """``self <operation> other``, or None for NotImplemented."""
+        return None
+
+    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
+        """``other <operation> self`` where ``other`` did not know, or None."""
+        return None
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        """``self <symbol> other``, or None for NotImplemented."""
+        return None
+
+    # Rebuilding.
+
+    def rebuild(self, r: Rebuilder) -> str:
+        """Write the lines that make the object and return its variable."""
+        raise Unsupported(f"{self.describe()} is needed after a graph break and cannot be made again")
+
+    def replay(self, r: Rebuilder) -> None:
+        """Write the lines that bring a mutated object that existed before to its state now."""
+        raise Unsupported(f"a change of {self.describe()}")
+
+
+class Constant(Value):
+    """An immutable object known at capture: numbers, strings, None, dtypes, devices, enum members, ..."""
+
+    __slots__ = ("source", "value")
+
+    def __init__(self, value: Any, source: Source | None = None) -> None:
+        self.value, self.source = value, source
+
+    def type(self) -> type:
+        return type(self.value)
+
+    def constant(self) -> Any:
+        return self.value
+
+    def is_constant(self) -> bool:
+        return True
+
+    def describe(self) -> str:
+        return f"the constant {self.value!r}"
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        try:
+            found = getattr(self.value, name)
+        except AttributeError as error:
+            raise t.raised_from(error) from None
+        return t.wrap_known(found)
+
+    def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if type(self.value) is str and name == "join" and len(args) == 1:
+            return Constant(self.value.join(t.constant_of(v) for v in args[0].realize().unpack(t)))
+        return t.call(self.get_attr(t, name), args, kwargs)
+
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        return t.fold(operator.getitem, [self, key], {})
+
+    def contains(self, t: Tracer, item: Value) -> Value:
+        return t.fold(operator.contains, [self, item], {})
+
+    def iterate(self, t: Tracer) -> Value:
+        try:
+            items = list(self.value)
+        except TypeError as error:
+            raise t.raised_from(error) from None
+        return t.items_iterator([t.wrap_known(v) for v in items])
+
+    def unpack(self, t: Tracer) -> list[Value]:
+        try:
+            return [t.wrap_known(v) for v in self.value]
+        except TypeError as error:
+            raise t.raised_from(error) from None
+
+    def length(self, t: Tracer) -> Value:
+        return t.fold(len, [self], {})
+
+    def truth(self, t: Tracer) -> bool:
+        return bool(self.value)
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        if not other.is_constant():
+            return None
+        return t.fold(operation, [self, other], {})
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if not other.is_constant():
+            return None
+        return t.fold(t.COMPARISONS[symbol], [self, other], {})
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.constant(self.value)
+
+
+class Lazy(Value):
+    """A value that existed before and was not looked at: it costs no guard until something depends on it."""
+
+    __slots__ = ("made", "object", "source", "tracer")
+
+    def __init__(self, tracer: Tracer, object: Any, source: Source) -> None:
+        self.tracer, self.object, self.source = tracer, object, source
+        self.made: Value | None = None
+
+    def realize(self) -> Value:
+        if self.made is None:
+            self.made = self.tracer.wrap(self.object, self.source)
+        return self.made
+
+    def type(self) -> type:
+        return self.realize().type()
+
+    def constant(self) -> Any:
+        return self.realize().constant()
+
+    def key(self, t: Tracer) -> Any:
+        return self.realize().key(t)
+
+    def describe(self) -> str:
+        return f"{self.source}"
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.load(self.made) if self.made is not None else r.source(self.source)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"a lazy value must be realized before {name!r} of it is used")
+
+
+for _name in (
+    "get_attr", "set_attr", "del_attr", "call", "call_method", "get_item", "set_item", "del_item", "contains",
+    "iterate", "next", "unpack", "length", "truth", "binary", "reflected", "compare",
+):  # fmt: skip
+
+    def _forward(self: Lazy, *args: Any, _name: str = _name, **kwargs: Any) -> Any:
+        return getattr(self.realize(), _name)(*args, **kwargs)
+
+    setattr(Lazy, _name, _forward)
+
+
+class MethodOfValue(Value):
+    """A bound method of a builtin kind of value."""
+
+    def __init__(self, owner: Value, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def type(self) -> type:
+        return type([].append)
+
+    def describe(self) -> str:
+        return f"method {self.name!r} of {self.owner.describe()}"
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__name__":
+            return Constant(self.name)
+        return super().get_attr(t, name)
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.owner.call_method(t, self.name, args, kwargs)
+
+    def truth(self, t: Tracer) -> bool:
+        return True
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.assign(f"{r.load(self.owner)}.{self.name}")
+
+
+class Null(Value):
+    """The interpreter's NULL on the value stack."""
+
+    def describe(self) -> str:
+        return "NULL"
+
+
+NULL = Null()
+
+
+class Opaque(Value):
+    """An object that capture knows nothing of: it may be handed around, and that is all."""
+
+    def __init__(self, object: Any, source: Source | None) -> None:
+        self.object, self.source = object, source
+
+    def type(self) -> type:
+        return type(self.object)
+
+    def key(self, t: Tracer) -> Any:
+        if type(self.object).__hash__ is object.__hash__:
+            return self.object
+        return super().key(t)
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name == "__class__":
+            return t.wrap_known(type(self.object))
+        raise Unsupported(f"attribute {name!r} of {self.describe()}")
+
+    def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise Unsupported(f"method {name!r} of {self.describe()}")
+
+    def describe(self) -> str:
+        kind = type(self.object)
+        return f"an object of {kind.__module__}.{kind.__qualname__}"
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.constant(self.object)

@@ -1,0 +1,236 @@
+"""Classes: looking attributes up as the interpreter does, binding them, and making instances."""
+
+from __future__ import annotations
+
+import abc
+import enum
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.functions import Handler, Known, Method
+from turret.sources import AttrSource, BoundSource, ItemSource
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.rebuild import Rebuilder
+    from turret.plugins.capture.tracer import Tracer
+
+_C_METHODS = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.BuiltinFunctionType,
+)
+
+
+def find_in_mro(kind: type, name: str) -> tuple[Any, Any]:
+    """The class that defines ``name`` and the raw attribute; (None, None) where no class does."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base, base.__dict__[name]
+    return None, None
+
+
+def class_member(t: Tracer, owner: type, name: str, raw: Any) -> Value:
+    """A raw attribute of a class, guarded where the class is the user's own."""
+    if t.trusted(owner):
+        return t.wrap_known(raw)
+    source = ItemSource(AttrSource(BoundSource(owner.__qualname__, owner), "__dict__"), name)
+    return t.wrap(raw, source)
+
+
+def bind_attribute(
+    t: Tracer, value: Value, owner: type, name: str, raw: Any, on_class: type | None = None
+) -> Value:
+    """What ``value.name`` is, ``raw`` being what the class ``owner`` has under that name.
+
+    ``on_class``: ``value`` is this class itself, not an instance.
+    """
+    stored = t.effects.attribute(t.wrap_known(owner), name) if t.effects.class_changes else None
+    if stored is not None:
+        return stored
+    if isinstance(raw, staticmethod):
+        return _unwrapped(t, owner, name, raw)
+    if isinstance(raw, classmethod):
+        bound = value if on_class is not None else t.wrap_known(value.type())
+        return Method(_unwrapped(t, owner, name, raw), bound)
+    if isinstance(raw, types.FunctionType):
+        function = class_member(t, owner, name, raw)
+        return function if on_class is not None else Method(function, value)
+    if on_class is not None:
+        return class_member(t, owner, name, raw)
+    if isinstance(raw, property):
+        class_member(t, owner, name, raw)
+        if raw.fget is None:
+            raise t.raised(AttributeError, f"property {name!r} has no getter")
+        return t.call(t.wrap_known(raw.fget), [value], {})
+    if isinstance(raw, functools.cached_property):
+        found = t.call(t.wrap_known(raw.func), [value], {})
+        value.store(t, name, found)  # type: ignore[attr-defined]
+        return found
+    if isinstance(raw, _C_METHODS):
+        return Handler(f"{owner.__name__}.{name}", functools.partial(_call_c_method, value, name, raw))
+    if isinstance(raw, functools.partialmethod):
+        raise Unsupported("functools.partialmethod")
+    getter = find_in_mro(type(raw), "__get__")[1]
+    if isinstance(getter, types.FunctionType):
+        return t.call(t.wrap_known(getter), [t.wrap_known(raw), value, t.wrap_known(value.type())], {})
+    if getter is not None:
+        raise Unsupported(f"the descriptor {owner.__name__}.{name}")
+    return class_member(t, owner, name, raw)
+
+
+def _unwrapped(t: Tracer, owner: type, name: str, raw: Any) -> Value:
+    class_member(t, owner, name, raw)
+    return t.wrap_known(raw.__func__)
+
+
+def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """A method written in C, of an instance: ``object``'s own, or one of the container that the instance is."""
+    handler = OBJECT_METHODS.get(name) if getattr(raw, "__objclass__", None) is object else None
+    if handler is not None:
+        return handler(t, value, *args, **kwargs)
+    payload = getattr(value, "payload", None)
+    if payload is not None and isinstance(payload.type(), type):
+        if name == "__init__" and not hasattr(payload, "m___init__"):
+            return Constant(None)
+        special = _CONTAINER_SPECIALS.get(name)
+        if special is not None:
+            result = special(t, payload, *args)
+            return Constant(None) if result is None else result
+        return payload.call_method(t, name, list(args), kwargs)
+    if name == "__init__":
+        return _exception_init(t, value, args)
+    if name in ("__str__", "__repr__") and isinstance(value.type(), type) and issubclass(value.type(), BaseException):
+        items = value.args  # type: ignore[attr-defined]
+        if name == "__str__" and len(items) < 2:
+            return t.call(t.wrap_known(str), list(items), {})
+    raise Unsupported(f"{value.describe()}.{name}, a method written in C")
+
+
+def _exception_init(t: Tracer, value: Value, args: tuple[Value, ...]) -> Value:
+    if issubclass(value.type(), BaseException):
+        value.args = list(args)  # type: ignore[attr-defined]
+        return Constant(None)
+    raise Unsupported(f"{value.describe()}.__init__, a method written in C")
+
+
+def _init(t: Tracer, value: Value, *args: Value, **kwargs: Value) -> Value:
+    return Constant(None)
+
+
+def _set(t: Tracer, value: Value, name: Value, content: Value) -> Value:
+    value.store(t, t.constant_of(name), content)  # type: ignore[attr-defined]
+    return Constant(None)
+
+
+def _delete(t: Tracer, value: Value, name: Value) -> Value:
+    value.remove(t, t.constant_of(name))  # type: ignore[attr-defined]
+    return Constant(None)
+
+
+def _get(t: Tracer, value: Value, name: Value) -> Value:
+    return value.get_attr(t, t.constant_of(name))
+
+
+def _not_implemented(t: Tracer, value: Value, *args: Value) -> Value:
+    if args and t.is_same(value, args[0]):
+        return Constant(True)
+    return Constant(NotImplemented)
+
+
+OBJECT_METHODS = {
+    "__init__": _init,
+    "__setattr__": _set,
+    "__delattr__": _delete,
+    "__getattribute__": _get,
+    "__init_subclass__": _init,
+    "__eq__": _not_implemented,
+    "__ne__": lambda t, value, other: Constant(NotImplemented),
+}
+"""Methods of ``object`` itself."""
+
+_CONTAINER_SPECIALS = {
+    "__getitem__": lambda t, payload, key: payload.get_item(t, key),
+    "__setitem__": lambda t, payload, key, value: payload.set_item(t, key, value),
+    "__delitem__": lambda t, payload, key: payload.del_item(t, key),
+    "__contains__": lambda t, payload, item: payload.contains(t, item),
+    "__iter__": lambda t, payload: payload.iterate(t),
+    "__len__": lambda t, payload: payload.length(t),
+    "__eq__": lambda t, payload, other: payload.compare(t, "==", getattr(other.realize(), "payload", None) or other.realize())
+    or Constant(NotImplemented),
+}  # fmt: skip
+
+
+class Class(Known):
+    """A class."""
+
+    object: type
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        kind = self.object
+        if name in ("__name__", "__qualname__", "__module__", "__doc__", "__mro__", "__bases__", "__class__"):
+            return t.wrap_known(getattr(kind, name))
+        if t.effects.class_changes and (stored := t.effects.attribute(self, name)) is not None:
+            return stored
+        if isinstance(kind, enum.EnumMeta):
+            return self.plain(t, name)
+        owner, raw = find_in_mro(kind, name)
+        if owner is None:
+            owner, raw = find_in_mro(type(kind), name)
+            if owner is None:
+                raise t.raised(AttributeError, f"type object {kind.__name__!r} has no attribute {name!r}")
+            if isinstance(raw, types.FunctionType):
+                return Method(t.wrap_known(raw), self)
+            return self.plain(t, name)
+        if isinstance(raw, _C_METHODS) or isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            return self.plain(t, name)
+        return bind_attribute(t, self, owner, name, raw, kind)
+
+    def plain(self, t: Tracer, name: str) -> Value:
+        try:
+            return t.wrap_known(getattr(self.object, name))
+        except AttributeError as error:
+            raise t.raised_from(error) from None
+
+    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        t.effects.set_attribute(self, name, value)
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if isinstance(other, Known) and symbol in ("==", "!="):
+            return Constant((self.object is other.object) == (symbol == "=="))
+        return super().compare(t, symbol, other)
+
+    def iterate(self, t: Tracer) -> Value:
+        if isinstance(self.object, enum.EnumMeta):
+            return t.items_iterator([t.wrap_known(m) for m in self.object])
+        return super().iterate(t)
+
+    def length(self, t: Tracer) -> Value:
+        return Constant(len(self.object)) if isinstance(self.object, enum.EnumMeta) else super().length(t)
+
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        if isinstance(self.object, enum.EnumMeta):
+            return t.fold(type(self.object).__getitem__, [self, key], {})
+        getter = find_in_mro(self.object, "__class_getitem__")[1]
+        if getter is not None and key.is_constant():
+            return t.wrap_known(self.object[key.constant()])
+        return super().get_item(t, key)
+
+    def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Value | None:
+        return t.fold(operation, [self, other], {}) if other.is_constant() else None
+
+    def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return t.call(self.get_attr(t, name), args, kwargs)
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return t.call_class(self, args, kwargs)
+
+    def replay(self, r: Rebuilder) -> None:
+        r.replay_attributes(self)
+
+
+ORDINARY_METACLASSES: set[type] = {type, abc.ABCMeta}
+"""Metaclasses whose call makes an instance in the usual way."""

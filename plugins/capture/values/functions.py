@@ -1,0 +1,323 @@
+"""Callables: Python functions, closures, bound methods, builtin functions, classes, modules of Python, partials."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.values.base import Constant, Value
+from turret.sources import AttrSource, ItemSource, Source
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.rebuild import Rebuilder
+    from turret.plugins.capture.tracer import Tracer
+
+UNSET: Any = object()
+
+
+class Cell(Value):
+    """A closure cell; ``content`` is None where it is empty."""
+
+    def __init__(self, content: Value | None = None, cell: Any = None, source: Source | None = None) -> None:
+        self.content, self.cell, self.source = content, cell, source
+
+    def type(self) -> type:
+        return types.CellType
+
+    def get(self, t: Tracer) -> Value | None:
+        return self.content
+
+    def set(self, t: Tracer, value: Value | None) -> None:
+        if self.cell is not None:
+            t.effects.note(self)
+        self.content = value
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name == "cell_contents":
+            if self.content is None:
+                raise t.raised(ValueError, "Cell is empty")
+            return self.content
+        return super().get_attr(t, name)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        name = r.remember(self, r.assign(f"{r.constant(types.CellType)}()"))
+        if self.content is not None:
+            r.line(f"{name}.cell_contents = {r.load(self.content)}")
+        return name
+
+    def replay(self, r: Rebuilder) -> None:
+        held = r.load(self)
+        if self.content is None:
+            r.effect(f"del {held}.cell_contents")
+        else:
+            r.effect(f"{held}.cell_contents = {r.load(self.content)}")
+
+
+class Callable_(Value):
+    """Base of what is always true and hashes by identity."""
+
+    def truth(self, t: Tracer) -> bool:
+        return True
+
+    def key(self, t: Tracer) -> Any:
+        return self
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if symbol not in ("==", "!="):
+            return None
+        return Constant(t.is_same(self, other) == (symbol == "=="))
+
+
+class Known(Callable_):
+    """An object known by identity that existed before: a function, a class, a module, a builtin."""
+
+    def __init__(self, object: Any, source: Source | None = None) -> None:
+        self.object, self.source = object, source
+
+    def type(self) -> type:
+        return type(self.object)
+
+    def constant(self) -> Any:
+        return self.object
+
+    def key(self, t: Tracer) -> Any:
+        return self.object
+
+    def describe(self) -> str:
+        name = getattr(self.object, "__qualname__", None) or getattr(self.object, "__name__", repr(self.object))
+        module = getattr(self.object, "__module__", None)
+        return f"{module}.{name}" if isinstance(module, str) and module != "builtins" else str(name)
+
+    def child(self, t: Tracer, name: str, found: Any) -> Value:
+        """An attribute of the object; guarded where a program may well change it."""
+        if self.source is None or t.trusted(self.object):
+            return t.wrap_known(found)
+        return t.wrap(found, AttrSource(self.source, name))
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.constant(self.object)
+
+
+class Function(Known):
+    """A Python function that existed before."""
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        stored = t.effects.attribute(self, name)
+        if stored is not None:
+            return stored
+        try:
+            found = getattr(self.object, name)
+        except AttributeError as error:
+            raise t.raised_from(error) from None
+        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            return Constant(found)
+        if name == "__wrapped__":
+            return t.wrap(found, AttrSource(self.source, name)) if self.source is not None else t.wrap_known(found)
+        return self.child(t, name, found)
+
+    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        t.effects.set_attribute(self, name, value)
+
+    def cells(self, t: Tracer) -> list[Cell]:
+        """The closure, each cell by the identity that it has."""
+        base = None if self.source is None else AttrSource(self.source, "__closure__")
+        return [
+            t.wrap_cell(cell, None if base is None else ItemSource(base, number))
+            for number, cell in enumerate(self.object.__closure__ or ())
+        ]
+
+    def default(self, t: Tracer, name: str, key: Any, value: Any) -> Value:
+        """A default of a parameter."""
+        if self.source is None:
+            return t.wrap_known(value)
+        return t.wrap(value, ItemSource(AttrSource(self.source, name), key))
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return t.call_function(self, args, kwargs)
+
+    def replay(self, r: Rebuilder) -> None:
+        r.replay_attributes(self)
+
+
+class NestedFunction(Callable_):
+    """A function that the program made while it was captured."""
+
+    def __init__(
+        self,
+        code: types.CodeType,
+        scope: dict[str, Any],
+        scope_source: Source | None,
+        defaults: list[Value],
+        keyword_defaults: dict[str, Value],
+        closure: list[Cell],
+        qualified_name: str | None = None,
+    ) -> None:
+        self.code, self.scope, self.scope_source = code, scope, scope_source
+        self.defaults, self.keyword_defaults, self.closure = defaults, keyword_defaults, closure
+        self.qualified_name = qualified_name or code.co_qualname
+        self.attributes: dict[str, Value] = {}
+
+    def type(self) -> type:
+        return types.FunctionType
+
+    def describe(self) -> str:
+        return f"function {self.code.co_name}"
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name in self.attributes:
+            return self.attributes[name]
+        if name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            constants = self.code.co_consts
+            document = constants[0] if constants and isinstance(constants[0], str) else None
+            return Constant(
+                {
+                    "__name__": self.code.co_name,
+                    "__qualname__": self.qualified_name,
+                    "__module__": self.scope.get("__name__"),
+                    "__doc__": document,
+                }[name]
+            )
+        if name == "__code__":
+            return t.wrap_known(self.code)
+        if name == "__defaults__":
+            return t.new_tuple(list(self.defaults)) if self.defaults else Constant(None)
+        if name == "__closure__":
+            return t.new_tuple(list(self.closure)) if self.closure else Constant(None)
+        if name == "__dict__":
+            return t.new_dict(dict(self.attributes))
+        if hasattr(types.FunctionType, name):
+            raise Unsupported(f"attribute {name!r} of a new function")
+        raise t.raised(AttributeError, f"'function' object has no attribute {name!r}")
+
+    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        self.attributes[name] = value
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return t.call_function(self, args, kwargs)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        name = r.fresh()
+        closure = "".join(r.load(c) + "," for c in self.closure)
+        defaults = "".join(r.load(v) + "," for v in self.defaults)
+        r.line(
+            f"{name} = {r.constant(types.FunctionType)}({r.constant(self.code)}, {r.constant(self.scope)}, "
+            f"{self.code.co_name!r}, {f'({defaults})' if defaults else None}, {f'({closure})' if closure else None})"
+        )
+        r.remember(self, name)
+        if self.keyword_defaults:
+            pairs = ", ".join(f"{k!r}: {r.load(v)}" for k, v in self.keyword_defaults.items())
+            r.line(f"{name}.__kwdefaults__ = {{{pairs}}}")
+        if self.qualified_name != self.code.co_name:
+            r.line(f"{name}.__qualname__ = {self.qualified_name!r}")
+        for attribute, value in self.attributes.items():
+            r.line(f"{name}.{attribute} = {r.load(value)}")
+        return name
+
+
+class Method(Callable_):
+    """A Python function bound to a value."""
+
+    def __init__(self, function: Value, owner: Value, source: Source | None = None) -> None:
+        self.function, self.owner, self.source = function, owner, source
+
+    def type(self) -> type:
+        return types.MethodType
+
+    def describe(self) -> str:
+        return f"method {self.function.describe()}"
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.owner
+        if name == "__func__":
+            return self.function
+        return self.function.get_attr(t, name)
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if symbol not in ("==", "!=") or not isinstance(other, Method):
+            return super().compare(t, symbol, other)
+        same = t.is_same(self.function, other.function) and t.is_same(self.owner, other.owner)
+        return Constant(same == (symbol == "=="))
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return t.call(self.function, [self.owner, *args], kwargs)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.assign(f"{r.constant(types.MethodType)}({r.load(self.function)}, {r.load(self.owner)})")
+
+
+class Builtin(Known):
+    """A function written in C, or one of torch's that goes to the graph."""
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        try:
+            return t.wrap_known(getattr(self.object, name))
+        except AttributeError as error:
+            raise t.raised_from(error) from None
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return t.call_builtin(self.object, args, kwargs)
+
+
+class PythonModule(Known):
+    """A module of Python code."""
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        scope = vars(self.object)
+        stored = t.effects.global_value(scope, name)
+        if stored is not None:
+            return stored
+        try:
+            found = getattr(self.object, name)
+        except AttributeError as error:
+            raise t.raised_from(error) from None
+        return self.child(t, name, found)
+
+    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        t.effects.set_global(vars(self.object), name, value)
+
+
+class Partial(Callable_):
+    """``functools.partial``."""
+
+    def __init__(self, function: Value, args: list[Value], kwargs: dict[str, Value], source: Source | None = None):
+        self.function, self.args, self.kwargs, self.source = function, args, kwargs, source
+
+    def type(self) -> type:
+        return functools.partial
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name == "func":
+            return self.function
+        if name == "args":
+            return t.new_tuple(list(self.args))
+        if name == "keywords":
+            return t.new_dict(dict(self.kwargs))
+        raise t.raised(AttributeError, f"'functools.partial' object has no attribute {name!r}")
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return t.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs})
+
+    def rebuild(self, r: Rebuilder) -> str:
+        args = "".join(", " + r.load(v) for v in self.args)
+        kwargs = "".join(f", {k}={r.load(v)}" for k, v in self.kwargs.items())
+        return r.assign(f"{r.constant(functools.partial)}({r.load(self.function)}{args}{kwargs})")
+
+
+class Handler(Callable_):
+    """A callable of the interpreter's own: what a descriptor or a special attribute stands for."""
+
+    def __init__(self, name: str, function: Callable[..., Value]) -> None:
+        self.name, self.function = name, function
+
+    def type(self) -> type:
+        return types.BuiltinFunctionType
+
+    def describe(self) -> str:
+        return self.name
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.function(t, *args, **kwargs)

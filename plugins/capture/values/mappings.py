@@ -1,0 +1,474 @@
+"""Dicts, their views, and sets."""
+
+from __future__ import annotations
+
+import collections
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.iterators import ItemsIterator
+from turret.plugins.capture.values.sequences import folded
+from turret.sources import Source
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.rebuild import Rebuilder
+    from turret.plugins.capture.tracer import Tracer
+
+
+class Dict(Value):
+    """A dict, OrderedDict or defaultdict; ``items`` maps hashable keys to (key, value)."""
+
+    def __init__(
+        self,
+        items: dict[Any, tuple[Value, Value]] | None = None,
+        kind: type = dict,
+        source: Source | None = None,
+        factory: Value | None = None,
+    ) -> None:
+        self.items = items if items is not None else {}
+        self.kind, self.source, self.factory = kind, source, factory
+
+    def type(self) -> type:
+        return self.kind
+
+    def key(self, t: Tracer) -> Any:
+        raise t.raised(TypeError, f"unhashable type: {self.kind.__name__!r}")
+
+    def folded(self) -> Any:
+        """A Python copy with all values constant; raises ``NotConstant``."""
+        return {folded(k): folded(v) for k, v in self.items.values()}
+
+    def changed(self, t: Tracer) -> None:
+        t.effects.note(self)
+
+    def find(self, t: Tracer, key: Value) -> Value | None:
+        """The value of a key, or None."""
+        found = self.items.get(key.realize().key(t))
+        return None if found is None else found[1]
+
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        found = self.find(t, key)
+        if found is not None:
+            return found
+        if self.factory is not None and not (self.factory.is_constant() and self.factory.constant() is None):
+            made = t.call(self.factory, [], {})
+            self.set_item(t, key, made)
+            return made
+        raise t.raised(KeyError, key)
+
+    def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        hashed = key.realize().key(t)
+        self.changed(t)
+        known = self.items.get(hashed)
+        self.items[hashed] = (known[0] if known is not None else key, value)
+
+    def del_item(self, t: Tracer, key: Value) -> None:
+        hashed = key.realize().key(t)
+        if hashed not in self.items:
+            raise t.raised(KeyError, key)
+        self.changed(t)
+        del self.items[hashed]
+
+    def contains(self, t: Tracer, item: Value) -> Value:
+        return Constant(self.find(t, item) is not None)
+
+    def keys(self) -> list[Value]:
+        return [k for k, _ in self.items.values()]
+
+    def iterate(self, t: Tracer) -> Value:
+        return DictIterator(self, "keys")
+
+    def unpack(self, t: Tracer) -> list[Value]:
+        return self.keys()
+
+    def length(self, t: Tracer) -> Value:
+        return Constant(len(self.items))
+
+    def truth(self, t: Tracer) -> bool:
+        return bool(self.items)
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if symbol not in ("==", "!=") or not isinstance(other, Dict):
+            return None
+        if collections.OrderedDict in (self.kind, other.kind) and self.kind is other.kind:
+            same = list(self.items) == list(other.items)
+        else:
+            same = self.items.keys() == other.items.keys()
+        same = same and all(
+            t.is_same(v, other.items[k][1]) or t.truth(t.compare("==", v, other.items[k][1]))
+            for k, (_, v) in self.items.items()
+        )
+        return Constant(same == (symbol == "=="))
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        if operation is not operator.or_ or not isinstance(other, Dict):
+            return None
+        target = self if inplace else self.m_copy(t)
+        target.m_update(t, other)
+        return target
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name == "default_factory" and self.factory is not None:
+            return self.factory
+        return super().get_attr(t, name)
+
+    def m_get(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
+        found = self.find(t, key)
+        return found if found is not None else default if default is not None else Constant(None)
+
+    def m_keys(self, t: Tracer) -> Value:
+        return DictView(self, "keys")
+
+    def m_values(self, t: Tracer) -> Value:
+        return DictView(self, "values")
+
+    def m_items(self, t: Tracer) -> Value:
+        return DictView(self, "items")
+
+    def m_copy(self, t: Tracer) -> Dict:
+        return Dict(dict(self.items), self.kind, None, self.factory)
+
+    def m_update(self, t: Tracer, *others: Value, **more: Value) -> Value:
+        for other in others:
+            for key, value in t.pairs(other.realize()):
+                self.set_item(t, key, value)
+        for name, value in more.items():
+            self.set_item(t, Constant(name), value)
+        return Constant(None)
+
+    m___init__ = m_update
+
+    def m_setdefault(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
+        found = self.find(t, key)
+        if found is None:
+            found = default if default is not None else Constant(None)
+            self.set_item(t, key, found)
+        return found
+
+    def m_pop(self, t: Tracer, key: Value, *default: Value) -> Value:
+        found = self.find(t, key)
+        if found is not None:
+            self.del_item(t, key)
+            return found
+        if default:
+            return default[0]
+        raise t.raised(KeyError, key)
+
+    def m_popitem(self, t: Tracer, last: Value | None = None) -> Value:
+        if not self.items:
+            raise t.raised(KeyError, "popitem(): dictionary is empty")
+        self.changed(t)
+        end = -1 if last is None or t.truth(last) else 0
+        key, value = self.items.pop(list(self.items)[end])
+        return t.new_tuple([key, value])
+
+    def m_move_to_end(self, t: Tracer, key: Value, last: Value | None = None) -> Value:
+        hashed = key.realize().key(t)
+        if hashed not in self.items:
+            raise t.raised(KeyError, key)
+        self.changed(t)
+        pair = self.items.pop(hashed)
+        if last is None or t.truth(last):
+            self.items[hashed] = pair
+        else:
+            rest = dict(self.items)
+            self.items.clear()
+            self.items[hashed] = pair
+            self.items.update(rest)
+        return Constant(None)
+
+    def m_clear(self, t: Tracer) -> Value:
+        self.changed(t)
+        self.items.clear()
+        return Constant(None)
+
+    def m___getitem__(self, t: Tracer, key: Value) -> Value:
+        return self.get_item(t, key)
+
+    def m___setitem__(self, t: Tracer, key: Value, value: Value) -> Value:
+        self.set_item(t, key, value)
+        return Constant(None)
+
+    def m___delitem__(self, t: Tracer, key: Value) -> Value:
+        self.del_item(t, key)
+        return Constant(None)
+
+    def m___contains__(self, t: Tracer, item: Value) -> Value:
+        return self.contains(t, item)
+
+    def m___len__(self, t: Tracer) -> Value:
+        return self.length(t)
+
+    def m___iter__(self, t: Tracer) -> Value:
+        return self.iterate(t)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        if self.kind is dict:
+            made = "{}"
+        elif self.kind is collections.defaultdict:
+            made = f"{r.constant(self.kind)}({'None' if self.factory is None else r.load(self.factory)})"
+        else:
+            made = f"{r.constant(self.kind)}()"
+        name = r.remember(self, r.assign(made))
+        self.fill(r, name)
+        return name
+
+    def fill(self, r: Rebuilder, name: str) -> None:
+        for key, value in self.items.values():
+            r.line(f"{name}[{r.load(key)}] = {r.load(value)}")
+
+    def replay(self, r: Rebuilder) -> None:
+        held = r.load(self)
+        pairs = "".join(f"({r.load(k)}, {r.load(v)})," for k, v in self.items.values())
+        r.effect(f"{held}.clear()")
+        r.effect(f"{held}.update(({pairs}))")
+
+
+class DictIterator(ItemsIterator):
+    """Over keys, values or items of a dict; notices that the dict changed its size."""
+
+    def __init__(self, owner: Dict, part: str) -> None:
+        super().__init__(view_items(owner, part))
+        self.owner, self.size = owner, len(owner.items)
+
+    def next(self, t: Tracer) -> Value:
+        if len(self.owner.items) != self.size:
+            raise t.raised(RuntimeError, "dictionary changed size during iteration")
+        return super().next(t)
+
+
+def view_items(owner: Dict, part: str) -> list[Value]:
+    """What a view shows, in order."""
+    from turret.plugins.capture.values.sequences import Tuple
+
+    if part == "keys":
+        return owner.keys()
+    if part == "values":
+        return [v for _, v in owner.items.values()]
+    return [Tuple([k, v]) for k, v in owner.items.values()]
+
+
+_VIEWS = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
+
+
+class DictView(Value):
+    """``d.keys()``, ``d.values()`` or ``d.items()``."""
+
+    def __init__(self, owner: Dict, part: str) -> None:
+        self.owner, self.part = owner, part
+
+    def type(self) -> type:
+        return _VIEWS[self.part]
+
+    def iterate(self, t: Tracer) -> Value:
+        return DictIterator(self.owner, self.part)
+
+    def unpack(self, t: Tracer) -> list[Value]:
+        return view_items(self.owner, self.part)
+
+    def length(self, t: Tracer) -> Value:
+        return Constant(len(self.owner.items))
+
+    def truth(self, t: Tracer) -> bool:
+        return bool(self.owner.items)
+
+    def contains(self, t: Tracer, item: Value) -> Value:
+        return self.owner.contains(t, item) if self.part == "keys" else super().contains(t, item)
+
+    def as_set(self, t: Tracer) -> Set:
+        return Set.of(t, view_items(self.owner, self.part))
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        return None if self.part == "values" else self.as_set(t).binary(t, operation, set_like(t, other), False)
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        return None if self.part == "values" else self.as_set(t).compare(t, symbol, set_like(t, other))
+
+    def m___iter__(self, t: Tracer) -> Value:
+        return self.iterate(t)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.assign(f"{r.load(self.owner)}.{self.part}()")
+
+
+def set_like(t: Tracer, value: Value) -> Value:
+    """Views as sets; others as they are."""
+    return value.as_set(t) if isinstance(value, DictView) else value
+
+
+_SET_OPERATIONS = {
+    operator.or_: lambda a, b: {**a, **b},
+    operator.and_: lambda a, b: {k: v for k, v in a.items() if k in b},
+    operator.sub: lambda a, b: {k: v for k, v in a.items() if k not in b},
+    operator.xor: lambda a, b: {
+        **{k: v for k, v in a.items() if k not in b},
+        **{k: v for k, v in b.items() if k not in a},
+    },
+}
+
+
+class Set(Value):
+    """A set or frozenset; ``items`` maps hashable keys to elements.
+
+    The order in which a set is iterated over depends on hashes and on its history.  It is known for a set that
+    existed before (and was guarded) and for one that only ever grew by ints and strings (``ordered``).
+    """
+
+    def __init__(
+        self, items: dict[Any, Value], kind: type = set, source: Source | None = None, ordered: bool = False
+    ) -> None:
+        self.items, self.kind, self.source, self.ordered = items, kind, source, ordered
+
+    @classmethod
+    def of(cls, t: Tracer, values: list[Value], kind: type = set) -> Set:
+        """The set of some values."""
+        items: dict[Any, Value] = {}
+        for value in values:
+            items.setdefault(value.realize().key(t), value)
+        return cls(items, kind, None, True)
+
+    def type(self) -> type:
+        return self.kind
+
+    def key(self, t: Tracer) -> Any:
+        if self.kind is set:
+            raise t.raised(TypeError, "unhashable type: 'set'")
+        return frozenset(self.items)
+
+    def constant(self) -> Any:
+        return frozenset(v.constant() for v in self.items.values()) if self.kind is frozenset else super().constant()
+
+    def folded(self) -> Any:
+        return self.kind(folded(v) for v in self.items.values())
+
+    def changed(self, t: Tracer) -> None:
+        t.effects.note(self)
+
+    def iterate(self, t: Tracer) -> Value:
+        return ItemsIterator(self.unpack(t))
+
+    def unpack(self, t: Tracer) -> list[Value]:
+        if len(self.items) < 2 or (self.source is not None and not self.mutated):
+            return list(self.items.values())
+        if not self.ordered or not all(isinstance(k, (int, str)) for k in self.items):
+            raise Unsupported("iterating over a set: the order is the interpreter's own", "iterate over sorted(...)")
+        return [self.items[k] for k in set(self.items)]
+
+    def length(self, t: Tracer) -> Value:
+        return Constant(len(self.items))
+
+    def truth(self, t: Tracer) -> bool:
+        return bool(self.items)
+
+    def contains(self, t: Tracer, item: Value) -> Value:
+        return Constant(item.realize().key(t) in self.items)
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        other = set_like(t, other)
+        combine = _SET_OPERATIONS.get(operation)
+        if combine is None or not isinstance(other, Set):
+            return None
+        result = combine(self.items, other.items)
+        if inplace and self.kind is set:
+            self.changed(t)
+            self.items, self.ordered = result, False
+            return self
+        return Set(result, self.kind)
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        other = set_like(t, other)
+        if not isinstance(other, Set):
+            return None
+        return Constant(t.COMPARISONS[symbol](self.items.keys(), other.items.keys()))
+
+    def combined(self, t: Tracer, operation: Callable, others: tuple[Value, ...], inplace: bool) -> Value:
+        result: Value = self
+        for other in others:
+            other = Set.of(t, other.realize().unpack(t)) if not isinstance(other.realize(), Set) else other.realize()
+            made = result.binary(t, operation, other, inplace)
+            assert made is not None
+            result = made
+        return self.m_copy(t) if result is self and not inplace else result
+
+    def m_union(self, t: Tracer, *others: Value) -> Value:
+        return self.combined(t, operator.or_, others, False)
+
+    def m_intersection(self, t: Tracer, *others: Value) -> Value:
+        return self.combined(t, operator.and_, others, False)
+
+    def m_difference(self, t: Tracer, *others: Value) -> Value:
+        return self.combined(t, operator.sub, others, False)
+
+    def m_symmetric_difference(self, t: Tracer, other: Value) -> Value:
+        return self.combined(t, operator.xor, (other,), False)
+
+    def m_issubset(self, t: Tracer, other: Value) -> Value:
+        return Constant(self.items.keys() <= Set.of(t, other.realize().unpack(t)).items.keys())
+
+    def m_issuperset(self, t: Tracer, other: Value) -> Value:
+        return Constant(self.items.keys() >= Set.of(t, other.realize().unpack(t)).items.keys())
+
+    def m_isdisjoint(self, t: Tracer, other: Value) -> Value:
+        return Constant(self.items.keys().isdisjoint(Set.of(t, other.realize().unpack(t)).items.keys()))
+
+    def m_copy(self, t: Tracer) -> Value:
+        return Set(dict(self.items), self.kind)
+
+    def m_add(self, t: Tracer, item: Value) -> Value:
+        key = item.realize().key(t)
+        self.changed(t)
+        self.items.setdefault(key, item)
+        return Constant(None)
+
+    def m_update(self, t: Tracer, *others: Value) -> Value:
+        self.combined(t, operator.or_, others, True)
+        return Constant(None)
+
+    def m_intersection_update(self, t: Tracer, *others: Value) -> Value:
+        self.combined(t, operator.and_, others, True)
+        return Constant(None)
+
+    def m_difference_update(self, t: Tracer, *others: Value) -> Value:
+        self.combined(t, operator.sub, others, True)
+        return Constant(None)
+
+    def m_discard(self, t: Tracer, item: Value) -> Value:
+        key = item.realize().key(t)
+        self.changed(t)
+        self.ordered = False
+        self.items.pop(key, None)
+        return Constant(None)
+
+    def m_remove(self, t: Tracer, item: Value) -> Value:
+        if item.realize().key(t) not in self.items:
+            raise t.raised(KeyError, item)
+        return self.m_discard(t, item)
+
+    def m_pop(self, t: Tracer) -> Value:
+        if not self.items:
+            raise t.raised(KeyError, "pop from an empty set")
+        raise Unsupported("set.pop: which element comes is the interpreter's choice")
+
+    def m_clear(self, t: Tracer) -> Value:
+        self.changed(t)
+        self.items = {}
+        return Constant(None)
+
+    def m___contains__(self, t: Tracer, item: Value) -> Value:
+        return self.contains(t, item)
+
+    def m___len__(self, t: Tracer) -> Value:
+        return self.length(t)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        items = "".join(r.load(v) + "," for v in self.items.values())
+        return r.assign(f"{r.constant(self.kind)}(({items}))")
+
+    def replay(self, r: Rebuilder) -> None:
+        held = r.load(self)
+        items = "".join(r.load(v) + "," for v in self.items.values())
+        r.effect(f"{held}.clear()")
+        r.effect(f"{held}.update(({items}))")

@@ -1,0 +1,141 @@
+"""Modules (``nn.Module``): state in dicts of their own, calls that go through hooks."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as module_code
+
+from turret.plugins.capture.errors import NotConstant, Unsupported
+from turret.plugins.capture.values.base import Value
+from turret.plugins.capture.values.classes import bind_attribute, find_in_mro
+from turret.plugins.capture.values.objects import DELETED, Instance
+from turret.plugins.capture.values.tensors import Tensor
+from turret.sources import AttrSource, BoundSource, ItemSource
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.rebuild import Rebuilder
+    from turret.plugins.capture.tracer import Tracer
+
+_STATE = ("_parameters", "_buffers", "_modules")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOKS = (
+    "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
+)  # fmt: skip
+
+
+class Module(Instance):
+    """An ``nn.Module``, known by identity."""
+
+    object: nn.Module
+
+    def constant(self) -> Any:
+        if self.mutated:
+            raise NotConstant(self)
+        return self.object
+
+    def is_constant(self) -> bool:
+        return False
+
+    def key(self, t: Tracer) -> Any:
+        return self.object
+
+    def missing(self, t: Tracer, name: str) -> Value:
+        """Parameters, buffers and submodules, which ``nn.Module.__getattr__`` finds."""
+        if find_in_mro(self.kind, "__getattr__")[1] is not nn.Module.__getattr__:
+            return super().missing(t, name)
+        found = self.state(t, name)
+        if found is not None:
+            return found
+        self.assume_absent(t, name)
+        raise t.raised(AttributeError, f"{self.kind.__name__!r} object has no attribute {name!r}")
+
+    def state(self, t: Tracer, name: str) -> Value | None:
+        """A parameter, buffer or submodule, or None."""
+        own = vars(self.object)
+        for part in _STATE:
+            wrapped = self.stores.get(part)
+            held = own.get(part)
+            if wrapped is not None or id(held) in t.objects:
+                found = (wrapped or t.objects[id(held)]).find(t, t.wrap_known(name))
+                if found is not None:
+                    return found
+            elif held is not None and name in held:
+                return t.wrap(held[name], ItemSource(AttrSource(self.source, part), name))
+            elif held is not None and not isinstance(held, dict):
+                raise Unsupported(f"{part} of {self.describe()}")
+        return None
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        own = vars(self.object)
+        if name in self.stores or name in own or find_in_mro(self.kind, name)[0] is not None:
+            return super().get_attr(t, name)
+        return self.missing(t, name)
+
+    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        owner, setter = find_in_mro(self.kind, "__setattr__")
+        if setter is not nn.Module.__setattr__:
+            t.call(bind_attribute(t, self, owner, "__setattr__", setter), [t.wrap_known(name), value], {})
+            return
+        self.module_setattr(t, name, value.realize())
+
+    def module_setattr(self, t: Tracer, name: str, value: Value) -> None:
+        """``nn.Module.__setattr__``."""
+        own = vars(self.object)
+        if isinstance(value, Tensor) and issubclass(value.type(), nn.Parameter):
+            raise Unsupported("assigning a parameter of a module in compiled code")
+        if isinstance(value, Module) or name in own["_parameters"] or name in own["_modules"]:
+            raise Unsupported("changing parameters or submodules of a module in compiled code")
+        if name in own["_buffers"]:
+            buffers = t.wrap(own["_buffers"], AttrSource(self.source, "_buffers"))
+            buffers.set_item(t, t.wrap_known(name), value)
+            return
+        self.store(t, name, value)
+
+    def hooks_in_use(self, t: Tracer) -> bool:
+        """Whether a call has to go through hooks; assumes that it does not, where it does not."""
+        own = vars(self.object)
+        if any(getattr(module_code, name) for name in _GLOBAL_HOOKS):
+            return True
+        if any(own.get(name) for name in _HOOKS) or any(n in self.stores for n in _HOOKS):
+            return True
+        for name in _HOOKS:
+            t.guard("KEYS", AttrSource(self.source, name), ())
+        t.assume_no_global_hooks(module_code, _GLOBAL_HOOKS)
+        return False
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        owner, method = find_in_mro(self.kind, "__call__")
+        if method is not nn.Module.__call__:
+            if isinstance(method, types.FunctionType):
+                return t.call(bind_attribute(t, self, owner, "__call__", method), args, kwargs)
+            raise Unsupported(f"the call of {self.describe()}")
+        if isinstance(self.object, torch.jit.ScriptModule):
+            raise Unsupported("a scripted module")
+        if vars(self.object).get("_compiled_call_impl") is not None:
+            raise Unsupported("a module that was compiled in place")
+        if self.hooks_in_use(t):
+            return t.call(self.get_attr(t, "_call_impl"), args, kwargs)
+        return t.call(self.get_attr(t, "forward"), args, kwargs)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.constant(self.object)
+
+    def write_stores(self, r: Rebuilder, name: str, line: Any) -> None:
+        for attribute, value in self.stores.items():
+            if value is DELETED:
+                line(f"{r.constant(object)}.__delattr__({name}, {attribute!r})")
+            else:
+                line(f"{r.constant(object)}.__setattr__({name}, {attribute!r}, {r.load(value)})")
+
+
+def is_module_call(function: Any) -> bool:
+    """Whether a function is what calling a module runs."""
+    return function is nn.Module._wrapped_call_impl or function is nn.Module._call_impl
+
+
+def bound(module: nn.Module) -> BoundSource:
+    return BoundSource(type(module).__qualname__, module)

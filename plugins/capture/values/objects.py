@@ -1,0 +1,453 @@
+"""Instances of classes, exceptions, ``super``, and an instance's ``__dict__``."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from turret.plugins.capture.errors import NotConstant, Unsupported
+from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
+from turret.plugins.capture.values.classes import bind_attribute, find_in_mro
+from turret.plugins.capture.values.functions import Callable_, Handler, Known
+from turret.sources import AttrSource, DictSource, Source, TypeSource
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.rebuild import Rebuilder
+    from turret.plugins.capture.tracer import Tracer
+
+DELETED: Any = type("Deleted", (), {})()
+_COMPARE_NAMES = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
+_MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+class Instance(Value):
+    """An instance of a class.
+
+    ``object`` is the real one where it existed before.  ``stores`` are attributes set since then (all of them, for
+    a new one).  ``payload`` is the container that an instance of a subclass of dict, list, ... also is.
+    """
+
+    def __init__(
+        self, kind: type, object: Any = None, source: Source | None = None, payload: Value | None = None
+    ) -> None:
+        self.kind, self.object, self.source, self.payload = kind, object, source, payload
+        self.stores: dict[str, Any] = {}
+        if payload is not None:
+            payload.owner = self  # type: ignore[attr-defined]
+
+    def type(self) -> type:
+        return self.kind
+
+    def key(self, t: Tracer) -> Any:
+        method = find_in_mro(self.kind, "__hash__")[1]
+        if method is object.__hash__ and find_in_mro(self.kind, "__eq__")[1] is object.__eq__:
+            return self
+        if isinstance(method, types.FunctionType):
+            return _HashedInstance(t, self)
+        raise Unsupported(f"{self.describe()} as a dict key or set member")
+
+    def own(self, t: Tracer, name: str) -> Value | None:
+        """An attribute of the instance's own ``__dict__`` (or slot), or None."""
+        if name in self.stores:
+            found = self.stores[name]
+            return None if found is DELETED else found
+        if self.object is None:
+            return None
+        held = getattr(self.object, "__dict__", None)
+        if held is not None and name in held:
+            return t.wrap(held[name], self.step(AttrSource, name))
+        slot = find_in_mro(self.kind, name)[1]
+        if isinstance(slot, types.MemberDescriptorType):
+            try:
+                return t.wrap(slot.__get__(self.object), self.step(AttrSource, name))
+            except AttributeError:
+                return None
+        return None
+
+    def step(self, kind: Callable[..., Source], *args: Any) -> Source:
+        """A source one step from this instance's."""
+        if self.source is None:
+            raise Unsupported(f"an attribute of {self.describe()}, which no source leads to")
+        return kind(self.source, *args)
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name == "__class__":
+            return t.wrap(self.kind, None if self.source is None else TypeSource(self.source))
+        if name == "__dict__":
+            return InstanceDict(self)
+        getter = find_in_mro(self.kind, "__getattribute__")[1]
+        if getter is not object.__getattribute__ and isinstance(getter, types.FunctionType):
+            raise Unsupported(f"__getattribute__ of {self.kind.__name__}")
+        owner, raw = find_in_mro(self.kind, name)
+        if owner is not None and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+            return bind_attribute(t, self, owner, name, raw)
+        found = self.own(t, name)
+        if found is not None:
+            return found
+        if owner is not None and not isinstance(raw, types.MemberDescriptorType):
+            self.assume_absent(t, name)
+            return bind_attribute(t, self, owner, name, raw)
+        return self.missing(t, name)
+
+    def missing(self, t: Tracer, name: str) -> Value:
+        """``__getattr__``, or the AttributeError."""
+        self.assume_absent(t, name)
+        owner, fallback = find_in_mro(self.kind, "__getattr__")
+        if isinstance(fallback, types.FunctionType):
+            return t.call(bind_attribute(t, self, owner, "__getattr__", fallback), [Constant(name)], {})
+        raise t.raised(AttributeError, f"{self.kind.__name__!r} object has no attribute {name!r}")
+
+    def assume_absent(self, t: Tracer, name: str) -> None:
+        if self.source is not None and name not in self.stores and hasattr(self.object, "__dict__"):
+            t.guard("NO_KEY", DictSource(self.source), name)
+
+    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        owner, setter = find_in_mro(self.kind, "__setattr__")
+        if isinstance(setter, types.FunctionType):
+            t.call(bind_attribute(t, self, owner, "__setattr__", setter), [Constant(name), value], {})
+            return
+        self.store(t, name, value)
+
+    def store(self, t: Tracer, name: str, value: Value) -> None:
+        """``object.__setattr__``."""
+        raw = find_in_mro(self.kind, name)[1]
+        if isinstance(raw, property):
+            if raw.fset is None:
+                raise t.raised(AttributeError, f"property {name!r} of {self.kind.__name__!r} object has no setter")
+            t.call(t.wrap_known(raw.fset), [self, value], {})
+            return
+        if is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+            if isinstance(find_in_mro(type(raw), "__set__")[1], types.FunctionType):
+                t.call(t.wrap_known(raw).get_attr(t, "__set__"), [self, value], {})
+                return
+            raise Unsupported(f"setting attribute {name!r} of {self.describe()}")
+        if name in ("__class__", "__dict__"):
+            raise Unsupported(f"setting {name} of {self.describe()}")
+        t.effects.note(self)
+        self.stores.pop(name, None) if self.stores.get(name) is DELETED else None
+        self.stores[name] = value
+
+    def del_attr(self, t: Tracer, name: str) -> None:
+        owner, deleter = find_in_mro(self.kind, "__delattr__")
+        if isinstance(deleter, types.FunctionType):
+            t.call(bind_attribute(t, self, owner, "__delattr__", deleter), [Constant(name)], {})
+            return
+        self.remove(t, name)
+
+    def remove(self, t: Tracer, name: str) -> None:
+        """``object.__delattr__``."""
+        if self.own(t, name) is None:
+            raise t.raised(AttributeError, name)
+        t.effects.note(self)
+        if self.object is None:
+            del self.stores[name]
+        else:
+            self.stores[name] = DELETED
+
+    def special(self, t: Tracer, name: str) -> Value | None:
+        """A special method, looked up on the class and bound, or None."""
+        owner, raw = find_in_mro(self.kind, name)
+        if owner is None or raw is None:
+            return None
+        if owner is object and name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"):
+            return None
+        return bind_attribute(t, self, owner, name, raw)
+
+    def call_special(self, t: Tracer, name: str, *args: Value) -> Value | None:
+        """The result of a special method; None where the class has none, or it gave NotImplemented."""
+        method = self.special(t, name)
+        if method is None:
+            return None
+        result = t.call(method, list(args), {}).realize()
+        return None if isinstance(result, Constant) and result.value is NotImplemented else result
+
+    def need_special(self, t: Tracer, name: str, *args: Value) -> Value:
+        result = self.call_special(t, name, *args)
+        if result is None:
+            raise Unsupported(f"{self.describe()} has no {name} that capture follows")
+        return result
+
+    def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return t.call(self.get_attr(t, name), args, kwargs)
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        method = self.special(t, "__call__")
+        if method is None:
+            raise t.raised(TypeError, f"{self.kind.__name__!r} object is not callable")
+        return t.call(method, args, kwargs)
+
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        return self.need_special(t, "__getitem__", key)
+
+    def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        self.need_special(t, "__setitem__", key, value)
+
+    def del_item(self, t: Tracer, key: Value) -> None:
+        self.need_special(t, "__delitem__", key)
+
+    def contains(self, t: Tracer, item: Value) -> Value:
+        found = self.call_special(t, "__contains__", item)
+        return Constant(t.truth(found)) if found is not None else super().contains(t, item)
+
+    def iterate(self, t: Tracer) -> Value:
+        found = self.call_special(t, "__iter__")
+        if found is not None:
+            return found
+        if find_in_mro(self.kind, "__getitem__")[0] is not None:
+            return t.iterate_by_index(self)
+        raise t.raised(TypeError, f"{self.kind.__name__!r} object is not iterable")
+
+    def next(self, t: Tracer) -> Value:
+        return self.need_special(t, "__next__")
+
+    def length(self, t: Tracer) -> Value:
+        return self.need_special(t, "__len__")
+
+    def truth(self, t: Tracer) -> bool:
+        found = self.call_special(t, "__bool__")
+        if found is None:
+            found = self.call_special(t, "__len__")
+        return True if found is None else t.truth(found)
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        name = BINARY_NAMES[operation]
+        if inplace:
+            found = self.call_special(t, f"__i{name}__", other)
+            if found is not None:
+                return found
+        return self.call_special(t, f"__{name}__", other)
+
+    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
+        return self.call_special(t, f"__r{BINARY_NAMES[operation]}__", other)
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        found = self.call_special(t, _COMPARE_NAMES[symbol], other)
+        if found is None and symbol == "!=":
+            equal = self.call_special(t, "__eq__", other)
+            return None if equal is None else Constant(not t.truth(equal))
+        return found
+
+    def rebuild(self, r: Rebuilder) -> str:
+        made = r.constant(self.kind)
+        if self.payload is None:
+            name = r.remember(self, r.assign(f"{r.constant(object)}.__new__({made})"))
+        elif type(self.payload).__name__ in ("Tuple", "Constant"):
+            name = r.remember(self, r.assign(f"{made}.__new__({made}, {r.load(self.payload)})"))
+        else:
+            name = r.remember(self, r.assign(f"{made}.__new__({made})"))
+            r.fill_payload(self.payload, name)
+        self.write_stores(r, name, r.line)
+        return name
+
+    def write_stores(self, r: Rebuilder, name: str, line: Callable[[str], None]) -> None:
+        for attribute, value in self.stores.items():
+            if value is DELETED:
+                line(f"{r.constant(object)}.__delattr__({name}, {attribute!r})")
+            else:
+                line(f"{r.constant(object)}.__setattr__({name}, {attribute!r}, {r.load(value)})")
+
+    def replay(self, r: Rebuilder) -> None:
+        held = r.load(self)
+        self.write_stores(r, held, r.effect)
+
+
+class _HashedInstance:
+    """A dict key with the program's own hash and equality."""
+
+    def __init__(self, t: Tracer, value: Instance) -> None:
+        self.t, self.value = t, value
+        self.hash = t.int_of(value.need_special(t, "__hash__"))
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: Any) -> bool:
+        if not isinstance(other, _HashedInstance):
+            return False
+        return self.value is other.value or self.t.truth(self.t.compare("==", self.value, other.value))
+
+
+def is_data_descriptor(raw: Any) -> bool:
+    """Whether a class attribute takes precedence over the instance's own."""
+    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+
+
+class ExceptionInstance(Instance):
+    """An exception; ``args`` as given to its class."""
+
+    def __init__(self, kind: type, args: list[Value], object: Any = None, source: Source | None = None) -> None:
+        super().__init__(kind, object, source)
+        self.args = args
+        self.cause: Value | None = None
+        self.context: Value | None = None
+
+    def describe(self) -> str:
+        said = ", ".join(str(a.value) if isinstance(a, Constant) else a.describe() for a in self.args)
+        return f"{self.kind.__name__}({said})"
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name == "args":
+            return t.new_tuple(list(self.args))
+        if name in ("__cause__", "__context__") and self.object is None:
+            return (self.cause if name == "__cause__" else self.context) or Constant(None)
+        if name == "value" and self.kind is StopIteration:
+            return self.args[0] if self.args else Constant(None)
+        if name in ("__traceback__", "__suppress_context__", "__notes__"):
+            raise Unsupported(f"{name} of an exception")
+        if name == "with_traceback":
+            return Handler("with_traceback", lambda t, trace: self)
+        return super().get_attr(t, name)
+
+    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        if name == "__cause__":
+            self.cause = value
+        elif name == "__context__":
+            self.context = value
+        elif name in ("__traceback__", "__suppress_context__"):
+            pass
+        elif name == "args":
+            self.args = value.unpack(t)
+        else:
+            super().set_attr(t, name, value)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        made = r.constant(self.kind)
+        args = "".join(", " + r.load(v) for v in self.args)
+        if isinstance(find_in_mro(self.kind, "__init__")[1], types.FunctionType):
+            name = r.assign(f"{made}.__new__({made}{args})")
+        else:
+            name = r.assign(f"{made}({args[2:]})")
+        r.remember(self, name)
+        self.write_stores(r, name, r.line)
+        if self.cause is not None:
+            r.line(f"{name}.__cause__ = {r.load(self.cause)}")
+        if self.context is not None:
+            r.line(f"{name}.__context__ = {r.load(self.context)}")
+        return name
+
+
+class InstanceDict(Value):
+    """``instance.__dict__``: a view of the instance's own attributes."""
+
+    def __init__(self, instance: Instance) -> None:
+        self.instance = instance
+
+    def type(self) -> type:
+        return dict
+
+    def names(self, t: Tracer) -> list[str]:
+        """Names of all own attributes, in order."""
+        instance = self.instance
+        before: dict[str, Any] = {}
+        if instance.object is not None:
+            before = vars(instance.object)
+            t.guard("KEYS", instance.step(DictSource), tuple(before))
+        names = [n for n in before if instance.stores.get(n) is not DELETED]
+        return names + [n for n, v in instance.stores.items() if n not in before and v is not DELETED]
+
+    def get(self, t: Tracer, key: Value) -> Value | None:
+        name = t.constant_of(key)
+        found = self.instance.own(t, name)
+        if found is None:
+            self.instance.assume_absent(t, name)
+        return found
+
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        found = self.get(t, key)
+        if found is None:
+            raise t.raised(KeyError, key)
+        return found
+
+    def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        t.effects.note(self.instance)
+        self.instance.stores[t.constant_of(key)] = value
+
+    def del_item(self, t: Tracer, key: Value) -> None:
+        self.get_item(t, key)
+        self.instance.remove(t, t.constant_of(key))
+
+    def contains(self, t: Tracer, item: Value) -> Value:
+        return Constant(self.get(t, item) is not None)
+
+    def as_dict(self, t: Tracer) -> Value:
+        return t.new_dict({n: self.instance.own(t, n) for n in self.names(t)})
+
+    def unpack(self, t: Tracer) -> list[Value]:
+        return [Constant(n) for n in self.names(t)]
+
+    def iterate(self, t: Tracer) -> Value:
+        return self.as_dict(t).iterate(t)
+
+    def length(self, t: Tracer) -> Value:
+        return Constant(len(self.names(t)))
+
+    def truth(self, t: Tracer) -> bool:
+        return bool(self.names(t))
+
+    def m_get(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
+        return self.get(t, key) or default or Constant(None)
+
+    def m_update(self, t: Tracer, *others: Value, **more: Value) -> Value:
+        for other in others:
+            for key, value in t.pairs(other.realize()):
+                self.set_item(t, key, value)
+        for name, value in more.items():
+            self.set_item(t, Constant(name), value)
+        return Constant(None)
+
+    def m_pop(self, t: Tracer, key: Value, *default: Value) -> Value:
+        found = self.get(t, key)
+        if found is None:
+            if default:
+                return default[0]
+            raise t.raised(KeyError, key)
+        self.instance.remove(t, t.constant_of(key))
+        return found
+
+    def m_setdefault(self, t: Tracer, key: Value, default: Value) -> Value:
+        if (found := self.get(t, key)) is None:
+            self.set_item(t, key, default)
+            found = default
+        return found
+
+    def m_items(self, t: Tracer) -> Value:
+        return self.as_dict(t).call_method(t, "items", [], {})
+
+    def m_keys(self, t: Tracer) -> Value:
+        return self.as_dict(t).call_method(t, "keys", [], {})
+
+    def m_values(self, t: Tracer) -> Value:
+        return self.as_dict(t).call_method(t, "values", [], {})
+
+    def m_copy(self, t: Tracer) -> Value:
+        return self.as_dict(t)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.assign(f"{r.load(self.instance)}.__dict__")
+
+
+class Super(Callable_):
+    """``super(cls, owner)``; ``owner`` is an instance or, in a classmethod, a class."""
+
+    def __init__(self, start: type, owner: Value) -> None:
+        self.start, self.owner = start, owner
+
+    def type(self) -> type:
+        return super
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        on_class = isinstance(self.owner, Known) and isinstance(self.owner.object, type)
+        kind = self.owner.object if on_class else self.owner.type()
+        mro = kind.__mro__
+        for base in mro[mro.index(self.start) + 1 :]:
+            if name in base.__dict__:
+                return bind_attribute(t, self.owner, base, name, base.__dict__[name], kind if on_class else None)
+        raise t.raised(AttributeError, f"'super' object has no attribute {name!r}")
+
+
+def constant_instance(value: Instance) -> Any:
+    """The object of an instance that existed before and is frozen by an identity guard."""
+    if value.object is None or value.mutated:
+        raise NotConstant(value)
+    return value.object

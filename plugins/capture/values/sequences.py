@@ -1,0 +1,481 @@
+"""Tuples, lists, deques, ranges and slices."""
+
+from __future__ import annotations
+
+import collections
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from turret.plugins.capture.errors import NotConstant, Unsupported
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.iterators import SequenceIterator
+from turret.sources import Source
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.rebuild import Rebuilder
+    from turret.plugins.capture.tracer import Tracer
+
+
+class Sequence(Value):
+    """Base: ``items`` are the elements in order."""
+
+    kind: type = tuple
+
+    def __init__(self, items: list[Value], source: Source | None = None) -> None:
+        self.items, self.source = items, source
+
+    def type(self) -> type:
+        return self.kind
+
+    def constant(self) -> Any:
+        if self.mutable():
+            raise NotConstant(self)
+        return self.kind(v.constant() for v in self.items)
+
+    def folded(self) -> Any:
+        """A Python copy with all elements constant, for pure functions; raises ``NotConstant``."""
+        return self.kind(folded(v) for v in self.items)
+
+    def mutable(self) -> bool:
+        return False
+
+    def key(self, t: Tracer) -> Any:
+        return tuple(v.realize().key(t) for v in self.items)
+
+    def like(self, items: list[Value]) -> Sequence:
+        """A new sequence of this kind."""
+        return type(self)(items)
+
+    def iterate(self, t: Tracer) -> Value:
+        return SequenceIterator(self)
+
+    def unpack(self, t: Tracer) -> list[Value]:
+        return list(self.items)
+
+    def length(self, t: Tracer) -> Value:
+        return Constant(len(self.items))
+
+    def truth(self, t: Tracer) -> bool:
+        return bool(self.items)
+
+    def position(self, t: Tracer, key: Value) -> Any:
+        """``key`` as an int or slice of ints."""
+        key = key.realize()
+        if isinstance(key, Slice):
+            return slice(*(t.int_of(v) for v in key.parts))
+        return t.int_of(key)
+
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        index = self.position(t, key)
+        if isinstance(index, slice):
+            return self.like(self.items[index])
+        try:
+            return self.items[index]
+        except (IndexError, TypeError) as error:
+            raise t.raised(type(error), str(error).replace("list", self.kind.__name__)) from None
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        if operation is operator.add and isinstance(other, Sequence) and other.base_kind() is self.base_kind():
+            return self.plain([*self.items, *other.items])
+        if operation is operator.mul:
+            return self.plain(self.items * t.int_of(other))
+        return None
+
+    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
+        return self.binary(t, operation, other, False) if operation is operator.mul else None
+
+    def base_kind(self) -> type:
+        return self.kind
+
+    def plain(self, items: list[Value]) -> Value:
+        return self.like(items)
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if not isinstance(other, Sequence) or other.base_kind() is not self.base_kind():
+            return None
+        if symbol in ("==", "!=") and len(self.items) != len(other.items):
+            return Constant(symbol == "!=")
+        for mine, theirs in zip(self.items, other.items, strict=False):
+            if t.is_same(mine, theirs) or t.truth(t.compare("==", mine, theirs)):
+                continue
+            if symbol in ("==", "!="):
+                return Constant(symbol == "!=")
+            return t.compare(symbol, mine, theirs)
+        return Constant(t.COMPARISONS[symbol](len(self.items), len(other.items)))
+
+    def m_index(self, t: Tracer, item: Value, *bounds: Value) -> Value:
+        limits = slice(*(t.int_of(b) for b in bounds), *([None] if len(bounds) == 1 else []))
+        for number in range(len(self.items))[limits] if bounds else range(len(self.items)):
+            if t.is_same(self.items[number], item) or t.truth(t.compare("==", self.items[number], item)):
+                return Constant(number)
+        raise t.raised(ValueError, "value is not in list")
+
+    def m_count(self, t: Tracer, item: Value) -> Value:
+        return Constant(sum(t.is_same(v, item) or t.truth(t.compare("==", v, item)) for v in self.items))
+
+    def m___len__(self, t: Tracer) -> Value:
+        return self.length(t)
+
+    def m___getitem__(self, t: Tracer, key: Value) -> Value:
+        return self.get_item(t, key)
+
+    def m___contains__(self, t: Tracer, item: Value) -> Value:
+        return self.contains(t, item)
+
+    def m___iter__(self, t: Tracer) -> Value:
+        return self.iterate(t)
+
+
+class Tuple(Sequence):
+    """A tuple."""
+
+    kind = tuple
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.assign(f"({''.join(r.load(v) + ',' for v in self.items)})")
+
+
+class Size(Tuple):
+    """``torch.Size``: of ints and symbolic ints."""
+
+    kind = torch.Size
+
+    def base_kind(self) -> type:
+        return tuple
+
+    def plain(self, items: list[Value]) -> Value:
+        return Size(items) if all(t_is_int(v) for v in items) else Tuple(items)
+
+    def m_numel(self, t: Tracer) -> Value:
+        result: Value = Constant(1)
+        for item in self.items:
+            result = t.binary(operator.mul, result, item)
+        return result
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.assign(f"{r.constant(torch.Size)}(({''.join(r.load(v) + ',' for v in self.items)}))")
+
+
+def t_is_int(value: Value) -> bool:
+    """Whether a value is an int, known or symbolic."""
+    return issubclass(value.realize().type(), int)
+
+
+class NamedTuple(Tuple):
+    """An instance of a class made by ``namedtuple``, or of one of torch's structured results."""
+
+    def __init__(self, items: list[Value], kind: Any, source: Source | None = None) -> None:
+        super().__init__(items, source)
+        self.kind = kind
+
+    def base_kind(self) -> type:
+        return tuple
+
+    def constant(self) -> Any:
+        items = [v.constant() for v in self.items]
+        return self.kind(*items) if hasattr(self.kind, "_fields") else self.kind(items)
+
+    def folded(self) -> Any:
+        items = [folded(v) for v in self.items]
+        return self.kind(*items) if hasattr(self.kind, "_fields") else self.kind(items)
+
+    def like(self, items: list[Value]) -> Sequence:
+        return Tuple(items)
+
+    def fields(self) -> tuple[str, ...]:
+        """Field names in order."""
+        named = getattr(self.kind, "_fields", None)
+        if named is not None:
+            return named
+        return tuple(n for n in vars(self.kind) if type(vars(self.kind)[n]).__name__ == "member_descriptor")
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name in self.fields():
+            return self.items[self.fields().index(name)]
+        return t.class_attribute(self, self.kind, name) or super().get_attr(t, name)
+
+    def m__asdict(self, t: Tracer) -> Value:
+        return t.new_dict({n: v for n, v in zip(self.fields(), self.items, strict=True)})
+
+    def m__replace(self, t: Tracer, **changes: Value) -> Value:
+        return NamedTuple([changes.get(n, v) for n, v in zip(self.fields(), self.items, strict=True)], self.kind)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        items = ", ".join(r.load(v) for v in self.items)
+        if hasattr(self.kind, "_fields"):
+            return r.assign(f"{r.constant(tuple)}.__new__({r.constant(self.kind)}, [{items}])")
+        return r.assign(f"{r.constant(self.kind)}([{items}])")
+
+
+class List(Sequence):
+    """A list, new or one that existed before."""
+
+    kind: type = list
+
+    def mutable(self) -> bool:
+        return True
+
+    def key(self, t: Tracer) -> Any:
+        raise t.raised(TypeError, f"unhashable type: {self.kind.__name__!r}")
+
+    def like(self, items: list[Value]) -> Sequence:
+        return List(items)
+
+    def changed(self, t: Tracer) -> None:
+        """To be called before any change."""
+        t.effects.note(self)
+
+    def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        index = self.position(t, key)
+        self.changed(t)
+        try:
+            if isinstance(index, slice):
+                self.items[index] = value.unpack(t)
+            else:
+                self.items[index] = value
+        except (IndexError, ValueError, TypeError) as error:
+            raise t.raised_from(error) from None
+
+    def del_item(self, t: Tracer, key: Value) -> None:
+        index = self.position(t, key)
+        self.changed(t)
+        try:
+            del self.items[index]
+        except (IndexError, TypeError) as error:
+            raise t.raised_from(error) from None
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        if inplace and operation is operator.add:
+            self.m_extend(t, other)
+            return self
+        if inplace and operation is operator.mul:
+            count = t.int_of(other)
+            self.changed(t)
+            self.items *= count
+            return self
+        return super().binary(t, operation, other, inplace)
+
+    def m_append(self, t: Tracer, item: Value) -> Value:
+        self.changed(t)
+        self.items.append(item)
+        return Constant(None)
+
+    def m_extend(self, t: Tracer, items: Value) -> Value:
+        more = items.realize().unpack(t)
+        self.changed(t)
+        self.items.extend(more)
+        return Constant(None)
+
+    def m_insert(self, t: Tracer, index: Value, item: Value) -> Value:
+        where = t.int_of(index)
+        self.changed(t)
+        self.items.insert(where, item)
+        return Constant(None)
+
+    def m_pop(self, t: Tracer, index: Value | None = None) -> Value:
+        where = -1 if index is None else t.int_of(index)
+        if not -len(self.items) <= where < len(self.items):
+            raise t.raised(IndexError, "pop index out of range" if self.items else "pop from empty list")
+        self.changed(t)
+        return self.items.pop(where)
+
+    def m_remove(self, t: Tracer, item: Value) -> Value:
+        where = self.m_index(t, item).constant()
+        self.changed(t)
+        del self.items[where]
+        return Constant(None)
+
+    def m_clear(self, t: Tracer) -> Value:
+        self.changed(t)
+        self.items.clear()
+        return Constant(None)
+
+    def m_copy(self, t: Tracer) -> Value:
+        return self.like(list(self.items))
+
+    def m_reverse(self, t: Tracer) -> Value:
+        self.changed(t)
+        self.items.reverse()
+        return Constant(None)
+
+    def m_sort(self, t: Tracer, key: Value | None = None, reverse: Value | None = None) -> Value:
+        ordered = t.sorted(self.items, key, reverse)
+        self.changed(t)
+        self.items[:] = ordered
+        return Constant(None)
+
+    def m___setitem__(self, t: Tracer, key: Value, value: Value) -> Value:
+        self.set_item(t, key, value)
+        return Constant(None)
+
+    def m___delitem__(self, t: Tracer, key: Value) -> Value:
+        self.del_item(t, key)
+        return Constant(None)
+
+    def m___init__(self, t: Tracer, items: Value | None = None) -> Value:
+        return self.m_extend(t, items) if items is not None else Constant(None)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        name = r.remember(self, r.assign("[]"))
+        self.fill(r, name)
+        return name
+
+    def fill(self, r: Rebuilder, name: str) -> None:
+        if self.items:
+            r.line(f"{name}.extend(({''.join(r.load(v) + ',' for v in self.items)}))")
+
+    def replay(self, r: Rebuilder) -> None:
+        held = r.load(self)
+        items = "".join(r.load(v) + "," for v in self.items)
+        r.effect(f"{held}[:] = ({items})")
+
+
+class Deque(List):
+    """A ``collections.deque``."""
+
+    kind = collections.deque
+
+    def __init__(self, items: list[Value], source: Source | None = None, maxlen: int | None = None) -> None:
+        super().__init__(items, source)
+        self.maxlen = maxlen
+
+    def like(self, items: list[Value]) -> Sequence:
+        return Deque(items, None, self.maxlen)
+
+    def trim(self, left: bool) -> None:
+        """Drop what is over ``maxlen``, at the far end of where was added."""
+        while self.maxlen is not None and len(self.items) > self.maxlen:
+            self.items.pop(0 if not left else -1)
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        return Constant(self.maxlen) if name == "maxlen" else super().get_attr(t, name)
+
+    def m_append(self, t: Tracer, item: Value) -> Value:
+        super().m_append(t, item)
+        self.trim(False)
+        return Constant(None)
+
+    def m_extend(self, t: Tracer, items: Value) -> Value:
+        super().m_extend(t, items)
+        self.trim(False)
+        return Constant(None)
+
+    def m_appendleft(self, t: Tracer, item: Value) -> Value:
+        self.changed(t)
+        self.items.insert(0, item)
+        self.trim(True)
+        return Constant(None)
+
+    def m_extendleft(self, t: Tracer, items: Value) -> Value:
+        for item in items.realize().unpack(t):
+            self.m_appendleft(t, item)
+        return Constant(None)
+
+    def m_popleft(self, t: Tracer) -> Value:
+        if not self.items:
+            raise t.raised(IndexError, "pop from an empty deque")
+        self.changed(t)
+        return self.items.pop(0)
+
+    def m_rotate(self, t: Tracer, count: Value | None = None) -> Value:
+        steps = 1 if count is None else t.int_of(count)
+        self.changed(t)
+        if self.items:
+            steps %= len(self.items)
+            self.items[:] = self.items[-steps:] + self.items[:-steps]
+        return Constant(None)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        name = r.remember(self, r.assign(f"{r.constant(collections.deque)}((), {self.maxlen!r})"))
+        self.fill(r, name)
+        return name
+
+    def replay(self, r: Rebuilder) -> None:
+        held = r.load(self)
+        items = "".join(r.load(v) + "," for v in self.items)
+        r.effect(f"{held}.clear()")
+        r.effect(f"{held}.extend(({items}))")
+
+
+class Range(Value):
+    """A ``range``; bounds may be symbolic."""
+
+    def __init__(self, parts: list[Value], source: Source | None = None) -> None:
+        self.parts, self.source = parts, source
+
+    def type(self) -> type:
+        return range
+
+    def constant(self) -> Any:
+        return range(*(v.constant() for v in self.parts))
+
+    def concrete(self, t: Tracer) -> range:
+        """The range, its bounds made into numbers (and assumed to be those)."""
+        return range(*(t.int_of(v) for v in self.parts))
+
+    def iterate(self, t: Tracer) -> Value:
+        return SequenceIterator(self, t.concrete_range(self))
+
+    def unpack(self, t: Tracer) -> list[Value]:
+        return [Constant(v) for v in self.concrete(t)]
+
+    def length(self, t: Tracer) -> Value:
+        return Constant(len(self.concrete(t)))
+
+    def truth(self, t: Tracer) -> bool:
+        return bool(self.concrete(t))
+
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        return t.fold(operator.getitem, [Constant(self.concrete(t)), key], {})
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        return t.wrap_known(getattr(self.concrete(t), name))
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if not isinstance(other, Range):
+            return None
+        return Constant(t.COMPARISONS[symbol](self.concrete(t), other.concrete(t)))
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.assign(f"{r.constant(range)}({', '.join(r.load(v) for v in self.parts)})")
+
+
+class Slice(Value):
+    """A ``slice``; ``parts`` are start, stop and step."""
+
+    def __init__(self, parts: list[Value], source: Source | None = None) -> None:
+        self.parts, self.source = parts, source
+
+    def type(self) -> type:
+        return slice
+
+    def constant(self) -> Any:
+        return slice(*(v.constant() for v in self.parts))
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name in ("start", "stop", "step"):
+            return self.parts[("start", "stop", "step").index(name)]
+        return super().get_attr(t, name)
+
+    def m_indices(self, t: Tracer, length: Value) -> Value:
+        return t.wrap_known(slice(*(t.int_of(v) for v in self.parts)).indices(t.int_of(length)))
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        return Tuple(self.parts).compare(t, symbol, Tuple(other.parts)) if isinstance(other, Slice) else None
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.assign(f"{r.constant(slice)}({', '.join(r.load(v) for v in self.parts)})")
+
+
+def folded(value: Value) -> Any:
+    """A Python copy of a value, containers of constants included, for pure functions; raises ``NotConstant``."""
+    value = value.realize()
+    copy = getattr(value, "folded", None)
+    return copy() if copy is not None else value.constant()
+
+
+def unsupported_kind(kind: type) -> Unsupported:
+    return Unsupported(f"a subclass of a builtin container: {kind.__name__}")

@@ -1,0 +1,296 @@
+"""Tensors and symbolic numbers: what becomes nodes of the graph."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.values.base import Constant, MethodOfValue, Value
+from turret.plugins.capture.values.iterators import ItemsIterator
+from turret.plugins.capture.values.sequences import Size
+from turret.sources import AttrSource, DictSource, Source
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.rebuild import Rebuilder
+    from turret.plugins.capture.tracer import Tracer
+
+KNOWN_ATTRIBUTES = frozenset(
+    {
+        "dtype", "device", "layout", "ndim", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_mps", "is_xpu",
+        "is_sparse", "is_sparse_csr", "is_quantized", "is_mkldnn", "is_nested", "is_meta", "is_vulkan", "is_xla",
+        "is_ipu", "is_hpu", "is_maia", "is_mtia", "itemsize", "names", "nbytes", "retains_grad", "output_nr",
+    }
+)  # fmt: skip
+GRAPH_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+
+READS_DATA = {
+    "item": "reads a tensor's value",
+    "tolist": "reads a tensor's values",
+    "numpy": "leaves torch for numpy",
+    "__array__": "leaves torch for numpy",
+    "__int__": "reads a tensor's value",
+    "__float__": "reads a tensor's value",
+    "__index__": "reads a tensor's value",
+    "__bool__": "branches on a tensor's value",
+    "is_nonzero": "branches on a tensor's value",
+}
+NOT_IN_GRAPHS = frozenset(
+    {
+        "backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "data_ptr", "storage",
+        "untyped_storage", "share_memory_", "apply_", "map_", "new", "set_", "is_shared", "__reduce_ex__",
+        "__deepcopy__", "to_sparse", "__dlpack__", "to_dense", "record_stream", "const_data_ptr", "storage_type",
+        "_typed_storage", "module_load", "pin_memory", "rename_", "rename", "align_to", "__reduce__", "__setstate__",
+    }
+)  # fmt: skip
+COMPARISON_TARGETS = {
+    "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+INPLACE = {
+    operator.add: operator.iadd, operator.sub: operator.isub, operator.mul: operator.imul,
+    operator.truediv: operator.itruediv, operator.floordiv: operator.ifloordiv, operator.mod: operator.imod,
+    operator.pow: operator.ipow, operator.matmul: operator.imatmul, operator.and_: operator.iand,
+    operator.or_: operator.ior, operator.xor: operator.ixor, operator.lshift: operator.ilshift,
+    operator.rshift: operator.irshift,
+}  # fmt: skip
+
+
+class Tensor(Value):
+    """A tensor of the graph: its node and its fake value; ``real`` where it existed before the call."""
+
+    def __init__(
+        self, node: fx.Node, fake: torch.Tensor, source: Source | None = None, real: torch.Tensor | None = None
+    ) -> None:
+        self.node, self.fake, self.source, self.real = node, fake, source, real
+        self.stores: dict[str, Value] = {}
+
+    def type(self) -> type:
+        return type(self.real) if self.real is not None else torch.Tensor
+
+    def key(self, t: Tracer) -> Any:
+        return self
+
+    def describe(self) -> str:
+        name = str(self.source) if self.source is not None else self.node.name
+        return f"tensor {name}"
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name in self.stores:
+            return self.stores[name]
+        if name == "shape":
+            return Size([t.size_value(self, n) for n in range(self.fake.dim())])
+        if name in KNOWN_ATTRIBUTES:
+            found = getattr(self.fake, name)
+            return t.call_graph(getattr, [self, Constant(name)], {}) if isinstance(found, torch.SymInt) else (
+                t.wrap_known(found)
+            )  # fmt: skip
+        if name in GRAPH_ATTRIBUTES:
+            return t.call_graph(getattr, [self, Constant(name)], {})
+        if name == "data":
+            return t.call_method_graph("detach", [self], {})
+        if name == "__class__":
+            return t.wrap_known(self.type())
+        if name in ("grad", "_grad"):
+            return self.gradient(t)
+        if name == "grad_fn" and self.fake.grad_fn is None:
+            return Constant(None)
+        return self.own_attribute(t, name)
+
+    def gradient(self, t: Tracer) -> Value:
+        if self.real is None or self.source is None:
+            return Constant(None)
+        return t.wrap(self.real.grad, AttrSource(self.source, "grad"))
+
+    def own_attribute(self, t: Tracer, name: str) -> Value:
+        """An attribute that a program hung on the tensor, or a method."""
+        if self.real is not None and self.source is not None and name in self.real.__dict__:
+            return t.wrap(self.real.__dict__[name], AttrSource(self.source, name))
+        if hasattr(torch.Tensor, name):
+            if callable(getattr(torch.Tensor, name)):
+                return MethodOfValue(self, name)
+            raise Unsupported(f"attribute {name!r} of a tensor")
+        if self.real is not None and self.source is not None:
+            t.guard("NO_KEY", DictSource(self.source), name)
+        raise t.raised(AttributeError, f"'{self.type().__name__}' object has no attribute {name!r}")
+
+    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        if name in ("data", "requires_grad") or name in KNOWN_ATTRIBUTES:
+            raise Unsupported(f"setting {name!r} of a tensor")
+        if hasattr(torch.Tensor, name) and name != "grad":
+            raise Unsupported(f"setting {name!r} of a tensor")
+        if self.real is None:
+            raise Unsupported("setting an attribute of a tensor that the graph made")
+        t.effects.note(self)
+        self.stores[name] = value
+
+    def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "size":
+            return self.size(t, *args, **kwargs)
+        if name in READS_DATA:
+            if self.fake.numel() == 1 and getattr(self.fake, "constant", None) is not None and name == "item":
+                return Constant(self.fake.constant.item())
+            raise Unsupported(f"Tensor.{name} {READS_DATA[name]}", "keep the value in a tensor, or move it out of the compiled function")
+        if name in NOT_IN_GRAPHS:
+            raise Unsupported(f"Tensor.{name} in compiled code")
+        if name == "requires_grad_" and self.source is not None:
+            raise Unsupported("Tensor.requires_grad_ of a tensor that existed before")
+        if name == "__len__":
+            return self.length(t)
+        if name == "__iter__":
+            return self.iterate(t)
+        if name == "__setitem__":
+            self.set_item(t, *args)
+            return Constant(None)
+        if name == "__contains__":
+            return self.contains(t, *args)
+        if name == "get_device" or name == "type" and not args and not kwargs:
+            return t.wrap_known(getattr(self.fake, name)()) if name == "get_device" else Constant(
+                type_name(self.fake)
+            )  # fmt: skip
+        if name == "type_as" and isinstance(args[0].realize(), Tensor):
+            return t.call_method_graph("to", [self, Constant(args[0].realize().fake.dtype)], {})
+        return t.call_method_graph(name, [self, *args], kwargs)
+
+    def size(self, t: Tracer, dim: Value | None = None) -> Value:
+        """``Tensor.size``."""
+        shape = self.get_attr(t, "shape")
+        return shape if dim is None or t.is_none(dim) else shape.get_item(t, dim)
+
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        return t.call_graph(operator.getitem, [self, key], {})
+
+    def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        t.call_graph(operator.setitem, [self, key, value], {})
+
+    def contains(self, t: Tracer, item: Value) -> Value:
+        raise Unsupported("`in` of a tensor branches on its values")
+
+    def iterate(self, t: Tracer) -> Value:
+        return ItemsIterator(self.unpack(t))
+
+    def unpack(self, t: Tracer) -> list[Value]:
+        if self.fake.dim() == 0:
+            raise t.raised(TypeError, "iteration over a 0-d tensor")
+        t.int_of(t.size_value(self, 0))
+        return t.call_method_graph("unbind", [self, Constant(0)], {}).unpack(t)
+
+    def length(self, t: Tracer) -> Value:
+        if self.fake.dim() == 0:
+            raise t.raised(TypeError, "len() of a 0-d tensor")
+        return t.size_value(self, 0)
+
+    def truth(self, t: Tracer) -> bool:
+        if getattr(self.fake, "constant", None) is not None:
+            return bool(self.fake.constant)
+        raise Unsupported("a branch on a tensor's value", "use torch.where or torch.cond")
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        if not _operand(other):
+            return None
+        return t.call_graph(INPLACE[operation] if inplace else operation, [self, other], {})
+
+    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
+        return t.call_graph(operation, [other, self], {}) if _operand(other) else None
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if not _operand(other):
+            return Constant(symbol == "!=") if symbol in ("==", "!=") else None
+        if isinstance(other, Constant) and other.value is None:
+            return Constant(symbol == "!=") if symbol in ("==", "!=") else None
+        return t.call_graph(COMPARISON_TARGETS[symbol], [self, other], {})
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.output(self)
+
+    def replay(self, r: Rebuilder) -> None:
+        held = r.load(self)
+        for name, value in self.stores.items():
+            r.effect(f"{held}.{name} = {r.load(value)}")
+
+
+def _operand(value: Value) -> bool:
+    """Whether a value may stand beside a tensor in an operator."""
+    return isinstance(value, (Tensor, Symbolic)) or (
+        isinstance(value, Constant) and isinstance(value.value, (int, float, complex, type(None)))
+    )
+
+
+def type_name(value: torch.Tensor) -> str:
+    """What ``Tensor.type()`` says."""
+    names = {
+        torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16",
+        torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
+        torch.bool: "Bool", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
+    }  # fmt: skip
+    if value.dtype not in names:
+        raise Unsupported(f"Tensor.type() of {value.dtype}")
+    module = "torch" if value.device.type == "cpu" else f"torch.{value.device.type}"
+    return f"{module}.{names[value.dtype]}Tensor"
+
+
+class Symbolic(Value):
+    """A number that is known only when the graph runs: a size, or an int that was seen to change."""
+
+    def __init__(self, node: fx.Node, number: Any, source: Source | None = None) -> None:
+        self.node, self.number, self.source = node, number, source
+
+    def type(self) -> type:
+        return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(self.number)]
+
+    def describe(self) -> str:
+        return f"the size {self.number}"
+
+    def fixed(self) -> Any:
+        """The number, assumed (by a guard on sizes) to be what it is now."""
+        try:
+            if isinstance(self.number, torch.SymInt):
+                return int(self.number)
+            return float(self.number) if isinstance(self.number, torch.SymFloat) else bool(self.number)
+        except Exception as error:
+            raise Unsupported(f"a number that depends on data: {error}") from error
+
+    def key(self, t: Tracer) -> Any:
+        return self.fixed()
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name in ("real", "numerator"):
+            return self
+        return super().get_attr(t, name)
+
+    def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name in ("__int__", "__index__", "conjugate"):
+            return self
+        operation = getattr(operator, name, None) if name.startswith("__") else None
+        if operation is not None and len(args) == 1 and not kwargs:
+            return t.call_graph(operation, [self, args[0]], {})
+        return t.fold(getattr(self.fixed(), name), args, kwargs)
+
+    def truth(self, t: Tracer) -> bool:
+        try:
+            return bool(self.number)
+        except Exception as error:
+            raise Unsupported(f"a branch on a number that depends on data: {error}") from error
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        if isinstance(other, Symbolic) or (isinstance(other, Constant) and isinstance(other.value, (int, float))):
+            return t.call_graph(operation, [self, other], {})
+        return None
+
+    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
+        if isinstance(other, Constant) and isinstance(other.value, (int, float)):
+            return t.call_graph(operation, [other, self], {})
+        if isinstance(other, Constant) and isinstance(other.value, str):
+            return t.fold(operation, [other, Constant(self.fixed())], {})
+        return None
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if isinstance(other, Symbolic) or (isinstance(other, Constant) and isinstance(other.value, (int, float))):
+            return t.call_graph(COMPARISON_TARGETS[symbol], [self, other], {})
+        return None
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.output(self)

@@ -1,0 +1,381 @@
+"""From real objects to values: by type, with the guard that each assumption needs."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from turret.guards import TensorProperties
+from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Value
+from turret.plugins.capture.values.classes import Class
+from turret.plugins.capture.values.functions import Builtin, Function, Known, Method, Partial, PythonModule
+from turret.plugins.capture.values.mappings import Dict, Set
+from turret.plugins.capture.values.modules import Module
+from turret.plugins.capture.values.objects import ExceptionInstance, Instance
+from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
+from turret.sources import (
+    AttrSource,
+    BaseItemSource,
+    BoundSource,
+    ItemSource,
+    KeySource,
+    LocalSource,
+    Source,
+    ValueSource,
+)
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.tracer import Tracer
+
+_EQUAL_TYPES = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
+_IDENTITY_TYPES = (
+    torch.dtype,
+    torch.layout,
+    torch.memory_format,
+    types.CodeType,
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+    types.GenericAlias,
+    types.UnionType,
+    property,
+    classmethod,
+    staticmethod,
+    functools.cached_property,
+    torch.finfo,
+    torch.iinfo,
+)
+_BUILTIN_TYPES = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.MethodWrapperType,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    torch._ops.HigherOrderOperator,
+    type(torch.relu),
+    functools._lru_cache_wrapper,
+)
+
+UNGUARDED_TYPES = (*_EQUAL_TYPES, *_IDENTITY_TYPES, *_BUILTIN_TYPES, types.FunctionType, types.ModuleType, type)
+"""Kinds of globals that are taken for what they are in a package that programs do not patch."""
+
+TRUSTED_ROOTS = (frozenset(sys.stdlib_module_names) | {"torch", "builtins", "turret", "typing_extensions"}) - {
+    "__main__",
+    "test",
+    "this",
+}
+"""Packages whose functions, classes and modules programs do not replace; they need no guards."""
+
+Wrapper = Callable[["Tracer", Any, Source], Value]
+
+
+def wrap(t: Tracer, object: Any, source: Source) -> Value:
+    """The value of an object that existed before, found at ``source``; guarded by what its kind assumes."""
+    kind = type(object)
+    if isinstance(object, _EQUAL_TYPES) and kind in _EQUAL_TYPES:
+        return _constant(t, object, source)
+    known = t.objects.get(id(object))
+    if known is not None:
+        _assume_same(t, known, source)
+        return known
+    wrapper = _WRAPPERS.get(kind)
+    if wrapper is None:
+        wrapper = next((w for k, w in _BY_BASE if isinstance(object, k)), _instance)
+    value = wrapper(t, object, source)
+    t.remember(object, value)
+    return value
+
+
+def _assume_same(t: Tracer, known: Value, source: Source) -> None:
+    if isinstance(known, Known) or isinstance(known, Constant):
+        if not isinstance(source, BoundSource):
+            t.guard("ID", source, known.constant())
+    elif known.source is not None and known.source != source:
+        t.guard("SAME", source, others=(known.source,))
+
+
+def _constant(t: Tracer, object: Any, source: Source) -> Value:
+    if type(object) is int and not isinstance(source, BoundSource):
+        symbolic = t.dynamic_int(object, source)
+        if symbolic is not None:
+            return symbolic
+    if type(object) is float and isinstance(source, LocalSource) and object != object:
+        t.guard("EQUALS", source, object)
+    elif not isinstance(source, BoundSource):
+        t.guard("EQUALS", source, object)
+    return Constant(object, source)
+
+
+def _identity(t: Tracer, object: Any, source: Source) -> Value:
+    if not isinstance(source, BoundSource):
+        t.guard("ID", source, object)
+    return Constant(object, source)
+
+
+def _equal(t: Tracer, object: Any, source: Source) -> Value:
+    if not isinstance(source, BoundSource):
+        t.guard("EQUALS", source, object)
+    return Constant(object, source)
+
+
+def _known(cls: type[Known]) -> Wrapper:
+    def wrapper(t: Tracer, object: Any, source: Source) -> Value:
+        if not isinstance(source, BoundSource):
+            t.guard("ID", source, object)
+        return cls(object, BoundSource(getattr(object, "__qualname__", None) or str(source), object))
+
+    return wrapper
+
+
+def _function(t: Tracer, object: Any, source: Source) -> Value:
+    """A function: by identity; or, for one made anew on each call (a lambda passed in), by its code."""
+    return _known(Function)(t, object, source)
+
+
+def _sequence(cls: type[Tuple] | type[List]) -> Wrapper:
+    def wrapper(t: Tracer, object: Any, source: Source) -> Value:
+        t.guard("TYPE", source, type(object))
+        t.guard("LENGTH", source, len(object))
+        return cls([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source)
+
+    return wrapper
+
+
+def _deque(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, type(object))
+    t.guard("LENGTH", source, len(object))
+    return Deque([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source, object.maxlen)
+
+
+def _size(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, type(object))
+    t.guard("LENGTH", source, len(object))
+    return Size([t.wrap(v, ItemSource(source, n)) for n, v in enumerate(object)], source)
+
+
+def _namedtuple(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, type(object))
+    return NamedTuple([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], type(object), source)
+
+
+_KEY_TYPES = (*_EQUAL_TYPES, torch.dtype, torch.device, type, types.FunctionType, enum.Enum)
+
+
+def _plain_key(key: Any) -> bool:
+    return isinstance(key, _KEY_TYPES) or (type(key) is tuple and all(map(_plain_key, key)))
+
+
+def _dict(t: Tracer, object: Any, source: Source) -> Value:
+    kind = type(object)
+    t.guard("TYPE", source, kind)
+    items: dict[Any, tuple[Value, Value]] = {}
+    if all(map(_plain_key, object)):
+        t.guard("KEYS", source, tuple(object))
+        for key, value in dict.items(object):
+            items[key] = (Constant(key), Lazy(t, value, ItemSource(source, key)))
+    else:
+        t.guard("LENGTH", source, len(object))
+        for number, (key, value) in enumerate(dict.items(object)):
+            if _plain_key(key):
+                wrapped: Value = Constant(key)
+                t.guard("EQUALS", KeySource(source, number), key)
+            else:
+                wrapped = t.wrap(key, KeySource(source, number))
+            items[wrapped.realize().key(t)] = (wrapped, Lazy(t, value, ValueSource(source, number)))
+    factory = None
+    if kind is collections.defaultdict:
+        factory = t.wrap(object.default_factory, AttrSource(source, "default_factory"))
+    return Dict(items, kind, source, factory)
+
+
+def _set(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, type(object))
+    if not all(map(_plain_key, object)):
+        return Opaque(object, source)
+    t.guard("KEYS", source, tuple(object))
+    return Set({k: Constant(k) for k in object}, type(object), source)
+
+
+def _slice(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, slice)
+    return Slice([t.wrap(getattr(object, n), AttrSource(source, n)) for n in ("start", "stop", "step")], source)
+
+
+def _range(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("EQUALS", source, object)
+    return Range([Constant(object.start), Constant(object.stop), Constant(object.step)], source)
+
+
+def _method(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, types.MethodType)
+    owner = t.wrap(object.__self__, AttrSource(source, "__self__"))
+    return Method(t.wrap(object.__func__, AttrSource(source, "__func__")), owner, source)
+
+
+def _partial(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, functools.partial)
+    function = t.wrap(object.func, AttrSource(source, "func"))
+    args = t.wrap(object.args, AttrSource(source, "args")).unpack(t)
+    kwargs = t.wrap(object.keywords, AttrSource(source, "keywords"))
+    return Partial(function, args, {k.constant(): v for k, v in t.pairs(kwargs)}, source)
+
+
+def _tensor(t: Tracer, object: Any, source: Source) -> Value:
+    return t.tensor_input(object, source)
+
+
+def _module(t: Tracer, object: Any, source: Source) -> Value:
+    if not isinstance(source, BoundSource):
+        t.guard("ID", source, object)
+    return Module(type(object), object, BoundSource(str(source), object))
+
+
+def _exception(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, type(object))
+    args = [Lazy(t, a, ItemSource(AttrSource(source, "args"), n)) for n, a in enumerate(object.args)]
+    t.guard("LENGTH", AttrSource(source, "args"), len(args))
+    return ExceptionInstance(type(object), list(args), object, source)
+
+
+def _instance(t: Tracer, object: Any, source: Source) -> Value:
+    kind = type(object)
+    if not kind.__flags__ & _HEAP_TYPE or isinstance(object, torch.Tensor) or _foreign(kind):
+        if not isinstance(source, BoundSource):
+            t.guard("ID", source, object)
+        return Opaque(object, source)
+    t.guard("TYPE", source, kind)
+    return Instance(kind, object, source, _payload(t, object, source))
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def _foreign(kind: type) -> bool:
+    """Whether a class keeps state in C that its attributes do not show."""
+    for base in kind.__mro__[:-1]:
+        if not base.__flags__ & _HEAP_TYPE and base not in (dict, list, tuple, set, collections.OrderedDict, int, str):
+            return base is not Exception and not issubclass(base, BaseException)
+    return (kind.__module__ or "").partition(".")[0] in ("numpy", "torch") and any(
+        "torch._C" in (b.__module__ or "") for b in kind.__mro__
+    )
+
+
+def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
+    """The plain container inside an instance of a subclass of one."""
+    if isinstance(object, dict):
+        base: Any = collections.OrderedDict if isinstance(object, collections.OrderedDict) else dict
+        if not all(map(_plain_key, dict.keys(object))):
+            return Opaque(object, source)
+        t.guard("CALL", source, (_dict_keys, tuple(dict.keys(object))))
+        items = {k: (Constant(k), Lazy(t, v, _payload_item(source, base, k))) for k, v in dict.items(object)}
+        return Dict(items, base, source)
+    if isinstance(object, list):
+        t.guard("CALL", source, (list.__len__, list.__len__(object)))
+        return List([Lazy(t, v, _payload_item(source, list, n)) for n, v in enumerate(list.__iter__(object))], source)
+    if isinstance(object, tuple):
+        t.guard("CALL", source, (tuple.__len__, tuple.__len__(object)))
+        return Tuple([Lazy(t, v, _payload_item(source, tuple, n)) for n, v in enumerate(tuple.__iter__(object))], source)
+    if isinstance(object, (int, str, set)):
+        return Opaque(object, source)
+    return None
+
+
+def _dict_keys(value: dict) -> tuple:
+    return tuple(dict.keys(value))
+
+
+def _payload_item(source: Source, base: type, key: Any) -> Source:
+    return BaseItemSource(source, dict if issubclass(base, dict) else base, key)
+
+
+_WRAPPERS: dict[type, Wrapper] = {
+    **dict.fromkeys(_IDENTITY_TYPES, _identity),
+    torch.device: _equal,
+    types.FunctionType: _function,
+    **dict.fromkeys(_BUILTIN_TYPES, _known(Builtin)),
+    type: _known(Class),
+    types.ModuleType: _known(PythonModule),
+    types.MethodType: _method,
+    functools.partial: _partial,
+    tuple: _sequence(Tuple),
+    list: _sequence(List),
+    collections.deque: _deque,
+    torch.Size: _size,
+    dict: _dict,
+    collections.OrderedDict: _dict,
+    collections.defaultdict: _dict,
+    types.MappingProxyType: lambda t, o, s: Opaque(o, s),
+    set: _set,
+    frozenset: _set,
+    slice: _slice,
+    range: _range,
+    torch.Tensor: _tensor,
+    nn.Parameter: _tensor,
+    nn.Buffer: _tensor,
+}
+_BY_BASE: list[tuple[type, Wrapper]] = [
+    (type, _known(Class)),
+    (types.ModuleType, _known(PythonModule)),
+    (enum.Enum, _identity),
+    (nn.Module, _module),
+    (BaseException, _exception),
+    (torch._ops.OpOverload, _known(Builtin)),
+    (torch._ops.OpOverloadPacket, _known(Builtin)),
+    (torch._ops.HigherOrderOperator, _known(Builtin)),
+]
+
+
+def is_namedtuple(kind: type) -> bool:
+    """Whether a class was made by ``namedtuple`` or is one of torch's structured results."""
+    return issubclass(kind, tuple) and (
+        (hasattr(kind, "_fields") and kind.__bases__ == (tuple,) and kind.__flags__ & _HEAP_TYPE != 0)
+        or kind.__module__ == "torch.return_types"
+    )
+
+
+class _NamedTuples(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return is_namedtuple(type(instance))
+
+
+class _AnyNamedTuple(metaclass=_NamedTuples):
+    pass
+
+
+_BY_BASE.insert(0, (_AnyNamedTuple, _namedtuple))
+
+_NEEDS_NO_SOURCE = (Constant, Known)
+
+
+def wrap_known(t: Tracer, object: Any) -> Value:
+    """The value of an object that is the same on every call: reached by something that is guarded already."""
+    if isinstance(object, _EQUAL_TYPES) and type(object) in _EQUAL_TYPES:
+        return Constant(object)
+    if type(object) is tuple:
+        return Tuple([wrap_known(t, v) for v in object])
+    if type(object) is torch.Size:
+        return Size([wrap_known(t, v) for v in object])
+    if type(object) is list and t.objects.get(id(object)) is None and sys.getrefcount(object) <= 4:
+        return List([wrap_known(t, v) for v in object])
+    label = getattr(object, "__qualname__", None) or type(object).__qualname__
+    return wrap(t, object, BoundSource(label, object))
+
+
+def trusted(object: Any) -> bool:
+    """Whether an object comes from a package that programs do not patch."""
+    name = object.__name__ if isinstance(object, types.ModuleType) else getattr(object, "__module__", None)
+    return isinstance(name, str) and name.partition(".")[0] in TRUSTED_ROOTS
+
+
+def tensor_properties(value: torch.Tensor, dynamic: frozenset[int]) -> TensorProperties:
+    """What is assumed of a tensor."""
+    return TensorProperties.of(value, dynamic)
