@@ -14,7 +14,7 @@ import attrs
 import torch
 
 from turret import frame_hook
-from turret.errors import CaptureError
+from turret.errors import CaptureError, TurretError
 from turret.guards import GuardSet, global_state
 from turret.plugins.capture.compile_frame import compile_frame
 from turret.plugins.capture.errors import Unsupported
@@ -147,6 +147,16 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         if settings.fullgraph:
             raise CaptureError(f"{name} cannot be captured as one graph: {error.reason}\n{error.stack}{error.hint}") from None
         context.emit("fallback", stage="capture", name=name, message=f"{name} runs as Python: {error.reason}\n{error.stack}")
+        return None
+    except TurretError:
+        raise
+    except Exception as error:
+        if context.config.on_error == "raise":
+            raise
+        cache.given_up = True
+        message = f"{name} runs as Python: capture failed: {type(error).__name__}: {error}"
+        context.emit("fallback", stage="capture", name=name, message=message)
+        warnings.warn(message + '; set on_error="raise" in the options for the full traceback', stacklevel=2)
         return None
     cache.units.insert(0, unit)
     return unit.run

@@ -281,7 +281,10 @@ def reversed_(t: Tracer, value: Value) -> Value:
 
 @function(sorted)
 def sorted_(t: Tracer, items: Value, key: Value | None = None, reverse: Value | None = None) -> Value:
-    return List(t.sorted(items.realize().unpack(t), key, reverse))
+    items = items.realize()
+    if isinstance(items, Set) and key is None:
+        return List(t.sorted(list(items.items.values()), key, reverse))
+    return List(t.sorted(items.unpack(t), key, reverse))
 
 
 def polyfilled(original: Any, replacement: Any) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from turret.plugins.capture.errors import NotConstant, Unsupported
+from turret.plugins.capture.errors import NotConstant
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.iterators import SequenceIterator
 from turret.sources import Source
@@ -107,8 +107,11 @@ class Sequence(Value):
         return Constant(t.COMPARISONS[symbol](len(self.items), len(other.items)))
 
     def m_index(self, t: Tracer, item: Value, *bounds: Value) -> Value:
-        limits = slice(*(t.int_of(b) for b in bounds), *([None] if len(bounds) == 1 else []))
-        for number in range(len(self.items))[limits] if bounds else range(len(self.items)):
+        numbers = range(len(self.items))
+        if bounds:
+            start, *stop = (t.int_of(b) for b in bounds)
+            numbers = numbers[slice(start, *(stop or [None]))]
+        for number in numbers:
             if t.is_same(self.items[number], item) or t.truth(t.compare("==", self.items[number], item)):
                 return Constant(number)
         raise t.raised(ValueError, "value is not in list")
@@ -475,7 +478,3 @@ def folded(value: Value) -> Any:
     value = value.realize()
     copy = getattr(value, "folded", None)
     return copy() if copy is not None else value.constant()
-
-
-def unsupported_kind(kind: type) -> Unsupported:
-    return Unsupported(f"a subclass of a builtin container: {kind.__name__}")

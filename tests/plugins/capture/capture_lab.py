@@ -1,0 +1,115 @@
+"""Captures functions with graphs run as they are, and compares what the program sees with plain execution."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from turret import plugin_manager
+from turret.config import Config
+from turret.events import Event
+from turret.hookspecs import hookimpl
+from turret.pipeline import create_context
+from turret.plugins.capture.entry import turret_capture
+from turret.products import CapturedGraph
+
+
+class Observed:
+    """A captured callable with everything that was reported about it."""
+
+    def __init__(self, target: Callable, *, fullgraph: bool = False, dynamic: bool | None = None) -> None:
+        self.graphs: list[CapturedGraph] = []
+        self.breaks: list[str] = []
+        self.recompiles: list[str] = []
+        self.fallbacks: list[str] = []
+        observer = self
+
+        class Observer:
+            @hookimpl
+            def turret_event(self, event: Event) -> None:
+                kinds = {
+                    "graph_break": observer.breaks, "recompile": observer.recompiles, "fallback": observer.fallbacks,
+                }  # fmt: skip
+                if event.kind in kinds:
+                    kinds[event.kind].append(event.message)
+
+        context = create_context(Config(capture="turret", on_error="raise"), plugin_manager.create((Observer(),)))
+        self.call = turret_capture(
+            context=context, target=target, compile_graph=self.keep, fullgraph=fullgraph, dynamic=dynamic
+        )
+        self.settings = self.call.turret_settings
+
+    def keep(self, captured: CapturedGraph) -> Callable:
+        """Stand for the compiler: the graph itself, run eagerly."""
+        self.graphs.append(captured)
+        return captured.module
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*args, **kwargs)
+
+    @property
+    def units(self) -> list[Any]:
+        return self.settings.root.units
+
+
+def outcome(function: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[str, Any]:
+    """What a call gives: its result, or the exception."""
+    try:
+        return "returned", function(*args, **kwargs)
+    except Exception as error:
+        return "raised", error
+
+
+def assert_same(found: Any, expected: Any, where: str = "result") -> None:
+    """Deep equality of types and values, tensors included."""
+    assert type(found) is type(expected), f"{where}: {type(found)} is not {type(expected)}"
+    if isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(found, expected, equal_nan=True, msg=lambda m: f"{where}: {m}")
+        assert found.requires_grad == expected.requires_grad, f"{where}: requires_grad"
+    elif isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected), f"{where}: {found} is not {expected}"
+        for number, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+            assert_same(mine, theirs, f"{where}[{number}]")
+    elif isinstance(expected, dict):
+        assert list(found) == list(expected), f"{where}: keys {list(found)} are not {list(expected)}"
+        for key in expected:
+            assert_same(found[key], expected[key], f"{where}[{key!r}]")
+    elif isinstance(expected, BaseException):
+        assert str(found) == str(expected), f"{where}: {found!r} is not {expected!r}"
+    elif type(expected).__module__ not in ("builtins", "collections") and hasattr(expected, "__dict__"):
+        if not callable(expected):
+            assert_same(vars(found), vars(expected), f"{where}.__dict__")
+    elif not callable(expected) and not type(expected).__name__.endswith("iterator"):
+        assert found == expected or (found != found and expected != expected), f"{where}: {found} is not {expected}"
+
+
+def check(
+    function: Callable,
+    *args: Any,
+    breaks: int | None = 0,
+    graphs: int | None = None,
+    calls: int = 2,
+    dynamic: bool | None = None,
+    **kwargs: Any,
+) -> Observed:
+    """Run plain and captured on copies of the arguments, several times; results and arguments must stay equal."""
+    observed = Observed(function, dynamic=dynamic)
+    mine, theirs = copy.deepcopy((args, kwargs)), copy.deepcopy((args, kwargs))
+    for number in range(calls):
+        torch.manual_seed(number)
+        expected = outcome(function, *theirs)
+        torch.manual_seed(number)
+        found = outcome(observed, *mine)
+        assert found[0] == expected[0], f"call {number}: {found} is not {expected}"
+        assert_same(found[1], expected[1], f"call {number}")
+        assert_same(mine[0], theirs[0], f"arguments after call {number}")
+        assert_same(mine[1], theirs[1], f"arguments after call {number}")
+    assert not observed.fallbacks, observed.fallbacks
+    if breaks is not None:
+        assert len(observed.breaks) == breaks, observed.breaks
+    if graphs is not None:
+        assert len(observed.graphs) == graphs
+    return observed

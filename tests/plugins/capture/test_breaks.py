@@ -1,0 +1,267 @@
+"""A graph break runs one instruction as Python and goes on: in loops, blocks, branches and nested calls."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from capture_lab import Observed, check
+from torch import nn
+
+from turret.errors import CaptureError
+
+X = torch.arange(1.0, 5.0)
+
+
+def opaque(value):
+    """A call that capture does not follow."""
+    return value
+
+
+opaque._torchdynamo_disable = True
+
+
+def test_a_call_in_the_middle():
+    def program(x, y):
+        a = x + 1
+        b = opaque(a)
+        return a * b + y
+
+    observed = check(program, X, X * 2, breaks=1, graphs=2)
+    assert "opaque" in observed.breaks[0]
+
+
+def test_reading_a_tensors_value():
+    def program(x):
+        n = x.sum().item()
+        y = x * n
+        return y.tolist(), y + int(x[0]), float(x[1])
+
+    check(program, X, breaks=None)
+
+
+def test_a_branch_on_data():
+    def program(x):
+        if x.sum() > 0:
+            y = x + 1
+        else:
+            y = x - 1
+        return y * 2
+
+    check(program, X, breaks=1)
+    check(program, -X, breaks=1)
+
+
+def test_a_while_loop_on_data():
+    def program(x):
+        steps = 0
+        while x.sum() < 1000:
+            x = x * 2
+            steps += 1
+        return x, steps
+
+    observed = check(program, X, breaks=None)
+    assert len(observed.graphs) <= 6
+
+
+def test_a_break_in_a_for_loop_compiles_the_body_once():
+    def program(x, n):
+        total = 0
+        for i in range(n):
+            x = x + i
+            total += opaque(x).sum().item()
+            x = x * 2
+        return x, total
+
+    observed = check(program, X, 30, breaks=None)
+    assert len(observed.graphs) < 12
+
+
+def test_many_rounds_need_no_deep_stack():
+    def program(x, n):
+        for _ in range(n):
+            x = opaque(x) + 1
+        return x
+
+    check(program, X, 3000, breaks=None, calls=1)
+
+
+def test_the_stack_is_kept_across_a_break():
+    def program(x):
+        return [x + 1, (x * 2, opaque(x) - 1), max(len(opaque("ab")), 1)], {"k": opaque(x)}
+
+    check(program, X, breaks=None)
+
+
+def test_a_break_inside_with():
+    def program(x):
+        with torch.no_grad():
+            y = x * 2
+            z = opaque(y)
+            w = z + 1
+            inside = torch.is_grad_enabled()
+        return w, x * 3, inside, torch.is_grad_enabled()
+
+    check(program, X.clone().requires_grad_(), breaks=1)
+
+
+class Tracked:
+    def __init__(self, log):
+        self.log = log
+
+    def __enter__(self):
+        self.log.append("enter")
+        return self
+
+    def __exit__(self, kind, value, trace):
+        self.log.append(("exit", kind))
+        return kind is ValueError
+
+
+def test_a_break_inside_a_users_with():
+    def program(x, log):
+        with Tracked(log) as tracked:
+            y = opaque(x) + 1
+            tracked.log.append("body")
+        return y
+
+    check(program, X, [], breaks=1)
+
+
+def test_an_unknown_context_manager():
+    def program(x):
+        with contextlib.ExitStack() as stack, contextlib.redirect_stdout(None):
+            y = x + 1
+        return y * 2, stack is not None
+
+    check(program, X, breaks=None)
+
+
+def failing(kind):
+    raise kind("from outside")
+
+
+failing._torchdynamo_disable = True
+
+
+def test_an_exception_in_the_instruction_that_breaks_is_handled():
+    def program(x, log):
+        y = x + 1
+        try:
+            failing(KeyError)
+            log.append("not reached")
+        except KeyError as error:
+            log.append(repr(error))
+            y = y * 3
+        finally:
+            log.append("finally")
+        with Tracked(log):
+            failing(ValueError)
+        return y + 1
+
+    check(program, X, [], breaks=None)
+
+
+def test_an_exception_that_nobody_handles_leaves_the_function():
+    def program(x, log):
+        log.append("before")
+        y = x + 1
+        failing(RuntimeError)
+        return y
+
+    check(program, X, [], breaks=1)
+
+
+def test_a_break_in_a_called_function():
+    def inner(x):
+        y = x * 2
+        return opaque(y) + 1
+
+    def program(x):
+        a = x + 1
+        return inner(a) - a
+
+    check(program, X, breaks=None)
+
+
+def test_closures_survive_a_break():
+    def program(x):
+        count = 0
+
+        def step(v):
+            nonlocal count
+            count += 1
+            return v * count
+
+        y = step(x)
+        y = opaque(y)
+        y = step(y)
+        scale = opaque(3)
+        return y * scale, count, step(x)
+
+    check(program, X, breaks=None)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+
+    def forward(self, x):
+        for i, layer in enumerate(self.layers):
+            x = layer(x)
+            if i == 1:
+                opaque(x)
+        return x.relu()
+
+
+def test_a_module_with_a_break():
+    torch.manual_seed(0)
+    module = Model()
+    observed = Observed(module.__call__)
+    for _ in range(2):
+        torch.testing.assert_close(observed(X), module(X))
+    assert observed.breaks and not observed.fallbacks
+
+
+def test_fullgraph_names_the_reason_and_the_place():
+    def program(x):
+        return opaque(x + 1)
+
+    with pytest.raises(CaptureError, match=r"(?s)opaque.*test_breaks\.py.*return opaque"):
+        Observed(program, fullgraph=True)(X)
+
+
+def test_a_print_is_printed_each_time(capsys):
+    def program(x):
+        print("seen", x.shape[0])
+        return x + 1
+
+    observed = Observed(program)
+    observed(X)
+    observed(X)
+    assert capsys.readouterr().out == "seen 4\n" * 2
+
+
+def test_deleted_and_unbound_variables_stay_so():
+    def program(x, flag):
+        if flag:
+            extra = x + 1
+        y = opaque(x)
+        del x
+        try:
+            return y, extra
+        except UnboundLocalError:
+            return y, None
+
+    check(program, X, True, breaks=1)
+    check(program, X, False, breaks=1)
+
+
+def test_jumps_in_boolean_expressions():
+    def program(x):
+        y = x.sum() > 3 and x.max() > 2 or x
+        return y, (x.sum() < 0 or x) * 2
+
+    check(program, X, breaks=None)

@@ -1,0 +1,204 @@
+"""What a capture assumed is checked on every call; what changed is captured anew, with the reason on record."""
+
+from __future__ import annotations
+
+import warnings
+
+import torch
+from capture_lab import Observed, check
+from torch import nn
+
+X = torch.arange(8.0).reshape(2, 4)
+SCALE = 2
+
+
+def test_dtype_device_and_gradients_are_guarded():
+    observed = Observed(lambda x: x * 2)
+    for value in (X, X.double(), X.clone().requires_grad_(), X.t(), X):
+        torch.testing.assert_close(observed(value), value * 2)
+    assert len(observed.graphs) == 4
+    assert "dtype torch.float64, expected torch.float32" in observed.recompiles[0]
+
+
+def test_constants_are_guarded():
+    def program(x, mode, scale=1.5):
+        return x * scale if mode == "scale" else x
+
+    observed = Observed(program)
+    assert torch.equal(observed(X, "scale"), X * 1.5)
+    assert torch.equal(observed(X, "other"), X)
+    assert torch.equal(observed(X, "scale", 2.5), X * 2.5)
+    assert torch.equal(observed(X, "scale", float("nan")).isnan(), torch.ones_like(X, dtype=torch.bool))
+    assert torch.equal(observed(X, "scale", -0.0).signbit(), (X * -0.0).signbit())
+    assert torch.equal(observed(X, "scale", 0.0).signbit(), (X * 0.0).signbit())
+
+
+def test_unused_arguments_are_not_guarded():
+    observed = Observed(lambda x, unused: x + 1)
+    for unused in (1, "a", None, X, [X]):
+        observed(X, unused)
+    assert len(observed.graphs) == 1 and not observed.recompiles
+
+
+def test_globals_are_guarded():
+    global SCALE
+
+    def program(x):
+        return x * SCALE
+
+    observed = Observed(program)
+    SCALE = 2
+    assert torch.equal(observed(X), X * 2)
+    SCALE = 3
+    try:
+        assert torch.equal(observed(X), X * 3)
+    finally:
+        SCALE = 2
+
+
+def test_structure_of_containers_is_guarded():
+    def program(x, items, table):
+        return x + len(items) + sum(table.values()) + items[0]
+
+    observed = Observed(program)
+    for items, table in (([1], {"a": 1}), ([1, 2], {"a": 1}), ([1], {"b": 1}), ([1], {"a": 2}), ((1,), {"a": 1})):
+        assert torch.equal(observed(X, items, table), program(X, items, table))
+
+
+def test_modes_are_guarded():
+    weight = torch.ones(4, requires_grad=True)
+
+    def program(x):
+        return x * weight
+
+    observed = Observed(program)
+    assert observed(X).requires_grad
+    with torch.no_grad():
+        assert not observed(X).requires_grad
+    assert observed(X).requires_grad
+    assert len(observed.graphs) == 2
+
+
+def test_attributes_methods_and_training_are_guarded():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+    observed = Observed(module.__call__)
+    observed(X)
+    module.eval()
+    torch.testing.assert_close(observed(X), module(X))
+    module[0].weight = nn.Parameter(torch.zeros(4, 4))
+    torch.testing.assert_close(observed(X), module(X))
+    module.append(nn.ReLU())
+    torch.testing.assert_close(observed(X), module(X))
+    module[0].register_forward_hook(lambda m, a, out: out + 100)
+    torch.testing.assert_close(observed(X), module(X))
+
+
+def test_a_patched_method_is_noticed():
+    class Scaler:
+        def scale(self, x):
+            return x * 2
+
+    observed = Observed(lambda x, s: s.scale(x))
+    scaler = Scaler()
+    assert torch.equal(observed(X, scaler), X * 2)
+    Scaler.scale = lambda self, x: x * 5
+    assert torch.equal(observed(X, scaler), X * 5)
+    scaler.scale = lambda x: x * 7
+    assert torch.equal(observed(X, scaler), X * 7)
+
+
+def test_a_size_that_changes_becomes_dynamic():
+    observed = Observed(lambda x: x.reshape(-1, 2) * x.shape[0])
+    for rows in (2, 3, 5, 9):
+        value = torch.randn(rows, 4)
+        torch.testing.assert_close(observed(value), value.reshape(-1, 2) * rows)
+    assert len(observed.graphs) == 2
+    assert "size [3, 4], expected [2, 4]" in observed.recompiles[0]
+
+
+def test_dynamic_true_makes_one_graph_and_false_one_for_each_size():
+    for dynamic, graphs in ((True, 1), (False, 3)):
+        observed = Observed(lambda x: x.sum() / x.shape[0], dynamic=dynamic)
+        for rows in (2, 3, 5):
+            value = torch.randn(rows, 4)
+            torch.testing.assert_close(observed(value), value.sum() / rows)
+        assert len(observed.graphs) == graphs
+
+
+def test_marked_dimensions_are_dynamic():
+    observed = Observed(lambda x: x.sum(0) * x.shape[0])
+    for rows in (2, 3, 5):
+        value = torch.randn(rows, 4)
+        value._dynamo_dynamic_indices = {0}
+        torch.testing.assert_close(observed(value), value.sum(0) * rows)
+    assert len(observed.graphs) == 1
+
+
+def test_a_branch_on_a_dynamic_size_is_guarded():
+    def program(x):
+        return x + 1 if x.shape[0] > 4 else x - 1
+
+    observed = Observed(program, dynamic=True)
+    for rows in (2, 3, 5, 9, 4):
+        value = torch.randn(rows, 3)
+        torch.testing.assert_close(observed(value), program(value))
+    assert len(observed.graphs) == 2
+    assert observed.recompiles[0].startswith("program") or "sizes" in observed.recompiles[0]
+
+
+def test_equal_sizes_of_two_inputs_need_not_stay_equal():
+    observed = Observed(lambda x, y: (x * 2, y * 3), dynamic=True)
+    for a, b in ((4, 4), (4, 6), (3, 3)):
+        x, y = torch.randn(a), torch.randn(b)
+        found = observed(x, y)
+        torch.testing.assert_close(found, (x * 2, y * 3))
+
+
+def test_an_int_that_changes_becomes_a_symbol():
+    observed = Observed(lambda x, n: x * n + n // 2)
+    for n in (3, 4, 7, 9, 100):
+        torch.testing.assert_close(observed(X, n), X * n + n // 2)
+    assert len(observed.graphs) == 2
+
+
+def test_after_the_limit_the_function_runs_as_python_and_says_so_once():
+    observed = Observed(lambda x, s: x * len(s))
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for n in range(12):
+            assert torch.equal(observed(X, "a" * n), X * n)
+    assert len(observed.graphs) == 8
+    assert sum("recompile_limit" in str(w.message) for w in seen) == 1
+    assert torch.equal(observed(X, "aa"), X * 2)
+
+
+def test_guards_print_as_a_person_would_write_them():
+    observed = Observed(lambda x, table: x * table["k"])
+    observed(X, {"k": 3})
+    text = str(observed.units[0].guards)
+    assert "EQUALS table['k'] 3" in text and "KEYS table ('k',)" in text and "TENSOR x" in text
+
+
+def test_a_missing_attribute_that_appears_is_noticed():
+    class Options:
+        pass
+
+    def program(x, options):
+        return x * getattr(options, "factor", 1)
+
+    options = Options()
+    observed = Observed(program)
+    assert torch.equal(observed(X, options), X)
+    options.factor = 4
+    assert torch.equal(observed(X, options), X * 4)
+
+
+def test_nested_functions_with_other_cells_share_a_capture():
+    def make(scale):
+        return lambda x: x * scale
+
+    check(lambda x: make(3)(x) + make(4)(x), X)
+
+
+def test_random_numbers_are_those_of_plain_execution():
+    check(lambda x: torch.nn.functional.dropout(x, 0.5) + torch.rand(2, 4), X, calls=3)

@@ -1,0 +1,422 @@
+"""Captured functions give what Python gives: operators, containers, control flow, functions, classes."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import enum
+import functools
+import itertools
+import math
+import operator
+
+import pytest
+import torch
+from capture_lab import check
+
+X = torch.arange(6.0).reshape(2, 3)
+FACTOR = 3
+
+
+def arithmetic(x, n):
+    y = (x + n) * 2 - x / 4
+    y = y // 2 + (y % 3) ** 2
+    y -= n
+    y *= FACTOR
+    return -y, +y, y @ y.T, n << 2, n & 1, n | 8, ~n, n**2, n // 2, n % 2
+
+
+def comparisons(x, n):
+    if n > 2 and not n == 7 or n in (1, 2):
+        x = x + 1
+    if x is not None and n is not None:
+        x = x * 2
+    return x, x > 1, 1 < n <= 5, "a" < "b", [1, 2] == [1, 2], (1, 2) < (1, 3), {1: 2} == {1: 2}
+
+
+def ternary_and_walrus(x, flag):
+    y = x.sin() if flag else x.cos()
+    if (z := y.sum()) is not None:
+        y = y + z
+    return y
+
+
+def strings(x, name):
+    text = f"{name!r:>8}|{3.14159:.2f}|{len(name)}"
+    text = text.upper() + "-".join(["a", "b"]) + name[1:] + "%s-%d" % (name, 3) + "{}".format(name)  # noqa: UP032, UP031
+    return x * len(text), text, text.split("|"), text.startswith("'")
+
+
+def lists(x):
+    a = [x, x + 1]
+    a.append(x * 2)
+    a.extend([x, 1, 2])
+    a.insert(0, "first")
+    b = a.pop()
+    a[1] = x - 1
+    a[2:4] = [5, 6, 7]
+    del a[0]
+    a += [3]
+    c = [*a, *range(2)]
+    c.reverse()
+    numbers = [3, 1, 2]
+    numbers.sort(reverse=True)
+    return a, b, c, numbers, sorted(numbers), a.index(5), a.count(5), a[-1], a[::2], len(a), [0] * 3, 6 in numbers
+
+
+def dicts(x):
+    d = {"a": x, 1: x + 1}
+    d["b"] = d.pop("a") * 2
+    d.update(c=x, d=2)
+    d.setdefault("e", []).append(1)
+    e = {**d, "z": 1} | {"y": 2}
+    keys = [k for k in d if isinstance(k, str)]
+    total = sum(v for v in d.values() if isinstance(v, int))
+    for key, value in d.items():
+        e[key] = value
+    return d, e, keys, total, d.get("nothing"), d.get("b", 1), "b" in d, len(d), list(reversed(keys)), e.keys() & {"z"}
+
+
+def special_dicts(x):
+    d = collections.defaultdict(list)
+    d["a"].append(x + 1)
+    o = collections.OrderedDict(a=1, b=2)
+    o.move_to_end("a")
+    return d, o, list(o), dict(zip("ab", (1, 2), strict=True)), dict.fromkeys([1, 2], 0)
+
+
+def sets(x):
+    s = {1, 2, 3}
+    s.add(4)
+    s.discard(1)
+    t = s | {9} & {9, 10}
+    return x + len(s), s, t - {2}, frozenset((1, 2)), 3 in s, {1, 2} <= {1, 2, 3}, s ^ t, sorted(s)
+
+
+def tuples(x):
+    a, (b, *c), d = 1, (2, 3, 4), 5
+    first, *rest = (x + 1, 1, 2)
+    return first, rest, a, b, c, d, (1, 2) + (3,), (x,) * 2, (1, 2, 3)[1:], hash((1, 2))
+
+
+def deques(x):
+    d = collections.deque([1, 2], maxlen=3)
+    d.append(x + 1)
+    d.appendleft(0)
+    d.rotate(1)
+    return d, d.popleft(), d[0], len(d)
+
+
+def loops(x, items):
+    for item in items:
+        if item == 2:
+            continue
+        if item > 4:
+            break
+        x = x + item
+    else:
+        x = x * 100
+    count = 0
+    while count < 3:
+        x = x + count
+        count += 1
+    return x, count
+
+
+def iteration_helpers(x, items):
+    out = []
+    for i, (a, b) in enumerate(zip(items, items[1:], strict=False), start=1):
+        out.append(x * i + a - b)
+    out += list(map(lambda v: v * 2, items))
+    out += filter(None, items)
+    out += [max(items), min(items), max(items, key=lambda v: -v), sum(items), any(items), all(items)]
+    out += list(itertools.chain([1], [2])) + list(itertools.islice(items, 1, 3)) + list(reversed(items))
+    out += [list(itertools.product([1, 2], "ab")), list(itertools.combinations(items[:3], 2))]
+    out += list(itertools.accumulate(items)) + [functools.reduce(operator.add, items)]
+    out += list(itertools.zip_longest([1], [2, 3])) + list(itertools.takewhile(lambda v: v < 3, items))
+    it = iter(items)
+    out += [next(it), next(it), next(iter([]), "none")]
+    return out
+
+
+def comprehensions(x, items):
+    n = 2
+    a = [x * i for i in items if i % 2]
+    b = {i: x + i for i in items}
+    c = {i % 2 for i in items}
+    d = sum(i * n for i in items)
+    return a, b, c, d, [[i * j for j in range(2)] for i in range(2)]
+
+
+def generators(x, items):
+    def produce(n):
+        for i in range(n):
+            got = yield x * i
+            if got is not None:
+                yield got
+        return "end"
+
+    def delegate():
+        result = yield from produce(2)
+        yield result
+
+    g = produce(3)
+    first = next(g)
+    sent = g.send(5)
+    return first, sent, list(g), list(delegate()), list(i for i in items)
+
+
+def closures(x):
+    count = 0
+    seen = []
+
+    def step(v, *, scale=2, **more):
+        nonlocal count
+        count += 1
+        seen.append(v)
+        return v * scale + len(more)
+
+    y = step(x)
+    y = step(y, scale=3, a=1, b=2)
+    return y, count, len(seen), (lambda a, b=2: a + b)(1), functools.partial(step, scale=4)(x)
+
+
+def arguments(x, /, a, b=2, *args, c, d=4, **kwargs):
+    def inner(*args, **kwargs):
+        return args, kwargs
+
+    packed = {"k": 1, **kwargs}
+    return x + a + b + c + d + len(args), inner(*args, 1, **packed), sorted(kwargs)
+
+
+def recursion(x, n):
+    def fact(k):
+        return 1 if k == 0 else k * fact(k - 1)
+
+    return x * fact(n)
+
+
+class Point:
+    scale = 2
+
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+
+    def __add__(self, other):
+        return Point(self.a + other.a, self.b + other.b)
+
+    def __eq__(self, other):
+        return isinstance(other, Point) and self.b == other.b
+
+    def __getitem__(self, key):
+        return (self.a, self.b)[key]
+
+    def __len__(self):
+        return 2
+
+    def __call__(self, x):
+        return x * self.b
+
+    def __contains__(self, item):
+        return item == self.b
+
+    def __bool__(self):
+        return self.b > 0
+
+    def __getattr__(self, name):
+        if name == "dynamic":
+            return 42
+        raise AttributeError(name)
+
+    @property
+    def norm(self):
+        return self.a.abs().sum() + self.b
+
+    @classmethod
+    def make(cls, a):
+        return cls(a, cls.scale)
+
+    @staticmethod
+    def double(v):
+        return v * 2
+
+    def __iter__(self):
+        yield self.a
+        yield self.b
+
+
+class Point3(Point):
+    def __init__(self, a, b, c):
+        super().__init__(a, b)
+        self.c = c
+
+    @property
+    def norm(self):
+        return super().norm + self.c
+
+
+def classes(x):
+    p = Point(x, 1) + Point.make(x)
+    q = Point3(x, 1, 2)
+    a, b = p
+    return (
+        p, q.norm, p == Point(x, 3), p[0], len(p), p(x), 3 in p, bool(p), p.dynamic, Point.double(3), a, b,
+        isinstance(q, Point), hasattr(p, "nothing"), getattr(p, "nothing", 7), type(q).__name__, issubclass(Point3, Point),
+    )  # fmt: skip
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = "b"
+
+
+Pair = collections.namedtuple("Pair", ["first", "second"])
+
+
+@dataclasses.dataclass
+class Config:
+    width: int = 2
+    names: list = dataclasses.field(default_factory=list)
+
+    def area(self):
+        return self.width**2
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    value: int
+
+
+def records(x):
+    pair = Pair(x + 1, second=2)
+    config = Config(width=3)
+    config.names.append("n")
+    a, b = pair
+    return (
+        pair, pair.first, pair._replace(second=5), config, config.area(), Frozen(3).value, Color.RED, Color("b"),
+        Color.RED.value, Color["BLUE"].name, a, b, [f.name for f in dataclasses.fields(config)],
+    )  # fmt: skip
+
+
+def exceptions(x, n):
+    log = []
+    try:
+        try:
+            log.append("try")
+            if n == 1:
+                raise ValueError("one")
+            if n == 2:
+                {}["missing"]
+            if n == 3:
+                [][1]
+            int("no") if n == 4 else None
+        except ValueError as error:
+            log.append(str(error))
+            x = x + 1
+        except (KeyError, IndexError) as error:
+            log.append(type(error).__name__)
+            raise RuntimeError("again") from error
+        else:
+            log.append("else")
+        finally:
+            log.append("finally")
+            x = x * 2
+    except RuntimeError as error:
+        log.append((str(error), type(error.__cause__).__name__))
+    return x, log
+
+
+@contextlib.contextmanager
+def scaled(log):
+    log.append("in")
+    try:
+        yield 3
+    finally:
+        log.append("out")
+
+
+class Swallow:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, value, trace):
+        return kind is not None and issubclass(kind, ValueError)
+
+
+def contexts(x):
+    log = []
+    with scaled(log) as factor:
+        x = x * factor
+    with Swallow(), contextlib.suppress(KeyError):
+        raise ValueError("swallowed")
+    with torch.no_grad():
+        y = x * 2
+        with torch.enable_grad():
+            y = y + 1
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        z = x @ x.T
+    return x, y, z, log, torch.is_grad_enabled(), y.requires_grad
+
+
+def matching(x, subject):
+    match subject:
+        case {"a": a, **rest}:
+            return x + a, rest
+        case [1, *others]:
+            return x, others
+        case Pair(first=1) | Pair(first=2):
+            return x, "pair"
+        case str() as text:
+            return x, text
+        case Color.RED:
+            return x, "red"
+        case _:
+            return x, None
+
+
+def numbers(x):
+    return (
+        x + math.sqrt(16) + math.pi, round(2.567, 1), abs(-3), divmod(7, 2), pow(2, 5), int("12"), float("1.5"),
+        bool([]), str(1), repr("a"), chr(65), ord("a"), math.floor(2.5), 0.1 + 0.2, 1j * 1j, bin(5), isinstance(1, int),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (arithmetic, (X, 5)), (comparisons, (X, 3)), (comparisons, (X, 1)), (ternary_and_walrus, (X, True)),
+        (ternary_and_walrus, (X, False)), (strings, (X, "name")), (lists, (X,)), (dicts, (X,)), (special_dicts, (X,)),
+        (sets, (X,)), (tuples, (X,)), (deques, (X,)), (loops, (X, [1, 2, 3])), (loops, (X, [1, 9, 3])),
+        (iteration_helpers, (X, [1, 2, 3, 4])), (comprehensions, (X, [1, 2, 3])), (generators, (X, [1, 2])),
+        (closures, (X,)), (recursion, (X, 5)), (classes, (X,)), (records, (X,)), (contexts, (X,)), (numbers, (X,)),
+    ],
+    ids=lambda v: v.__name__ if callable(v) else "",
+)  # fmt: skip
+def test_one_graph_gives_what_python_gives(function, args):
+    check(function, *args, graphs=1)
+
+
+@pytest.mark.parametrize("n", range(6))
+def test_exceptions_are_raised_and_caught_as_in_python(n):
+    check(exceptions, X, n, graphs=1)
+
+
+@pytest.mark.parametrize(
+    "subject", [{"a": 1, "b": 2}, [1, 2, 3], Pair(2, 3), "text", Color.RED, 17], ids=lambda s: type(s).__name__
+)
+def test_match_takes_the_same_case(subject):
+    check(matching, X, subject)
+
+
+def test_every_kind_of_parameter_is_bound():
+    check(arguments, X, 1, 2, 3, 4, c=5, e=6, graphs=1)
+
+
+@pytest.mark.parametrize("index", [0, 5])
+def test_an_exception_that_leaves_the_function_is_pythons_own(index):
+    def fail(x, i):
+        y = x + 1
+        return y, [1, 2][i]
+
+    check(fail, X, index)
