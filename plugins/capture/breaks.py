@@ -16,7 +16,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.frame import Frame
 from turret.plugins.capture.opcodes import _BINARY, _CONVERSIONS
 from turret.plugins.capture.rebuild import Rebuilder
-from turret.plugins.capture.values.base import NULL, Value
+from turret.plugins.capture.values.base import NULL, PREVIOUS, Value
 from turret.plugins.capture.values.functions import Cell, Known
 
 Action = Callable[["_Break", Instruction], "list[str] | None"]
@@ -45,18 +45,28 @@ class _Break:
     """One break.  Actions take operands off ``stack`` (expressions, None for NULL) and push their results."""
 
     def __init__(self, frame: Frame, r: Rebuilder) -> None:
-        if frame.handling:
-            raise Unsupported("a graph break while an exception is handled")
         self.frame, self.r = frame, r
         self.values = list(frame.stack)
         self.index = frame.current
         self.instruction = frame.instructions[self.index]
-        self.stack: list[str | None] = [None if v is NULL else r.load(v) for v in frame.stack]
+        self.handling = [r.load(v) for v in frame.handling]
+        self.stack: list[str | None] = self.entries()
         self.before = list(self.stack)
         self.live = live_variables(frame.code, self.index)
         self.locals = self.load_locals()
         self.cells = [r.load(self.cell(n)) for n in resume.cell_names(frame.code)]
         self.tails: list[str] | None = None
+
+    def entries(self) -> list[str | None]:
+        """The stack as expressions: None for NULL, ``#exception`` where the handler of an exception begins."""
+        handling = iter(self.handling)
+        made: list[str | None] = []
+        for value in self.frame.stack:
+            if value is NULL:
+                made.append(None)
+            else:
+                made.append("#" + next(handling) if value is PREVIOUS else self.r.load(value))
+        return made
 
     def cell(self, name: str) -> Value:
         slots = self.frame.decoded.slots
@@ -102,12 +112,18 @@ class _Break:
         tails = self.tails if self.tails is not None else self.go_on(self.index + 1, self.stack)
         entry = self.frame.decoded.handler(self.index)
         if entry is None or not done:
-            return [*done, *tails]
+            return [*self.handled(done), *tails]
         raised = self.r.fresh()
         handler = self.go_on(self.index, self.before[: entry.depth], raised)
-        body = "".join(f"\n    {line}" for line in done)
+        body = "".join(f"\n    {line}" for line in self.handled(done))
         caught = f"try:{body}\n  except BaseException as error: {raised} = error"
         return [f"{raised} = None", caught, f"if {raised} is not None: {handler[0]}", *tails]
+
+    def handled(self, lines: list[str]) -> list[str]:
+        """The lines, run while the exceptions are handled that the frame is handling."""
+        for held in reversed(self.handling if lines else []):
+            lines = [f"try: raise {held}", "except BaseException:", *("  " + line for line in lines)]
+        return lines
 
     def go_on(self, index: int, stack: list[str | None], raised: str | None = None) -> list[str]:
         """Go on at an instruction with a stack; with ``raised``, raise that there."""
@@ -115,7 +131,7 @@ class _Break:
         following = self.frame.instructions[index]
         if raised is None and following.name == "RETURN_VALUE":
             return [f"return {stack[-1]}"]
-        letters = "".join("n" if entry is None else "v" for entry in stack)
+        letters = _letters(stack)
         unbound = frozenset(n for n in range(self.plain_count()) if n not in self.locals)
         made = resume.resume_code(code, index, letters, unbound, raising=raised is not None)
         frame_hook.load().mark(made, frame_hook.CAPTURE)
@@ -127,7 +143,7 @@ class _Break:
         else:
             target = self.r.constant(resume.make_function(made, function.scope, name, ()))
         arguments = [self.locals.get(slot, "None") for slot in range(self.plain_count())]
-        arguments += [entry for entry in stack if entry is not None] + ([raised] if raised else [])
+        arguments += [entry.removeprefix("#") for entry in stack if entry is not None] + ([raised] if raised else [])
         return [f"return tail({target}, ({''.join(a + ',' for a in arguments)}))"]
 
     def plain_count(self) -> int:
@@ -139,6 +155,11 @@ class _Break:
         """Two ways to go on."""
         first, second = self.go_on(*yes), self.go_on(*no)
         self.tails = [f"if {condition}: {first[0]}", *second]
+
+
+def _letters(stack: list[str | None]) -> str:
+    """The kinds of the entries of a stack, as ``resume_code`` takes them."""
+    return "".join("n" if entry is None else "p" if entry[0] == "#" else "v" for entry in stack)
 
 
 # Actions.

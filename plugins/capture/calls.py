@@ -191,6 +191,8 @@ class Caller:
 
     def blank(self, kind: type, args: list[Value]) -> Value:
         """A new instance before ``__init__``."""
+        if is_namedtuple(kind):
+            return NamedTuple(args[0].unpack(self), kind)
         if issubclass(kind, BaseException):
             return ExceptionInstance(kind, list(args))
         base = next((b for b in kind.__mro__ if not b.__flags__ & (1 << 9)), object)

@@ -9,6 +9,7 @@ import functools
 import itertools
 import math
 import operator
+import sys
 import types
 import typing
 from collections.abc import Callable
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 Handler = Callable[..., Value]
 FUNCTIONS: dict[Any, Handler] = {}
 CLASSES: dict[type, Handler] = {}
-FOLDABLE = frozenset({"math", "cmath", "builtins", "_operator", "_struct", "_string", "_abc", "sys", "_statistics"})
+FOLDABLE = frozenset({"math", "cmath", "builtins", "_operator", "_struct", "_string", "_abc", "_statistics"})
 """Modules whose C functions are pure."""
 
 
@@ -191,6 +192,14 @@ def hash_(t: Tracer, value: Value) -> Value:
     if isinstance(value, Instance):
         return value.need_special(t, "__hash__")
     return t.fold(hash, [value], {})
+
+
+@function(sys.exc_info)
+def exc_info(t: Tracer) -> Value:
+    handled = t.frames[-1].handling[-1] if t.frames[-1].handling else t.handled_outside(t.frames[-1])
+    if handled is None:
+        return Tuple([Constant(None)] * 3)
+    return Tuple([t.wrap_known(handled.type()), handled, t.traceback()])
 
 
 @function(globals, locals)

@@ -14,7 +14,7 @@ from typing import Any
 from turret.plugins.capture.bytecode import VERSION, Instruction
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.frame import RETURNED, YIELDED, Frame, Generator, Signal
-from turret.plugins.capture.values.base import NULL, Constant, Value
+from turret.plugins.capture.values.base import NULL, PREVIOUS, Constant, Value
 from turret.plugins.capture.values.functions import Cell, Function, Method, NestedFunction
 from turret.plugins.capture.values.mappings import Dict, Set
 from turret.plugins.capture.values.objects import ExceptionInstance
@@ -712,7 +712,7 @@ def end_send(f: Frame, i: Instruction) -> None:
 @opcode("PUSH_EXC_INFO")
 def push_exc_info(f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
-    f.push(f.handling[-1] if f.handling else Constant(None))
+    f.push(PREVIOUS)
     f.push(value)
     f.handling.append(value)
 

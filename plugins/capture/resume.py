@@ -50,7 +50,8 @@ def resume_code(
 ) -> types.CodeType:
     """Code that goes on at instruction ``index`` of ``code``.
 
-    ``stack`` has a letter for each entry of the value stack: ``v`` a value, ``n`` the interpreter's NULL.
+    ``stack`` has a letter for each entry of the value stack: ``v`` a value, ``n`` the interpreter's NULL, ``p`` what
+    a handler begins with: the exception handled before (its parameter is the one that the handler handles).
     ``unbound``: variables without a value.  ``raising``: the last parameter is an exception, raised as if by
     instruction ``index``.
     """
@@ -75,7 +76,7 @@ def _assemble(
     origin: types.CodeType, offset: int, stack: str, unbound: frozenset[int], raising: bool
 ) -> types.CodeType:
     variables = origin.co_varnames
-    extra = tuple(f"__stack{n}" for n in range(stack.count("v"))) + (("__raised",) if raising else ())
+    extra = tuple(f"__stack{n}" for n in range(stack.count("v") + stack.count("p"))) + (("__raised",) if raising else ())
     cells = cell_names(origin)
     count = len(variables)
     prologue = _Writer()
@@ -92,6 +93,9 @@ def _assemble(
             prologue.add("LOAD_FAST", number)
             prologue.add("DELETE_FAST", number)
             number += 1
+            if entry == "p":
+                prologue.add("PUSH_EXC_INFO", 0)
+                prologue.add("POP_TOP", 0)
     covered = None
     if raising:
         prologue.add("LOAD_FAST", number)

@@ -314,7 +314,14 @@ class Null(Value):
         return "NULL"
 
 
-NULL = Null()
+class Previous(Value):
+    """On the value stack below an exception that is being handled: the one that was handled before."""
+
+    def describe(self) -> str:
+        return "the exception handled before"
+
+
+NULL, PREVIOUS = Null(), Previous()
 
 
 class Opaque(Value):

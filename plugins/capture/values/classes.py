@@ -103,10 +103,8 @@ def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, *
         return payload.call_method(t, name, list(args), kwargs)
     if name == "__init__":
         return _exception_init(t, value, args)
-    if name in ("__str__", "__repr__") and isinstance(value.type(), type) and issubclass(value.type(), BaseException):
-        items = value.args  # type: ignore[attr-defined]
-        if name == "__str__" and len(items) < 2:
-            return t.call(t.wrap_known(str), list(items), {})
+    if name in ("__str__", "__repr__") and issubclass(value.type(), BaseException):
+        return t.fold(functools.partial(_exception_text, value.type(), name), list(value.args), {})  # type: ignore[attr-defined]
     raise Unsupported(f"{value.describe()}.{name}, a method written in C")
 
 
@@ -115,6 +113,10 @@ def _exception_init(t: Tracer, value: Value, args: tuple[Value, ...]) -> Value:
         value.args = list(args)  # type: ignore[attr-defined]
         return Constant(None)
     raise Unsupported(f"{value.describe()}.__init__, a method written in C")
+
+
+def _exception_text(kind: type, method: str, *args: Any) -> str:
+    return getattr(kind.__new__(kind, *args), method)()
 
 
 def _init(t: Tracer, value: Value, *args: Value, **kwargs: Value) -> Value:

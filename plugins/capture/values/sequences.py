@@ -198,7 +198,8 @@ class NamedTuple(Tuple):
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name in self.fields():
             return self.items[self.fields().index(name)]
-        return t.class_attribute(self, self.kind, name) or super().get_attr(t, name)
+        own = None if hasattr(self, "m_" + name) else t.class_attribute(self, self.kind, name)
+        return own or super().get_attr(t, name)
 
     def m__asdict(self, t: Tracer) -> Value:
         return t.new_dict({n: v for n, v in zip(self.fields(), self.items, strict=True)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 from collections.abc import Callable
 from typing import Any
@@ -69,7 +70,7 @@ def assert_same(found: Any, expected: Any, where: str = "result") -> None:
     if isinstance(expected, torch.Tensor):
         torch.testing.assert_close(found, expected, equal_nan=True, msg=lambda m: f"{where}: {m}")
         assert found.requires_grad == expected.requires_grad, f"{where}: requires_grad"
-    elif isinstance(expected, (list, tuple)):
+    elif isinstance(expected, (list, tuple, collections.deque)):
         assert len(found) == len(expected), f"{where}: {found} is not {expected}"
         for number, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
             assert_same(mine, theirs, f"{where}[{number}]")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 
 import pytest
 import torch
-from capture_lab import Observed, check
+from capture_lab import Observed, check, outcome
 from torch import nn
 
 from turret.errors import CaptureError
@@ -126,7 +127,7 @@ def test_a_break_inside_a_users_with():
             tracked.log.append("body")
         return y
 
-    check(program, X, [], breaks=1)
+    check(program, X, [], breaks=1, calls=1)
 
 
 def test_an_unknown_context_manager():
@@ -170,7 +171,38 @@ def test_an_exception_that_nobody_handles_leaves_the_function():
         failing(RuntimeError)
         return y
 
-    check(program, X, [], breaks=1)
+    check(program, X, [], breaks=1, calls=1)
+
+
+def test_a_break_while_an_exception_is_handled():
+    def program(x, log):
+        try:
+            try:
+                x = x + 1
+                raise KeyError("first")
+            except KeyError as error:
+                log.append(opaque(str(error)))
+                x = x * 2
+                log.append(repr(opaque(sys.exc_info()[1])))
+                raise ValueError(opaque("second"))
+        except ValueError as error:
+            log.append((str(error), repr(error.__context__)))
+        return x + 1, sys.exc_info()[1]
+
+    check(program, X, [], breaks=None, calls=1)
+
+
+def test_a_failing_call_inside_a_handler_keeps_its_context():
+    def program(x):
+        try:
+            x = x + 1
+            raise KeyError("first")
+        except KeyError:
+            failing(ValueError)
+        return x
+
+    expected, found = outcome(program, (X,), {}), outcome(Observed(program), (X,), {})
+    assert repr(found[1]) == repr(expected[1]) and repr(found[1].__context__) == repr(expected[1].__context__)
 
 
 def test_a_break_in_a_called_function():

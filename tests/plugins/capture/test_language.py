@@ -62,7 +62,7 @@ def lists(x):
     c.reverse()
     numbers = [3, 1, 2]
     numbers.sort(reverse=True)
-    return a, b, c, numbers, sorted(numbers), a.index(5), a.count(5), a[-1], a[::2], len(a), [0] * 3, 6 in numbers
+    return a, b, c, numbers, sorted(numbers), numbers.index(1, 1), numbers.count(3), a[-1], a[::2], len(a), [0] * 3, 6 in numbers
 
 
 def dicts(x):
