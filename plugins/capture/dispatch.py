@@ -183,7 +183,7 @@ def _skipped_folders() -> tuple[str, ...]:
 
 
 _folders: tuple[str, ...] = ()
-_PACKAGES = ("numpy", "sympy", "pluggy", "attr", "attrs", "rich", "networkx", "pytest", "_pytest", "hypothesis", "triton")
+_PACKAGES = ("numpy", "sympy", "pluggy", "attr", "attrs", "rich", "networkx", "pytest", "_pytest", "hypothesis", "triton", "torch", "turret")
 
 
 def classify(code: types.CodeType) -> int:
@@ -196,5 +196,5 @@ def classify(code: types.CodeType) -> int:
         return frame_hook.SKIP if not name.startswith("<ipython") else frame_hook.CAPTURE
     if "site-packages" in name:
         package = name.rpartition("site-packages/")[2].partition("/")[0]
-        return frame_hook.SKIP if package in _PACKAGES or name.startswith(_folders) else frame_hook.CAPTURE
+        return frame_hook.SKIP if package in _PACKAGES else frame_hook.CAPTURE
     return frame_hook.SKIP if name.startswith(_folders) else frame_hook.CAPTURE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from typing import Any
 
 import attrs
@@ -272,6 +273,11 @@ def _has_tensor(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
+_STATE_DICTS = ("_modules", "_parameters", "_buffers")
+
+
 def _input_name(source: Source) -> str:
-    text = "".join(c if c.isalnum() else "_" for c in str(source)).strip("_").lower()
-    return text[-60:] or "value"
+    """A name that a person recognises: the last steps of the source, without the dicts that modules keep state in."""
+    words = [w for w in re.findall(r"\w+", str(source)) if w not in _STATE_DICTS]
+    text = "_".join(words).lower()[-60:].strip("_")
+    return text if text.isidentifier() else f"in_{text}"

@@ -6,6 +6,7 @@ import collections
 import copy
 import dataclasses
 import functools
+import inspect
 import itertools
 import math
 import operator
@@ -24,6 +25,7 @@ from turret.plugins.capture.values.base import Constant, Opaque, Value
 from turret.plugins.capture.values.functions import Known, Method, Partial
 from turret.plugins.capture.values.iterators import Chain, Count, Enumerate, Filter, ItemsIterator, Map, Zip
 from turret.plugins.capture.values.mappings import Dict, Set
+from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance, InstanceDict, Super
 from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
@@ -617,6 +619,18 @@ def is_tensor(t: Tracer, value: Value) -> Value:
 @function(torch.numel)
 def numel(t: Tracer, input: Value) -> Value:
     return input.realize().call_method(t, "numel", [], {})
+
+
+@function(inspect.signature)
+def signature(t: Tracer, value: Value, **kwargs: Value) -> Value:
+    value = value.realize()
+    if isinstance(value, Known):
+        return t.wrap_known(inspect.signature(value.object))
+    if isinstance(value, Method) and isinstance(value.function, Known):
+        return t.wrap_known(inspect.signature(types.MethodType(value.function.object, object())))
+    if isinstance(value, Module) and isinstance(value.get_attr(t, "forward"), Method):
+        return t.wrap_known(inspect.signature(value.object))
+    raise Unsupported(f"inspect.signature of {value.describe()}")
 
 
 @function(dataclasses.is_dataclass)

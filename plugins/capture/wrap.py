@@ -178,13 +178,14 @@ def _dict(t: Tracer, object: Any, source: Source) -> Value:
     kind = type(object)
     t.guard("TYPE", source, kind)
     items: dict[Any, tuple[Value, Value]] = {}
+    pairs = object.items() if kind is types.MappingProxyType else dict.items(object)
     if all(map(_plain_key, object)):
         t.guard("KEYS", source, tuple(object))
-        for key, value in dict.items(object):
+        for key, value in pairs:
             items[key] = (Constant(key), Lazy(t, value, ItemSource(source, key)))
     else:
         t.guard("LENGTH", source, len(object))
-        for number, (key, value) in enumerate(dict.items(object)):
+        for number, (key, value) in enumerate(pairs):
             if _plain_key(key):
                 wrapped: Value = Constant(key)
                 t.guard("EQUALS", KeySource(source, number), key)
@@ -313,7 +314,7 @@ _WRAPPERS: dict[type, Wrapper] = {
     dict: _dict,
     collections.OrderedDict: _dict,
     collections.defaultdict: _dict,
-    types.MappingProxyType: lambda t, o, s: Opaque(o, s),
+    types.MappingProxyType: _dict,
     set: _set,
     frozenset: _set,
     slice: _slice,

@@ -48,6 +48,8 @@ def bind_attribute(
 
     ``on_class``: ``value`` is this class itself, not an instance.
     """
+    if name in ("__class__", "__dict__") and on_class is None:
+        return value.generic_attr(t, name)  # type: ignore[attr-defined]
     stored = t.effects.attribute(t.wrap_known(owner), name) if t.effects.class_changes else None
     if stored is not None:
         return stored
@@ -134,7 +136,7 @@ def _delete(t: Tracer, value: Value, name: Value) -> Value:
 
 
 def _get(t: Tracer, value: Value, name: Value) -> Value:
-    return value.get_attr(t, t.constant_of(name))
+    return value.generic_attr(t, t.constant_of(name))  # type: ignore[attr-defined]
 
 
 def _not_implemented(t: Tracer, value: Value, *args: Value) -> Value:

@@ -6,11 +6,11 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from turret.plugins.capture.errors import NotConstant, Unsupported
+from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
 from turret.plugins.capture.values.classes import bind_attribute, find_in_mro
-from turret.plugins.capture.values.functions import Callable_, Handler, Known
-from turret.sources import AttrSource, DictSource, Source, TypeSource
+from turret.plugins.capture.values.functions import Callable_, Handler, Known, Method
+from turret.sources import AttrSource, DictSource, ItemSource, Source, TypeSource
 
 if TYPE_CHECKING:
     from turret.plugins.capture.rebuild import Rebuilder
@@ -56,6 +56,8 @@ class Instance(Value):
             return None
         held = getattr(self.object, "__dict__", None)
         if held is not None and name in held:
+            if isinstance(find_in_mro(self.kind, "__getattribute__")[1], types.FunctionType):
+                return t.wrap(held[name], ItemSource(self.step(DictSource), name))
             return t.wrap(held[name], self.step(AttrSource, name))
         slot = find_in_mro(self.kind, name)[1]
         if isinstance(slot, types.MemberDescriptorType):
@@ -72,13 +74,23 @@ class Instance(Value):
         return kind(self.source, *args)
 
     def get_attr(self, t: Tracer, name: str) -> Value:
+        owner, getter = find_in_mro(self.kind, "__getattribute__")
+        if not isinstance(getter, types.FunctionType):
+            return self.generic_attr(t, name)
+        try:
+            return t.call(bind_attribute(t, self, owner, "__getattribute__", getter), [Constant(name)], {})
+        except Raised as raised:
+            fallback = find_in_mro(self.kind, "__getattr__")[1]
+            if not issubclass(raised.value.type(), AttributeError) or not isinstance(fallback, types.FunctionType):
+                raise
+            return t.call(Method(t.wrap_known(fallback), self), [Constant(name)], {})
+
+    def generic_attr(self, t: Tracer, name: str) -> Value:
+        """``object.__getattribute__``, and ``__getattr__`` where the class leaves the former alone."""
         if name == "__class__":
             return t.wrap(self.kind, None if self.source is None else TypeSource(self.source))
         if name == "__dict__":
             return InstanceDict(self)
-        getter = find_in_mro(self.kind, "__getattribute__")[1]
-        if getter is not object.__getattribute__ and isinstance(getter, types.FunctionType):
-            raise Unsupported(f"__getattribute__ of {self.kind.__name__}")
         owner, raw = find_in_mro(self.kind, name)
         if owner is not None and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
             return bind_attribute(t, self, owner, name, raw)
@@ -94,7 +106,8 @@ class Instance(Value):
         """``__getattr__``, or the AttributeError."""
         self.assume_absent(t, name)
         owner, fallback = find_in_mro(self.kind, "__getattr__")
-        if isinstance(fallback, types.FunctionType):
+        custom = isinstance(find_in_mro(self.kind, "__getattribute__")[1], types.FunctionType)
+        if isinstance(fallback, types.FunctionType) and not custom:
             return t.call(bind_attribute(t, self, owner, "__getattr__", fallback), [Constant(name)], {})
         raise t.raised(AttributeError, f"{self.kind.__name__!r} object has no attribute {name!r}")
 
@@ -444,10 +457,3 @@ class Super(Callable_):
             if name in base.__dict__:
                 return bind_attribute(t, self.owner, base, name, base.__dict__[name], kind if on_class else None)
         raise t.raised(AttributeError, f"'super' object has no attribute {name!r}")
-
-
-def constant_instance(value: Instance) -> Any:
-    """The object of an instance that existed before and is frozen by an identity guard."""
-    if value.object is None or value.mutated:
-        raise NotConstant(value)
-    return value.object
