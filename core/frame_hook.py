@@ -23,7 +23,7 @@ from typing import Any
 from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError
 
-SKIP, CAPTURE = 1, 2
+SKIP, CAPTURE, SKIP_CALLEES = 1, 2, 3
 """What ``mark`` says of a code object; ``classify`` callbacks return one of them."""
 
 _SOURCE = Path(__file__).with_name("native") / "frame_hook.cpp"

@@ -19,7 +19,7 @@
 
 namespace {
 
-enum Kind : intptr_t { UNKNOWN = 0, SKIP = 1, CAPTURE = 2 };
+enum Kind : intptr_t { UNKNOWN = 0, SKIP = 1, CAPTURE = 2, SKIP_CALLEES = 3 };
 
 struct ThreadState {
   int active = 0;               // whether frames of this thread are looked at
@@ -251,6 +251,12 @@ PyObject* hook(PyThreadState* thread, _PyInterpreterFrame* frame, int throwing) 
     intptr_t kind = classify(code);
     if (kind < 0) return finish(thread, frame, nullptr);
     if (kind == SKIP) return evaluate(thread, frame, throwing);
+    if (kind == SKIP_CALLEES) {
+      local.active = 0;
+      PyObject* result = evaluate(thread, frame, throwing);
+      local.active = 1;
+      return result;
+    }
   }
   Py_ssize_t count = parameters(code);
   PyObject* arguments = PyTuple_New(count);
@@ -378,8 +384,8 @@ PyMethodDef methods[] = {
      "call(target, args, kwargs, root_code, token): call with the hook active on this thread"},
     {"suspend", suspend, METH_O, "suspend(function): a callable that runs it with the hook inactive"},
     {"tail", make_tail, METH_VARARGS, "tail(function, args): what a replacement returns to go on elsewhere"},
-    {"mark", mark, METH_VARARGS, "mark(code, kind): 0 ask, 1 skip, 2 capture"},
-    {"kind", kind, METH_O, "kind(code): 0 not asked yet, 1 skip, 2 capture"},
+    {"mark", mark, METH_VARARGS, "mark(code, kind): 0 ask, 1 skip, 2 capture, 3 skip with all that it calls"},
+    {"kind", kind, METH_O, "kind(code): as marked, 0 where not asked yet"},
     {"is_active", is_active, METH_NOARGS, "whether frames of this thread are looked at"},
     {"is_installed", is_installed, METH_NOARGS, "whether the interpreter evaluates frames through the hook"},
     {"after_fork", after_fork, METH_NOARGS, "to be called in a forked child"},

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
+import sysconfig
 import threading
 import types
 import warnings
@@ -13,7 +16,7 @@ from typing import Any
 import attrs
 import torch
 
-from turret import frame_hook
+from turret import frame_hook, plugins
 from turret.errors import CaptureError, TurretError
 from turret.guards import GuardSet, global_state
 from turret.plugins.capture.compile_frame import compile_frame
@@ -70,6 +73,7 @@ _lock = threading.RLock()
 
 def enter(settings: Settings, target: Callable, root: types.CodeType, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call ``target`` with its frames (and those that it reaches through graph breaks) captured."""
+    torchs_callback = _set_torchs_callback(None)
     native = _native()
     outer = _thread.settings
     _thread.settings = settings
@@ -77,6 +81,24 @@ def enter(settings: Settings, target: Callable, root: types.CodeType, args: tupl
         return native.call(target, args, kwargs, root, True)
     finally:
         _thread.settings = outer
+        _set_torchs_callback(torchs_callback)
+
+
+_set_torchs_callback = torch._C._dynamo.eval_frame.set_eval_frame
+"""Torch's own frame hook keeps off what runs inside."""
+
+
+def keep_torch_off(code: types.CodeType) -> None:
+    """Tell torch's own frame hook to leave frames of a code object alone."""
+    hook = torch._C._dynamo.eval_frame
+    if hasattr(hook, "skip_code"):
+        hook.skip_code(code)
+    else:
+        strategy = hook._FrameExecStrategy(hook._FrameAction.SKIP, hook._FrameAction.DEFAULT)
+        hook.set_code_exec_strategy(code, strategy)
+
+
+keep_torch_off(enter.__code__)
 
 
 _hook: Any = None
@@ -168,33 +190,33 @@ def _modes_in_the_way() -> bool:
     return bool(state[-3] or state[-2] or state[-1] is not None)
 
 
-def _skipped_folders() -> tuple[str, ...]:
-    import os
-    import sysconfig
-
-    from turret import plugins
-
+@functools.cache
+def _folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Folders of the standard library and of torch; and folders whose callees are not captured either."""
     paths = sysconfig.get_paths()
     torch_folder = os.path.dirname(torch.__file__)
-    own = {os.path.dirname(sys.modules["turret"].__file__ or ""), *plugins.__path__}
-    return tuple(
-        f.rstrip(os.sep) + os.sep for f in (paths["stdlib"], paths["platstdlib"], torch_folder, *own) if f
-    )
+    own = [os.path.dirname(sys.modules["turret"].__file__ or ""), *plugins.__path__]
+    closed = [*own, *(os.path.join(torch_folder, name) for name in ("_dynamo", "_inductor", "_functorch", "fx", "jit"))]
+    skipped = (paths["stdlib"], paths["platstdlib"], torch_folder)
+    return tuple(f.rstrip(os.sep) + os.sep for f in skipped), tuple(f.rstrip(os.sep) + os.sep for f in closed)
 
 
-_folders: tuple[str, ...] = ()
-_PACKAGES = ("numpy", "sympy", "pluggy", "attr", "attrs", "rich", "networkx", "pytest", "_pytest", "hypothesis", "triton", "torch", "turret")
+_PACKAGES = frozenset(
+    {"numpy", "sympy", "pluggy", "attr", "attrs", "rich", "pytest", "_pytest", "hypothesis", "triton", "setuptools"}
+)
 
 
 def classify(code: types.CodeType) -> int:
     """Whether frames of a code object are captured when they are reached through a graph break."""
-    global _folders
-    if not _folders:
-        _folders = _skipped_folders()
     name = code.co_filename
-    if name.startswith("<") or not name.endswith(".py"):
-        return frame_hook.SKIP if not name.startswith("<ipython") else frame_hook.CAPTURE
+    if name.startswith("<"):
+        return frame_hook.SKIP_CALLEES if "importlib" in name else frame_hook.SKIP
+    skipped, closed = _folders()
+    if name.startswith(closed):
+        return frame_hook.SKIP_CALLEES
     if "site-packages" in name:
-        package = name.rpartition("site-packages/")[2].partition("/")[0]
-        return frame_hook.SKIP if package in _PACKAGES else frame_hook.CAPTURE
-    return frame_hook.SKIP if name.startswith(_folders) else frame_hook.CAPTURE
+        package = name.rpartition("site-packages" + os.sep)[2].partition(os.sep)[0]
+        if package in _PACKAGES or package.startswith("__editable__"):
+            return frame_hook.SKIP_CALLEES
+        return frame_hook.SKIP if package == "torch" else frame_hook.CAPTURE
+    return frame_hook.SKIP if name.startswith(skipped) else frame_hook.CAPTURE

@@ -10,7 +10,7 @@ from typing import Any
 from turret.context import CompileContext
 from turret.errors import CaptureError
 from turret.hookspecs import hookimpl
-from turret.plugins.capture.dispatch import Settings, enter
+from turret.plugins.capture.dispatch import Settings, enter, keep_torch_off
 from turret.products import CapturedGraph
 
 CACHE_KEY = "turret.plugins.capture"
@@ -34,8 +34,10 @@ def turret_capture(
     def compiled(*args: Any, **kwargs: Any) -> Any:
         return enter(settings, target, root, args, kwargs)
 
+    keep_torch_off(compiled.__code__)
     updated = functools.update_wrapper(compiled, target) if isinstance(target, types.FunctionType) else compiled
     updated.turret_settings = settings  # type: ignore[attr-defined]
+    updated._torchdynamo_disable = True  # type: ignore[attr-defined]
     return updated
 
 

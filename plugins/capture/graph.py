@@ -73,6 +73,7 @@ class GraphRecorder:
         self.bindings: list[SizeBinding] = []
         self.by_fake: dict[int, Tensor] = {}
         self.sizes: dict[tuple[int, int], Value] = {}
+        self.ints: dict[Source, Symbolic] = {}
         self.calls = 0
         self.last_input: fx.Node | None = None
 
@@ -83,6 +84,7 @@ class GraphRecorder:
         last = self.last_input
         with self.graph.inserting_before() if last is None else self.graph.inserting_after(last):
             node = self.graph.placeholder(name)
+        node.target = node.name  # parameters of the graph's function are named by target: keep them apart
         node.meta["example_value"] = example
         self.last_input = node
         return node
@@ -129,6 +131,9 @@ class GraphRecorder:
 
     def dynamic_int(self, value: int, source: Source) -> Value | None:
         """An int that was seen to change, as a symbol; None for one that is a constant of the graph."""
+        known = self.ints.get(source)
+        if known is not None:
+            return known
         if not self.policy.dynamic_int(source, value):
             return None
         name = SymbolName(str(source))
@@ -138,7 +143,8 @@ class GraphRecorder:
         self.bindings.append(SizeBinding(source, symbol))
         node = self.placeholder(_input_name(source), number)
         self.inputs.append(GraphInput(node, source, number, False))
-        return Symbolic(node, number, source)
+        self.ints[source] = made = Symbolic(node, number, source)
+        return made
 
     def size_value(self, tensor: Tensor, dimension: int) -> Value:
         """One size of a tensor."""

@@ -127,7 +127,7 @@ class Value:
 
     def next(self, t: Tracer) -> Value:
         """``next(self)``; raises StopIteration in the program at the end."""
-        raise t.raised(TypeError, f"{self.type().__name__!r} object is not an iterator")
+        raise Unsupported(f"next() of {self.describe()}")
 
     def unpack(self, t: Tracer) -> list[Value]:
         """All elements in order."""

@@ -1,0 +1,183 @@
+"""The frame hook sees frames of threads inside a compiled callable, and nothing else; it survives all that frames do."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+import turret
+from turret import frame_hook
+from turret.plugins.capture import dispatch
+
+OPTIONS = {"capture": "turret", "cache": False, "on_error": "raise"}
+
+
+def add(x, n):
+    return x + n
+
+
+@pytest.fixture(scope="module")
+def hook():
+    turret.compile(add, options=OPTIONS)(torch.ones(2), 1)
+    return dispatch._native()
+
+
+def test_it_is_installed_inside_compiled_callables_alone(hook):
+    inside = []
+
+    def program(x):
+        inside.append((hook.is_installed(), hook.is_active()))
+        return x
+
+    program._torchdynamo_disable = True
+    turret.compile(lambda x: program(x) + 1, options=OPTIONS)(torch.ones(2))
+    assert inside == [(True, True)]
+    assert not hook.is_installed() and not hook.is_active()
+
+
+def test_frames_outside_cost_nothing(hook):
+    def loop():
+        start = time.perf_counter()
+        for _ in range(20000):
+            add(1, 2)
+        return time.perf_counter() - start
+
+    before = min(loop() for _ in range(5))
+    turret.compile(add, options=OPTIONS)(torch.ones(2), 1)
+    after = min(loop() for _ in range(5))
+    assert after < before * 2
+
+
+def test_recursion_through_compiled_callables(hook):
+    def descend(x, n):
+        return x if n == 0 else compiled(x + 1, n - 1)
+
+    compiled = turret.compile(descend, options=OPTIONS)
+    assert torch.equal(compiled(torch.zeros(2), 5), torch.full((2,), 5.0))
+
+
+def test_an_exception_leaves_the_hook_as_it_was(hook):
+    def fail(x):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        turret.compile(fail, options=OPTIONS)(torch.ones(2))
+    assert not hook.is_installed() and not hook.is_active()
+
+
+def test_threads_capture_on_their_own(hook):
+    compiled = turret.compile(lambda x, n: torch.relu(x) * n, options=OPTIONS)
+    failures = []
+
+    def work(number):
+        try:
+            for step in range(20):
+                x = torch.randn(3)
+                if not torch.equal(compiled(x, number), torch.relu(x) * number):
+                    failures.append((number, step))
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(n % 3,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures
+    assert not hook.is_installed()
+
+
+def test_another_thread_is_not_captured(hook):
+    seen = []
+
+    def elsewhere():
+        seen.append(hook.is_active())
+
+    def program(x):
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        return x + 1
+
+    turret.compile(program, options={**OPTIONS, "on_error": "fallback"})(torch.ones(2))
+    assert seen == [False]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_goes_on(hook):
+    compiled = turret.compile(add, options=OPTIONS)
+    compiled(torch.ones(2), 1)
+    child = os.fork()
+    if child == 0:
+        good = torch.equal(compiled(torch.ones(2), 1), torch.full((2,), 2.0)) and not hook.is_installed()
+        os._exit(0 if good else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_generators_and_coroutines_pass_through(hook):
+    def produce(x):
+        yield x + 1
+        yield x + 2
+
+    assert [int(v) for v in turret.compile(produce, options=OPTIONS)(torch.zeros(()))] == [1, 2]
+
+
+def test_it_works_beside_torch_compile(hook):
+    def inner(x):
+        return torch.sin(x) + 1
+
+    def outer(x):
+        return compiled_by_torch(x) * 2
+
+    x = torch.randn(4)
+    compiled_by_torch = torch.compile(inner, backend="eager")
+    torch.testing.assert_close(turret.compile(outer, options=OPTIONS)(x), outer(x))
+    turrets = turret.compile(inner, options=OPTIONS)
+    torch.testing.assert_close(torch.compile(lambda v: turrets(v) * 2, backend="eager")(x), inner(x) * 2)
+    assert not hook.is_installed()
+
+
+def test_arguments_of_every_kind_reach_the_captured_code(hook):
+    def program(a, /, b, *rest, c=3, **more):
+        return a + b + sum(rest) + c + more.get("d", 0)
+
+    compiled = turret.compile(program, options=OPTIONS)
+    x = torch.ones(2)
+    for args, kwargs in (((x, 1), {}), ((x, 1, 2, 3), {"c": 4}), ((x,), {"b": 2, "d": 5})):
+        assert torch.equal(compiled(*args, **kwargs), program(*args, **kwargs))
+
+
+def test_it_is_built_once_for_an_interpreter(tmp_path, monkeypatch):
+    monkeypatch.setattr(frame_hook, "_cache", lambda: frame_hook.ArtifactCache(tmp_path / "cache"))
+    source = frame_hook._SOURCE.read_bytes()
+    cache = frame_hook._cache()
+    built = []
+
+    def build():
+        built.append(1)
+        return {frame_hook._LIBRARY: frame_hook._build()}
+
+    first, found = cache.get_or_build(frame_hook._key(source), build)
+    again, found_again = cache.get_or_build(frame_hook._key(source), build)
+    assert (found, found_again, first, len(built)) == (False, True, again, 1)
+
+
+def test_a_missing_compiler_is_named(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(frame_hook.CodegenError, match=r"C\+\+ compiler"):
+        frame_hook._build()
+
+
+def test_deep_recursion_raises_recursion_error(hook):
+    def forever(x):
+        return forever(x + 1)
+
+    with pytest.raises(RecursionError):
+        turret.compile(forever, options={**OPTIONS, "on_error": "fallback"})(torch.ones(1))
+    assert sys.getrecursionlimit() < 20000
