@@ -15,6 +15,7 @@ class History:
     def __init__(self) -> None:
         self.shapes: dict[str, list[int | None]] = {}
         self.ints: dict[str, int | None] = {}
+        self.floats: dict[str, float | None] = {}
 
     def see_shape(self, source: Source, shape: tuple[int, ...]) -> frozenset[int]:
         """Note a shape; returns the dimensions that are not what they were before."""
@@ -33,6 +34,13 @@ class History:
         if known != value:
             self.ints[str(source)] = None
         return self.ints[str(source)] is None
+
+    def see_float(self, source: Source, value: float) -> bool:
+        """Note a float; returns whether it was seen to change."""
+        known = self.floats.setdefault(str(source), value)
+        if known is not None and known != value and known == known:
+            self.floats[str(source)] = None
+        return self.floats[str(source)] is None
 
 
 class Policy:
@@ -60,6 +68,10 @@ class Policy:
         if self.dynamic is False or value in (0, 1) or abs(value) >= 2**62:
             return False
         return changed or self.dynamic is True
+
+    def unknown_float(self, source: Source, value: float) -> bool:
+        """Whether a float changes from call to call: nothing is assumed of it, and what needs it runs as Python."""
+        return not isinstance(source.root(), BoundSource) and self.history.see_float(source, value)
 
 
 def _marks(value: Any, name: str) -> frozenset[int]:

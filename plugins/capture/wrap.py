@@ -27,7 +27,6 @@ from turret.sources import (
     BoundSource,
     ItemSource,
     KeySource,
-    LocalSource,
     Source,
     ValueSource,
 )
@@ -108,9 +107,10 @@ def _constant(t: Tracer, object: Any, source: Source) -> Value:
         symbolic = t.dynamic_int(object, source)
         if symbolic is not None:
             return symbolic
-    if type(object) is float and isinstance(source, LocalSource) and object != object:
-        t.guard("EQUALS", source, object)
-    elif not isinstance(source, BoundSource):
+    if type(object) is float and t.policy.unknown_float(source, object):
+        t.guard("TYPE", source, float)
+        return Opaque(object, source)
+    if not isinstance(source, BoundSource):
         t.guard("EQUALS", source, object)
     return Constant(object, source)
 
