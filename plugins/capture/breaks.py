@@ -54,7 +54,7 @@ class _Break:
         self.before = list(self.stack)
         self.live = live_variables(frame.code, self.index)
         self.locals = self.load_locals()
-        self.cells = [r.load(self.cell(n)) for n in resume.cell_names(frame.code)]
+        self.cells = [r.load(frame.cell_named(n)) for n in resume.cell_names(frame.code)]
         self.tails: list[str] | None = None
 
     def entries(self) -> list[str | None]:
@@ -67,13 +67,6 @@ class _Break:
             else:
                 made.append("#" + next(handling) if value is PREVIOUS else self.r.load(value))
         return made
-
-    def cell(self, name: str) -> Value:
-        slots = self.frame.decoded.slots
-        for slot in range(len(slots) - 1, -1, -1):
-            if slots[slot] == name and isinstance(self.frame.locals[slot], Cell):
-                return self.frame.locals[slot]
-        raise Unsupported("a graph break before the cells of a function are made")
 
     def load_locals(self) -> dict[int, str]:
         """Variables that are bound and still needed."""
@@ -392,6 +385,12 @@ def _append(b: _Break, i: Instruction) -> list[str]:
 def _map_add(b: _Break, i: Instruction) -> list[str]:
     value, key = b.pop(), b.pop()
     return [f"{b.stack[-i.arg]}[{key}] = {value}"]
+
+
+@action("WITH_EXCEPT_START")
+def _leave_context(b: _Break, i: Instruction) -> list[str]:
+    error, leave = b.stack[-1], b.stack[-4]
+    return b.result(f"{leave}({b.r.constant(type)}({error}), {error}, {error}.__traceback__)")
 
 
 @action("LOAD_BUILD_CLASS")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import inspect
 import types
 from typing import TYPE_CHECKING, Any
 
+from turret.plugins.capture import resume
 from turret.plugins.capture.bytecode import Decoded, decode
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import NULL, Constant, Value
@@ -14,6 +16,7 @@ from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.sources import BoundSource, Source
 
 if TYPE_CHECKING:
+    from turret.plugins.capture.rebuild import Rebuilder
     from turret.plugins.capture.tracer import Tracer
 
 
@@ -129,8 +132,24 @@ class Frame:
             raise Unsupported("a cell that was not made")
         return found
 
-    def null_free(self) -> bool:
-        return all(v is not NULL for v in self.stack)
+    def cell_named(self, name: str) -> Cell:
+        """The cell of a variable."""
+        slots = self.decoded.slots
+        for slot in range(len(slots) - 1, -1, -1):
+            if slots[slot] == name and isinstance(self.locals[slot], Cell):
+                return self.locals[slot]
+        raise Unsupported("a graph break before the cells of a function are made")
+
+
+def _exhausted() -> Any:
+    """A generator that has nothing left."""
+    made = (v for v in ())
+    next(made, None)
+    return made
+
+
+def _is_plain(value: Any) -> bool:
+    return value is not None and not isinstance(value, Cell)
 
 
 class Generator(Value):
@@ -193,6 +212,52 @@ class Generator(Value):
             self.returned = self.frame.result
             raise t.raised(StopIteration, *([] if t.is_none(self.returned) else [self.returned]))
         return self.frame.result
+
+    def rebuild(self, r: Rebuilder) -> str:
+        """A new generator that waits where this one does."""
+        if self.running:
+            raise Unsupported("a generator that is running")
+        if self.finished:
+            return r.assign(f"{r.constant(_exhausted)}()")
+        frame = self.frame
+        if frame.handling:
+            raise Unsupported("a generator that waits while it handles an exception")
+        unbound = frozenset(n for n in range(len(frame.code.co_varnames)) if not _is_plain(frame.locals[n]))
+        at = frame.index - 1
+        waiting = frame.instructions[at].name == "YIELD_VALUE"
+        letters = "".join("n" if v is NULL else "v" for v in frame.stack)
+        if not waiting:
+            return self.rebuild_unstarted(r)
+        made = resume.generator_code(frame.code, at, letters, unbound)
+        cells = "".join(r.load(frame.cell_named(n)) + "," for n in resume.cell_names(frame.code))
+        values = [frame.locals[n] if n not in unbound else None for n in range(len(frame.code.co_varnames))]
+        arguments = ["None" if v is None else r.load(v) for v in values]
+        arguments += [r.load(v) for v in frame.stack if v is not NULL]
+        name = r.assign(
+            f"{r.constant(resume.make_function)}({r.constant(made)}, {r.constant(frame.scope)}, "
+            f"{frame.code.co_name!r}, ({cells}))({', '.join(arguments)})"
+        )
+        r.line(f"{r.constant(next)}({name})")
+        return name
+
+    def rebuild_unstarted(self, r: Rebuilder) -> str:
+        """A new generator that was not asked for anything yet: its function called with the same arguments."""
+        frame, code = self.frame, self.frame.code
+        held = [v.content if isinstance(v, Cell) else v for v in frame.locals[: len(code.co_varnames)]]
+        count = code.co_argcount
+        closure = "".join(r.load(c) + "," for c in frame.closure)
+        arguments = [r.load(v) for v in held[:count]]
+        slot = count + code.co_kwonlyargcount
+        named = [f"{n}={r.load(v)}" for n, v in zip(code.co_varnames[count:slot], held[count:slot], strict=True)]
+        if code.co_flags & inspect.CO_VARARGS:
+            arguments.append(f"*{r.load(held[slot])}")
+            slot += 1
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            named.append(f"**{r.load(held[slot])}")
+        return r.assign(
+            f"{r.constant(resume.make_function)}({r.constant(code)}, {r.constant(frame.scope)}, {code.co_name!r}, "
+            f"({closure}))({', '.join([*arguments, *named])})"
+        )
 
     def m___next__(self, t: Tracer) -> Value:
         return self.next(t)

@@ -66,7 +66,7 @@ class GraphRecorder:
     policy: Policy
 
     def __init__(self) -> None:
-        self.shape_env = ShapeEnv()
+        self.shape_env = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
         self.graph = fx.Graph()
         self.inputs: list[GraphInput] = []
@@ -75,6 +75,8 @@ class GraphRecorder:
         self.sizes: dict[tuple[int, int], Value] = {}
         self.ints: dict[Source, Symbolic] = {}
         self.calls = 0
+        self.tags: dict[str, Any] = {}
+        self.regions = 0
         self.last_input: fx.Node | None = None
 
     # Inputs.
@@ -241,6 +243,7 @@ class GraphRecorder:
         """Add a node with its fake value and the user's stack."""
         node = self.graph.create_node(op, target, args, kwargs)
         node.meta["example_value"] = example
+        node.meta.update(self.tags)
         node.meta["stack_trace"] = self.stack_text()  # type: ignore[attr-defined]
         if op != "call_method" or target != "size":
             self.calls += 1

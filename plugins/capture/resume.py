@@ -67,6 +67,34 @@ def resume_code(
     return made
 
 
+def generator_code(code: types.CodeType, index: int, stack: str, unbound: frozenset[int]) -> types.CodeType:
+    """Code of a generator that waits at the ``yield`` at instruction ``index`` of ``code``, once it was advanced.
+
+    Its prologue puts the stack back and yields at once, covered by the handlers of the original ``yield``, so that
+    ``send`` and ``throw`` find the generator where it was.
+    """
+    if VERSION >= (3, 12):
+        raise Unsupported("a generator that is needed after a graph break")
+    decoded = decode(code)
+    offset, after = decoded.instructions[index].offset, decoded.instructions[index + 1].offset
+    key = (code, offset, stack, unbound, "generator")
+    made = _made.get(key)
+    if made is None:
+        prologue = _Writer()
+        if code.co_cellvars or code.co_freevars:
+            prologue.add("COPY_FREE_VARS", len(cell_names(code)))
+        for name in ("RETURN_GENERATOR", "POP_TOP", "RESUME"):
+            prologue.add(name, 0)
+        _write_stack(prologue, code, stack, unbound)
+        start = len(prologue.content)
+        prologue.add("LOAD_CONST", 0)
+        prologue.add("YIELD_VALUE", 0)
+        covered = (start, len(prologue.content))
+        prologue.jump_forward(after)
+        made = _made[key] = _finish(code, prologue, stack, offset, covered, ())
+    return made
+
+
 def cell_names(code: types.CodeType) -> tuple[str, ...]:
     """Cells that a resume function of ``code`` needs, in the order of its closure."""
     return (*code.co_cellvars, *code.co_freevars)
@@ -75,27 +103,11 @@ def cell_names(code: types.CodeType) -> tuple[str, ...]:
 def _assemble(
     origin: types.CodeType, offset: int, stack: str, unbound: frozenset[int], raising: bool
 ) -> types.CodeType:
-    variables = origin.co_varnames
-    extra = tuple(f"__stack{n}" for n in range(stack.count("v") + stack.count("p"))) + (("__raised",) if raising else ())
-    cells = cell_names(origin)
-    count = len(variables)
     prologue = _Writer()
-    if cells:
-        prologue.add("COPY_FREE_VARS", len(cells))
+    if cell_names(origin):
+        prologue.add("COPY_FREE_VARS", len(cell_names(origin)))
     prologue.add("RESUME", 0)
-    for slot in sorted(unbound):
-        prologue.add("DELETE_FAST", slot)
-    number = count
-    for entry in stack:
-        if entry == "n":
-            prologue.add("PUSH_NULL", 0)
-        else:
-            prologue.add("LOAD_FAST", number)
-            prologue.add("DELETE_FAST", number)
-            number += 1
-            if entry == "p":
-                prologue.add("PUSH_EXC_INFO", 0)
-                prologue.add("POP_TOP", 0)
+    number = _write_stack(prologue, origin, stack, unbound)
     covered = None
     if raising:
         prologue.add("LOAD_FAST", number)
@@ -105,21 +117,56 @@ def _assemble(
         covered = (start, len(prologue.content))
     else:
         prologue.jump_forward(offset)
+    made = _finish(origin, prologue, stack, offset, covered, ("__raised",) if raising else ())
+    _points[made] = ResumePoint(origin, len(prologue.content))
+    return made
+
+
+def _write_stack(prologue: _Writer, origin: types.CodeType, stack: str, unbound: frozenset[int]) -> int:
+    """Unbind variables and push the stack; returns the slot after those of the stack."""
+    for slot in sorted(unbound):
+        prologue.add("DELETE_FAST", slot)
+    number = len(origin.co_varnames)
+    for entry in stack:
+        if entry == "n":
+            prologue.add("PUSH_NULL", 0)
+            continue
+        prologue.add("LOAD_FAST", number)
+        prologue.add("DELETE_FAST", number)
+        number += 1
+        if entry == "p":
+            prologue.add("PUSH_EXC_INFO", 0)
+            prologue.add("POP_TOP", 0)
+    return number
+
+
+def _finish(
+    origin: types.CodeType,
+    prologue: _Writer,
+    stack: str,
+    offset: int,
+    covered: tuple[int, int] | None,
+    further: tuple[str, ...],
+) -> types.CodeType:
+    """The code object: prologue and original bytes; ``covered`` of the prologue has the handlers of ``offset``."""
+    variables, cells = origin.co_varnames, cell_names(origin)
+    extra = tuple(f"__stack{n}" for n in range(stack.count("v") + stack.count("p"))) + further
+    count = len(variables) + len(extra)
     shift = len(prologue.content)
     entries = [
         (s + shift, e + shift, t + shift, depth, lasti)
         for s, e, t, depth, lasti in read_exception_table(origin.co_exceptiontable)
     ]
     if covered is not None:
-        handler = next(x for x in entries if x[0] <= offset + shift < x[1])
-        entries.insert(0, (*covered, *handler[2:]))
-    body = _renumber_cells(origin, count + len(extra))
-    made = origin.replace(
-        co_code=bytes(prologue.content) + body,
-        co_argcount=count + len(extra),
+        handler = next((x for x in entries if x[0] <= offset + shift < x[1]), None)
+        if handler is not None:
+            entries.insert(0, (*covered, *handler[2:]))
+    return origin.replace(
+        co_code=bytes(prologue.content) + _renumber_cells(origin, count),
+        co_argcount=count,
         co_posonlyargcount=0,
         co_kwonlyargcount=0,
-        co_nlocals=count + len(extra),
+        co_nlocals=count,
         co_varnames=(*variables, *extra),
         co_cellvars=(),
         co_freevars=cells,
@@ -129,8 +176,6 @@ def _assemble(
         co_linetable=_shifted_lines(shift) + origin.co_linetable,
         co_name=origin.co_name,
     )
-    _points[made] = ResumePoint(origin, shift)
-    return made
 
 
 class _Writer:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from turret.plugins.capture.rebuild import Rebuilder
     from turret.plugins.capture.tracer import Tracer
 
+ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
+"""Kernels of scaled_dot_product_attention that may be allowed or not."""
+
 _DEVICES = ("cpu", "cuda")
 
 
@@ -24,7 +27,8 @@ def _snapshot() -> dict[tuple[Callable, tuple], tuple]:
         found[torch.set_autocast_enabled, (device,)] = (torch.is_autocast_enabled(device),)
         found[torch.set_autocast_dtype, (device,)] = (torch.get_autocast_dtype(device),)
     found[torch.set_autocast_cache_enabled, ()] = (torch.is_autocast_cache_enabled(),)
-    found[torch.set_default_dtype, ()] = (torch.get_default_dtype(),)
+    for name in ATTENTION:
+        found[getattr(torch._C, f"_set_sdp_use_{name}"), ()] = (getattr(torch._C, f"_get_{name}_sdp_enabled")(),)
     return found
 
 
@@ -34,6 +38,7 @@ SETTERS = frozenset(
         torch.set_autocast_enabled,
         torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled,
+        *(getattr(torch._C, f"_set_sdp_use_{name}") for name in ATTENTION),
     }
 )
 _QUIET = frozenset({torch.clear_autocast_cache})

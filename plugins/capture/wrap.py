@@ -249,6 +249,8 @@ def _exception(t: Tracer, object: Any, source: Source) -> Value:
 
 def _instance(t: Tracer, object: Any, source: Source) -> Value:
     kind = type(object)
+    if hasattr(kind, "__members__") and type(kind).__name__ == "pybind11_type":
+        return _identity(t, object, source)  # an enum of torch's
     if not kind.__flags__ & _HEAP_TYPE or isinstance(object, torch.Tensor) or _foreign(kind):
         if not isinstance(source, BoundSource):
             t.guard("ID", source, object)

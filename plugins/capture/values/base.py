@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -345,6 +346,11 @@ class Opaque(Value):
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Unsupported(f"method {name!r} of {self.describe()}")
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if type(self.object) is weakref.ref and self.object() is not None:
+            return t.wrap_known(self.object())  # the same object as long as the reference is, and the unit keeps it
+        raise Unsupported(f"a call of {self.describe()}")
 
     def describe(self) -> str:
         kind = type(self.object)

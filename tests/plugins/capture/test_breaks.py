@@ -297,3 +297,48 @@ def test_jumps_in_boolean_expressions():
         return y, (x.sum() < 0 or x) * 2
 
     check(program, X, breaks=None)
+
+
+@contextlib.contextmanager
+def managed(log, scale):
+    log.append("begin")
+    try:
+        inner = scale + 1
+        yield inner
+        log.append("no exception")
+    except KeyError:
+        log.append("handled")
+    finally:
+        log.append(("end", inner))
+
+
+def test_a_break_inside_a_block_of_a_generator_based_manager():
+    def program(x, log, kind):
+        with managed(log, 2) as scale:
+            y = opaque(x) * scale
+            if kind is not None:
+                failing(kind)
+        return y + 1
+
+    for kind in (None, KeyError, ValueError):
+        check(program, X, [], kind, breaks=None, calls=1)
+
+
+def test_a_generator_goes_on_after_a_break():
+    def program(x):
+        scale = 2
+
+        def produce(n):
+            for i in range(n):
+                got = yield x * i * scale
+                if got:
+                    yield got
+
+        made = produce(5)
+        first = next(made)
+        opaque(None)
+        second = made.send("sent")
+        opaque(None)
+        return first, second, list(made), next(made, "done")
+
+    check(program, X, breaks=None)
