@@ -1,4 +1,4 @@
-"""Graph breaks: the instruction that capture does not follow, written as Python behind what came before, and then a tail
+"""Graph breaks: the instruction that capture does not follow, written as Python behind what came before, and a tail
 call of the resume function that goes on after it (or in its exception handler)."""
 
 from __future__ import annotations
@@ -71,9 +71,12 @@ class _Break:
     def load_locals(self) -> dict[int, str]:
         """Variables that are bound and still needed."""
         found = {}
+        keeps_first = "super" in self.frame.code.co_names  # super() reads the first variable of the frame
         for slot in range(len(self.frame.code.co_varnames)):
             value = self.frame.locals[slot]
-            if slot in self.live and value is not None and not isinstance(value, Cell):
+            if slot == 0 and keeps_first and value is not None:
+                found[0] = self.r.load(value.content if isinstance(value, Cell) else value)
+            elif slot in self.live and value is not None and not isinstance(value, Cell):
                 found[slot] = self.r.load(value)
         return found
 
@@ -405,5 +408,3 @@ def _raise(b: _Break, i: Instruction) -> list[str]:
     cause = f" from {b.pop()}" if i.arg == 2 else ""
     b.tails = ["return None"]
     return [f"raise {b.pop()}{cause}"]
-
-

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import NotConstant, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.classes import (
@@ -25,7 +25,7 @@ from turret.plugins.capture.values.functions import Function, Known, NestedFunct
 from turret.plugins.capture.values.mappings import Dict, Set
 from turret.plugins.capture.values.modules import Module, is_module_call
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
-from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
+from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple, folded
 from turret.plugins.capture.wrap import is_namedtuple
 
 _SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -67,7 +67,7 @@ class Caller:
 
     def special_function(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """The result of a Python function that is not inlined; None for one that is."""
-        from turret.plugins.capture.handlers import FUNCTIONS
+        from turret.plugins.capture.handlers_torch import FUNCTIONS
         from turret.plugins.capture.torch_functions import is_graph_function
 
         handler = FUNCTIONS.get(object)
@@ -110,7 +110,9 @@ class Caller:
             local[slot] = Tuple(args[count:])
             slot += 1
         elif len(args) > count:
-            raise self.raised(TypeError, f"{code.co_qualname}() takes {count} positional arguments but {len(args)} were given")
+            raise self.raised(
+                TypeError, f"{code.co_qualname}() takes {count} positional arguments but {len(args)} were given"
+            )
         for number in range(code.co_posonlyargcount if kwargs else count + keyword_only, count + keyword_only):
             name = names[number]
             if name in kwargs:
@@ -120,7 +122,9 @@ class Caller:
         if code.co_flags & inspect.CO_VARKEYWORDS:
             local[slot] = self.new_dict(kwargs)
         elif kwargs:
-            raise self.raised(TypeError, f"{code.co_qualname}() got an unexpected keyword argument {next(iter(kwargs))!r}")
+            raise self.raised(
+                TypeError, f"{code.co_qualname}() got an unexpected keyword argument {next(iter(kwargs))!r}"
+            )
         self.fill_defaults(frame, function)
 
     def fill_defaults(self, frame: Frame, function: Any) -> None:
@@ -138,10 +142,16 @@ class Caller:
             if number < count:
                 position = number - (count - len(defaults))
                 if position >= 0:
-                    local[number] = defaults[position] if nested else function.default(self, "__defaults__", position, defaults[position])
+                    local[number] = (
+                        defaults[position]
+                        if nested
+                        else function.default(self, "__defaults__", position, defaults[position])
+                    )
                     continue
             elif name in keyword:
-                local[number] = keyword[name] if nested else function.default(self, "__kwdefaults__", name, keyword[name])
+                local[number] = (
+                    keyword[name] if nested else function.default(self, "__kwdefaults__", name, keyword[name])
+                )
                 continue
             missing.append(repr(name))
         if missing:
@@ -152,7 +162,7 @@ class Caller:
 
     def call_class(self, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``cls(*args, **kwargs)``."""
-        from turret.plugins.capture.handlers import CLASSES
+        from turret.plugins.capture.handlers_torch import CLASSES
 
         kind: type = cls.object
         handler = CLASSES.get(kind)
@@ -162,7 +172,9 @@ class Caller:
             return self.new_namedtuple(kind, args, kwargs)
         if isinstance(kind, enum.EnumMeta):
             return self.fold(kind, args, kwargs)
-        if issubclass(kind, (torch.Tensor, nn.Module, torch.autograd.Function)):
+        if issubclass(kind, nn.Module):
+            return self.new_module(kind, args, kwargs)
+        if issubclass(kind, (torch.Tensor, torch.autograd.Function)):
             raise Unsupported(f"making a {kind.__qualname__} in compiled code")
         if type(kind) not in ORDINARY_METACLASSES:
             method = find_in_mro(type(kind), "__call__")[1]
@@ -175,15 +187,27 @@ class Caller:
             return made
         owner, init = find_in_mro(kind, "__init__")
         if init is object.__init__:
-            if args or kwargs and find_in_mro(kind, "__new__")[1] is object.__new__:
+            if args or (kwargs and find_in_mro(kind, "__new__")[1] is object.__new__):
                 raise self.raised(TypeError, f"{kind.__name__}() takes no arguments")
             return made
         self.call(bind_attribute(self, made, owner, "__init__", init), args, kwargs)
         return made
 
+    def new_module(self, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A module made while captured: for one without any state, one object serves all calls."""
+        try:
+            made = kind(*[folded(v) for v in args], **{k: folded(v) for k, v in kwargs.items()})
+        except NotConstant:
+            raise Unsupported(f"making a {kind.__qualname__} in compiled code") from None
+        if any(True for _ in (*made.parameters(), *made.buffers(), *made.children())):
+            raise Unsupported(f"making a {kind.__qualname__} in compiled code")
+        value = self.wrap_known(made)
+        value.made_here = True
+        return value
+
     def new_instance(self, cls: Any, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``cls.__new__(cls, *args, **kwargs)``."""
-        owner, raw = find_in_mro(kind, "__new__")
+        raw = find_in_mro(kind, "__new__")[1]
         function = raw.__func__ if isinstance(raw, staticmethod) else raw
         if isinstance(function, types.FunctionType) and function.__module__ != "typing":
             return self.call(self.wrap_known(function), [cls, *args], kwargs)
@@ -227,7 +251,8 @@ class Caller:
 
     def call_builtin(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A function written in C."""
-        from turret.plugins.capture.handlers import FOLDABLE, FUNCTIONS
+        from turret.plugins.capture.handlers import FOLDABLE
+        from turret.plugins.capture.handlers_torch import FUNCTIONS
         from turret.plugins.capture.torch_functions import call_torch, is_torch_builtin
 
         try:
@@ -243,12 +268,16 @@ class Caller:
         if isinstance(object, _C_METHODS) and hasattr(object, "__objclass__") and args:
             return self.call_descriptor(object, args, kwargs)
         owner = getattr(object, "__self__", None)
-        if isinstance(owner, type) or isinstance(owner, (str, int, float, bytes, tuple, torch.dtype, torch.finfo)):
+        if isinstance(owner, (type, str, int, float, bytes, tuple, torch.dtype, torch.finfo)):
             if owner is dict and object.__name__ == "fromkeys":
                 return self.from_keys(args)
             if isinstance(owner, type) and object.__name__ == "__new__":
                 return self.blank(args[0].constant(), args[1:])
-            if isinstance(owner, type) and owner.__module__ not in ("builtins", "torch") and not issubclass(owner, tuple):
+            if (
+                isinstance(owner, type)
+                and owner.__module__ not in ("builtins", "torch")
+                and not issubclass(owner, tuple)
+            ):
                 raise Unsupported(f"a call of {object.__qualname__}")
             return self.fold(object, args, kwargs)
         if isinstance(owner, types.ModuleType) and owner.__name__ in FOLDABLE:

@@ -155,7 +155,9 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         context.emit("recompile", stage="capture", name=name, message=f"{name}: " + "; ".join(filter(None, reasons)))
         if cache.captures >= settings.limit:
             cache.given_up = True
-            message = f"{name} was compiled {cache.captures} times (recompile_limit) and now runs eagerly; last: {reasons[0]}"
+            message = (
+                f"{name} was compiled {cache.captures} times (recompile_limit) and now runs eagerly; last: {reasons[0]}"
+            )
             context.emit("fallback", stage="capture", name=name, message=message)
             warnings.warn(message, stacklevel=2)
             return None
@@ -167,8 +169,12 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     except Unsupported as error:
         cache.given_up = True
         if settings.fullgraph:
-            raise CaptureError(f"{name} cannot be captured as one graph: {error.reason}\n{error.stack}{error.hint}") from None
-        context.emit("fallback", stage="capture", name=name, message=f"{name} runs as Python: {error.reason}\n{error.stack}")
+            raise CaptureError(
+                f"{name} cannot be captured as one graph: {error.reason}\n{error.stack}{error.hint}"
+            ) from None
+        context.emit(
+            "fallback", stage="capture", name=name, message=f"{name} runs as Python: {error.reason}\n{error.stack}"
+        )
         return None
     except TurretError:
         raise

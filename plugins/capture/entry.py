@@ -11,6 +11,7 @@ from turret.context import CompileContext
 from turret.errors import CaptureError
 from turret.hookspecs import hookimpl
 from turret.plugins.capture.dispatch import Settings, enter, keep_torch_off
+from turret.plugins.capture.values.classes import find_in_mro
 from turret.products import CapturedGraph
 
 CACHE_KEY = "turret.plugins.capture"
@@ -49,8 +50,8 @@ def root_code(target: Callable) -> types.CodeType:
             found = found.__func__
         elif isinstance(found, functools.partial):
             found = found.func
-        elif isinstance(getattr(type(found), "__call__", None), types.FunctionType):
-            found = type(found).__call__
+        elif isinstance(call := find_in_mro(type(found), "__call__")[1], types.FunctionType):
+            found = call
         else:
             raise CaptureError(f"turret.compile was given {target!r}, whose call runs no Python code")
     return found.__code__

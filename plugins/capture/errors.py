@@ -1,4 +1,4 @@
-"""How symbolic execution stops: at what it does not know, at an exception of the program, at a break to start over for."""
+"""How symbolic execution stops: at what it does not know, or at an exception of the program."""
 
 from __future__ import annotations
 

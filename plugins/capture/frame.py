@@ -82,7 +82,7 @@ class Frame:
 
     def run(self) -> Signal:
         """Execute until the frame has something to hand back."""
-        from turret.plugins.capture.opcodes import HANDLERS
+        from turret.plugins.capture.instructions import HANDLERS
 
         instructions, tracer = self.instructions, self.tracer
         tracer.enter(self)

@@ -126,9 +126,7 @@ class GraphRecorder:
                 elif quantity == "stride":
                     self.bindings.append(SizeBinding(SizeSource(source, number, quantity), size))
         if isinstance(fake.storage_offset(), torch.SymInt):
-            self.bindings.append(
-                SizeBinding(SizeSource(source, 0, "storage_offset"), fake.storage_offset().node.expr)
-            )
+            self.bindings.append(SizeBinding(SizeSource(source, 0, "storage_offset"), fake.storage_offset().node.expr))
         return fake
 
     def dynamic_int(self, value: int, source: Source) -> Value | None:

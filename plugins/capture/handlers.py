@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import copy
-import dataclasses
 import functools
-import inspect
 import itertools
 import math
 import operator
 import sys
 import types
-import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.checkpoint
-from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy
 
 from turret.plugins.capture import polyfills
 from turret.plugins.capture.errors import Raised, Unsupported
@@ -28,7 +22,6 @@ from turret.plugins.capture.values.base import Constant, Opaque, Value
 from turret.plugins.capture.values.functions import Known, Method, Partial
 from turret.plugins.capture.values.iterators import Chain, Count, Enumerate, Filter, ItemsIterator, Map, Zip
 from turret.plugins.capture.values.mappings import Dict, Set
-from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance, InstanceDict, Super
 from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
@@ -132,6 +125,8 @@ def super_(t: Tracer, *args: Value) -> Value:
     slots = frame.decoded.slots
     cell = frame.locals[slots.index("__class__")]
     first = frame.locals[0]
+    if first is None:
+        raise Unsupported("super() after its first argument was deleted")
     if type(first).__name__ == "Cell":
         first = first.content
     return Super(cell.content.constant(), first.realize())
@@ -582,96 +577,3 @@ def deepcopy(t: Tracer, value: Value, *memo: Value) -> Value:
     if memo:
         raise Unsupported("copy.deepcopy with a memo")
     return t.made(copy.deepcopy(t.constant_of(value)))
-
-
-# Torch and the compiler itself.
-
-
-def _always(result: Any) -> Handler:
-    return lambda t, *args, **kwargs: t.wrap_known(result)
-
-
-for _function in (
-    torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling,
-):  # fmt: skip
-    FUNCTIONS[_function] = _always(True)
-for _function in (
-    torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_exporting, torch._C._get_tracing_state,
-    torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
-    torch.overrides.has_torch_function_variadic,
-):  # fmt: skip
-    FUNCTIONS[_function] = _always(None if _function is torch._C._get_tracing_state else False)
-FUNCTIONS[typing.cast] = lambda t, kind, value: value
-FUNCTIONS[torch._assert] = lambda t, condition, message: _check(t, condition, message)
-
-
-def _check(t: Tracer, condition: Value, message: Value) -> Value:
-    condition = condition.realize()
-    if isinstance(condition, Tensor):
-        return t.call_graph(torch._assert_async, [condition], {})
-    if not t.truth(condition):
-        raise t.raised(AssertionError, message)
-    return Constant(None)
-
-
-@function(torch.is_tensor)
-def is_tensor(t: Tracer, value: Value) -> Value:
-    return Constant(isinstance(value.realize(), Tensor))
-
-
-@function(torch.numel)
-def numel(t: Tracer, input: Value) -> Value:
-    return input.realize().call_method(t, "numel", [], {})
-
-
-@function(inspect.signature)
-def signature(t: Tracer, value: Value, **kwargs: Value) -> Value:
-    value = value.realize()
-    if isinstance(value, Known):
-        return t.wrap_known(inspect.signature(value.object))
-    if isinstance(value, Method) and isinstance(value.function, Known):
-        return t.wrap_known(inspect.signature(types.MethodType(value.function.object, object())))
-    if isinstance(value, Module) and isinstance(value.get_attr(t, "forward"), Method):
-        return t.wrap_known(inspect.signature(value.object))
-    raise Unsupported(f"inspect.signature of {value.describe()}")
-
-
-@function(dataclasses.is_dataclass)
-def is_dataclass(t: Tracer, value: Value) -> Value:
-    value = value.realize()
-    cls = value.object if isinstance(value, Known) else value.type()
-    return Constant(dataclasses.is_dataclass(cls))
-
-
-@function(nn.Module.__setattr__)
-def module_setattr(t: Tracer, module: Value, name: Value, value: Value) -> Value:
-    module.realize().module_setattr(t, t.constant_of(name), value.realize())  # type: ignore[attr-defined]
-    return Constant(None)
-
-
-@function(torch.utils.checkpoint.checkpoint)
-def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | None = None, **kwargs: Value) -> Value:
-    """Followed like any call; its nodes are tagged, for the partitioner to compute them again in the backward."""
-    plain = {"preserve_rng_state", "determinism_check", "debug", "early_stop"}
-    if "context_fn" in kwargs or (use_reentrant is not None and t.truth(use_reentrant)):
-        raise Unsupported("torch.utils.checkpoint with a context_fn, or reentrant")
-    outer = t.tags
-    t.regions += 1
-    t.tags = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": t.regions}
-    try:
-        return t.call(function, list(args), {k: v for k, v in kwargs.items() if k not in plain})
-    finally:
-        t.tags = outer
-
-
-@kind(torch.profiler.record_function)
-def record_function(t: Tracer, *args: Value, **kwargs: Value) -> Value:
-    """Annotations for the profiler mean nothing inside a graph."""
-    return t.call(t.wrap_known(contextlib.nullcontext), [], {})
-
-
-CLASSES[torch.device] = lambda t, *args, **kwargs: t.fold(torch.device, list(args), kwargs)
-CLASSES[torch.finfo] = lambda t, *args: t.wrap_known(torch.finfo(*[t.constant_of(a) for a in args]))
-CLASSES[torch.iinfo] = lambda t, *args: t.wrap_known(torch.iinfo(*[t.constant_of(a) for a in args]))
-CLASSES[property] = lambda t, *args, **kwargs: t.fold(property, list(args), kwargs)
-CLASSES[object] = lambda t: Instance(object)

@@ -93,7 +93,7 @@ def islice(items: Iterable[Any], *bounds: Any) -> Iterator[Any]:
         if number == wanted:
             yield item
             wanted += step
-        number += 1
+        number += 1  # noqa: SIM113
         if limits.stop is not None and (number >= limits.stop or wanted >= limits.stop):
             return
 
@@ -226,3 +226,26 @@ def methodcaller(name: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
         return getattr(value, name)(*args, **kwargs)
 
     return call
+
+
+class FunctionContext:
+    """The ``ctx`` of an autograd function whose backward is never called."""
+
+    def __init__(self, count: int) -> None:
+        self.needs_input_grad = (False,) * count
+        self.saved_tensors: tuple = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        pass
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        pass
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        pass
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Lazy, Value
 from turret.plugins.capture.values.functions import Known
 from turret.sources import Source, SourceWriter
@@ -72,12 +73,12 @@ class Rebuilder:
             name = self.source(value.source) if value.made is None else self.load(value.made)
         elif isinstance(value, (Constant, Known)):
             name = value.rebuild(self)
+        elif getattr(value, "made_here", False):
+            raise Unsupported("a module that was made in compiled code and leaves it")
         elif value.source is not None:
             name = self.source(value.source)
         else:
             if id(value) in self.building:
-                from turret.plugins.capture.errors import Unsupported
-
                 raise Unsupported(f"{value.describe()} contains itself")
             self.building.add(id(value))
             name = value.rebuild(self)

@@ -1,7 +1,7 @@
 """Resume functions: the rest of a frame after a graph break, as a function of its stack and locals.
 
-The code of a resume function is the original's bytes, unchanged but for the numbers of cells, behind a prologue that puts
-the stack back and jumps to the instruction to go on from (or raises, where the instruction that ran in Python
+The code of a resume function is the original's bytes, unchanged but for the numbers of cells, behind a prologue that
+puts the stack back and jumps to the instruction to go on from (or raises, where the instruction that ran in Python
 did).  Lines and exception handlers are the original's, so tracebacks read as if nothing had happened.
 Parameters: one for each variable of the original (those not needed are deleted first), then the stack.
 """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from turret.plugins.capture.rebuild import Rebuilder
     from turret.plugins.capture.tracer import Tracer
 
-ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
+ATTENTION = ("flash", "mem_efficient", "math", "cudnn", "overrideable")
 """Kernels of scaled_dot_product_attention that may be allowed or not."""
 
 _DEVICES = ("cpu", "cuda")

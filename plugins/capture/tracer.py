@@ -6,7 +6,7 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -41,7 +41,7 @@ _UNARY_NAMES = {"negative": "__neg__", "positive": "__pos__", "invert": "__inver
 class Tracer(GraphRecorder, Caller):
     """One capture of one frame.  ``break_at`` is the step of the root at which to stop for a graph break."""
 
-    COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    COMPARISONS: ClassVar[dict[str, Callable[[Any, Any], Any]]] = {
         "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
     }  # fmt: skip
 
@@ -271,7 +271,9 @@ class Tracer(GraphRecorder, Caller):
         if left is right:
             return True
         if isinstance(left, Constant) and isinstance(right, Constant):
-            return left.value is right.value or (type(left.value) is type(right.value) is int and left.value == right.value)
+            return left.value is right.value or (
+                type(left.value) is type(right.value) is int and left.value == right.value
+            )
         mine, theirs = getattr(left, "object", None), getattr(right, "object", None)
         return mine is not None and mine is theirs
 

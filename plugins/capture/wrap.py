@@ -95,7 +95,7 @@ def wrap(t: Tracer, object: Any, source: Source) -> Value:
 
 
 def _assume_same(t: Tracer, known: Value, source: Source) -> None:
-    if isinstance(known, Known) or isinstance(known, Constant):
+    if isinstance(known, (Known, Constant)):
         if not isinstance(source, BoundSource):
             t.guard("ID", source, known.constant())
     elif known.source is not None and known.source != source:
@@ -286,7 +286,9 @@ def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
         return List([Lazy(t, v, _payload_item(source, list, n)) for n, v in enumerate(list.__iter__(object))], source)
     if isinstance(object, tuple):
         t.guard("CALL", source, (tuple.__len__, tuple.__len__(object)))
-        return Tuple([Lazy(t, v, _payload_item(source, tuple, n)) for n, v in enumerate(tuple.__iter__(object))], source)
+        return Tuple(
+            [Lazy(t, v, _payload_item(source, tuple, n)) for n, v in enumerate(tuple.__iter__(object))], source
+        )
     if isinstance(object, (int, str, set)):
         return Opaque(object, source)
     return None

@@ -1,4 +1,4 @@
-"""The frame hook sees frames of threads inside a compiled callable, and nothing else; it survives all that frames do."""
+"""The frame hook sees frames of threads inside a compiled callable alone, and survives all that frames do."""
 
 from __future__ import annotations
 

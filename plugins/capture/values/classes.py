@@ -41,9 +41,7 @@ def class_member(t: Tracer, owner: type, name: str, raw: Any) -> Value:
     return t.wrap(raw, source)
 
 
-def bind_attribute(
-    t: Tracer, value: Value, owner: type, name: str, raw: Any, on_class: type | None = None
-) -> Value:
+def bind_attribute(t: Tracer, value: Value, owner: type, name: str, raw: Any, on_class: type | None = None) -> Value:
     """What ``value.name`` is, ``raw`` being what the class ``owner`` has under that name.
 
     ``on_class``: ``value`` is this class itself, not an instance.
@@ -156,6 +154,12 @@ OBJECT_METHODS = {
 }
 """Methods of ``object`` itself."""
 
+
+def _payload_equal(t: Tracer, payload: Value, other: Value) -> Value:
+    result = payload.compare(t, "==", getattr(other, "payload", None) or other)
+    return Constant(NotImplemented) if result is None else result
+
+
 _CONTAINER_SPECIALS = {
     "__getitem__": lambda t, payload, key: payload.get_item(t, key),
     "__setitem__": lambda t, payload, key, value: payload.set_item(t, key, value),
@@ -163,8 +167,7 @@ _CONTAINER_SPECIALS = {
     "__contains__": lambda t, payload, item: payload.contains(t, item),
     "__iter__": lambda t, payload: payload.iterate(t),
     "__len__": lambda t, payload: payload.length(t),
-    "__eq__": lambda t, payload, other: payload.compare(t, "==", getattr(other.realize(), "payload", None) or other.realize())
-    or Constant(NotImplemented),
+    "__eq__": lambda t, payload, other: _payload_equal(t, payload, other.realize()),
 }  # fmt: skip
 
 
@@ -189,7 +192,7 @@ class Class(Known):
             if isinstance(raw, types.FunctionType):
                 return Method(t.wrap_known(raw), self)
             return self.plain(t, name)
-        if isinstance(raw, _C_METHODS) or isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+        if isinstance(raw, (*_C_METHODS, types.GetSetDescriptorType, types.MemberDescriptorType)):
             return self.plain(t, name)
         return bind_attribute(t, self, owner, name, raw, kind)
 

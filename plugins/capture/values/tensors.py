@@ -133,7 +133,10 @@ class Tensor(Value):
         if name in READS_DATA:
             if self.fake.numel() == 1 and getattr(self.fake, "constant", None) is not None and name == "item":
                 return Constant(self.fake.constant.item())
-            raise Unsupported(f"Tensor.{name} {READS_DATA[name]}", "keep the value in a tensor, or move it out of the compiled function")
+            raise Unsupported(
+                f"Tensor.{name} {READS_DATA[name]}",
+                "keep the value in a tensor, or move it out of the compiled function",
+            )
         if name in NOT_IN_GRAPHS:
             raise Unsupported(f"Tensor.{name} in compiled code")
         if name == "requires_grad_" and self.source is not None:
@@ -147,7 +150,7 @@ class Tensor(Value):
             return Constant(None)
         if name == "__contains__":
             return self.contains(t, *args)
-        if name == "get_device" or name == "type" and not args and not kwargs:
+        if name == "get_device" or (name == "type" and not args and not kwargs):
             return t.wrap_known(getattr(self.fake, name)()) if name == "get_device" else Constant(
                 type_name(self.fake)
             )  # fmt: skip

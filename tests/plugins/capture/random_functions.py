@@ -100,10 +100,7 @@ class Writer:
 
     def bind(self, kind: str, expression: str) -> None:
         """Assign to a variable, an old one or a new one (which only code after this, at this depth, may use)."""
-        if self.random.random() < 0.5:
-            target = self.pick(kind)
-        else:
-            target = self.name(kind)
+        target = self.pick(kind) if self.random.random() < 0.5 else self.name(kind)
         self.line(f"{target} = {expression}")
         if target not in self.kinds[kind]:
             self.kinds[kind].append(target)
@@ -288,7 +285,9 @@ class Writer:
     def for_(self) -> None:
         r = self.random
         i = self.name("int")
-        over = r.choice([f"range({r.randint(0, 3)})", "list(table.values())[:2]", "enumerate((1, 2))", "zip((1, 2), (3, 4))"])
+        over = r.choice(
+            [f"range({r.randint(0, 3)})", "list(table.values())[:2]", "enumerate((1, 2))", "zip((1, 2), (3, 4))"]
+        )
         target = i if "range" in over or "table" in over else f"{i}, _"
         self.line(f"for {target} in {over}:")
         saved = list(self.kinds["int"])
@@ -354,7 +353,9 @@ class Writer:
         self.block(2)
         if r.random() < 0.3:
             self.indent += 1
-            self.line(r.choice(["raise KeyError('w')", "fail_outside(KeyError)"]) if "managed" not in manager else "pass")
+            self.line(
+                r.choice(["raise KeyError('w')", "fail_outside(KeyError)"]) if "managed" not in manager else "pass"
+            )
             self.indent -= 1
 
     def program(self) -> str:

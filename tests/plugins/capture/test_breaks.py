@@ -293,7 +293,7 @@ def test_deleted_and_unbound_variables_stay_so():
 
 def test_jumps_in_boolean_expressions():
     def program(x):
-        y = x.sum() > 3 and x.max() > 2 or x
+        y = (x.sum() > 3 and x.max() > 2) or x
         return y, (x.sum() < 0 or x) * 2
 
     check(program, X, breaks=None)

@@ -28,7 +28,7 @@ def arithmetic(x, n):
 
 
 def comparisons(x, n):
-    if n > 2 and not n == 7 or n in (1, 2):
+    if (n > 2 and not n == 7) or n in (1, 2):
         x = x + 1
     if x is not None and n is not None:
         x = x * 2
@@ -44,7 +44,7 @@ def ternary_and_walrus(x, flag):
 
 def strings(x, name):
     text = f"{name!r:>8}|{3.14159:.2f}|{len(name)}"
-    text = text.upper() + "-".join(["a", "b"]) + name[1:] + "%s-%d" % (name, 3) + "{}".format(name)  # noqa: UP032, UP031
+    text = text.upper() + "-".join(["a", "b"]) + name[1:] + "%s-%d" % (name, 3) + "{}".format(name)
     return x * len(text), text, text.split("|"), text.startswith("'")
 
 
@@ -62,7 +62,20 @@ def lists(x):
     c.reverse()
     numbers = [3, 1, 2]
     numbers.sort(reverse=True)
-    return a, b, c, numbers, sorted(numbers), numbers.index(1, 1), numbers.count(3), a[-1], a[::2], len(a), [0] * 3, 6 in numbers
+    return (
+        a,
+        b,
+        c,
+        numbers,
+        sorted(numbers),
+        numbers.index(1, 1),
+        numbers.count(3),
+        a[-1],
+        a[::2],
+        len(a),
+        [0] * 3,
+        6 in numbers,
+    )
 
 
 def dicts(x):

@@ -1,0 +1,197 @@
+"""Torch's Python functions and classes, the compiler's own questions, and libraries that capture answers for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.util
+import inspect
+import os
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint
+from torch import nn
+from torch.utils.checkpoint import CheckpointPolicy
+
+from turret.plugins.capture import polyfills
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, Handler, function, kind
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.functions import Known, Method
+from turret.plugins.capture.values.modules import Module
+from turret.plugins.capture.values.objects import Instance
+from turret.plugins.capture.values.sequences import Slice
+from turret.plugins.capture.values.tensors import Tensor
+from turret.sources import BoundSource
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.tracer import Tracer
+
+# Torch and the compiler itself.
+
+
+def _always(result: Any) -> Handler:
+    return lambda t, *args, **kwargs: t.wrap_known(result)
+
+
+for _function in (
+    torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling,
+):  # fmt: skip
+    FUNCTIONS[_function] = _always(True)
+for _function in (
+    torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_exporting, torch._C._get_tracing_state,
+    torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
+    torch.overrides.has_torch_function_variadic,
+):  # fmt: skip
+    FUNCTIONS[_function] = _always(None if _function is torch._C._get_tracing_state else False)
+FUNCTIONS[typing.cast] = lambda t, kind, value: value
+FUNCTIONS[torch._assert] = lambda t, condition, message: _check(t, condition, message)
+
+
+def _check(t: Tracer, condition: Value, message: Value) -> Value:
+    condition = condition.realize()
+    if isinstance(condition, Tensor):
+        return t.call_graph(torch._assert_async, [condition], {})
+    if not t.truth(condition):
+        raise t.raised(AssertionError, message)
+    return Constant(None)
+
+
+@function(torch.is_tensor)
+def is_tensor(t: Tracer, value: Value) -> Value:
+    return Constant(isinstance(value.realize(), Tensor))
+
+
+@function(torch.numel)
+def numel(t: Tracer, input: Value) -> Value:
+    return input.realize().call_method(t, "numel", [], {})
+
+
+@function(inspect.signature)
+def signature(t: Tracer, value: Value, **kwargs: Value) -> Value:
+    value = value.realize()
+    if isinstance(value, Known):
+        return t.wrap_known(inspect.signature(value.object))
+    if isinstance(value, Method) and isinstance(value.function, Known):
+        return t.wrap_known(inspect.signature(types.MethodType(value.function.object, object())))
+    if isinstance(value, Module) and isinstance(value.get_attr(t, "forward"), Method):
+        return t.wrap_known(inspect.signature(value.object))
+    raise Unsupported(f"inspect.signature of {value.describe()}")
+
+
+@function(dataclasses.is_dataclass)
+def is_dataclass(t: Tracer, value: Value) -> Value:
+    value = value.realize()
+    cls = value.object if isinstance(value, Known) else value.type()
+    return Constant(dataclasses.is_dataclass(cls))
+
+
+@function(nn.Module.__setattr__)
+def module_setattr(t: Tracer, module: Value, name: Value, value: Value) -> Value:
+    module.realize().module_setattr(t, t.constant_of(name), value.realize())  # type: ignore[attr-defined]
+    return Constant(None)
+
+
+@function(torch.utils.checkpoint.checkpoint)
+def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | None = None, **kwargs: Value) -> Value:
+    """Followed like any call; its nodes are tagged, for the partitioner to compute them again in the backward."""
+    plain = {"preserve_rng_state", "determinism_check", "debug", "early_stop"}
+    if "context_fn" in kwargs or (use_reentrant is not None and t.truth(use_reentrant)):
+        raise Unsupported("torch.utils.checkpoint with a context_fn, or reentrant")
+    outer = t.tags
+    t.regions += 1
+    t.tags = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": t.regions}
+    try:
+        return t.call(function, list(args), {k: v for k, v in kwargs.items() if k not in plain})
+    finally:
+        t.tags = outer
+
+
+@function(nn.ModuleList.__getitem__, nn.Sequential.__getitem__)
+def sliced(t: Tracer, modules: Value, index: Value) -> Value:
+    """A slice of a container of modules holds the same modules: one object serves all calls."""
+    modules, index = modules.realize(), index.realize()
+    assert isinstance(modules, Module)
+    state = modules.get_attr(t, "_modules").realize()
+    if not isinstance(index, Slice):
+        number = t.int_of(index)
+        values = state.m_values(t).unpack(t)
+        if not -len(values) <= number < len(values):
+            raise t.raised(IndexError, f"index {number} is out of range")
+        return values[number]
+    for value in state.m_values(t).unpack(t):
+        value.realize()
+    made = t.wrap_known(modules.object[slice(*(t.int_of(v) for v in index.parts))])
+    made.made_here = True  # type: ignore[attr-defined]
+    return made
+
+
+def _environment(name: str, environment: Any) -> str | None:
+    return environment.get(name)
+
+
+def _read_environment(t: Tracer, name: Value) -> str | None:
+    """A variable of the environment, assumed to stay what it is."""
+    text = t.constant_of(name)
+    source = BoundSource("os.environ", os.environ)
+    found = os.environ.get(text)
+    t.guard("CALL", source, (functools.partial(_environment, text), found))
+    return found
+
+
+@function(os.getenv, type(os.environ).get)
+def getenv(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    name, *default = args if len(args) < 3 and isinstance(args[0].realize(), Constant) else args[1:]
+    found = _read_environment(t, name)
+    if found is not None:
+        return Constant(found)
+    return default[0] if default else kwargs.get("default", Constant(None))
+
+
+@function(type(os.environ).__getitem__)
+def environment_item(t: Tracer, environment: Value, name: Value) -> Value:
+    found = _read_environment(t, name)
+    if found is None:
+        raise t.raised(KeyError, name)
+    return Constant(found)
+
+
+@function(type(os.environ).__contains__)
+def environment_has(t: Tracer, environment: Value, name: Value) -> Value:
+    return Constant(_read_environment(t, name) is not None)
+
+
+@function(importlib.util.find_spec)
+def find_spec(t: Tracer, name: Value, package: Value | None = None) -> Value:
+    return t.wrap_known(importlib.util.find_spec(t.constant_of(name)))
+
+
+@function(torch.autograd.Function.apply.__func__)
+def apply(t: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    """A user's autograd function where no gradient is wanted: its forward, followed like any call."""
+    kind = cls.constant()
+    tensors = [v for v in (a.realize() for a in args) if isinstance(v, Tensor)]
+    if torch.is_grad_enabled() and any(v.fake.requires_grad for v in tensors):
+        raise Unsupported("an autograd.Function with gradients", "mark its operation as a custom op of torch.library")
+    forward = cls.get_attr(t, "forward")
+    if kind.setup_context is not torch.autograd.Function.setup_context:
+        return t.call(forward, list(args), kwargs)
+    context = t.call(t.wrap_known(polyfills.FunctionContext), [Constant(len(args))], {})
+    return t.call(forward, [context, *args], kwargs)
+
+
+@kind(torch.profiler.record_function)
+def record_function(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """Annotations for the profiler mean nothing inside a graph."""
+    return t.call(t.wrap_known(contextlib.nullcontext), [], {})
+
+
+CLASSES[torch.device] = lambda t, *args, **kwargs: t.fold(torch.device, list(args), kwargs)
+CLASSES[torch.finfo] = lambda t, *args: t.wrap_known(torch.finfo(*[t.constant_of(a) for a in args]))
+CLASSES[torch.iinfo] = lambda t, *args: t.wrap_known(torch.iinfo(*[t.constant_of(a) for a in args]))
+CLASSES[property] = lambda t, *args, **kwargs: t.fold(property, list(args), kwargs)
+CLASSES[object] = lambda t: Instance(object)
