@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import enum
+import functools
 import inspect
 import types
 from typing import Any
@@ -263,6 +264,8 @@ class Caller:
             return handler(self, *args, **kwargs)
         if is_torch_builtin(object):
             return call_torch(self, object, args, kwargs)
+        if isinstance(object, functools._lru_cache_wrapper) and all(v.is_constant() for v in (*args, *kwargs.values())):
+            return self.fold(object, args, kwargs)  # as in plain execution: computed once, then remembered
         if hasattr(object, "__wrapped__") and isinstance(object.__wrapped__, types.FunctionType):
             return self.call(self.wrap_known(object.__wrapped__), args, kwargs)
         if isinstance(object, _C_METHODS) and hasattr(object, "__objclass__") and args:

@@ -19,6 +19,7 @@ import torch
 from turret import frame_hook, plugins
 from turret.errors import CaptureError, TurretError
 from turret.guards import GuardSet, global_state
+from turret.plugins.capture import resume
 from turret.plugins.capture.compile_frame import compile_frame
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.policy import History
@@ -134,7 +135,10 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
     settings = _thread.settings
     if settings is None:
         return None
-    cache = cache_of(settings, function.__code__, arguments, token is True)
+    is_root = token is True
+    if not is_root and not resume.is_resume(function.__code__) and not _holds_tensors(arguments):
+        return None
+    cache = cache_of(settings, function.__code__, arguments, is_root)
     units = cache.units
     for number, unit in enumerate(units):
         if unit.check(function, *arguments):
@@ -144,10 +148,23 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
     if cache.given_up:
         return None
     with _lock:
-        return _miss(settings, cache, function, arguments)
+        return _miss(settings, cache, function, arguments, is_root)
 
 
-def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple) -> Callable | None:
+def _holds_tensors(values: Any, depth: int = 2) -> bool:
+    """Whether tensors or modules are among the arguments: only then is a frame behind a break worth a capture."""
+    for value in values:
+        if isinstance(value, (torch.Tensor, torch.nn.Module)):
+            return True
+        if depth:
+            if type(value) in (tuple, list) and _holds_tensors(value[:8], depth - 1):
+                return True
+            if type(value) is dict and _holds_tensors(list(value.values())[:8], depth - 1):
+                return True
+    return False
+
+
+def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> Callable | None:
     name = function.__qualname__
     context = settings.context
     if cache.units:
@@ -186,6 +203,8 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         context.emit("fallback", stage="capture", name=name, message=message)
         warnings.warn(message + '; set on_error="raise" in the options for the full traceback', stacklevel=2)
         return None
+    if unit.run is None and not is_root and not cache.units:
+        cache.given_up = True  # nothing to compile in a helper that is called between graphs
     cache.units.insert(0, unit)
     return unit.run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib.metadata
 import importlib.util
 import inspect
 import os
@@ -143,13 +144,10 @@ def _read_environment(t: Tracer, name: Value) -> str | None:
     return found
 
 
-@function(os.getenv, type(os.environ).get)
-def getenv(t: Tracer, *args: Value, **kwargs: Value) -> Value:
-    name, *default = args if len(args) < 3 and isinstance(args[0].realize(), Constant) else args[1:]
+@function(os.getenv)
+def getenv(t: Tracer, name: Value, default: Value | None = None) -> Value:
     found = _read_environment(t, name)
-    if found is not None:
-        return Constant(found)
-    return default[0] if default else kwargs.get("default", Constant(None))
+    return Constant(found) if found is not None else default or Constant(None)
 
 
 @function(type(os.environ).__getitem__)
@@ -160,14 +158,14 @@ def environment_item(t: Tracer, environment: Value, name: Value) -> Value:
     return Constant(found)
 
 
-@function(type(os.environ).__contains__)
-def environment_has(t: Tracer, environment: Value, name: Value) -> Value:
-    return Constant(_read_environment(t, name) is not None)
-
-
 @function(importlib.util.find_spec)
 def find_spec(t: Tracer, name: Value, package: Value | None = None) -> Value:
     return t.wrap_known(importlib.util.find_spec(t.constant_of(name)))
+
+
+@function(importlib.metadata.version)
+def version(t: Tracer, name: Value) -> Value:
+    return t.fold(importlib.metadata.version, [name], {})
 
 
 @function(torch.autograd.Function.apply.__func__)

@@ -45,6 +45,11 @@ def origin_of(code: types.CodeType, offset: int) -> tuple[types.CodeType, int]:
     return (code, offset) if point is None else (point.origin, offset - point.shift)
 
 
+def is_resume(code: types.CodeType) -> bool:
+    """Whether a code object is that of a resume function."""
+    return code in _points
+
+
 def resume_code(
     code: types.CodeType, index: int, stack: str, unbound: frozenset[int], *, raising: bool
 ) -> types.CodeType:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import collections
+import collections.abc
 import contextlib
+import copy
 import dataclasses
 import enum
 import functools
 import itertools
 import math
 import operator
+import os
 
 import pytest
 import torch
@@ -395,6 +398,49 @@ def numbers(x):
     )  # fmt: skip
 
 
+class Registry(collections.abc.MutableMapping):
+    shared = {"a": 1}
+
+    def __init__(self):
+        self.own = {}
+
+    def __getitem__(self, key):
+        return self.own[key] if key in self.own else self.shared[key]
+
+    def __setitem__(self, key, value):
+        self.own[key] = value
+
+    def __delitem__(self, key):
+        del self.own[key]
+
+    def __iter__(self):
+        return iter({**self.shared, **self.own})
+
+    def __len__(self):
+        return len(self.shared | self.own)
+
+
+def mappings(x):
+    registry = Registry()
+    registry["b"] = x * 2
+    registry.update(c=3)
+    return "a" in registry, "z" in registry, registry.get("z", 5), list(registry), registry.pop("b"), len(registry)
+
+
+def environment(x):
+    return x + 1, os.environ.get("HOME"), os.getenv("NO_SUCH_VARIABLE", "none"), "HOME" in os.environ
+
+
+def copies(x, config):
+    inner = [1, {"k": 2}]
+    deep, shallow = copy.deepcopy([inner, inner]), copy.copy(inner)
+    deep[0][1]["k"] = 3
+    other = copy.deepcopy(config)
+    other.names.append("more")
+    other.width += 1
+    return x + 1, deep, shallow, inner, deep[0] is deep[1], other, config
+
+
 @pytest.mark.parametrize(
     ("function", "args"),
     [
@@ -402,7 +448,7 @@ def numbers(x):
         (ternary_and_walrus, (X, False)), (strings, (X, "name")), (lists, (X,)), (dicts, (X,)), (special_dicts, (X,)),
         (sets, (X,)), (tuples, (X,)), (deques, (X,)), (loops, (X, [1, 2, 3])), (loops, (X, [1, 9, 3])),
         (iteration_helpers, (X, [1, 2, 3, 4])), (comprehensions, (X, [1, 2, 3])), (generators, (X, [1, 2])),
-        (closures, (X,)), (recursion, (X, 5)), (classes, (X,)), (records, (X,)), (contexts, (X,)), (numbers, (X,)),
+        (closures, (X,)), (recursion, (X, 5)), (classes, (X,)), (records, (X,)), (contexts, (X,)), (numbers, (X,)), (mappings, (X,)), (copies, (X, Config())), (environment, (X,)),
     ],
     ids=lambda v: v.__name__ if callable(v) else "",
 )  # fmt: skip
