@@ -587,6 +587,8 @@ def _deep(t: Tracer, value: Value, done: dict[int, Value]) -> Value:
         return value
     if id(value) in done:
         return done[id(value)]
+    if isinstance(value, InstanceDict):
+        value = value.as_dict(t)
     if type(value) is Tuple:
         return Tuple([_deep(t, v, done) for v in value.items])
     if isinstance(value, (List, Set)) or (isinstance(value, Dict) and value.kind in _COPIED_DICTS):

@@ -399,7 +399,7 @@ def numbers(x):
 
 
 class Registry(collections.abc.MutableMapping):
-    shared = {"a": 1}
+    shared = {"a": 1}  # noqa: RUF012
 
     def __init__(self):
         self.own = {}
