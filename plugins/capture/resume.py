@@ -78,10 +78,9 @@ def generator_code(code: types.CodeType, index: int, stack: str, unbound: frozen
     Its prologue puts the stack back and yields at once, covered by the handlers of the original ``yield``, so that
     ``send`` and ``throw`` find the generator where it was.
     """
-    if VERSION >= (3, 12):
-        raise Unsupported("a generator that is needed after a graph break")
     decoded = decode(code)
-    offset, after = decoded.instructions[index].offset, decoded.instructions[index + 1].offset
+    waits, resumes, after = decoded.instructions[index : index + 3]
+    offset = waits.offset
     key = (code, offset, stack, unbound, "generator")
     made = _made.get(key)
     if made is None:
@@ -93,9 +92,10 @@ def generator_code(code: types.CodeType, index: int, stack: str, unbound: frozen
         _write_stack(prologue, code, stack, unbound)
         start = len(prologue.content)
         prologue.add("LOAD_CONST", 0)
-        prologue.add("YIELD_VALUE", 0)
+        prologue.add("YIELD_VALUE", waits.arg)
         covered = (start, len(prologue.content))
-        prologue.jump_forward(after)
+        prologue.add("RESUME", resumes.arg)
+        prologue.jump_forward(after.offset)
         made = _made[key] = _finish(code, prologue, stack, offset, covered, ())
     return made
 
