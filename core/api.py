@@ -126,7 +126,10 @@ def _compile_elsewhere(
 
 def reset() -> None:
     """Forget all compiled code in this process; callables compile again when next called."""
+    from turret import frame_hook
+
     torch.compiler.reset()
+    frame_hook.forget_captures()
 
 
 def disable(fn: Callable | None = None, *, recursive: bool = True) -> Callable:

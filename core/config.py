@@ -32,6 +32,7 @@ class Config:
     capture: str = _option(
         "dynamo", "who captures graphs: torch._dynamo through a bridge, or Turret itself", choices=("dynamo", "turret")
     )
+    recompile_limit: int = _option(8, "captures of one function, after which it runs eagerly (Turret's capture)", low=1)
     partitioner: str = _option(
         "min_cut", "how the joint graph is cut into forward and backward", choices=("min_cut", "save_all")
     )

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,16 @@ SKIP, CAPTURE, SKIP_CALLEES = 1, 2, 3
 _SOURCE = Path(__file__).with_name("native") / "frame_hook.cpp"
 _LIBRARY = "_turret_frame_hook.so"
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-w")
+
+
+captures: weakref.WeakSet[Any] = weakref.WeakSet()
+"""What keeps captured code, for ``turret.reset``; each has a method ``forget``."""
+
+
+def forget_captures() -> None:
+    """Drop all captured code; callables are captured anew when next called."""
+    for kept in list(captures):
+        kept.forget()
 
 
 @functools.cache

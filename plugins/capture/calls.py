@@ -74,6 +74,9 @@ class Caller:
         handler = FUNCTIONS.get(object)
         if handler is not None:
             return handler(self, *args, **kwargs)
+        compiled = object.__dict__.get("turret_target")
+        if compiled is not None:  # compiled on its own; inside another capture it is part of that
+            return self.call(self.wrap_known(compiled), args, kwargs)
         if is_module_call(object) and args:
             module = args[0].realize()
             if isinstance(module, Module) and not module.hooks_in_use(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import linecache
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -206,6 +207,7 @@ class _Attempt:
 
         guards = _filtered(self.settings, tuple(self.tracer.guards))
         made = GuardSet(guards, len(self.arguments))
+        self.settings.context.emit("product", stage="guards", name=self.function.__qualname__, product=made)
         check = made.compile()
         if not check(self.function, *self.arguments):
             reason = made.explain(self.function, self.arguments)
@@ -241,7 +243,9 @@ def _share(first: GraphInput, second: GraphInput) -> bool:
 
 def _load(text: str, scope: dict[str, Any], function: types.FunctionType) -> types.FunctionType:
     """The rebuilt code as a function, which the frame hook leaves alone."""
-    exec(compile(text, f"<turret {function.__qualname__}>", "exec"), scope)
+    name = f"<turret {function.__qualname__} {next(_numbers)}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)  # tracebacks show the lines
+    exec(compile(text, name, "exec"), scope)
     made = scope["compiled"]
     frame_hook.load().mark(made.__code__, frame_hook.SKIP)
     return made

@@ -24,8 +24,6 @@ from turret.plugins.capture.compile_frame import compile_frame
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.policy import History
 
-RECOMPILE_LIMIT = 8
-
 
 @attrs.define(eq=False)
 class Unit:
@@ -50,7 +48,7 @@ class FrameCache:
     captures: int = 0
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, weakref_slot=True)
 class Settings:
     """What one ``turret.compile`` asked for, and where its frames are kept."""
 
@@ -58,10 +56,18 @@ class Settings:
     compile_graph: Callable
     fullgraph: bool
     dynamic: bool | None
-    limit: int = RECOMPILE_LIMIT
     root: FrameCache = attrs.field(factory=FrameCache)
     frames: dict[Any, FrameCache] = attrs.field(factory=dict)
     modules: weakref.WeakKeyDictionary = attrs.field(factory=weakref.WeakKeyDictionary)
+
+    def __attrs_post_init__(self) -> None:
+        frame_hook.captures.add(self)
+
+    def forget(self) -> None:
+        """Drop all units and what was learned of sizes."""
+        self.root = FrameCache()
+        self.frames.clear()
+        self.modules.clear()
 
 
 class _Thread(threading.local):
@@ -170,7 +176,7 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     if cache.units:
         reasons = [u.guards.explain(function, arguments) for u in cache.units]
         context.emit("recompile", stage="capture", name=name, message=f"{name}: " + "; ".join(filter(None, reasons)))
-        if cache.captures >= settings.limit:
+        if cache.captures >= context.config.recompile_limit:
             cache.given_up = True
             message = (
                 f"{name} was compiled {cache.captures} times (recompile_limit) and now runs eagerly; last: {reasons[0]}"

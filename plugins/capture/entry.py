@@ -38,6 +38,7 @@ def turret_capture(
     keep_torch_off(compiled.__code__)
     updated = functools.update_wrapper(compiled, target) if isinstance(target, types.FunctionType) else compiled
     updated.turret_settings = settings  # type: ignore[attr-defined]
+    updated.turret_target = target  # type: ignore[attr-defined]
     updated._torchdynamo_disable = True  # type: ignore[attr-defined]
     return updated
 

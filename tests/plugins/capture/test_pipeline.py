@@ -138,3 +138,27 @@ def test_a_compiled_module_is_dropped_with_its_captures():
     del module, fast
     gc.collect()
     assert reference() is None
+
+
+def test_a_compiled_callable_inside_another_is_part_of_its_graph():
+    module = Block()
+    inner, inner_module = compiled(lambda x: x * 2), compiled(module)
+    explanation = turret.explain(lambda x: inner_module(inner(x)) + 1, options={"capture": "turret"})(torch.randn(2, 8))
+    assert explanation.graphs == 1 and not explanation.breaks
+
+
+def test_reset_forgets_captures():
+    fast = compiled(lambda x, n: x * n)
+    fast(torch.ones(2), 3)
+    settings = fast.turret_settings
+    assert len(settings.root.units) == 1
+    turret.reset()
+    assert not settings.root.units
+    assert torch.equal(fast(torch.ones(2), 3), torch.full((2,), 3.0))
+
+
+def test_the_recompile_limit_is_an_option():
+    fast = turret.compile(lambda x, s: x * len(s), options={**OPTIONS, "recompile_limit": 2})
+    with pytest.warns(UserWarning, match="compiled 2 times"):
+        for text in ("a", "bb", "ccc"):
+            assert torch.equal(fast(torch.ones(2), text), torch.full((2,), float(len(text))))
