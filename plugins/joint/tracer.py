@@ -383,7 +383,7 @@ class Tracer(TorchDispatchMode):
         with self.nested():
             result = variant.op(**_positional(variant.op, given))
         results = list(result) if isinstance(result, (list, tuple)) and not _returns_one(variant.op) else [result]
-        eager = func(*args, **kwargs)
+        eager = self._run(func, args, kwargs)
         for name, value in zip(variant.written, results[variant.returned :], strict=True):
             self._write_all(arguments[name], value)
         return self._results_of_write(func, arguments, eager, results[: variant.returned])
