@@ -99,6 +99,8 @@ class ForwardOutputs:
             self._check_member(number, group, data, follows, layout)
         if group is not None and group.joined:
             return InputInfo(before.requires_grad, Mutation.DATA)
+        if data and not is_apart(*before.layout[:2]):
+            raise UnsupportedError(f"input {number} has several elements in one place in memory, which is written to")
         changed = value.requires_grad != before.requires_grad and not follows
         return InputInfo(
             requires_grad=before.requires_grad,
