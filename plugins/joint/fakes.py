@@ -7,12 +7,16 @@ computed once in its life, which is several times as fast.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
+
+from turret.plugins.joint.sizes import is_dense
+from turret.plugins.joint.strides import elementwise_strides
 
 _UNSAFE_TAGS = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view))
 _PLAIN = frozenset(
@@ -64,18 +68,34 @@ class FakeRunner:
         if keyed is None:
             keyed = self._keyed[func] = _may_be_keyed(func)
         if not keyed:
-            return _without_history(func(*args, **kwargs), args)
+            return self._fresh(func, args, kwargs)
         try:
             key = (func, self._key(args), self._key(tuple(kwargs.items())) if kwargs else None)
         except _Unkeyed:
-            return _without_history(func(*args, **kwargs), args)
+            return self._fresh(func, args, kwargs)
         recipe = self._known.get(key)
         if recipe is not None and recipe is not _REFUSED:
             return self._make(recipe, args)
-        out = _without_history(func(*args, **kwargs), args)
+        out = self._fresh(func, args, kwargs)
         if recipe is None:
             self._known[key] = _recipe(out, args)
         return out
+
+    def _fresh(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """What an op returns, in eager's layout; run on fake tensors."""
+        out = _without_history(func(*args, **kwargs), args)
+        if type(out) is not FakeTensor:
+            return out
+        if func is aten.flip.default and _is_plain(args[0]) and is_dense(out.shape, args[0].stride()):
+            return torch.empty_strided(out.shape, args[0].stride(), dtype=out.dtype, device=out.fake_device)
+        if func is aten.roll.default and out.fake_device.type == "cpu" and out.numel() and _is_plain(out):
+            return _rolled_on_cpu(*args, **kwargs)
+        if torch.Tag.pointwise not in func.tags:
+            return out
+        strides = _elementwise_strides(out, _tensors(args), _has_number_operand(func, args), func)
+        if strides is None or strides == out.stride():
+            return out
+        return torch.empty_strided(out.shape, strides, dtype=out.dtype, device=out.fake_device)
 
     def alias(self, value: torch.Tensor) -> torch.Tensor:
         """The same memory and layout, with no autograd history: ``detach`` below all dispatch."""
@@ -109,6 +129,46 @@ class FakeRunner:
         finally:
             del guard
         return FakeTensor(self._mode, meta, recipe.device)
+
+
+def _elementwise_strides(
+    out: FakeTensor, operands: list[torch.Tensor], number: bool, func: Any
+) -> tuple[int, ...] | None:
+    """Eager's strides of an elementwise op's new result, or None where the fake implementation's are to be trusted."""
+    plain = len(operands) + number > 1 and all(type(t) is FakeTensor and _is_plain(t) for t in (out, *operands))
+    if not plain or out.dim() < 2 or out.numel() == 0 or func._schema.is_mutable or _is_several_ops(func):
+        return None
+    shape = tuple(out.shape)
+    if torch.broadcast_shapes(*(t.shape for t in operands)) != shape:
+        return None
+    if out.fake_device.type == "cpu":
+        # The CPU casts operands beforehand; those with gaps or overlaps come out of that in another layout.
+        common = functools.reduce(torch.promote_types, [t.dtype for t in operands])
+        as_they_are = [t.dtype == common or is_dense(t.shape, t.stride()) for t in operands]
+        operands = [t if kept else torch.empty_like(t) for t, kept in zip(operands, as_they_are, strict=True)]
+    return elementwise_strides([*operands, torch.empty(())] if number else operands, shape)
+
+
+def _has_number_operand(func: Any, args: tuple) -> bool:
+    """Whether an elementwise op makes an operand without dimensions of a number."""
+    declared = str(func._schema.arguments[1].type) if len(args) > 1 else ""
+    is_number = isinstance(args[1], int | float | complex) if len(args) > 1 else False
+    return is_number and (declared == "Tensor" or func._overloadname == "Scalar")
+
+
+def _rolled_on_cpu(value: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
+    """A rolled tensor as the CPU makes it: one dimension after the other, each from two pieces."""
+    if not dims:
+        return _rolled_on_cpu(value.reshape(-1), shifts, (0,)).view(value.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        start = -shift % value.shape[dim]
+        pieces = value.narrow(dim, start, value.shape[dim] - start), value.narrow(dim, 0, start)
+        value = torch.cat(pieces, dim)
+    return value
+
+
+def _is_several_ops(func: Any) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
 def _without_history(out: Any, args: tuple) -> Any:

@@ -99,6 +99,8 @@ class ForwardOutputs:
             self._check_member(number, group, data, follows, layout)
         if group is not None and group.joined:
             return InputInfo(before.requires_grad, Mutation.DATA)
+        if data and not is_apart(*before.layout[:2]):
+            raise UnsupportedError(f"input {number} has several elements in one place in memory, which is written to")
         changed = value.requires_grad != before.requires_grad and not follows
         return InputInfo(
             requires_grad=before.requires_grad,
@@ -221,6 +223,8 @@ class ForwardOutputs:
             raise UnsupportedError(f"{name} views an input and was made to require gradients")
         if self.tracer.tracked(base).replaced:
             raise UnsupportedError(f"{name} views the memory that input {source} had before set_")
+        if value.requires_grad and not _is_differentiable_view(value, base):
+            raise UnsupportedError(f"{name} shares memory with input {source}, but its gradient goes another way")
         return OutputInfo(OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, **self._view(name, value, base))
 
     def _alias_of_intermediate(self, name: str, value: torch.Tensor, storage: Storage, leaf: bool) -> OutputInfo:
@@ -230,8 +234,8 @@ class ForwardOutputs:
             index = self._emit(node, base, base.requires_grad and not base.is_leaf, visible=True)
             self._bases[storage] = (index, base)
         index, base = self._bases[storage]
-        if value.requires_grad and not leaf and not base.requires_grad:
-            raise UnsupportedError(f"{name} shares memory with a result that gradients do not flow through")
+        if value.requires_grad and not leaf and not _is_differentiable_view(value, base):
+            raise UnsupportedError(f"{name} shares memory with a result that its gradient does not flow through")
         view = self._view(name, value, base)
         return OutputInfo(OutputKind.ALIAS_OF_INTERMEDIATE, index, value.requires_grad, leaf=leaf, **view)
 
@@ -261,6 +265,27 @@ class ForwardOutputs:
         if not whole:
             raise UnsupportedError(f"{name} is a view of memory that is not one dense block")
         return whole[0]
+
+
+def _is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether autograd takes the gradient of ``value`` to ``base``, or to what that is a view of, through views alone.
+
+    It does not where a detached alias was written to, under ``no_grad``, and through a function of the user's that
+    returns a view but has a gradient of its own.
+    """
+    if value is base:
+        return True
+    ends = [t for t in (base, base._base) if t is not None]
+    nodes = [t.grad_fn for t in ends if t.grad_fn is not None]
+    node = value.grad_fn
+    while node is not None and node not in nodes:
+        if any(getattr(node, "variable", None) is t for t in ends):
+            return True
+        # Ops that are no views have other arguments as well, though not all of these need gradients.
+        if len(node.next_functions) != 1 or isinstance(node, torch.autograd.function.BackwardCFunction):
+            return False
+        node = node.next_functions[0][0]
+    return node is not None
 
 
 def _covers(candidate: torch.Tensor, others: Sequence[Any]) -> bool:

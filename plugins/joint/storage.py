@@ -42,11 +42,13 @@ class Tracked:
 
     ``node`` is right while ``version`` is the storage's.  ``diverged``: the node's value has other strides than
     the fake tensor (which has eager's).  ``layout_changes``: in-place changes of shape so far.  ``key`` keeps
-    ``fakes.layout_key``; False until it is asked for.
+    ``fakes.layout_key``; False until it is asked for.  ``stale``: what it views changed its layout since, and fake
+    tensors would replay the view on the new layout to find its gradient, where eager goes by its strides.
     """
 
     __slots__ = (
-        "chain", "diverged", "key", "layout_changes", "node", "replaced", "storage", "tensor", "version",
+        "chain", "diverged", "key", "layout_changes", "node", "replaced", "stale", "storage", "tensor",
+        "version",
     )  # fmt: skip
 
     def __init__(
@@ -56,7 +58,7 @@ class Tracked:
         self.version = storage.version
         self.key: Any = False
         self.layout_changes = 0
-        self.replaced = False
+        self.replaced = self.stale = False
 
 
 def keep_values(graph: fx.Graph, target: torch.Tensor, alias: Any) -> None:

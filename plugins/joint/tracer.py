@@ -107,6 +107,8 @@ class Tracer(TorchDispatchMode):
         found = self._tracked.get(id(tensor))
         if found is None:
             found = self._adopt_constant(tensor)
+        elif found.stale:
+            raise UnsupportedError("a view is used after what it views changed its layout in place, with gradients")
         return found
 
     def _layout_key(self, tensor: torch.Tensor) -> tuple | None:
@@ -381,7 +383,7 @@ class Tracer(TorchDispatchMode):
         with self.nested():
             result = variant.op(**_positional(variant.op, given))
         results = list(result) if isinstance(result, (list, tuple)) and not _returns_one(variant.op) else [result]
-        eager = func(*args, **kwargs)
+        eager = self._run(func, args, kwargs)
         for name, value in zip(variant.written, results[variant.returned :], strict=True):
             self._write_all(arguments[name], value)
         return self._results_of_write(func, arguments, eager, results[: variant.returned])
@@ -448,6 +450,9 @@ class Tracer(TorchDispatchMode):
         self.remember(before)
         if tracked.storage.tensor is target:
             tracked.storage.tensor = before.tensor
+        if target.requires_grad:
+            for other in self._tracked.values():
+                other.stale = other.stale or (other.tensor._base is target and other.tensor.requires_grad)
         func(*args, **kwargs)
         with self.nested():
             out = view_variant(func)(before.tensor, *args[1:], **kwargs)

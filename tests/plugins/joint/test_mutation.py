@@ -295,3 +295,14 @@ def test_copies_to_many_small_buffers_are_made_at_once(monkeypatch):
     made(*buffers)
     assert calls == [6]
     assert [b[0].item() for b in buffers] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_write_to_the_memory_of_an_input_whose_own_elements_overlap_is_refused():
+    memory = torch.arange(8.0)
+
+    def function(x, y):
+        y.add_(1)
+        return x * 2
+
+    with pytest.raises(Exception, match="several elements in one place"):
+        compiled(function)(memory.as_strided((17, 8), (0, 1)), memory[:4])

@@ -158,3 +158,77 @@ def test_outputs_without_gradients_of_a_differentiable_graph_do_not_require_them
 
     made = assert_same(function, [torch.randn(5, requires_grad=True)])
     assert [o.differentiable for o in made.signature.graph_outputs] == [True, False, False, False]
+
+
+def _refused(function, *args):
+    with pytest.raises(Exception, match=r"its gradient|changed its layout in place"):
+        compiled(function)(*args)
+
+
+class _Reversed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_an_alias_of_an_input_that_gradients_reach_by_another_way_is_refused(requires_grad):
+    def function(x, z):
+        y = x.detach()
+        y.add_(z)
+        return y
+
+    _refused(function, torch.randn(3, 3, requires_grad=requires_grad), torch.randn(3, 3, requires_grad=True))
+
+
+@pytest.mark.parametrize("of_itself", [False, True])
+def test_a_detached_alias_of_a_result_that_gradients_reach_by_another_way_is_refused(of_itself):
+    def function(x, z):
+        y = x * 2
+        alias = y.detach()
+        alias.add_(y * 3 if of_itself else z)
+        return y, alias
+
+    _refused(function, torch.randn(3, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True))
+
+
+def test_a_view_under_no_grad_whose_views_need_gradients_is_refused():
+    def function(x):
+        y = x * 2
+        with torch.no_grad():
+            flat = y.view(9)
+        return flat[::2], y
+
+    _refused(function, torch.randn(3, 3, requires_grad=True))
+
+
+def test_a_function_of_the_users_that_returns_a_view_with_a_gradient_of_its_own_is_refused():
+    _refused(lambda x: _Reversed.apply(x), torch.randn(3, 3, requires_grad=True))
+
+    def function(x):
+        y = x * 2
+        return _Reversed.apply(y), y
+
+    _refused(function, torch.randn(3, 3, requires_grad=True))
+
+
+def test_a_view_whose_base_changes_its_layout_is_refused_only_where_it_is_used_afterwards():
+    def used(x):
+        y = x * 2
+        view = y[:]
+        y.t_()
+        return view
+
+    def done(x):
+        y = x * 2
+        tripled = y[1:] * 3
+        y.t_()
+        return tripled, y
+
+    _refused(used, torch.randn(3, 3, requires_grad=True))
+    assert_same(used, [torch.randn(3, 3)])
+    assert_same(done, [torch.randn(3, 3, requires_grad=True)])

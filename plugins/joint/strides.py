@@ -1,0 +1,74 @@
+"""The strides that eager gives to elementwise results, where fake tensors say otherwise.
+
+All elementwise ops lay out their result by one rule, which ranks dimensions by the operands' strides, earlier operands
+first.  Fake tensors run other code: decompositions that have operands in another order, or that broadcast first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from turret.plugins.joint.sizes import contiguous_strides, is_dense
+
+_CHANNELS_LAST = (0, 2, 3, 1)
+
+
+def elementwise_strides(operands: Sequence[torch.Tensor], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides of a result of ``shape`` (static, no extent 0) of operands that broadcast to it, in the op's order."""
+    alike = all(tuple(t.shape) == shape for t in operands)
+    if alike and all(t.is_contiguous() for t in operands):
+        return contiguous_strides(shape)
+    if alike and len(shape) == 4 and all(t.is_contiguous(memory_format=torch.channels_last) for t in operands):
+        return _packed(shape, _CHANNELS_LAST)
+    first = tuple(operands[0].stride())
+    if alike and all(tuple(t.stride()) == first and is_dense(t.shape, t.stride()) for t in operands):
+        return first
+    return _packed(shape, _ranked(shape, [_broadcast_strides(t, shape) for t in operands]))
+
+
+def _broadcast_strides(operand: torch.Tensor, shape: tuple[int, ...]) -> list[int]:
+    """An operand's strides, 0 along dimensions that it is repeated along or lacks."""
+    missing = len(shape) - operand.dim()
+    own = [
+        0 if extent == 1 and wanted != 1 else stride
+        for extent, stride, wanted in zip(operand.shape, operand.stride(), shape[missing:], strict=True)
+    ]
+    return [0] * missing + own
+
+
+def _ranked(shape: tuple[int, ...], strides: Sequence[Sequence[int]]) -> list[int]:
+    """Dimensions, the slowest first: an insertion sort, since the order of dimensions is no total one."""
+    order = list(reversed(range(len(shape))))
+    for placed in range(1, len(order)):
+        moving = placed
+        for other in reversed(range(placed)):
+            compared = _compare(order[other], order[moving], shape, strides)
+            if compared < 0:
+                break
+            if compared > 0:
+                order[other], order[moving] = order[moving], order[other]
+                moving = other
+    return order[::-1]
+
+
+def _compare(one: int, other: int, shape: tuple[int, ...], strides: Sequence[Sequence[int]]) -> int:
+    """Negative where dimension ``one`` is the faster of the two, positive where it is the slower, 0 where none says."""
+    for stride in strides:
+        if stride[one] == 0 or stride[other] == 0:
+            continue
+        if stride[one] != stride[other]:
+            return stride[one] - stride[other]
+        if shape[one] > shape[other]:
+            return 1
+    return 0
+
+
+def _packed(shape: tuple[int, ...], slowest_first: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a block without gaps whose dimensions lie in memory in the order given."""
+    strides, step = [0] * len(shape), 1
+    for dimension in reversed(slowest_first):
+        strides[dimension] = step
+        step *= shape[dimension]
+    return tuple(strides)

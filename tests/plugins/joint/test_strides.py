@@ -1,0 +1,79 @@
+"""Layouts of results: eager's, also where fake tensors say otherwise."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from tests.plugins.joint_harness import assert_same
+from turret.plugins.joint.strides import elementwise_strides
+
+
+def laid_out(shape, order):
+    """A dense tensor whose dimensions lie in memory in ``order``, the slowest first."""
+    packed = torch.rand([shape[d] for d in order]) + 0.5
+    return packed.permute([order.index(d) for d in range(len(shape))])
+
+
+def layouts():
+    for shape in [(2, 3, 2), (2, 1, 2), (1, 2, 2), (2, 1), (3, 2), (2,), ()]:
+        yield from (laid_out(shape, order) for order in itertools.permutations(range(len(shape))))
+    yield from (laid_out((2, 3, 2, 2), order) for order in [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)])
+    yield torch.rand(16).as_strided((2, 1, 2), (1, 4, 2))
+    yield torch.rand(16).as_strided((2, 2), (8, 2))
+    yield torch.rand(2).expand(3, 2)
+
+
+OPS = [torch.add, torch.logical_or, torch.copysign, torch.xlogy, torch.maximum, torch.logaddexp, torch.lt]
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
+def test_the_rule_gives_the_strides_of_eager(op):
+    checked = 0
+    for one, other in itertools.product(layouts(), repeat=2):
+        try:
+            shape = tuple(torch.broadcast_shapes(one.shape, other.shape))
+        except RuntimeError:
+            continue
+        checked += 1
+        assert elementwise_strides([one, other], shape) == op(one, other).stride(), (one.stride(), other.stride())
+    assert checked > 500
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.logical_or,
+        lambda x, y: torch.div(x, y, rounding_mode="floor"),
+        lambda x, y: torch.where(x > 1, x, y),
+        torch.add,
+        lambda x, y: x.double() + y,
+    ],
+)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (laid_out((2, 2, 2), (0, 1, 2)), torch.rand(4).as_strided((2, 1, 2), (1, 4, 2))),
+        (torch.rand(()), laid_out((32, 31), (1, 0))),
+        (torch.rand(4).as_strided((1, 1, 2), (1, 2, 1)), laid_out((3, 2), (0, 1))),
+        (torch.rand(16).as_strided((2, 2), (8, 2)), laid_out((2, 2), (1, 0))),
+    ],
+)
+def test_elementwise_results_have_eagers_strides(function, one, other):
+    assert_same(function, [one, other])
+
+
+@pytest.mark.parametrize("order", itertools.permutations(range(4)))
+def test_rolled_and_flipped_results_have_eagers_strides(order):
+    for shape in [(2, 3, 2, 2), (2, 3, 2, 1)]:
+        x = laid_out(shape, order)
+        assert_same(lambda x: (x.roll(1, 0), x.roll((1, 1), (0, -1)), x.roll(2, 1), x.roll(1), x.flip(0)), [x])
+
+
+def test_a_batch_norm_that_updates_statistics_gives_eagers_strides():
+    def function(x, mean, variance):
+        return torch.nn.functional.batch_norm(x, mean, variance, training=True)
+
+    assert_same(function, [laid_out((7, 1, 5), (2, 1, 0)), torch.zeros(1), torch.ones(1)])
