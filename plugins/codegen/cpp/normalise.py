@@ -72,6 +72,8 @@ class _Mapper:
         coords = tuple(coord.substitute({}, self.visit) for coord in node.coords)
         same = all(a is b for a, b in zip((*args, *coords), (*node.args, *node.coords), strict=True))
         changed = node if same else rebuild(node, args, coords)
+        if any(changed is arg for arg in args):
+            return changed  # folded to an operand, which was replaced when it was visited itself
         return self.replace(changed) or changed
 
 

@@ -40,6 +40,14 @@ def test_shapes_with_tails_ones_and_nothing() -> None:
     check(cases)
 
 
+def test_branches_that_load_the_same_element_of_an_expanded_tensor() -> None:
+    i, j = Var("i", 5), Var("j", 7)
+    row, mask = torch.randn(7).expand(5, 7), torch.rand(5, 7) > 0.5
+    flipped = element("x", row, Index.constant(4) - i.index, j)
+    chosen = call("where", element("m", mask, i, j), element("x", row, i, j), flipped)
+    check([pointwise(chosen, (i, j), {"x": row, "m": mask})])
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.uint8])
 def test_transposed_strided_broadcast_and_flipped_loads(dtype: torch.dtype) -> None:
     cases = []
