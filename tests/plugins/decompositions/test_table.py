@@ -190,6 +190,14 @@ def test_infinite_rows_of_a_softmax_equal_eager():
         torch.testing.assert_close(got, call(x), equal_nan=True)
 
 
+@pytest.mark.parametrize("shift", [None, torch.tensor([1.0, 2.0, 3.0, float("inf")])])
+def test_group_norm_with_infinite_weights_equals_eager(shift):
+    scale = torch.tensor([0.0, float("inf"), float("nan"), 1.0])
+    x = torch.randn(2, 4, 5)
+    (got,) = fx.Interpreter(trace(lambda x: [torch.nn.functional.group_norm(x, 2, scale, shift)], [x])).run(x)
+    torch.testing.assert_close(got, torch.nn.functional.group_norm(x, 2, scale, shift), equal_nan=True)
+
+
 @pytest.mark.parametrize("eps", [None, 0.0, 1e-3])
 def test_gradients_of_logit_at_and_beyond_its_ends_equal_eagers(eps):
     inf = float("inf")
