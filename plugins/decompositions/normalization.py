@@ -109,11 +109,19 @@ def group_norm(
         return NotImplemented
     channels_last = _channels_last_format(x)
     grouped = aten.view.default(contiguous(x), [batch, groups, channels // groups * spatial])
-    normal, mean, rstd = _normalize(widen(grouped), [2], eps)
-    tail = [1] * (x.dim() - 2)
-    weight = None if weight is None else aten.view.default(weight, [1, channels, *tail])
-    bias = None if bias is None else aten.view.default(bias, [1, channels, *tail])
-    result = convert(_affine(aten.view.default(normal, list(x.shape)), weight, bias), x.dtype)
+    wide = widen(grouped)
+    normal, mean, rstd = _normalize(wide, [2], eps)
+    split = [batch, groups, channels // groups, spatial]
+    per_channel = [1, groups, channels // groups, 1]
+    scale = None if weight is None else aten.view.default(weight, per_channel)
+    shift = None if bias is None else aten.view.default(bias, per_channel)
+    if scale is not None and x.device.type == "cpu":
+        # Eager's kernel folds the mean into the shift, which shows where a weight is infinite.
+        scale = aten.mul.Tensor(convert(scale, wide.dtype), aten.unsqueeze.default(rstd, 3))
+        centre = aten.neg.default(aten.mul.Tensor(scale, aten.unsqueeze.default(mean, 3)))
+        shift, normal = _affine(centre, None, shift), wide
+    affine = _affine(aten.view.default(normal, split), scale, shift)
+    result = convert(aten.view.default(affine, list(x.shape)), x.dtype)
     if channels_last is not None:
         result = aten.clone.default(result, memory_format=channels_last)
     stats_dtype = _statistics_dtype(x, weight)

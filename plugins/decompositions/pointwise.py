@@ -63,6 +63,21 @@ def logit(x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
     return convert(aten.log.default(odds), dtype)
 
 
+@decomposes("logit_backward")
+def logit_backward(grad: torch.Tensor, x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
+    """Torch's own takes a NaN for a point outside; eager's kernels hand it on, and the CPU's has +inf at both ends."""
+    wide, upstream = widen(x), widen(grad)
+    low, high = (0.0, 1.0) if eps is None else (eps, 1.0 - eps)
+    outside = aten.logical_or.default(aten.lt.Scalar(wide, low), aten.gt.Scalar(wide, high))
+    inside = aten.div.Tensor(upstream, aten.mul.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1)))
+    if low == 0 and x.device.type == "cpu":
+        ends = aten.logical_or.default(aten.eq.Scalar(wide, 0), aten.eq.Scalar(wide, 1))
+        inside = aten.where.self(ends, aten.mul.Scalar(upstream, math.inf), inside)
+    options = {"dtype": wide.dtype, "device": x.device, "pin_memory": False}
+    beyond = aten.full.default([], math.nan if eps is None else 0.0, **options)
+    return convert(aten.where.self(outside, beyond, inside), x.dtype)
+
+
 @decomposes("smooth_l1_loss_backward")
 def smooth_l1_loss_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float

@@ -29,6 +29,14 @@ NOT_TORCHS = _words(
 )
 """Ops whose decomposition in torch ends in primitives that no code generator has; they stay whole."""
 
+_ROUNDED_BY_EAGER = _words(
+    """
+    linspace linspace.Tensor_Tensor linspace.Tensor_Scalar linspace.Scalar_Tensor
+    logspace logspace.Tensor_Tensor logspace.Tensor_Scalar logspace.Scalar_Tensor
+    """
+)
+"""Ops whose points eager's kernels round in a way of their own: the middle of ``linspace(-1, 1, 7)`` is not 0."""
+
 _WHOLE_ON_CPU = _words(
     """
     reflection_pad1d reflection_pad2d reflection_pad3d reflection_pad1d_backward reflection_pad2d_backward
@@ -56,7 +64,7 @@ def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]
     call whole (a complex dtype, a move between devices).
     """
     random_ops = {resolve(name) for name in RANDOM}
-    excluded = {resolve(name) for name in NOT_TORCHS} | set(surface()) | random_ops
+    excluded = {resolve(name) for name in NOT_TORCHS | _ROUNDED_BY_EAGER} | set(surface()) | random_ops
     movement_ops = {resolve(name) for name in _MOVEMENT}
     whole_on_cpu = {resolve(name) for name in _WHOLE_ON_CPU}
     table: dict[Any, Callable] = {}

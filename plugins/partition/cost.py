@@ -54,13 +54,37 @@ def recompute_cost(node: fx.Node) -> float:
     """Cost of one node; ``inf`` when running it again could give another result or another effect."""
     if node.op != "call_function" or node.target is operator.getitem or is_view(node):
         return 0.0 if node.op in ("call_function", "get_attr") else math.inf
-    if is_effectful(node) or is_random_call(node) or has_custom_code(node.target):
+    if is_effectful(node) or is_random_call(node) or has_custom_code(node.target) or _equates_rounded(node):
         return math.inf
     family = family_of(node.target)
     if family in (Family.VIEW, Family.SIZE, Family.CREATION) or not _has_tensor(node):
         return 0.0
     rule = _RULES.get(family, _library_kernel)
     return rule(node)
+
+
+def _equates_rounded(node: fx.Node) -> bool:
+    """Whether a node asks for the equality of floats one of which a function of libm makes.
+
+    The last place of such a function may differ between two kernels (vectors and the rest of a loop call different
+    code), so that nothing would equal the minimum that the forward found.
+    """
+    if not isinstance(node.target, torch._ops.OpOverload) or _op_name(node) not in ("eq", "ne"):
+        return False
+    if len(node.all_input_nodes) < 2:
+        return False
+    stack, seen = list(node.all_input_nodes), set(node.all_input_nodes)
+    while stack:
+        source = stack.pop()
+        if not isinstance(source.target, torch._ops.OpOverload):
+            continue
+        pointwise = family_of(source.target) is Family.POINTWISE
+        if pointwise and _op_name(source) in _TRANSCENDENTAL:
+            return True
+        if pointwise or is_view(source):
+            stack += [above for above in source.all_input_nodes if above not in seen]
+            seen.update(source.all_input_nodes)
+    return False
 
 
 def _has_tensor(node: fx.Node) -> bool:

@@ -14,7 +14,7 @@ import attrs
 
 from turret.ir import Expr, Index, Var, flatten, product, unflatten
 from turret.ir.expr import loads, rewrite
-from turret.plugins.schedule.inline import skip_rounding
+from turret.plugins.schedule.roundings import skip_rounding
 from turret.plugins.schedule.units import Unit, expression_size
 
 Mapping_ = Mapping[Var, Index]
@@ -104,11 +104,22 @@ def fuse(host: Group, guest: Group) -> Group | None:
         host, guest = guest, host
     for alignment in _alignments(host, guest):
         moved = tuple(Member(m.unit, {v: i.substitute(alignment) for v, i in m.mapping.items()}) for m in guest.members)
+        if not all(_still_scans(m) for m in moved):
+            continue
         guest_moved = Group(host.outer, host.inner, moved)
         if _handed_on_in_place(host, guest_moved) and _handed_on_in_place(guest_moved, host):
             merged = sorted((*host.members, *moved), key=lambda m: m.unit.number)
             return Group(host.outer, host.inner, tuple(merged))
     return None
+
+
+def _still_scans(member: Member) -> bool:
+    """Whether a scan, if the member is one, runs along one loop of the group, from one end to the other."""
+    if not member.unit.scans:
+        return True
+    (row,) = member.unit.rows
+    along = member.mapping[row].single_variable
+    return along is not None and along.extent == row.extent
 
 
 def _alignments(host: Group, guest: Group) -> Iterator[dict[Var, Index]]:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from turret.ir import Definition, Expr, rewrite
 from turret.ir.expr import loads
 from turret.ir.index import Index, Size, product, provably_nonnegative
+from turret.plugins.schedule.roundings import keep_roundings, skip_rounding
 from turret.plugins.schedule.units import Unit, contains, expression_size, is_cheap, work
 
 LARGEST_EXPRESSION = 400
@@ -33,6 +34,8 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool) -> list[Unit]
     for unit in units:
         if unit.expr is None:
             continue
+        if elide_casts:
+            unit.expr = keep_roundings(unit.expr)
         substitute(unit, by_tensor, gone, elide_casts)
         name = unit.tensor.name
         if name not in needed and _inlinable(unit, users[name]):
@@ -67,17 +70,6 @@ def substitute(unit: Unit, by_tensor: dict[str, Unit], gone: set[str], elide_cas
 def at(producer: Unit | Definition, coords: tuple[Index, ...]) -> Expr:
     """A producer's value at coordinates."""
     return rewrite(producer.expr, dict(zip(producer.variables, coords, strict=True)))
-
-
-def skip_rounding(node: Expr) -> Expr | None:
-    """``float32(bfloat16(x))`` of a float32 ``x`` as ``x``: intermediates of a kernel keep full precision.
-
-    Not where the program itself asked for the half type."""
-    if node.op != "cast" or node.args[0].op != "cast" or node.args[0].payload:
-        return None
-    inner = node.args[0].args[0]
-    half = node.args[0].dtype.itemsize == 2 and node.args[0].dtype.is_floating_point
-    return inner if half and inner.dtype == node.dtype else None
 
 
 def _inlinable(unit: Unit, users: list[Unit]) -> bool:

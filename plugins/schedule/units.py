@@ -104,8 +104,11 @@ class Unit:
         """Names of the tensors that the statement needs."""
         if self.expr is not None:
             return tuple(dict.fromkeys(node.tensor for node in loads(self.expr)))
-        names = used(self.statement)
-        return names if self.fill is None else tuple(n for n in names if n != self.fill.tensor.name)
+        if self.fill is None:
+            return used(self.statement)
+        # The values that are scattered may come from the very tensor that is scattered into.
+        itself = self.tensor.name
+        return tuple(name for name in used(attrs.evolve(self.statement, initial=itself)) if name != itself)
 
 
 def row_variables(expr: Expr) -> tuple[tuple[Var, ...], bool]:

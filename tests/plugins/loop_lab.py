@@ -215,19 +215,19 @@ def _memory(
 # ---------------------------------------------------------------- building programs
 
 
-def declare(name: str, shape: tuple[int, ...]) -> TensorDecl:
+def declare(name: str, shape: tuple[int, ...], dtype: torch.dtype = I64) -> TensorDecl:
     stride = tuple(torch.empty(shape, device="meta").stride())
-    return TensorDecl(name, shape, stride, I64, CPU)
+    return TensorDecl(name, shape, stride, dtype, CPU)
 
 
 def loops_of(shape: tuple[int, ...]) -> tuple[Var, ...]:
     return tuple(Var(f"i{k}", extent) for k, extent in enumerate(shape))
 
 
-def pointwise(name: str, shape: tuple[int, ...], value: Any) -> Definition:
+def pointwise(name: str, shape: tuple[int, ...], value: Any, dtype: torch.dtype = I64) -> Definition:
     """A definition from a function of the loop variables."""
     loops = loops_of(shape)
-    return Definition(declare(name, shape), loops, value(*loops), (name,))
+    return Definition(declare(name, shape, dtype), loops, value(*loops), (name,))
 
 
 def at(name: str, *coords: Index | Var | int) -> Expr:

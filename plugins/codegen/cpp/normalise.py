@@ -60,6 +60,7 @@ class _Mapper:
     def __init__(self, replace: Callable[[Expr], Expr | None]) -> None:
         self.replace = replace
         self.done: dict[Expr, Expr] = {}
+        self.results: set[Expr] = set()
 
     def visit(self, expr: Expr) -> Expr:
         for node in walk(expr):
@@ -72,7 +73,11 @@ class _Mapper:
         coords = tuple(coord.substitute({}, self.visit) for coord in node.coords)
         same = all(a is b for a, b in zip((*args, *coords), (*node.args, *node.coords), strict=True))
         changed = node if same else rebuild(node, args, coords)
-        return self.replace(changed) or changed
+        if node.args and changed in self.results:
+            return changed  # folded to something below, which was replaced when it was visited itself
+        replaced = self.replace(changed) or changed
+        self.results.add(replaced)
+        return replaced
 
 
 def _map_roots(nest: Nest, replace: Callable[[Expr], Expr | None]) -> Nest:

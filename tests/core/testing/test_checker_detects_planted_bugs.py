@@ -157,6 +157,17 @@ def test_nan_and_infinities_must_be_where_eager_has_them():
     assert differs(torch.neg, lambda x: torch.where(x.isinf(), torch.inf, -x), make) == {"values"}
 
 
+def test_what_gelu_makes_of_infinity_by_itself_is_no_mismatch_and_another_number_is():
+    def single(x: Tensor) -> Tensor:
+        return torch.nn.functional.gelu(x.double()).to(x.dtype)
+
+    def make_infinity(call: int = 0) -> tuple[Tensor, ...]:
+        return (torch.tensor([torch.inf] * 20),)
+
+    assert_same(torch.nn.functional.gelu, single, make_infinity)
+    assert differs(single, on_outputs(lambda y: y.clamp(max=2.0))(single), make_infinity) == {"values"}
+
+
 def test_values_kept_from_the_first_call_are_a_mismatch():
     kept: list[Tensor] = []
 

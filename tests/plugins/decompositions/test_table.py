@@ -190,6 +190,32 @@ def test_infinite_rows_of_a_softmax_equal_eager():
         torch.testing.assert_close(got, call(x), equal_nan=True)
 
 
+@pytest.mark.parametrize("shift", [None, torch.tensor([1.0, 2.0, 3.0, float("inf")])])
+def test_group_norm_with_infinite_weights_equals_eager(shift):
+    scale = torch.tensor([0.0, float("inf"), float("nan"), 1.0])
+    x = torch.randn(2, 4, 5)
+    (got,) = fx.Interpreter(trace(lambda x: [torch.nn.functional.group_norm(x, 2, scale, shift)], [x])).run(x)
+    torch.testing.assert_close(got, torch.nn.functional.group_norm(x, 2, scale, shift), equal_nan=True)
+
+
+@pytest.mark.parametrize("eps", [None, 0.0, 1e-3])
+def test_gradients_of_logit_at_and_beyond_its_ends_equal_eagers(eps):
+    inf = float("inf")
+    x = torch.tensor([0.0, -0.0, 1.0, 1.5, -2.5, inf, -inf, float("nan"), 1e-4, 0.25])
+    grad = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -2.0])
+
+    def call(x):
+        return [torch.ops.aten.logit_backward(grad, x, eps)]
+
+    (got,) = fx.Interpreter(trace(call, [x])).run(x)
+    torch.testing.assert_close(got, call(x)[0], equal_nan=True)
+
+
+def test_points_of_linspace_are_eagers_to_the_bit():
+    (got,) = fx.Interpreter(trace(lambda x: [x * torch.linspace(-1, 1, 7)], [torch.ones(7)])).run(torch.ones(7))
+    torch.testing.assert_close(got, torch.linspace(-1, 1, 7), rtol=0, atol=0)
+
+
 def test_ties_and_nan_of_max_take_eagers_index():
     nan = float("nan")
     for x in (torch.tensor([[1.0, 3, 3], [nan, 1, nan], [-0.0, 0.0, 0.0]]), torch.tensor([[False, True, True]])):

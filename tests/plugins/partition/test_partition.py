@@ -90,6 +90,12 @@ def test_matmuls_and_reductions_are_not_recomputed_by_default():
     assert not forbidden & set(targets(partitioned.backward))
 
 
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_where_the_minimum_of_a_rounded_function_lies_is_found_once(config):
+    partitioned = check(lambda x: (x.sinh().min(), x * 2), [leaf(33, 1)], **config)
+    assert torch.ops.aten.eq.Tensor not in targets(partitioned.backward)
+
+
 def test_lower_budget_saves_no_more_and_zero_recomputes_matmuls():
     saved = []
     for budget in (1.0, 0.7, 0.4, 0.1, 0.0):

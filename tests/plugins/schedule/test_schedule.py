@@ -26,8 +26,10 @@ from turret.hookspecs import hookimpl
 from turret.ir import (
     CopyInto,
     Definition,
+    Expr,
     Extern,
     FusionCandidate,
+    Index,
     LoopProgram,
     Ref,
     Scatter,
@@ -36,11 +38,13 @@ from turret.ir import (
     TensorDecl,
     Var,
     call,
+    cast,
     check_index,
     constant,
     index_value,
     load,
     reduce,
+    scan,
     size,
     verify,
 )
@@ -358,6 +362,45 @@ def test_zeros_that_a_scatter_starts_from_are_not_stored() -> None:
     scatter = Scatter(declare("s", (6,)), "z", (loop,), (loop.index + 1,), at("x", loop), "add")
     made = check(program([declare("x", (4,))], [zeros, scatter], ["s"]))
     assert stored(made) == [["s"], ["s"]]
+
+
+def test_zeros_that_are_scattered_into_themselves_are_stored() -> None:
+    zeros = pointwise("z", (6,), lambda i: number(0))
+    loop = Var("i0", 4)
+    scatter = Scatter(declare("s", (6,)), "z", (loop,), (loop.index + 1,), at("z", loop), "add")
+    made = check(program([], [zeros, scatter], ["s"]))
+    assert stored(made) == [["z"], ["s"], ["s"]]
+
+
+# ---------------------------------------------------------------- rows of more than one loop, roundings
+
+
+def test_a_scan_does_not_join_rows_of_two_loops() -> None:
+    first, second, along = Var("r0", 3), Var("r1", 4), Var("i0", 12)
+    whole = reduce("prod", (first, second), load("x", (first, second), torch.float32))
+    total = Definition(declare("p", (), torch.float32), (), whole)
+    (row, column) = (along.index // 4, along.index % 4)
+    running = Definition(
+        declare("c", (12,), torch.float32), (along,), scan("prod", along, load("x", (row, column), torch.float32))
+    )
+    made = schedule(program([declare("x", (3, 4), torch.float32)], [total, running], ["p", "c"]))
+    verify(made)
+    assert sorted(stored(made)) == [["c"], ["p"]]
+
+
+@pytest.mark.parametrize("op", ["lt", "floordiv", "max"])
+def test_what_a_jump_reads_is_rounded_as_the_program_rounds_it(op: str) -> None:
+    half, single = torch.float16, torch.float32
+
+    def wide(name: str, i: Index) -> Expr:
+        return cast(load(name, (i,), half), single)
+
+    square = pointwise("s", (4,), lambda i: cast(call("mul", wide("x", i), wide("x", i)), half), half)
+    zero = constant(0, single)
+    jump = pointwise("j", (4,), lambda i: cast(call(op, zero, wide("s", i)), half), half)
+    made = schedule(program([declare("x", (4,), half)], [square, jump], ["j"]))
+    (store,) = made.kernels[0].stores
+    assert ("float16(mul" in str(store.expr)) == (op != "max")
 
 
 # ---------------------------------------------------------------- dynamic sizes, text

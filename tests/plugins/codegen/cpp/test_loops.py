@@ -7,7 +7,21 @@ import sympy
 import torch
 from kernel_lab import Case, at_sizes, build_cases, check, declare, element, evaluate, pointwise, run
 
-from turret.ir import Kernel, Store, call, check_index, constant, flatten, index_value, load, unflatten, wrap_index
+from turret.ir import (
+    Kernel,
+    Store,
+    call,
+    cast,
+    check_index,
+    constant,
+    flatten,
+    index_value,
+    load,
+    part,
+    reduce,
+    unflatten,
+    wrap_index,
+)
 from turret.ir.index import Index, Var
 
 F32 = torch.float32
@@ -38,6 +52,21 @@ def test_shapes_with_tails_ones_and_nothing() -> None:
         x = torch.randn(shape)
         cases.append(pointwise(doubled(element("x", x, *loops)), loops, {"x": x}))
     check(cases)
+
+
+def test_branches_that_load_the_same_element_of_an_expanded_tensor() -> None:
+    i, j = Var("i", 5), Var("j", 7)
+    row, mask = torch.randn(7).expand(5, 7), torch.rand(5, 7) > 0.5
+    flipped = element("x", row, Index.constant(4) - i.index, j)
+    chosen = call("where", element("m", mask, i, j), element("x", row, i, j), flipped)
+    check([pointwise(chosen, (i, j), {"x": row, "m": mask})])
+
+
+def test_a_mean_of_one_half_element_is_that_element() -> None:
+    i, j = Var("i", 5), Var("j", 7)
+    x = torch.randn(5, 7, 1).half()
+    mean = part(reduce("welford", (), cast(element("x", x, i, j, 0), torch.float32)), "mean")
+    check([pointwise(cast(mean, torch.float16), (i, j), {"x": x})])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64, torch.uint8])

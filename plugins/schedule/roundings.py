@@ -1,0 +1,53 @@
+"""Roundings to half types inside a kernel: which may be dropped, and which decide over more than the last place."""
+
+from __future__ import annotations
+
+import torch
+
+from turret.ir import Expr, cast, rewrite, walk
+
+_JUMPS = frozenset(
+    """
+    sign signbit isnan isinf floor ceil trunc round floordiv truncdiv mod fmod nextafter eq ne lt le gt ge
+    """.split()  # noqa: SIM905
+)
+"""Ops whose result jumps where an operand moves by a rounding."""
+
+
+def skip_rounding(node: Expr) -> Expr | None:
+    """``float32(bfloat16(x))`` of a float32 ``x`` as ``x``: intermediates of a kernel keep full precision.
+
+    Not where the program itself asked for the half type, nor where ``keep_roundings`` found that it matters."""
+    if node.op != "cast" or node.args[0].op != "cast" or node.payload or node.args[0].payload:
+        return None
+    inner = node.args[0].args[0]
+    return inner if _is_half(node.args[0].dtype) and inner.dtype == node.dtype else None
+
+
+def keep_roundings(expr: Expr) -> Expr:
+    """The value of a definition, what a jump in it loads from half tensors marked to be rounded as eager rounds it.
+
+    A comparison, ``floor`` or ``argmax`` of a value that was not rounded may give another result altogether:
+    ``x * x > 0`` of small half numbers, ``floor(x / (x.abs() + 1))`` of large ones.
+    """
+    if not any(_jumps(node) for node in walk(expr)):
+        return expr
+    return rewrite(expr, replace=lambda node: rewrite(node, replace=_marked) if _jumps(node) else None)
+
+
+def _jumps(node: Expr) -> bool:
+    if node.op == "reduce":
+        return node.payload.kind in ("argmin", "argmax")
+    if node.op == "cast":
+        return node.args[0].dtype.is_floating_point and not node.dtype.is_floating_point
+    return node.op in _JUMPS
+
+
+def _marked(node: Expr) -> Expr | None:
+    if node.op == "cast" and node.args[0].op == "load" and _is_half(node.args[0].dtype):
+        return cast(node.args[0], node.dtype, exact=True)
+    return None
+
+
+def _is_half(dtype: torch.dtype) -> bool:
+    return dtype.itemsize == 2 and dtype.is_floating_point
