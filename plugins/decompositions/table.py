@@ -9,7 +9,15 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table as torch_table
 
-from turret.plugins.decompositions import creation, movement, normalization, pointwise, prims, reductions  # noqa: F401
+from turret.plugins.decompositions import (  # noqa: F401
+    creation,
+    movement,
+    normalization,
+    norms,
+    pointwise,
+    prims,
+    reductions,
+)
 from turret.plugins.decompositions.randoms import RANDOM
 from turret.plugins.decompositions.registry import OWN
 from turret.surface import resolve, surface

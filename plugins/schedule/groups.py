@@ -202,8 +202,9 @@ def _covers(host: Group, guest: Group, alignment: Mapping_) -> bool:
         wanted = {v for v in targets if v.extent != 1}
         if used != wanted or product(v.extent for v in loops) != product(v.extent for v in targets):
             return False
-        # Equal count and each loop a plain variable, or coordinates of one row-major order: one to one.
-        return all(alignment[v].single_variable is not None or v.extent == 1 for v in loops) or (
+        # Each loop a plain variable of its own extent (12 x 3 has as many points as 6 x 6, and not the same ones), or
+        # coordinates of one row-major order: one to one.
+        return all(v.extent == 1 or _extent(alignment[v].single_variable) == v.extent for v in loops) or (
             flatten([alignment[v] for v in loops], [v.extent for v in loops])
             in (
                 flatten([v.index for v in targets], [v.extent for v in targets]),
@@ -214,6 +215,10 @@ def _covers(host: Group, guest: Group, alignment: Mapping_) -> bool:
     if guest.inner:
         return onto(guest.outer, host.outer) and onto(guest.inner, host.inner)
     return onto(guest.loops, host.loops) or (bool(host.inner) and onto(guest.loops, host.outer))
+
+
+def _extent(variable: Var | None) -> object:
+    return None if variable is None else variable.extent
 
 
 def _handed_on_in_place(maker: Group, taker: Group) -> bool:

@@ -22,6 +22,7 @@ from loop_lab import (
     schedule,
 )
 
+import turret
 from turret.hookspecs import hookimpl
 from turret.ir import (
     CopyInto,
@@ -445,3 +446,14 @@ def test_an_unused_constant_is_not_computed() -> None:
     zeros = pointwise("z", (6,), lambda i: constant(0, I64))
     y = pointwise("y", (6,), lambda i: call("abs", at("x", i)))
     assert stored(check(program([declare("x", (6,))], [zeros, y], ["y"]))) == [["y"]]
+
+
+def test_loops_of_equal_count_and_other_extents_are_not_taken_for_each_other():
+    def function(x, y):
+        there = x.any(0)
+        return torch.hstack((there[None, :, :, None], y)), torch.stack((there, there), -2)
+
+    x, y = torch.randint(0, 2, (1, 6, 3)), torch.randint(0, 2, (1, 6, 3, 1)).bool()
+    compiled = turret.compile(function, options={"on_error": "raise"})
+    for got, want in zip(compiled(x, y), function(x, y), strict=True):
+        assert torch.equal(got, want)
