@@ -73,12 +73,9 @@ def pure_variant(op: Any) -> PureVariant:
 @functools.cache
 def view_variant(op: Any) -> Any:
     """The view op that gives what an in-place change of layout (``t_``, ``unsqueeze_``) leaves."""
-    packet = getattr(aten, op._schema.name.partition("::")[2][:-1])
-    wanted = [(a.name, str(a.type)) for a in op._schema.arguments]
-    for overload in packet.overloads():
-        candidate = getattr(packet, overload)
-        if [(a.name, str(a.type)) for a in candidate._schema.arguments] == wanted:
-            return candidate
+    found = _overload_of_types(op, getattr(aten, op._schema.name.partition("::")[2][:-1]))
+    if found is not None:
+        return found
     raise UnsupportedError(f"{op} is not supported in a compiled graph")
 
 
@@ -93,9 +90,26 @@ def _named(op: Any) -> Any | None:
         name = f"{base[:-1]}.{op._overloadname}"
     packet, _, overload = name.partition(".")
     found = getattr(getattr(aten, packet, None), overload or "default", None)
+    if found is not None and not _takes_a_tensor_first(found):
+        # ``pow_.Scalar`` raises a tensor to a number; ``pow.Scalar`` a number to a tensor.
+        found = _overload_of_types(op, getattr(aten, packet))
     if found is None or found._schema.is_mutable:
         return None
     return found if len(found._schema.returns) == 1 else None
+
+
+def _takes_a_tensor_first(op: Any) -> bool:
+    return bool(op._schema.arguments) and str(op._schema.arguments[0].type) == "Tensor"
+
+
+def _overload_of_types(op: Any, packet: Any) -> Any | None:
+    """The overload of ``packet`` whose arguments are named and typed as those of ``op``."""
+    wanted = [(a.name, str(a.type)) for a in op._schema.arguments]
+    for overload in packet.overloads():
+        candidate = getattr(packet, overload)
+        if [(a.name, str(a.type)) for a in candidate._schema.arguments] == wanted:
+            return candidate
+    return None
 
 
 def _matching_overload(op: Any, written: tuple[str, ...]) -> Any | None:

@@ -35,6 +35,9 @@ DECOMPOSE = pytest.mark.parametrize("decompose", [False, True])
         lambda x: (x.view(torch.int32).bitwise_and_(-2), x.sum())[1],
         lambda x: x.copy_(torch.arange(4)).sum(),
         lambda x: (torch._foreach_mul_([x[0], x[1]], 3.0), x.sum())[1],
+        lambda x: x.pow_(3).sum(),
+        lambda x: x.pow_(torch.tensor(2.0)).sum(),
+        lambda x: x.ldexp_(torch.tensor(2)).sum(),
     ],
 )
 def test_data_written_through_views_reaches_the_input_and_later_readers(function, decompose):
