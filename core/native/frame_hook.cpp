@@ -26,32 +26,17 @@ struct ThreadState {
   PyObject* pending = nullptr;  // code object of the root frame about to start (borrowed: `call` holds it)
   PyObject* token = nullptr;    // what the callback is told of that root (borrowed)
   int depth = 0;                // nested `call`s
+  _PyInterpreterFrame* passed = nullptr;  // the frame that `previous` was given and has not evaluated yet
 };
 
 thread_local ThreadState local;
 int users = 0;  // threads inside `call`; guarded by the GIL
-bool installed = false;
-_PyFrameEvalFunction previous = nullptr;
+_PyFrameEvalFunction previous = _PyEval_EvalFrameDefault;  // the hook that was there before this one
 Py_ssize_t extra_index = -1;
 PyObject* frame_callback = nullptr;     // (function, arguments, token) -> callable or None
 PyObject* classify_callback = nullptr;  // (code) -> Kind
 
 PyObject* hook(PyThreadState* thread, _PyInterpreterFrame* frame, int throwing);
-
-void install(PyInterpreterState* interpreter) {
-  _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(interpreter);
-  if (current == hook) return;
-  if (current != _PyEval_EvalFrameDefault && installed) return;  // another hook sits on top and hands on to us
-  previous = current;
-  _PyInterpreterState_SetEvalFrameFunc(interpreter, hook);
-  installed = true;
-}
-
-void uninstall(PyInterpreterState* interpreter) {
-  if (_PyInterpreterState_GetEvalFrameFunc(interpreter) != hook) return;
-  _PyInterpreterState_SetEvalFrameFunc(interpreter, previous);
-  installed = false;
-}
 
 PyCodeObject* code_of(_PyInterpreterFrame* frame) {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -69,8 +54,15 @@ PyObject* function_of(_PyInterpreterFrame* frame) {
 #endif
 }
 
+// Evaluates a frame as usual.  Another hook may have been put on top of this one while it was itself the one below
+// (torch.compile puts its own there at each outermost call), and then hands the frame back: it ends here.
 PyObject* evaluate(PyThreadState* thread, _PyInterpreterFrame* frame, int throwing) {
-  return (previous ? previous : _PyEval_EvalFrameDefault)(thread, frame, throwing);
+  if (previous == _PyEval_EvalFrameDefault) return _PyEval_EvalFrameDefault(thread, frame, throwing);
+  _PyInterpreterFrame* passed = local.passed;
+  local.passed = frame;
+  PyObject* result = previous(thread, frame, throwing);
+  local.passed = passed;
+  return result;
 }
 
 #if PY_VERSION_HEX >= 0x030C0000
@@ -233,6 +225,7 @@ Py_ssize_t parameters(PyCodeObject* code) {
 }
 
 PyObject* hook(PyThreadState* thread, _PyInterpreterFrame* frame, int throwing) {
+  if (local.passed == frame) return _PyEval_EvalFrameDefault(thread, frame, throwing);
   if (!local.active || throwing) return evaluate(thread, frame, throwing);
   PyCodeObject* code = code_of(frame);
   PyObject* function = function_of(frame);
@@ -291,7 +284,11 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
   ThreadState saved = local;
   PyInterpreterState* interpreter = PyInterpreterState_Get();
   if (saved.depth == 0) users++;
-  install(interpreter);
+  _PyFrameEvalFunction found = _PyInterpreterState_GetEvalFrameFunc(interpreter), below = previous;
+  if (found != hook) {
+    previous = found;
+    _PyInterpreterState_SetEvalFrameFunc(interpreter, hook);
+  }
   local.depth = saved.depth + 1;
   local.active = 1;
   local.pending = args[3] == Py_None ? nullptr : args[3];
@@ -299,9 +296,13 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
   PyObject* result = PyObject_Call(args[0], args[1], kwargs);
   int depth = local.depth;
   local = saved;
-  if (saved.depth == 0 && depth == 1) {
-    if (users > 0) users--;
-    if (users == 0) uninstall(interpreter);
+  if (saved.depth == 0 && depth == 1 && users > 0) users--;
+  const bool on_top = _PyInterpreterState_GetEvalFrameFunc(interpreter) == hook;
+  if (found != hook && (saved.depth > 0 || users == 0)) {
+    if (on_top) _PyInterpreterState_SetEvalFrameFunc(interpreter, found);
+    previous = below;
+  } else if (users == 0 && on_top) {  // put there by a thread that left before this one
+    _PyInterpreterState_SetEvalFrameFunc(interpreter, previous);
   }
   return result;
 }
@@ -374,7 +375,9 @@ PyObject* is_installed(PyObject*, PyObject*) {
 
 PyObject* after_fork(PyObject*, PyObject*) {
   users = local.depth > 0;  // the other threads are gone
-  if (!users) uninstall(PyInterpreterState_Get());
+  PyInterpreterState* interpreter = PyInterpreterState_Get();
+  if (!users && _PyInterpreterState_GetEvalFrameFunc(interpreter) == hook)
+    _PyInterpreterState_SetEvalFrameFunc(interpreter, previous);
   Py_RETURN_NONE;
 }
 

@@ -142,6 +142,21 @@ def test_it_works_beside_torch_compile(hook):
     assert not hook.is_installed()
 
 
+def test_a_hook_below_that_puts_itself_on_top_again_does_not_go_round(hook):
+    """A torch.compile that fails leaves its hook in place; the next call of one puts it on top of Turret's."""
+
+    def failing(graph, inputs):
+        raise ValueError("no")
+
+    compiled_by_torch = torch.compile(lambda x: torch.sin(x) + 1, backend="eager")
+    x = torch.randn(4)
+    with pytest.raises(Exception, match="no"):
+        torch.compile(lambda v: v + 1, backend=failing)(x)
+    result = turret.compile(lambda v: compiled_by_torch(v) * 2, options=OPTIONS)(x)
+    torch.testing.assert_close(result, (torch.sin(x) + 1) * 2)
+    assert not hook.is_installed()
+
+
 def test_arguments_of_every_kind_reach_the_captured_code(hook):
     def program(a, /, b, *rest, c=3, **more):
         return a + b + sum(rest) + c + more.get("d", 0)
