@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 
 import bench
 import cold
+import device
 import measure
 import models
 import pytest
@@ -74,3 +76,13 @@ def test_cold_child_measures_import_compile_and_step():
     assert set(figures) == {"import", "compile", "step", "error"}
     assert figures["compile"] > 0
     assert figures["error"] == 0
+
+
+def test_the_device_benchmark_times_each_model_in_its_own_process(tmp_path, monkeypatch, capsys):
+    arguments = ["--device", "cpu", "--tiny", "--models", "nested", "--kinds", "inference", "--systems", "eager"]
+    arguments += ["--seconds", "0.1", "--json", str(tmp_path / "device.json")]
+    monkeypatch.setattr("sys.argv", ["device.py", *arguments])
+    assert device.main(arguments) == 0
+    assert "geometric mean" not in capsys.readouterr().out
+    (entry,) = json.loads((tmp_path / "device.json").read_text())
+    assert entry["failure"] == "" and entry["seconds"] > 0 and entry["output_error"] < 1e-2

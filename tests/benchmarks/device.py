@@ -1,0 +1,223 @@
+"""Run time, error, peak memory and compile time of models on a GPU, under several systems, in one run.
+
+    python tests/benchmarks/device.py --systems eager,inductor,turret --models bert,gpt2 --json device.json
+
+Each model and kind (inference, training) is a process of its own.  All compile at once, each system with an empty
+cache folder, and then wait for the parent, which lets one after the other time its systems in turns, so that
+nothing else uses the device or the host meanwhile.  Errors are relative norms against a float32 run of eager on
+the same (rounded) weights and inputs.  Peak memory is what a step allocates above what was there before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import device_models
+import measure
+import systems
+import torch
+
+
+@attrs.define
+class Result:
+    """One system on one model.  Seconds are medians a call, bytes are above those held before the step."""
+
+    model: str
+    kind: str
+    system: str
+    seconds: float = float("nan")
+    first_seconds: float = float("nan")
+    output_error: float = float("nan")
+    gradient_error: float = float("nan")
+    peak_bytes: int = 0
+    failure: str = ""
+
+
+@attrs.frozen(eq=False)
+class Subject:
+    """A compiled copy of a model: ``step`` is timed, ``observe`` gives outputs and gradients."""
+
+    step: Callable[[], Any]
+    observe: Callable[[], tuple[list, list]]
+
+
+def subject(workload: device_models.Workload, system: str, training: bool) -> Subject:
+    module = copy.deepcopy(workload.module)
+    compiled = systems.compiler_of(system)(module)
+    parameters = list(module.parameters())
+
+    def step() -> Any:
+        if not training:
+            with torch.no_grad():
+                return compiled(*workload.inputs)
+        for parameter in parameters:
+            parameter.grad = None
+        output = compiled(*workload.training_inputs)
+        workload.loss(output).backward()
+        return output
+
+    def observe() -> tuple[list, list]:
+        output = [t.detach().float() for t in measure.tensors_of(step())]
+        return output, [p.grad.float() if p.grad is not None else None for p in parameters] if training else []
+
+    return Subject(step, observe)
+
+
+def prepare(name: str, kind: str, options: argparse.Namespace) -> tuple[list[Result], dict[str, Subject]]:
+    """Compile every system's copy, and compare its first results with those of float32."""
+    training = kind == "training"
+    size = device_models.TINY if options.tiny else device_models.Size()
+    workload = device_models.build(name, size, training, options.device, getattr(torch, options.dtype))
+    full = device_models.moved(copy.deepcopy(workload), options.device, torch.float32)
+    output, gradients = subject(full, "eager", training).observe()
+    del full
+    results, subjects = [], {}
+    for system in options.systems.split(","):
+        result = Result(name, kind, system)
+        results.append(result)
+        try:
+            systems.import_of(system)
+            start = time.perf_counter()
+            made = subject(workload, system, training)
+            made.step()
+            _wait(options.device)
+            result.first_seconds = time.perf_counter() - start
+            found, found_gradients = made.observe()
+            result.output_error = measure.relative_error(found, output)
+            if training:
+                result.gradient_error = measure.relative_error(found_gradients, gradients)
+            subjects[system] = made
+        except Exception as error:
+            result.failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            traceback.print_exc(limit=4)
+    return results, subjects
+
+
+def timed(results: list[Result], subjects: dict[str, Subject], options: argparse.Namespace) -> None:
+    """Fill in times and peak memory."""
+
+    def waiting(step: Callable[[], Any]) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(options.calls):
+                step()
+            _wait(options.device)
+
+        return run
+
+    for made in subjects.values():
+        made.step()
+    times = measure.interleaved({s: waiting(m.step) for s, m in subjects.items()}, seconds=options.seconds)
+    for result in results:
+        if result.system not in subjects:
+            continue
+        result.seconds = statistics.median(times[result.system]) / options.calls
+        if options.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            subjects[result.system].step()
+            result.peak_bytes = torch.cuda.max_memory_allocated() - before
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def child(name: str, kind: str, options: argparse.Namespace) -> None:
+    """Compile, say ``ready``, wait for a line, time, and print the results as a line of JSON."""
+    results, subjects = prepare(name, kind, options)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    timed(results, subjects, options)
+    print(json.dumps([attrs.asdict(r) for r in results]), flush=True)
+
+
+def _start(name: str, kind: str, cache: str, options: argparse.Namespace) -> subprocess.Popen:
+    folders = {f"{v}_CACHE_DIR": f"{cache}/{v}" for v in ("TURRET", "TORCHINDUCTOR", "TRITON")}
+    command = [sys.executable, __file__, *sys.argv[1:], "--child", f"{name} {kind}"]
+    return subprocess.Popen(command, env=os.environ | folders, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def run(options: argparse.Namespace) -> list[Result]:
+    """All models and kinds, at most ``--jobs`` processes compiling at a time; a batch is timed before the next."""
+    jobs = [(name, kind) for name in options.models.split(",") for kind in options.kinds.split(",")]
+    results: list[Result] = []
+    for first in range(0, len(jobs), options.jobs):
+        with tempfile.TemporaryDirectory(prefix="device-") as cache:
+            batch = jobs[first : first + options.jobs]
+            children = [_start(name, kind, f"{cache}/{name}-{kind}", options) for name, kind in batch]
+            ready = [_line(process) == "ready" for process in children]
+            for (name, kind), process, alive in zip(batch, children, ready, strict=True):
+                said = process.communicate("go\n")[0].strip() if alive else ""
+                if said:
+                    results += [Result(**entry) for entry in json.loads(said)]
+                else:
+                    failure = f"the process ended with {process.wait()}"
+                    results += [Result(name, kind, system, failure=failure) for system in options.systems.split(",")]
+                if options.json:
+                    options.json.write_text(json.dumps([attrs.asdict(r) for r in results], indent=1))
+    return results
+
+
+def _line(process: subprocess.Popen) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def report(results: list[Result]) -> str:
+    """A line a model, kind and system, then the geometric mean of eager's time over each system's."""
+    header = ["model", "system", "ms", "x eager", "first s", "output error", "gradient error", "peak MiB", "failure"]
+    eager = {(r.model, r.kind): r.seconds for r in results if r.system == "eager"}
+    rows: list[list[object]] = []
+    for r in results:
+        ratio = eager.get((r.model, r.kind), float("nan")) / r.seconds
+        figures = [f"{r.seconds * 1e3:.3f}", f"{ratio:.2f}", f"{r.first_seconds:.1f}"]
+        errors = [f"{r.output_error:.1e}", f"{r.gradient_error:.1e}", f"{r.peak_bytes / 2**20:.0f}"]
+        rows.append([f"{r.model} {r.kind}", r.system, *figures, *errors, r.failure[:60]])
+    lines = [measure.table(header, rows)]
+    for kind in dict.fromkeys(r.kind for r in results):
+        for system in dict.fromkeys(r.system for r in results if r.system != "eager"):
+            chosen = [r for r in results if r.kind == kind and r.system == system and r.seconds == r.seconds]
+            ratios = [eager[r.model, r.kind] / r.seconds for r in chosen if (r.model, r.kind) in eager]
+            mean = measure.geometric_mean(ratios)
+            lines.append(f"geometric mean over eager, {kind}, {system}: {mean:.3f}x ({len(ratios)} models)")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--systems", default="eager,inductor,turret")
+    parser.add_argument("--models", default=",".join(device_models.MODELS))
+    parser.add_argument("--kinds", default="inference,training")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="small models, to see that all of it runs")
+    parser.add_argument("--jobs", type=int, default=6, help="processes that compile at a time")
+    parser.add_argument("--seconds", type=float, default=3.0, help="timing budget of one model and kind")
+    parser.add_argument("--calls", type=int, default=3, help="calls between two waits for the device")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.child:
+        child(*options.child.split(), options)
+        return 0
+    results = run(options)
+    print(report(results))
+    return 1 if any(r.failure for r in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

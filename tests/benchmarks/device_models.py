@@ -1,0 +1,166 @@
+"""The models of ``models.py`` in sizes for a GPU, in a dtype and on a device of choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import models
+import torch
+from models import CausalLM, MaskedLM, Workload, _itself, _mean_square
+from torch import Tensor, nn
+
+
+@attrs.frozen
+class Size:
+    """How large the models are: ``layers`` and ``hidden`` of the transformers, ``batch`` x ``length`` tokens."""
+
+    layers: int = 12
+    hidden: int = 768
+    batch: int = 8
+    length: int = 512
+    vocabulary: int = 30592
+    images: int = 64
+    pixels: int = 224
+    elements: int = 1 << 27
+    rows: int = 16384
+    columns: int = 4096
+
+
+TINY = Size(2, 64, 2, 16, 128, 2, 32, 1 << 12, 16, 32)
+"""To see on a CPU that every model runs."""
+
+
+def bert(size: Size) -> Workload:
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.hidden // 64,
+        intermediate_size=4 * size.hidden,
+        max_position_embeddings=max(512, size.length),
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    ids, labels = _ids(size), _ids(size)
+    mask = torch.ones(size.batch, size.length, dtype=torch.int64)
+    mask[1, size.length // 2 :] = 0
+    return Workload(MaskedLM(BertForMaskedLM(config)), (ids, mask), (ids, mask, labels), _itself)
+
+
+def gpt2(size: Size) -> Workload:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=size.vocabulary,
+        n_positions=size.length,
+        n_embd=size.hidden,
+        n_layer=size.layers,
+        n_head=size.hidden // 64,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    ids = _ids(size)
+    return Workload(CausalLM(GPT2LMHeadModel(config)), (ids,), (ids, ids), _itself)
+
+
+def llama(size: Size) -> Workload:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=size.vocabulary,
+        hidden_size=size.hidden,
+        intermediate_size=8 * size.hidden // 3,
+        num_hidden_layers=size.layers,
+        num_attention_heads=size.hidden // 64,
+        num_key_value_heads=size.hidden // 64,
+        max_position_embeddings=size.length,
+    )
+    ids = _ids(size)
+    return Workload(CausalLM(LlamaForCausalLM(config)), (ids,), (ids, ids), _itself)
+
+
+def resnet50(size: Size) -> Workload:
+    return _images(models.ResNet((3, 4, 6, 3), bottleneck=True, classes=1000), size)
+
+
+def convnext_tiny(size: Size) -> Workload:
+    return _images(models.ConvNeXt((3, 3, 9, 3), (96, 192, 384, 768)), size)
+
+
+def vit_base(size: Size) -> Workload:
+    import timm
+
+    module = timm.create_model("vit_base_patch16_224", img_size=size.pixels, embed_dim=size.hidden, depth=size.layers)
+    return _images(module, size)
+
+
+def dlrm(size: Size) -> Workload:
+    del size
+    dense, sparse = torch.randn(2048, 13), torch.randint(0, 2000, (2048, 8, 4))
+    return Workload(models.DLRM(), (dense, sparse), (dense, sparse), _mean_square)
+
+
+def nested(size: Size) -> Workload:
+    del size
+    return models.nested()
+
+
+def pointwise(size: Size) -> Workload:
+    columns = 1 << (int(math.log2(size.elements)) // 2)
+    x = torch.randn(size.elements // columns, columns)
+    return Workload(models.PointwiseChain(columns), (x,), (x,), _mean_square)
+
+
+def layer_norm(size: Size) -> Workload:
+    x, residual = torch.randn(size.rows, size.columns), torch.randn(size.rows, size.columns)
+    return Workload(models.LayerNormBlock(size.columns), (x, residual), (x, residual), _mean_square)
+
+
+def _ids(size: Size) -> Tensor:
+    return torch.randint(0, size.vocabulary, (size.batch, size.length))
+
+
+def _images(module: nn.Module, size: Size) -> Workload:
+    images = torch.randn(size.images, 3, size.pixels, size.pixels)
+    return Workload(module, (images,), (images,), _mean_square)
+
+
+MODELS: dict[str, Callable[[Size], Workload]] = {
+    "bert": bert,
+    "gpt2": gpt2,
+    "llama": llama,
+    "resnet50": resnet50,
+    "convnext_tiny": convnext_tiny,
+    "vit_base": vit_base,
+    "dlrm": dlrm,
+    "nested": nested,
+    "pointwise": pointwise,
+    "layer_norm": layer_norm,
+}
+
+
+def build(name: str, size: Size, training: bool, device: str, dtype: torch.dtype) -> Workload:
+    """A model with weights rounded to ``dtype``; seeded.  Raises ``KeyError`` for an unknown name."""
+    if name not in MODELS:
+        raise KeyError(f"no model {name!r}; known: {', '.join(MODELS)}")
+    torch.manual_seed(0)
+    workload = MODELS[name](size)
+    workload.module.train(training)
+    return moved(workload, device, dtype)
+
+
+def moved(workload: Workload, device: str, dtype: torch.dtype) -> Workload:
+    """The same module on a device in a dtype, with the inputs."""
+
+    def to(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(v.to(device, dtype if v.is_floating_point() else v.dtype) for v in values)
+
+    return Workload(workload.module.to(device, dtype), to(workload.inputs), to(workload.training_inputs), workload.loss)
