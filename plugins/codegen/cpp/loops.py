@@ -137,9 +137,15 @@ def stride(offset: Index, variable: Var) -> Size | None:
 
 
 def vector_fitness(nest: Nest, variable: Var) -> float:
-    """How well a loop suits vector lanes, from 0 to 1: contiguous or constant accesses, and enough of them."""
+    """How well a loop suits vector lanes, from 0 to 1: contiguous or constant accesses, and enough of them.
+
+    An access counts by how often its place changes: a value a row weighs little beside one an element.
+    """
     reads, writes = accesses(nest)
-    weights = [(offset, 1) for offset in reads] + [(offset, 2) for offset in writes]
-    total = sum(weight for _, weight in weights)
-    good = sum(weight * (1.0 if stride(offset, variable) in (0, 1) else 0.2) for offset, weight in weights)
+    good = total = 0.0
+    for offset, weight in [(offset, 1.0) for offset in reads] + [(offset, 2.0) for offset in writes]:
+        for loop in nest.loops:
+            weight /= 1 if loop in offset.variables else static_extent(loop, 64)
+        total += weight
+        good += weight * (1.0 if stride(offset, variable) in (0, 1) else 0.2)
     return good / total * min(static_extent(variable, 64), 16) / 16

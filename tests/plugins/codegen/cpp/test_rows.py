@@ -14,6 +14,8 @@ from turret.errors import UnsupportedError
 from turret.ir import Expr, Kernel, Store, call, constant, index_value, load, part, reduce, scan
 from turret.ir.index import Var
 from turret.plugins.codegen.cpp import emit
+from turret.plugins.codegen.cpp.normalise import normalise
+from turret.plugins.codegen.cpp.rows import row_form
 
 F32 = torch.float32
 KINDS = ("sum", "prod", "min", "max", "argmin", "argmax")
@@ -407,6 +409,18 @@ def test_sums_beside_the_stores_that_they_are_sums_of(shape: tuple[int, int]) ->
         tensors = {"x": x, "y": y, "out": torch.zeros(shape), "sum": torch.zeros(outer.extent)}
         cases.append(Case(Kernel("k", (outer,), (inner,), stores), tensors))
     check(cases, rtol=2e-5, atol=2e-4)
+
+
+def test_columns_are_summed_across_memory_whatever_else_varies_by_row_alone() -> None:
+    """Column sums of a normalised tensor read two values a row and write one a column; the elements decide."""
+    i, j = Var("i", 2048), Var("j", 768)
+    x, mean, scale = (torch.zeros(shape) for shape in ((2048, 768), (2048,), (2048,)))
+    value = call("mul", call("sub", element("x", x, i, j), element("mean", mean, i)), element("scale", scale, i))
+    names = ("a", "b", "c")
+    stores = tuple(Store(n, (j.index,), reduce("sum", (i,), call("mul", value, value))) for n in names)
+    kernel = Kernel("k", (j,), (i,), stores)
+    tensors = {"x": x, "mean": mean, "scale": scale, **{n: torch.zeros(768) for n in names}}
+    assert row_form(normalise(kernel, {n: declare(n, t) for n, t in tensors.items()})).vertical
 
 
 def test_welford_of_one_element_and_reductions_over_nothing() -> None:
