@@ -26,12 +26,6 @@ def angle(x: torch.Tensor) -> torch.Tensor:
     return aten.where.self(aten.isnan.default(x), x, result) if x.dtype.is_floating_point else result
 
 
-@decomposes("hardshrink_backward", "softshrink_backward")
-def shrink_backward(grad: torch.Tensor, x: torch.Tensor, lambd: float) -> torch.Tensor:
-    dead = aten.le.Scalar(aten.abs.default(x), lambd)
-    return aten.where.self(dead, aten.full.default([], 0, dtype=grad.dtype, device=grad.device, pin_memory=False), grad)
-
-
 @decomposes("_trilinear")
 def trilinear(
     i1: torch.Tensor,
@@ -51,31 +45,6 @@ def trilinear(
 
     product = aten.mul.Tensor(aten.mul.Tensor(aligned(i1, expand1), aligned(i2, expand2)), aligned(i3, expand3))
     return convert(aten.sum.dim_IntList(product, sumdim, False) if sumdim else product, i1.dtype)
-
-
-@decomposes("logit")
-def logit(x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
-    dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
-    wide = widen(convert(x, dtype))
-    if eps is not None:
-        wide = aten.clamp.default(wide, eps, 1 - eps)
-    odds = aten.div.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1))
-    return convert(aten.log.default(odds), dtype)
-
-
-@decomposes("logit_backward")
-def logit_backward(grad: torch.Tensor, x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
-    """Torch's own takes a NaN for a point outside; eager's kernels hand it on, and the CPU's has +inf at both ends."""
-    wide, upstream = widen(x), widen(grad)
-    low, high = (0.0, 1.0) if eps is None else (eps, 1.0 - eps)
-    outside = aten.logical_or.default(aten.lt.Scalar(wide, low), aten.gt.Scalar(wide, high))
-    inside = aten.div.Tensor(upstream, aten.mul.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1)))
-    if low == 0 and x.device.type == "cpu":
-        ends = aten.logical_or.default(aten.eq.Scalar(wide, 0), aten.eq.Scalar(wide, 1))
-        inside = aten.where.self(ends, aten.mul.Scalar(upstream, math.inf), inside)
-    options = {"dtype": wide.dtype, "device": x.device, "pin_memory": False}
-    beyond = aten.full.default([], math.nan if eps is None else 0.0, **options)
-    return convert(aten.where.self(outside, beyond, inside), x.dtype)
 
 
 @decomposes("smooth_l1_loss_backward")

@@ -15,17 +15,22 @@ HALF_DTYPES = frozenset({torch.float16, torch.bfloat16})
 
 @attrs.frozen
 class Entry:
-    """One decomposition; ``any_dtype`` says that it is right for complex tensors too (it only moves data)."""
+    """One decomposition.
+
+    ``any_dtype`` says that it is right for complex tensors too (it only moves data), ``on_cpu`` that it follows
+    eager's CPU kernels and that torch's own serves the other devices.
+    """
 
     function: Callable
     any_dtype: bool = False
+    on_cpu: bool = False
 
 
 OWN: dict[str, Entry] = {}
 """``[namespace.]op[.overload]`` -> decomposition."""
 
 
-def decomposes(*names: str, any_dtype: bool = False) -> Callable[[Function], Function]:
+def decomposes(*names: str, any_dtype: bool = False, on_cpu: bool = False) -> Callable[[Function], Function]:
     """Register a function as the decomposition of the named ops.
 
     It takes the op's arguments and returns its results; ``NotImplemented`` keeps this one call whole.
@@ -33,7 +38,7 @@ def decomposes(*names: str, any_dtype: bool = False) -> Callable[[Function], Fun
 
     def register(function: Function) -> Function:
         for name in names:
-            OWN[name] = Entry(function, any_dtype)
+            OWN[name] = Entry(function, any_dtype, on_cpu)
         return function
 
     return register

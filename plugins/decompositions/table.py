@@ -10,6 +10,7 @@ import torch
 from torch._decomp import decomposition_table as torch_table
 
 from turret.plugins.decompositions import (  # noqa: F401
+    activations,
     creation,
     movement,
     normalization,
@@ -83,7 +84,8 @@ def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]
     for name, entry in OWN.items():
         op = resolve(name)
         if op is not None:
-            table[op] = entry.function if entry.any_dtype else real_only(entry.function)
+            function = on_cpu(entry.function, torch_table[op]) if entry.on_cpu else entry.function
+            table[op] = function if entry.any_dtype else real_only(function)
     if not fallback_random:
         table.update({resolve(name): function for name, function in RANDOM.items() if resolve(name) is not None})
     return table
@@ -112,6 +114,16 @@ def not_on_cpu(function: Callable) -> Callable:
     @functools.wraps(function)
     def decompose(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         return NotImplemented if x.device.type == "cpu" else function(x, *args, **kwargs)
+
+    return decompose
+
+
+def on_cpu(function: Callable, elsewhere: Callable) -> Callable:
+    """``function`` for a call whose first tensor is on the CPU, ``elsewhere`` for others."""
+
+    @functools.wraps(function)
+    def decompose(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return (function if x.device.type == "cpu" else elsewhere)(x, *args, **kwargs)
 
     return decompose
 

@@ -1,8 +1,9 @@
 """Calls that stay whole above autograd.
 
-Torch registers decompositions of upsampling under its Autograd key.  Where they apply, autograd differentiates the
-decomposition, and the gradient of a few gathers is a few scatters with colliding indices, many times slower than
-the op's own backward.  Decompositions of Turret's apply below autograd and meet the backward ops themselves.
+Torch registers decompositions of upsampling and shrinking under its Autograd key.  Where they apply, autograd
+differentiates the decomposition: the gradient of a few gathers is a few scatters with colliding indices, many times
+slower than the op's own backward, and that of ``x * 0`` is NaN where the op's own is 0.  Decompositions of Turret's
+apply below autograd and meet the backward ops themselves.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 _WHOLE = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
+_WHOLE += ("softshrink", "hardshrink", "aten::softshrink", "aten::hardshrink")
 
 
 def _name(function: Any) -> str:
@@ -33,8 +35,8 @@ def _symbolic(values: Any) -> bool:
     return isinstance(values, torch.SymInt | torch.SymFloat)
 
 
-class WholeUpsampling(TorchFunctionMode):
-    """Within it, upsampling of tensors reaches autograd's own kernels.
+class WholeAboveAutograd(TorchFunctionMode):
+    """Within it, upsampling and shrinking of tensors reach autograd's own kernels.
 
     Sizes and factors given as symbols need Python's dispatch, and so the decompositions.
     """

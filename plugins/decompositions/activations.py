@@ -1,0 +1,111 @@
+"""Activations and their gradients where torch's decompositions differ from eager at NaN, signed zeros or thresholds.
+
+Eager's CPU kernels have a vector path and a scalar one for what is left of a row, and at these points the two differ;
+the functions below give what the vector path does, which is what most elements of a tensor meet.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from turret.plugins.decompositions.registry import compute_dtype, convert, decomposes, widen
+
+aten = torch.ops.aten
+
+
+def _constant(value: float, like: torch.Tensor) -> torch.Tensor:
+    return aten.full.default([], value, dtype=like.dtype, device=like.device, pin_memory=False)
+
+
+def _between(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """``low <= x <= high``; false for NaN."""
+    return aten.logical_and.default(aten.ge.Scalar(x, low), aten.le.Scalar(x, high))
+
+
+@decomposes("softshrink", on_cpu=True)
+def softshrink(x: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
+    """``x`` moved to zero by ``lambd``, which is not rounded to a half type; +0 for both signs of what is nearer."""
+    wide = widen(x)
+    moved = aten.where.self(aten.gt.Scalar(wide, lambd), aten.sub.Scalar(wide, lambd), aten.add.Scalar(wide, lambd))
+    return convert(aten.where.self(_between(wide, -lambd, lambd), _constant(0.0, wide), moved), x.dtype)
+
+
+@decomposes("hardshrink", on_cpu=True)
+def hardshrink(x: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
+    """``x``, or 0 where it is not further from zero than ``lambd``, here rounded to the dtype of ``x``."""
+    return aten.where.self(_between(x, -lambd, lambd), _constant(0.0, x), x)
+
+
+@decomposes("hardshrink_backward", "softshrink_backward")
+def shrink_backward(grad: torch.Tensor, x: torch.Tensor, lambd: float) -> torch.Tensor:
+    """The upstream gradient further from zero than the rounded ``lambd``; on the CPU NaN has none, elsewhere it has."""
+    zero = _constant(0.0, grad)
+    if x.device.type == "cpu":
+        return aten.where.self(aten.gt.Scalar(aten.abs.default(x), lambd), grad, zero)
+    return aten.where.self(_between(x, -lambd, lambd), zero, grad)
+
+
+@decomposes("hardtanh_backward", on_cpu=True)
+def hardtanh_backward(grad: torch.Tensor, x: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """The upstream gradient strictly inside the bounds, 0 elsewhere and for NaN."""
+    wide = widen(x)
+    inside = aten.logical_and.default(aten.gt.Scalar(wide, low), aten.lt.Scalar(wide, high))
+    return aten.where.self(inside, grad, _constant(0.0, grad))
+
+
+@decomposes("hardswish_backward", on_cpu=True)
+def hardswish_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """NaN for NaN, whose gradient the scalar path takes for 1."""
+    wide, upstream = widen(x), widen(grad)
+    slope = aten.add.Scalar(aten.div.Scalar(wide, 3.0), 0.5)
+    right = aten.where.self(aten.ge.Scalar(wide, 3.0), upstream, aten.mul.Tensor(upstream, slope))
+    result = aten.where.self(aten.le.Scalar(wide, -3.0), _constant(0.0, wide), right)
+    return convert(result, grad.dtype)
+
+
+@decomposes("elu_backward", on_cpu=True)
+def elu_backward(
+    grad: torch.Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: torch.Tensor
+) -> torch.Tensor:
+    """``x`` is elu's input, or with ``is_result`` its result; NaN goes the exponential's way and stays NaN."""
+    wide, upstream = widen(x), widen(grad)
+    if is_result:
+        below = aten.mul.Tensor(aten.mul.Scalar(upstream, input_scale), aten.add.Scalar(wide, alpha * scale))
+    else:
+        slope = aten.exp.default(aten.mul.Scalar(wide, input_scale))
+        below = aten.mul.Tensor(aten.mul.Scalar(upstream, input_scale * alpha * scale), slope)
+    result = aten.where.self(aten.gt.Scalar(wide, 0.0), aten.mul.Scalar(upstream, scale), below)
+    return convert(result, grad.dtype)
+
+
+@decomposes("logit")
+def logit(x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
+    """``log(x / (1 - x))`` of ``x`` held inside ``eps`` and ``1 - eps``, both rounded to the dtype."""
+    dtype = x.dtype if x.dtype.is_floating_point else torch.get_default_dtype()
+    wide = widen(convert(x, dtype))
+    if eps is not None:
+        wide = aten.clamp.default(wide, *_logit_bounds(eps, dtype))
+    odds = aten.div.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1))
+    return convert(aten.log.default(odds), dtype)
+
+
+def _logit_bounds(eps: float, dtype: torch.dtype) -> tuple[float, float]:
+    """``eps`` and ``1 - eps`` as eager has them: for bfloat16 and an ``eps`` of 1e-3 the upper one is 1."""
+    low = torch.tensor(eps, dtype=torch.float64).to(compute_dtype(dtype)).to(dtype)
+    return low.item(), (1 - low).item()
+
+
+@decomposes("logit_backward")
+def logit_backward(grad: torch.Tensor, x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
+    """With ``eps`` the gradient outside its bounds is 0, and without it NaN.
+
+    With ``eps`` NaN counts as outside on the CPU; elsewhere it is handed on.
+    """
+    wide, upstream = widen(x), widen(grad)
+    low, high = (0.0, 1.0) if eps is None else _logit_bounds(eps, x.dtype)
+    inside = _between(wide, low, high)
+    if x.device.type != "cpu":
+        inside = aten.logical_or.default(inside, aten.isnan.default(wide))
+    slope = aten.div.Tensor(upstream, aten.mul.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1)))
+    beyond = _constant(float("nan") if eps is None else 0.0, wide)
+    return convert(aten.where.self(inside, slope, beyond), x.dtype)
