@@ -234,7 +234,7 @@ class Builder:
         inner = compute_dtype(dtype)
         if isinstance(value, TensorValue):
             loaded = value.load_broadcast(index)
-            return cast(loaded if loaded.dtype == torch.bool else cast(loaded, dtype), inner)
+            return cast(loaded if loaded.dtype == torch.bool else cast(loaded, dtype, exact=True), inner)
         if isinstance(value, sympy.Expr):
             return cast(size_value(value, dtype), inner)
         return constant(torch.tensor(value, dtype=dtype).item(), inner)

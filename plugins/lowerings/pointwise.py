@@ -157,7 +157,10 @@ def _scaled(b: Builder, value: Expr, alpha: Number) -> Expr:
 
 
 def _with_scalar(b: Builder, function: Callable[[Expr, Expr], Expr], x: Operand, y: Operand) -> TensorValue:
-    """Like ``pointwise``, but the second operand, where it is a scalar, is not rounded to a half type first."""
+    """Like ``pointwise``, but the second operand, where it is a scalar, is not rounded to a half type first.
+
+    So do eager's kernels of products and quotients; all others round it, and a first operand is always rounded.
+    """
     dtype = b.result.dtype
     take = b.operand if _is_scalar(y) else b.promoted_operand
     inner = compute_dtype(dtype) if _is_scalar(y) else dtype
@@ -169,12 +172,13 @@ def _with_scalar(b: Builder, function: Callable[[Expr, Expr], Expr], x: Operand,
 
 
 def _is_scalar(value: Operand) -> bool:
-    return not (isinstance(value, TensorValue) and value.shape)
+    """Whether this is a number, or a tensor without dimensions in the host's memory."""
+    return not isinstance(value, TensorValue) or (not value.shape and value.device.type == "cpu")
 
 
 @lowering("mul.Tensor", "mul.Scalar")
 def mul(b: Builder, x: Operand, y: Operand) -> TensorValue:
-    if _is_scalar(x) and not _is_scalar(y):
+    if not isinstance(x, TensorValue):
         x, y = y, x
     return _with_scalar(b, lambda v, w: call("logical_and" if v.dtype == torch.bool else "mul", v, w), x, y)
 
@@ -191,8 +195,15 @@ def div_mode(b: Builder, x: Operand, y: Operand, rounding_mode: str | None = Non
     if rounding_mode == "floor":
         return _with_scalar(b, lambda v, w: call("floordiv", v, w), x, y)
 
+    dtype = b.result.dtype
+
     def truncated(v: Expr, w: Expr) -> Expr:
-        return call("trunc", call("div", v, w)) if is_float(v.dtype) else call("truncdiv", v, w)
+        if not is_float(v.dtype):
+            return call("truncdiv", v, w)
+        quotient = call("div", v, w)
+        if dtype in HALF and not _is_scalar(y):  # eager rounds the quotient of two tensors, then truncates
+            quotient = cast(cast(quotient, dtype, exact=True), v.dtype)
+        return call("trunc", quotient)
 
     return _with_scalar(b, truncated, x, y)
 
@@ -265,7 +276,7 @@ def power_scalar(b: Builder, x: TensorValue, exponent: Number) -> TensorValue:
     """
     rooted = not (x.dtype == torch.float16 and x.device.type == "cpu")
 
-    def body(v: Expr) -> Expr:
+    def body(v: Expr, rounded: Expr) -> Expr:
         one = constant(1, v.dtype)
         if exponent == 2:
             return call("mul", v, v)
@@ -280,9 +291,9 @@ def power_scalar(b: Builder, x: TensorValue, exponent: Number) -> TensorValue:
                 return call("div", one, v)
             if exponent == -2:
                 return call("div", one, call("mul", v, v))
-        return call("pow", v, b.number(exponent, v.dtype))
+        return call("pow", v, rounded)
 
-    return b.pointwise(body, x)
+    return b.pointwise(body, x, exponent)
 
 
 # ---------------------------------------------------------------- bits, logic, comparisons
