@@ -31,6 +31,11 @@ class _Row:
         coords = [rows[d].index if d in rows else next(kept) for d in range(len(self.x.shape))]
         return cast(self.x.load(coords), dtype)
 
+    @property
+    def is_single(self) -> bool:
+        """Known to hold one element."""
+        return all(v.extent == 1 for v in self.variables)
+
     def number(self) -> Expr:
         """Row-major number of the element in the row."""
         return index_value(flatten([v.index for v in self.variables], [v.extent for v in self.variables]))
@@ -45,7 +50,16 @@ def _fold(b: Builder, kind: str, x: TensorValue, dims: Dims, keepdim: bool, dtyp
 def sum_(
     b: Builder, x: TensorValue, dims: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None
 ) -> TensorValue:
-    return _fold(b, "sum", x, dims, keepdim, compute_dtype(b.result.dtype))
+    inner = compute_dtype(b.result.dtype)
+    row = _Row(x, dims, keepdim)
+    if row.is_single:
+        return b.define(b.result, lambda index: _from_zero(row.load(index, inner)))
+    return _fold(b, "sum", x, dims, keepdim, inner)
+
+
+def _from_zero(value: Expr) -> Expr:
+    """The sum of one element, started at +0 as eager starts it: the sum of -0 is +0."""
+    return call("add", value, constant(0, value.dtype)) if value.dtype.is_floating_point else value
 
 
 @lowering("prod.dim_int")
@@ -87,7 +101,7 @@ def _position(kind: str) -> Callable[..., TensorValue]:
     def lower(b: Builder, x: TensorValue, dim: int | None = None, keepdim: bool = False) -> TensorValue:
         row = _Row(x, dim, keepdim)
         dtype = torch.int32 if x.dtype == torch.bool else compute_dtype(x.dtype)
-        if all(v.extent == 1 for v in row.variables):
+        if row.is_single:
             return b.define(b.result, lambda index: constant(0, torch.int64))
         return b.define(b.result, lambda index: reduce(kind, row.variables, row.load(index, dtype), row.number()))
 
@@ -115,7 +129,10 @@ def var_mean(
         degrees = call("max", degrees, constant(0, dtype))
         return call("div", part(statistics(index), "m2"), degrees)
 
+    def mean(index: Sequence[Index]) -> Expr:
+        return _from_zero(row.load(index, dtype)) if row.is_single else part(statistics(index), "mean")
+
     return (
         b.define(b.result_part(0), variance, f"{b.node.name}_var"),
-        b.define(b.result_part(1), lambda index: part(statistics(index), "mean"), f"{b.node.name}_mean"),
+        b.define(b.result_part(1), mean, f"{b.node.name}_mean"),
     )

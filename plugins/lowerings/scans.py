@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from turret.ir import cast, scan
+from turret.ir import Expr, call, cast, constant, scan
 from turret.lowering import Builder, TensorValue, compute_dtype, loop_variables
 from turret.plugins.lowerings.registry import lowering
 
@@ -17,8 +17,14 @@ def _running(kind: Literal["sum", "prod"]) -> Callable[..., TensorValue]:
         inner = compute_dtype(b.result.dtype)
         if inner == torch.bool:
             return NotImplemented
+
+        def single(value: Expr) -> Expr:
+            # Sums along a dimension start at +0, which shows for -0; a tensor without dimensions is copied.
+            starts = kind == "sum" and x.shape and value.dtype.is_floating_point
+            return call("add", value, constant(0, value.dtype)) if starts else value
+
         if not x.shape or x.shape[dim] == 1:
-            return b.define(b.result, lambda index: cast(x.load(index), b.result.dtype))
+            return b.define(b.result, lambda index: single(cast(x.load(index), b.result.dtype)))
         along = loop_variables(x.shape)[dim % len(x.shape)]
         return b.define(b.result, lambda index: scan(kind, along, cast(cast(x.load(index), b.result.dtype), inner)))
 

@@ -236,9 +236,11 @@ def _points(variables: tuple[Var, ...]) -> list[dict[Var, Index]]:
 
 
 def _combined(kind: str, terms: list[Expr], dtype: torch.dtype) -> Expr:
-    """A balanced tree, which also rounds less than a chain."""
+    """A balanced tree, which also rounds less than a chain; sums start at +0, which shows where all terms are -0."""
     if not terms:
         return _empty(kind, dtype)
+    if kind == "sum" and dtype.is_floating_point:
+        terms = [*terms, constant(0, dtype)]
     op = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "logical_or", "all": "logical_and"}[kind]
     while len(terms) > 1:
         pairs = [call(op, a, b) for a, b in zip(terms[::2], terms[1::2], strict=False)]
