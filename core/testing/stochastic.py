@@ -50,30 +50,46 @@ rounds inside, where terms may cancel, so its operands are moved as well.
 """
 
 
-_BY_WIDTH = frozenset(["gelu"])
-"""Operations whose float32 kernels on a CPU differ by the width of a call: ``gelu(inf)`` is inf by itself, and NaN
-among others.  Every other sample computes them in float64, whose kernel is one."""
+_BY_PATH = frozenset(
+    """
+    clamp clamp_max clamp_min cosh elu_backward fmod gelu gelu_backward hardshrink_backward hardswish_backward
+    hardtanh_backward logit_backward maximum minimum remainder sinh softshrink softshrink_backward
+    """.split()  # noqa: SIM905
+)
+"""Elementwise operations whose CPU kernels have a vector path and a scalar one that differ at some points.
+
+``gelu`` of infinity, gradients at NaN, the sign of zeros, remainders of quotients past the dtype's precision: which
+path an element takes depends on its place in memory and on the width of the machine's vectors, so either will do.
+"""
+
+_BY_ORDER = frozenset(["var_mean", "std_mean"])
+"""Reductions whose mean is infinite or NaN by the place that an infinity has in the row: eager updates a running mean,
+which an infinity turns into NaN at the next element."""
 
 
 class Perturbed(TorchDispatchMode):
     """While active, moves each inexact result (and the operands of longer formulas) by up to ``ULPS`` epsilons.
 
-    ``seed`` picks the sample; torch's own random state is left alone.
+    ``seed`` picks the sample; torch's own random state is left alone.  Of three samples that follow each other one
+    runs the operations of ``_BY_PATH`` as they are, one on the kernels' scalar path, and one on their vector path.
     """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self._generator = torch.Generator().manual_seed(seed)
-        self._widens = seed % 2 == 0
+        self._path = (None, _on_scalar_path, _on_vector_path)[seed % 3]
+        self._sums = seed % 2 == 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.split("::")[-1].rstrip("_")
         if name in _EXACT or _is_view(func):
-            return func(*args, **kwargs)
+            return self._by_path(name, func, args, kwargs)
         if name not in _ELEMENTARY:
             args, kwargs = self._move_operands(func, args, kwargs)
-        result = self._by_width(func, args, kwargs) if name in _BY_WIDTH else func(*args, **kwargs)
+        result = self._by_path(name, func, args, kwargs)
+        if name in _BY_ORDER and self._sums:
+            result = (result[0], _plain_mean(func, args, kwargs))
         if func._schema.is_mutable:
             for tensor in pytree.tree_leaves(result):
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
@@ -81,11 +97,15 @@ class Perturbed(TorchDispatchMode):
             return result
         return pytree.tree_map_only(Tensor, self._move, result)
 
-    def _by_width(self, func: Any, args: tuple, kwargs: dict) -> Tensor:
-        (x, *rest) = args
-        if not self._widens or func._schema.is_mutable:
-            return func(x, *rest, **kwargs)
-        return torch.empty_like(x).copy_(func(x.to(torch.float64), *rest, **kwargs))
+    def _by_path(self, name: str, func: Any, args: tuple, kwargs: dict) -> Any:
+        result = func(*args, **kwargs)
+        if self._path is None or name not in _BY_PATH or func._schema.is_mutable or not result.dim():
+            return result
+        path, shape = self._path, result.shape
+        args, kwargs = pytree.tree_map_only(
+            Tensor, lambda t: path(t.expand(shape).reshape(-1)) if t.dim() else t, (args, kwargs)
+        )
+        return result.copy_(func(*args, **kwargs)[: result.numel()].view(shape))
 
     def _move_operands(self, func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         written = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
@@ -107,3 +127,20 @@ class Perturbed(TorchDispatchMode):
 
 def _is_view(func: Any) -> bool:
     return any(r.alias_info is not None and not r.alias_info.is_write for r in func._schema.returns)
+
+
+def _on_scalar_path(row: Tensor) -> Tensor:
+    """The row with gaps between its elements, which kernels do not load as vectors."""
+    return torch.stack([row, row], 1)[:, 0]
+
+
+def _on_vector_path(row: Tensor) -> Tensor:
+    """The row filled up to whole vectors of any machine."""
+    return torch.cat([row, row.new_ones(-row.numel() % 256)])
+
+
+def _plain_mean(func: Any, args: tuple, kwargs: dict) -> Tensor:
+    """The mean of a ``var_mean`` or ``std_mean`` call as a sum over a count."""
+    named = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
+    x = named["self"]
+    return x.mean(named.get("dim") or list(range(x.dim())), named.get("keepdim", False))
