@@ -63,6 +63,18 @@ def hardswish_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return convert(result, grad.dtype)
 
 
+_SIXTH = torch.tensor(1 / 6, dtype=torch.float32).item()
+"""Eager's kernel has the slope of hardsigmoid as a float32, for float64 too."""
+
+
+@decomposes("hardsigmoid_backward", on_cpu=True)
+def hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    wide = widen(x)
+    inside = aten.logical_and.default(aten.gt.Scalar(wide, -3.0), aten.lt.Scalar(wide, 3.0))
+    slope = aten.mul.Scalar(widen(grad), _SIXTH)
+    return convert(aten.where.self(inside, slope, _constant(0.0, wide)), grad.dtype)
+
+
 @decomposes("elu_backward", on_cpu=True)
 def elu_backward(
     grad: torch.Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: torch.Tensor

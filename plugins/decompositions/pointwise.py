@@ -58,3 +58,20 @@ def smooth_l1_loss_backward(
     inside = aten.div.Tensor(aten.mul.Tensor(wide, scaled), beta) if beta else aten.mul.Tensor(wide, scaled)
     right = aten.where.self(aten.ge.Scalar(wide, beta), scaled, inside)
     return convert(aten.where.self(aten.le.Scalar(wide, -beta), aten.neg.default(scaled), right), x.dtype)
+
+
+@decomposes("binary_cross_entropy_backward", on_cpu=True)
+def binary_cross_entropy_backward(
+    grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
+) -> torch.Tensor:
+    """Eager's least denominator is a float32 rounded to the dtype of ``x``, so float16 has none."""
+    least = torch.tensor(1e-12, dtype=torch.float32).to(x.dtype).item()
+    wide = widen(x)
+    denominator = aten.clamp_min.default(aten.mul.Tensor(aten.add.Scalar(aten.neg.default(wide), 1), wide), least)
+    result = aten.mul.Tensor(widen(grad), aten.sub.Tensor(wide, widen(target)))
+    result = aten.div.Tensor(result, denominator)
+    if weight is not None:
+        result = aten.mul.Tensor(result, widen(weight))
+    if reduction == 1:
+        result = aten.div.Scalar(result, x.numel())
+    return convert(result, x.dtype)

@@ -244,8 +244,14 @@ def _extremum(op: str, logical: str) -> Callable[[Builder, Operand, Operand], Te
     return lower
 
 
-lowering("maximum")(_extremum("max", "logical_or"))
-lowering("minimum")(_extremum("min", "logical_and"))
+def _second_of_equals(op: str, logical: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
+    """Eager's vectors take the second of two zeros, ``max`` and ``min`` the first."""
+    lower = _extremum(op, logical)
+    return lambda b, x, y: lower(b, y, x)
+
+
+lowering("maximum")(_second_of_equals("max", "logical_or"))
+lowering("minimum")(_second_of_equals("min", "logical_and"))
 
 
 def _ignoring_nan(op: str, logical: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
@@ -345,11 +351,15 @@ def where(b: Builder, condition: TensorValue, x: Operand, y: Operand) -> TensorV
 def clamp(b: Builder, x: TensorValue, low: Operand | None = None, high: Operand | None = None) -> TensorValue:
     bounds = [o for o in (low, high) if o is not None]
 
+    def held(op: str, v: Expr, limit: Expr, bound: Operand | None) -> Expr:
+        # Of two zeros eager takes a tensor's limit, but the value itself where the limit is a number.
+        return call(op, limit, v) if isinstance(bound, TensorValue) else call(op, v, limit)
+
     def body(v: Expr, *limits: Expr) -> Expr:
         rest = list(limits)
         if low is not None:
-            v = call("max", v, rest.pop(0))
-        return v if high is None else call("min", v, rest.pop(0))
+            v = held("max", v, rest.pop(0), low)
+        return v if high is None else held("min", v, rest.pop(0), high)
 
     return b.pointwise(body, x, *[_limit(o, b.result.dtype) for o in bounds])
 
