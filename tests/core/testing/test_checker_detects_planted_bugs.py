@@ -333,3 +333,33 @@ def test_conformance_passes_a_compiler_that_only_rounds_differently():
 
     report = conformance(compiler, programs=60, seed=2000, features=Features(gradients=False))
     assert report.passed, str(report)
+
+
+def test_the_mean_of_a_row_with_an_infinity_is_infinite_or_nan_by_the_order_of_the_row():
+    def plain(x: Tensor) -> Tensor:
+        return x.mean(0)
+
+    def running(x: Tensor) -> Tensor:
+        return torch.var_mean(x, 0)[1]
+
+    def make_row(call: int = 0) -> tuple[Tensor, ...]:
+        return (torch.tensor([1.0, torch.inf, 2.0]),)
+
+    assert running(*make_row()).isnan() and plain(*make_row()).isinf()
+    assert_same(running, plain, make_row)
+    assert differs(plain, running, make_row) == {"values"}
+
+
+def test_either_path_of_an_elementwise_kernel_will_do_and_a_number_of_neither_will_not():
+    def gradient(x: Tensor) -> Tensor:
+        return torch.ops.aten.hardtanh_backward.default(torch.ones_like(x), x, -1.0, 1.0)
+
+    def elsewhere(x: Tensor) -> Tensor:
+        return torch.where(x.isnan(), 1.0, gradient(x.contiguous()))
+
+    def make_nan(call: int = 0) -> tuple[Tensor, ...]:
+        return (torch.tensor([torch.nan, 0.5, 2.0] * 40),)
+
+    assert_same(gradient, elsewhere, make_nan)
+    assert differs(gradient, lambda x: torch.where(x.isnan(), torch.nan, gradient(x)), make_nan) == {"values"}
+    assert differs(gradient, lambda x: gradient(x).where(x != 0.5, 0.0), make_nan) == {"values"}
