@@ -1,8 +1,11 @@
-"""Calls that stay whole above autograd.
+"""Calls whose kernels autograd or eager's own dispatch chooses above the trace, and that are chosen here likewise.
 
 Torch registers decompositions of upsampling under its Autograd key.  Where they apply, autograd differentiates the
 decomposition, and the gradient of a few gathers is a few scatters with colliding indices, many times slower than
 the op's own backward.  Decompositions of Turret's apply below autograd and meet the backward ops themselves.
+
+Some ops take another way on the CPU than on fake tensors before any kernel is called; what can be seen of it is the
+layout of the result, or that it is the argument.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.overrides import TorchFunctionMode
 
 _WHOLE = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
@@ -33,15 +37,39 @@ def _symbolic(values: Any) -> bool:
     return isinstance(values, torch.SymInt | torch.SymFloat)
 
 
-class WholeUpsampling(TorchFunctionMode):
-    """Within it, upsampling of tensors reaches autograd's own kernels.
+class EagersChoices(TorchFunctionMode):
+    """Within it, upsampling of tensors reaches autograd's own kernels, and pooling and shuffling give eager's layouts.
 
     Sizes and factors given as symbols need Python's dispatch, and so the decompositions.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _name(func).startswith(_WHOLE) and not _symbolic([*args, *kwargs.values()]):
+        name = _name(func)
+        if name.startswith(_WHOLE) and not _symbolic([*args, *kwargs.values()]):
             with torch._C._DisablePythonDispatcher():
                 return func(*args, **kwargs)
-        return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        memory_format = _FORMATS.get(name)
+        if memory_format is None or not isinstance(made, torch.Tensor) or made.device.type != "cpu":
+            return made
+        return memory_format(made, args[0] if args else kwargs["input"])
+
+
+def _pooled(made: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Where no gradient is recorded, pooling has a kernel without indices, which gives row-major results."""
+    return made if source.requires_grad and torch.is_grad_enabled() else made.contiguous()
+
+
+def _shuffled(made: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    return made.contiguous(memory_format=suggest_memory_format(source))
+
+
+_FORMATS = {
+    "max_pool1d": _pooled,
+    "aten::max_pool1d": _pooled,
+    "channel_shuffle": _shuffled,
+    "native_channel_shuffle": _shuffled,
+    "aten::channel_shuffle": _shuffled,
+    "aten::native_channel_shuffle": _shuffled,
+}
