@@ -44,8 +44,8 @@ def laid_out(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
     return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
 
 
-def batch_norm_format(value: torch.Tensor) -> torch.memory_format:
-    """The memory format that normalization on the CPU reads its argument in, and gives its result."""
+def dense_format(value: torch.Tensor) -> torch.memory_format:
+    """The memory format that a tensor lies in, or that is suggested where it has gaps."""
     wanted = _CHANNELS_LAST.get(value.dim())
     # A tensor can lie channels-last and not be taken to: strides of dimensions of extent 1 speak against it.
     if wanted is not None and not value.is_contiguous() and value.is_contiguous(memory_format=wanted):
@@ -58,7 +58,7 @@ def _row_major(out: torch.Tensor, args: tuple) -> Sequence[Any]:
 
 
 def _normalized(out: torch.Tensor, args: tuple) -> Sequence[Any]:
-    return _strides_in(batch_norm_format(args[0]), out.shape)
+    return _strides_in(dense_format(args[0]), out.shape)
 
 
 def _suggested(out: torch.Tensor, args: tuple) -> Sequence[Any]:
@@ -77,6 +77,38 @@ def _scaled(out: torch.Tensor, args: tuple) -> Sequence[Any]:
     return elementwise_strides([args[0], torch.empty(args[1].shape)], tuple(out.shape))
 
 
+def _pooled_3d(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+    """As ``_suggested``; volumes without a batch dimension are taken for a batch of one."""
+    if args[0].dim() == 5 or out.dim() != 4:
+        return _suggested(out, args)
+    source = args[0]
+    reach = max(stride * extent for stride, extent in zip(source.stride(), source.shape, strict=True))
+    batch = source.as_strided((1, *source.shape), (reach, *source.stride()))
+    return _strides_in(dense_format(batch), (1, *out.shape))[1:]
+
+
+def _indexed(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+    """``source[indices]``: an elementwise op of the source, repeated along what is indexed, and of the indices."""
+    source, indices = args[0], [*args[1], *[None] * (args[0].dim() - len(args[1]))]
+    given = [i for i in indices if i is not None]
+    masks = any(i.dtype in (torch.bool, torch.uint8) for i in given)
+    static = all(type(s) is int for t in (out, source, *given) for s in (*t.shape, *t.stride()))
+    if masks or not static or out.numel() == 0:
+        return out.stride()
+    at = [d for d, i in enumerate(indices) if i is not None]
+    if at != list(range(at[0], at[-1] + 1)):
+        # Indices apart from each other: the dimensions that they make come first.
+        source = source.permute(*at, *(d for d in range(source.dim()) if d not in at))
+        at = list(range(len(at)))
+    shape = torch.broadcast_shapes(*(i.shape for i in given))
+    before, after = at[0], source.dim() - at[-1] - 1
+    strides = (*source.stride()[:before], *[0] * len(shape), *source.stride()[at[-1] + 1 :])
+    expanded = [i.expand(shape)[(None,) * before + (...,) + (None,) * after] for i in given]
+    if out.device.type != "cpu" and any(i.stride() != expanded[0].stride() for i in expanded):
+        expanded = [i.contiguous() for i in expanded]
+    return elementwise_strides([source.as_strided(out.shape, strides), *expanded], tuple(out.shape))
+
+
 def _strides_in(memory_format: torch.memory_format, shape: Sequence[Any]) -> Sequence[Any]:
     """Strides of a dense tensor in a memory format; row-major for other than four or five dimensions."""
     if memory_format is not _CHANNELS_LAST.get(len(shape)):
@@ -91,6 +123,11 @@ _ANYWHERE: dict[Any, _Rule] = {
     aten.masked_fill.Scalar: _row_major,
     aten.masked_fill.Tensor: _row_major,
     aten.pow.Scalar: _row_major,
+    aten.rrelu_with_noise.default: _row_major,
+    aten.isin.Tensor_Tensor: _row_major,
+    aten.isin.Tensor_Scalar: _row_major,
+    aten.im2col.default: _row_major,
+    aten.index.Tensor: _indexed,
     aten.ldexp.Tensor: _scaled,
     aten.normal.Tensor_Tensor: _row_major,
     aten.nll_loss2d_forward.default: _row_major,
@@ -109,7 +146,7 @@ _ON_CPU: dict[Any, _Rule] = {
     aten._batch_norm_no_update.default: _normalized,
     aten.upsample_nearest1d.default: _row_major,
     aten._upsample_nearest_exact1d.default: _row_major,
-    aten.max_pool3d_with_indices.default: _suggested,
+    aten.max_pool3d_with_indices.default: _pooled_3d,
     aten.max_unpool2d.default: _suggested,
     aten.reflection_pad3d.default: _suggested,
     aten.replication_pad3d.default: _suggested,

@@ -38,7 +38,7 @@ def _symbolic(values: Any) -> bool:
 
 
 class EagersChoices(TorchFunctionMode):
-    """Within it, upsampling of tensors reaches autograd's own kernels, and pooling and shuffling give eager's layouts.
+    """Within it, upsampling reaches autograd's own kernels, and dropout, pooling and shuffling return what eager's do.
 
     Sizes and factors given as symbols need Python's dispatch, and so the decompositions.
     """
@@ -46,14 +46,25 @@ class EagersChoices(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = _name(func)
-        if name.startswith(_WHOLE) and not _symbolic([*args, *kwargs.values()]):
+        whole = name.startswith(_WHOLE) and not _symbolic([*args, *kwargs.values()])
+        if whole or (name in _DROPOUT and _keeps_all(*args[1:], **kwargs)):
             with torch._C._DisablePythonDispatcher():
                 return func(*args, **kwargs)
         made = func(*args, **kwargs)
-        memory_format = _FORMATS.get(name)
-        if memory_format is None or not isinstance(made, torch.Tensor) or made.device.type != "cpu":
+        if name in _ONE_HOT:
+            return made.contiguous()
+        lay_out = _ON_CPU.get(name)
+        if lay_out is None or not isinstance(made, torch.Tensor) or made.device.type != "cpu":
             return made
-        return memory_format(made, args[0] if args else kwargs["input"])
+        return lay_out(made, args[0] if args else kwargs["input"])
+
+
+_DROPOUT = frozenset(("dropout", "aten::dropout"))
+
+
+def _keeps_all(p: float = 0.5, training: bool = True, train: bool = True, **kwargs: Any) -> bool:
+    """Whether dropout, given these arguments after the first, returns the first itself."""
+    return p == 0 or not (training and train)
 
 
 def _pooled(made: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
@@ -65,7 +76,10 @@ def _shuffled(made: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     return made.contiguous(memory_format=suggest_memory_format(source))
 
 
-_FORMATS = {
+_ONE_HOT = frozenset(("one_hot", "aten::one_hot"))
+"""Eager writes to zeros; fake tensors compare with all classes, in the layout of the argument."""
+
+_ON_CPU = {
     "max_pool1d": _pooled,
     "aten::max_pool1d": _pooled,
     "channel_shuffle": _shuffled,
