@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch._dynamo.config
@@ -12,6 +15,32 @@ _SETTINGS = {
     # A float that changes is a constant of a graph each; as an input it would be a tensor with an item() of its own.
     "specialize_float": True,
 }
+
+
+_capturing = threading.local()
+"""Holds ``depth``: how many captures this thread is inside of."""
+
+
+@functools.cache
+def _keep_shapes_current() -> None:
+    """Have captures of this module's see the shape that a tensor has after ``unsqueeze_``, ``t_`` and the like.
+
+    torch._dynamo keeps the sizes of each tensor that it follows, and after an in-place op takes them anew only if the op
+    has a further tensor among its arguments.  Captures for other backends are left as they are.
+    """
+    from torch._dynamo.variables import TensorVariable
+
+    known = getattr(TensorVariable, "_sync_if_inplace_mutation", None)
+    if known is not None:
+        TensorVariable._sync_if_inplace_mutation = _always_here(known)
+
+
+def _always_here(known: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(known)
+    def sync(self: Any, tx: Any, version_before: int | None, has_tensor_arg: bool) -> None:
+        known(self, tx, version_before, has_tensor_arg or getattr(_capturing, "depth", 0) > 0)
+
+    return sync
 
 
 class SoundCapture:
@@ -30,8 +59,13 @@ class SoundCapture:
         entries = torch._C._dynamo.eval_frame._debug_get_cache_entry_list(frame.f_code)
         others = sum(entry.backend != self.backend for entry in entries)
         limit = torch._dynamo.config.recompile_limit + others
-        with torch._dynamo.config.patch({**_SETTINGS, "recompile_limit": limit}):
-            return self.convert(frame, *args, **kwargs)
+        _keep_shapes_current()
+        _capturing.depth = getattr(_capturing, "depth", 0) + 1
+        try:
+            with torch._dynamo.config.patch({**_SETTINGS, "recompile_limit": limit}):
+                return self.convert(frame, *args, **kwargs)
+        finally:
+            _capturing.depth -= 1
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.convert, name)

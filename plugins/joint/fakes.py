@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor
 
+from turret.plugins.joint.layouts import has_layout_rule, in_eagers_layout, laid_out
 from turret.plugins.joint.sizes import is_dense
 from turret.plugins.joint.strides import elementwise_strides
 
@@ -26,20 +26,7 @@ _PLAIN = frozenset(
 
 aten = torch.ops.aten
 
-_CONTIGUOUS_ON_CPU = frozenset((aten.log_sigmoid_forward.default,))
-"""Ops whose results are row-major on the CPU although fake tensors say otherwise."""
-
-_DENSE_ON_CPU = frozenset(
-    (
-        aten.native_batch_norm.default,
-        aten._native_batch_norm_legit.default,
-        aten._native_batch_norm_legit.no_stats,
-        aten._native_batch_norm_legit_no_training.default,
-        aten._batch_norm_with_update.default,
-        aten._batch_norm_no_update.default,
-    )
-)
-"""Ops whose results are row-major or channels-last on the CPU, whatever else their argument's strides are."""
+_ELEMENTWISE_WITHOUT_TAG = frozenset((aten.floor_divide.default,))
 
 
 class _Unkeyed(Exception):
@@ -59,11 +46,6 @@ class FakeRunner:
 
     def __call__(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """What ``func`` returns: new tensors for every call, as from the op itself."""
-        if func in _CONTIGUOUS_ON_CPU and args[0].device.type == "cpu":
-            return func(args[0].contiguous(), *args[1:], **kwargs)
-        if func in _DENSE_ON_CPU and args[0].device.type == "cpu":
-            dense = args[0].contiguous(memory_format=suggest_memory_format(args[0]))
-            return _without_history(func(dense, *args[1:], **kwargs), args)
         keyed = self._keyed.get(func)
         if keyed is None:
             keyed = self._keyed[func] = _may_be_keyed(func)
@@ -84,18 +66,18 @@ class FakeRunner:
     def _fresh(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """What an op returns, in eager's layout; run on fake tensors."""
         out = _without_history(func(*args, **kwargs), args)
+        if has_layout_rule(func):
+            return in_eagers_layout(func, args, out)
         if type(out) is not FakeTensor:
             return out
         if func is aten.flip.default and _is_plain(args[0]) and is_dense(out.shape, args[0].stride()):
-            return torch.empty_strided(out.shape, args[0].stride(), dtype=out.dtype, device=out.fake_device)
+            return laid_out(out, args[0].stride())
         if func is aten.roll.default and out.fake_device.type == "cpu" and out.numel() and _is_plain(out):
             return _rolled_on_cpu(*args, **kwargs)
-        if torch.Tag.pointwise not in func.tags:
+        if torch.Tag.pointwise not in func.tags and func not in _ELEMENTWISE_WITHOUT_TAG:
             return out
         strides = _elementwise_strides(out, _tensors(args), _has_number_operand(func, args), func)
-        if strides is None or strides == out.stride():
-            return out
-        return torch.empty_strided(out.shape, strides, dtype=out.dtype, device=out.fake_device)
+        return out if strides is None else laid_out(out, strides)
 
     def alias(self, value: torch.Tensor) -> torch.Tensor:
         """The same memory and layout, with no autograd history: ``detach`` below all dispatch."""
@@ -141,12 +123,18 @@ def _elementwise_strides(
     shape = tuple(out.shape)
     if torch.broadcast_shapes(*(t.shape for t in operands)) != shape:
         return None
-    if out.fake_device.type == "cpu":
-        # The CPU casts operands beforehand; those with gaps or overlaps come out of that in another layout.
-        common = functools.reduce(torch.promote_types, [t.dtype for t in operands])
-        as_they_are = [t.dtype == common or is_dense(t.shape, t.stride()) for t in operands]
-        operands = [t if kept else torch.empty_like(t) for t, kept in zip(operands, as_they_are, strict=True)]
+    if func is aten.where.self:
+        operands = [operands[0], *_cast_to_one_type(operands[1:])]
+    elif out.fake_device.type == "cpu":
+        operands = _cast_to_one_type(operands)
     return elementwise_strides([*operands, torch.empty(())] if number else operands, shape)
+
+
+def _cast_to_one_type(operands: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Operands as the CPU casts them beforehand; those with gaps or overlaps come out of that in another layout."""
+    common = functools.reduce(torch.promote_types, [t.dtype for t in operands])
+    as_they_are = [t.dtype == common or is_dense(t.shape, t.stride()) for t in operands]
+    return [t if kept else torch.empty_like(t) for t, kept in zip(operands, as_they_are, strict=True)]
 
 
 def _has_number_operand(func: Any, args: tuple) -> bool:

@@ -218,7 +218,7 @@ def layout_of(value: torch.Tensor, start: Any = 0) -> Layout:
 
 
 def _add_lone(tracer: Tracer, inputs: Inputs, number: int, value: torch.Tensor, name: str, gradients: bool) -> None:
-    leaf = _like(value)
+    leaf = _as_view(value, _like(value))
     given = _require(value, leaf, gradients)
     node = tracer.recorder.placeholder(name, tracer.alias(leaf) if given.requires_grad else leaf)
     storage = Storage(node, given, number)
@@ -245,7 +245,7 @@ def _add_member(
     mixed = flat.dtype != value.dtype or value.is_conj() or value.is_neg()
     leaf = _like(value) if mixed else flat.as_strided(value.shape, value.stride(), value.storage_offset())
     node = tracer.recorder.placeholder(name, leaf)
-    leaf = leaf.detach()
+    leaf = _as_view(value, leaf.detach())
     if group.joined:
         given = group.value.as_strided(value.shape, value.stride(), value.storage_offset())
     else:
@@ -272,6 +272,14 @@ def _like(value: torch.Tensor) -> torch.Tensor:
         made = base.as_strided(value.shape, value.stride(), value.storage_offset()).detach()
     made = made.conj() if value.is_conj() else made
     return torch._neg_view(made) if value.is_neg() else made
+
+
+def _as_view(value: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
+    """``made``, as a view of other memory if ``value`` is one and yet a leaf.
+
+    A view made under ``no_grad`` requires a gradient if the tensor does that it is, in the end, a view of.
+    """
+    return aten.alias.default(made) if value._is_view() and value.is_leaf else made
 
 
 def _require(value: torch.Tensor, made: torch.Tensor, gradients: bool) -> torch.Tensor:

@@ -26,7 +26,7 @@ from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
 from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.sizes import contiguous_strides, is_dense
 from turret.plugins.joint.tracer import Tracer
-from turret.plugins.joint.whole import WholeAboveAutograd
+from turret.plugins.joint.whole import EagersChoices
 from turret.products import CapturedGraph, JointGraph
 from turret.signature import GraphSignature
 
@@ -73,7 +73,7 @@ def _trace(captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[i
 def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs) -> Any:
     """Run the captured module under the tracer; what does not even run on fake tensors by itself is refused."""
     try:
-        with WholeAboveAutograd(), tracer, enable_python_dispatcher():
+        with EagersChoices(), tracer, enable_python_dispatcher():
             return CapturedRun(tracer).run(captured.module, inputs.values)
     except TurretError:
         raise
@@ -193,7 +193,7 @@ def _take(outputs: list[Any], inputs: list[Any], tangents: list[Any]) -> tuple:
     """Gradients; what autograd refuses here it would refuse in eager's backward, which then is where to learn of it."""
     try:
         return torch.autograd.grad(outputs, inputs, tangents, allow_unused=True)
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise UnsupportedError(f"autograd cannot run the backward: {error}") from error
 
 

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.errors import UnsupportedError, VerificationError
 from turret.plugins.joint.fakes import FakeRunner, layout_key
+from turret.plugins.joint.layouts import has_layout_rule
 from turret.plugins.joint.mutation import pure_variant, view_variant
 from turret.plugins.joint.recorder import Recorder
 from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
@@ -88,7 +89,7 @@ class Tracer(TorchDispatchMode):
         if func in self.table:
             return Tracer._decomposed
         if _is_composite(func):
-            return Tracer._composite
+            return Tracer._laid_out_composite if has_layout_rule(func) else Tracer._composite
         return Tracer._plain
 
     # What is known of tensors
@@ -203,6 +204,14 @@ class Tracer(TorchDispatchMode):
     def _composite(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         with self:
             return func.decompose(*args, **kwargs)
+
+    def _laid_out_composite(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """A composite op whose result has a layout that its parts do not give it."""
+        whole = self._run(func, args, kwargs)
+        with self.nested():
+            out = func.decompose(*args, **kwargs)
+        self.adopt(func, whole, out, set())
+        return whole
 
     def _identity(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         source = self.tracked(args[0])

@@ -1,9 +1,12 @@
-"""Calls that stay whole above autograd.
+"""Calls whose kernels autograd or eager's own dispatch chooses above the trace, and that are chosen here likewise.
 
 Torch registers decompositions of upsampling and shrinking under its Autograd key.  Where they apply, autograd
 differentiates the decomposition: the gradient of a few gathers is a few scatters with colliding indices, many times
 slower than the op's own backward, and that of ``x * 0`` is NaN where the op's own is 0.  Decompositions of Turret's
 apply below autograd and meet the backward ops themselves.
+
+Some ops take another way on the CPU than on fake tensors before any kernel is called; what can be seen of it is the
+layout of the result, or that it is the argument.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format
 from torch.overrides import TorchFunctionMode
 
 _WHOLE = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
@@ -35,15 +39,55 @@ def _symbolic(values: Any) -> bool:
     return isinstance(values, torch.SymInt | torch.SymFloat)
 
 
-class WholeAboveAutograd(TorchFunctionMode):
-    """Within it, upsampling and shrinking of tensors reach autograd's own kernels.
+class EagersChoices(TorchFunctionMode):
+    """Within it, calls take the way that they take in eager.
+
+    Upsampling and shrinking reach autograd's own kernels; dropout, pooling and shuffling return what eager's do.
 
     Sizes and factors given as symbols need Python's dispatch, and so the decompositions.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if _name(func).startswith(_WHOLE) and not _symbolic([*args, *kwargs.values()]):
+        name = _name(func)
+        whole = name.startswith(_WHOLE) and not _symbolic([*args, *kwargs.values()])
+        if whole or (name in _DROPOUT and _keeps_all(*args[1:], **kwargs)):
             with torch._C._DisablePythonDispatcher():
                 return func(*args, **kwargs)
-        return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        if name in _ONE_HOT:
+            return made.contiguous()
+        lay_out = _ON_CPU.get(name)
+        if lay_out is None or not isinstance(made, torch.Tensor) or made.device.type != "cpu":
+            return made
+        return lay_out(made, args[0] if args else kwargs["input"])
+
+
+_DROPOUT = frozenset(("dropout", "aten::dropout"))
+
+
+def _keeps_all(p: float = 0.5, training: bool = True, train: bool = True, **kwargs: Any) -> bool:
+    """Whether dropout, given these arguments after the first, returns the first itself."""
+    return p == 0 or not (training and train)
+
+
+def _pooled(made: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Where no gradient is recorded, pooling has a kernel without indices, which gives row-major results."""
+    return made if source.requires_grad and torch.is_grad_enabled() else made.contiguous()
+
+
+def _shuffled(made: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    return made.contiguous(memory_format=suggest_memory_format(source))
+
+
+_ONE_HOT = frozenset(("one_hot", "aten::one_hot"))
+"""Eager writes to zeros; fake tensors compare with all classes, in the layout of the argument."""
+
+_ON_CPU = {
+    "max_pool1d": _pooled,
+    "aten::max_pool1d": _pooled,
+    "channel_shuffle": _shuffled,
+    "native_channel_shuffle": _shuffled,
+    "aten::channel_shuffle": _shuffled,
+    "aten::native_channel_shuffle": _shuffled,
+}

@@ -60,6 +60,9 @@ def autograd_function(
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
+            if all(g is None for g in gradients):
+                # Nothing to do, as in eager: what was saved may have been written to since, and is not looked at.
+                return (None,) * len(ctx.needs_input_grad)
             function = compiled()
             args = [*ctx.sizes, *ctx.saved_tensors, *read_tangents(gradients, ctx.symbols)]
             ctx.maybe_clear_saved_tensors()
