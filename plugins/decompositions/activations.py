@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from turret.plugins.decompositions.registry import compute_dtype, convert, decomposes, widen
+from turret.plugins.decompositions.registry import convert, decomposes, rounded, widen
 
 aten = torch.ops.aten
 
@@ -63,7 +63,7 @@ def hardswish_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return convert(result, grad.dtype)
 
 
-_SIXTH = torch.tensor(1 / 6, dtype=torch.float32).item()
+_SIXTH = rounded(1 / 6, torch.float32)
 """Eager's kernel has the slope of hardsigmoid as a float32, for float64 too."""
 
 
@@ -103,8 +103,8 @@ def logit(x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
 
 def _logit_bounds(eps: float, dtype: torch.dtype) -> tuple[float, float]:
     """``eps`` and ``1 - eps`` as eager has them: for bfloat16 and an ``eps`` of 1e-3 the upper one is 1."""
-    low = torch.tensor(eps, dtype=torch.float64).to(compute_dtype(dtype)).to(dtype)
-    return low.item(), (1 - low).item()
+    low = rounded(eps, dtype)
+    return low, rounded(1 - low, dtype)
 
 
 @decomposes("logit_backward")

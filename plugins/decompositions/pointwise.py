@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from turret.plugins.decompositions.registry import convert, decomposes, widen
+from turret.plugins.decompositions.registry import convert, decomposes, rounded, widen
 
 aten = torch.ops.aten
 
@@ -65,7 +65,7 @@ def binary_cross_entropy_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
 ) -> torch.Tensor:
     """Eager's least denominator is a float32 rounded to the dtype of ``x``, so float16 has none."""
-    least = torch.tensor(1e-12, dtype=torch.float32).to(x.dtype).item()
+    least = rounded(rounded(1e-12, torch.float32), x.dtype)
     wide = widen(x)
     denominator = aten.clamp_min.default(aten.mul.Tensor(aten.add.Scalar(aten.neg.default(wide), 1), wide), least)
     result = aten.mul.Tensor(widen(grad), aten.sub.Tensor(wide, widen(target)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -57,6 +58,18 @@ def convert(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def widen(x: torch.Tensor) -> torch.Tensor:
     """``x`` in the dtype that eager computes in."""
     return convert(x, compute_dtype(x.dtype))
+
+
+def rounded(value: float, dtype: torch.dtype) -> float:
+    """A number that a float32 may hold as ``dtype`` holds it.  Without tensors, which a tracer would see."""
+    if dtype == torch.float64:
+        return value
+    if dtype == torch.float16:
+        return struct.unpack("<e", struct.pack("<e", value))[0]
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    if dtype == torch.bfloat16:
+        bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000
+    return struct.unpack("<f", struct.pack("<I", bits))[0]
 
 
 def contiguous(x: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, inf, nan
 
+from turret.plugins.decompositions.registry import rounded
 from turret.plugins.decompositions.table import decomposition_table
 
 aten = torch.ops.aten
@@ -81,3 +82,10 @@ def test_the_gradient_of_binary_cross_entropy_at_its_ends(dtype: torch.dtype) ->
         got, expected = decomposed(op, grad, x, target, *rest), op(grad, x, target, *rest)
         tolerance = 1e-3 if dtype.itemsize == 2 else 1e-13
         torch.testing.assert_close(got, expected, rtol=tolerance, atol=0.0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_numbers_are_rounded_as_tensors_are(dtype: torch.dtype) -> None:
+    for value in (0.0, -0.0, 1e-3, 0.999, 1 - 2**-9, 1 + 2**-9, 1 + 3 * 2**-9, 1 / 3, -0.2, 1e-7):
+        expected = torch.tensor(value, dtype=torch.float64).to(dtype).item()
+        assert rounded(value, dtype) == expected
