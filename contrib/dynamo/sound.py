@@ -25,7 +25,7 @@ _capturing = threading.local()
 def _keep_shapes_current() -> None:
     """Have captures of this module's see the shape that a tensor has after ``unsqueeze_``, ``t_`` and the like.
 
-    torch._dynamo keeps the sizes of each tensor that it follows, and after an in-place op takes them anew only if the op
+    torch._dynamo keeps the sizes of each tensor that it follows, and after an in-place op takes them anew only if it
     has a further tensor among its arguments.  Captures for other backends are left as they are.
     """
     from torch._dynamo.variables import TensorVariable

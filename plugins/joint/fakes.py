@@ -117,7 +117,7 @@ def _elementwise_strides(
     out: FakeTensor, operands: list[torch.Tensor], number: bool, func: Any
 ) -> tuple[int, ...] | None:
     """Eager's strides of an elementwise op's new result, or None where the fake implementation's are to be trusted."""
-    plain = len(operands) + number > 1 and all(type(t) is FakeTensor and _is_plain(t) for t in (out, *operands))
+    plain = len(operands) + number > 1 and all(type(t) is FakeTensor and _is_static(t) for t in (out, *operands))
     if not plain or out.dim() < 2 or out.numel() == 0 or func._schema.is_mutable or _is_several_ops(func):
         return None
     shape = tuple(out.shape)
@@ -228,9 +228,12 @@ def _recipe(out: Any, args: tuple) -> Any:
 
 
 def _is_plain(value: torch.Tensor) -> bool:
+    return value.constant is None and _is_static(value)
+
+
+def _is_static(value: torch.Tensor) -> bool:
     return (
-        value.constant is None
-        and value.layout is torch.strided
+        value.layout is torch.strided
         and not value.is_conj()
         and not value.is_neg()
         and all(type(s) is int for s in (*value.shape, *value.stride()))

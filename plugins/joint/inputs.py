@@ -275,11 +275,11 @@ def _like(value: torch.Tensor) -> torch.Tensor:
 
 
 def _as_view(value: torch.Tensor, made: torch.Tensor) -> torch.Tensor:
-    """``made``, as a view of other memory if ``value`` is one and yet a leaf.
+    """``made``, as a view of other memory if ``value`` is one and yet a leaf that requires a gradient.
 
     A view made under ``no_grad`` requires a gradient if the tensor does that it is, in the end, a view of.
     """
-    return aten.alias.default(made) if value._is_view() and value.is_leaf else made
+    return aten.alias.default(made) if value._is_view() and value.is_leaf and value.requires_grad else made
 
 
 def _require(value: torch.Tensor, made: torch.Tensor, gradients: bool) -> torch.Tensor:

@@ -57,7 +57,8 @@ def compiled(
 ) -> Compiled:
     """``function`` compiled; the signature goes through JSON on the way.
 
-    ``capture`` is ``"dynamo"`` or ``"fx"``: symbolic tracing, which takes in-place layout changes that dynamo refuses.
+    ``capture`` is ``"dynamo"``, ``"fx"`` (symbolic tracing, which takes in-place layout changes that dynamo refuses)
+    or ``"call"``: a graph that calls the function as it is.
     """
     result = Compiled(function)
     table = decomposition_table(fallback_random=True) if decompose else {}
@@ -78,30 +79,40 @@ def compiled(
             stored, len(cut.saved_tensors), len(cut.saved_sizes), forward, lambda: executable(cut.backward, None)
         )
 
-    if capture == "fx":
-        result.function = _SymbolicallyTraced(function, finish)
+    if capture != "dynamo":
+        result.function = _OnFirstCall(function, finish, fx.symbolic_trace if capture == "fx" else None)
         return result
     torch.compiler.reset()
     result.function = torch.compile(function, backend=backend, fullgraph=True, dynamic=dynamic)
     return result
 
 
-class _SymbolicallyTraced:
-    """Captures a function on its first call, with sizes as they are in that call."""
+class _OnFirstCall:
+    """Captures a function on its first call, by ``trace`` or as one call, with sizes as they are then."""
 
-    def __init__(self, function: Callable, finish: Callable) -> None:
-        self.function, self.finish, self.made = function, finish, None
+    def __init__(self, function: Callable, finish: Callable, trace: Callable | None) -> None:
+        self.function, self.finish, self.trace, self.made = function, finish, trace, None
 
     def __call__(self, *args: Any) -> Any:
         if self.made is None:
-            module = fx.symbolic_trace(self.function)
-            output = module.graph.output_node()
-            output.args = (tuple(pytree.tree_leaves(output.args[0])),)
-            module.recompile()
+            if self.trace is None:
+                module = one_call(lambda *a: tuple(pytree.tree_leaves(self.function(*a))), len(args))
+            else:
+                module = self.trace(self.function)
+                output = module.graph.output_node()
+                output.args = (tuple(pytree.tree_leaves(output.args[0])),)
+                module.recompile()
             mode = FakeTensorMode(allow_non_fake_inputs=True)
             fakes = tuple(mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args)
             self.made = self.finish(CapturedGraph(module, fakes, mode, grad_enabled=torch.is_grad_enabled()))
         return self.made(*args)
+
+
+def one_call(function: Callable, count: int) -> fx.GraphModule:
+    """A graph that calls ``function``, of ``count`` tensors to a tuple, once."""
+    graph = fx.Graph()
+    graph.output(graph.call_function(function, tuple(graph.placeholder(f"x{number}") for number in range(count))))
+    return fx.GraphModule(torch.nn.Module(), graph)
 
 
 def check_joint(joint: JointGraph) -> None:

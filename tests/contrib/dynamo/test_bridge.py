@@ -286,3 +286,31 @@ def test_twelve_modules_of_torch_itself_stay_within_the_limit_of_recompiles():
         for _ in range(12):
             module = nn.Linear(4, 3)
             torch.testing.assert_close(turret.compile(module)(x), module(x))
+
+
+@pytest.mark.parametrize("change", [lambda v: v.unsqueeze_(0), lambda v: v.t_(), lambda v: v.transpose_(0, -1)])
+def test_a_shape_read_after_an_in_place_change_of_layout_is_the_new_one(change):
+    def function(x):
+        v = x + 1
+        change(v)
+        return torch.zeros(v.shape), v.size(0), v.dim()
+
+    x = torch.rand(3, 4)
+    expected, actual = function(x), turret.compile(function)(x)
+    assert actual[0].shape == expected[0].shape
+    assert actual[1:] == expected[1:]
+
+
+def test_captures_for_other_backends_are_left_as_they_are():
+    def function(x):
+        v = x + 1
+        v.t_()
+        return torch.zeros(v.shape)
+
+    def shape():
+        torch.compiler.reset()
+        return torch.compile(function, backend="eager")(torch.rand(3, 4)).shape
+
+    before = shape()
+    turret.compile(function)(torch.rand(3, 4))
+    assert shape() == before

@@ -124,3 +124,30 @@ def test_one_of_several_aliases_changes_shape():
 
     made = assert_same(function, views(lambda b: b[:2], lambda b: b[1:]), capture="fx")
     assert made.signature.inputs[0].mutation is Mutation.METADATA
+
+
+@pytest.mark.parametrize(
+    "maker", [lambda b: b.view(-1), lambda b: b[1:], lambda b: b.t(), lambda b: b, lambda b: b.detach()]
+)
+def test_a_view_made_without_gradients_requires_one_just_where_eagers_does(maker):
+    """It does if the tensor does that it is, in the end, a view of: a leaf may be a view of one that does not."""
+
+    def function(x):
+        with torch.no_grad():
+            flat = x.unsqueeze(0)
+        return flat * 2, x * 3
+
+    assert_same(function, [torch.randn(4, 4)], prepare=lambda args: [maker(args[0]).requires_grad_()])
+
+
+def test_leaves_that_are_views_of_one_memory_get_their_gradients():
+    def made():
+        base = torch.arange(4.0)
+        return base[:3].requires_grad_(), base[1:].requires_grad_()
+
+    (x, y), (a, b) = made(), made()
+    function = compiled(lambda x, y: x * y * y)
+    (x * y * y).sum().backward()
+    function(a, b).sum().backward()
+    assert torch.equal(x.grad, a.grad)
+    assert torch.equal(y.grad, b.grad)

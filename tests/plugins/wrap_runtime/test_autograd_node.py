@@ -265,3 +265,27 @@ def test_autocast_of_the_caller_does_not_reach_into_compiled_code():
         out = made(x, w)
         out.sum().backward()
     assert out.dtype == torch.bfloat16 and x.grad.dtype == torch.float32
+
+
+def test_a_backward_that_no_gradient_reaches_does_not_look_at_what_was_saved():
+    """In eager as well a tensor written to since the forward counts only where a gradient needs it."""
+    leaf = torch.rand(3, requires_grad=True)
+    other = torch.rand(3, requires_grad=True)
+    x = leaf * 1
+    y = compiled(lambda x: x.abs().sqrt())(x)
+    x.unsqueeze_(0)
+
+    class Ignoring(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, one, other):
+            return other * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return None, gradient * 2
+
+    Ignoring.apply(y, other).sum().backward(retain_graph=True)
+    assert leaf.grad is None
+    assert torch.equal(other.grad, torch.full((3,), 2.0))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()

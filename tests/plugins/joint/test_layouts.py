@@ -1,0 +1,166 @@
+"""Results of ops that have a layout of their own in eager, of arguments laid out in many ways."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.plugins.joint_harness import assert_same, compiled, snapshot
+
+
+def laid_out(shape, order):
+    packed = (torch.arange(math.prod(shape)) * 7 % 16 / 16 + 0.25).reshape([shape[d] for d in order])
+    return packed.permute([order.index(d) for d in range(len(shape))])
+
+
+def layouts(shape):
+    """Dense in several orders of dimensions, with gaps, expanded."""
+    rank = len(shape)
+    channels_last = (0, *range(2, rank), 1)
+    for order in {*list(itertools.permutations(range(rank)))[:: max(1, math.factorial(rank) // 6)], channels_last}:
+        yield laid_out(shape, order)
+    for order in (tuple(range(rank)), channels_last):
+        dense = laid_out(shape, order)
+        yield torch.zeros(2 * dense.numel()).as_strided(shape, [2 * s for s in dense.stride()]).copy_(dense)
+        yield dense[:, :1].expand(shape)
+
+
+SHAPES = {
+    3: [(2, 3, 4), (1, 2, 3), (2, 1, 3)],
+    4: [(2, 2, 2, 3), (1, 2, 1, 3), (2, 2, 1, 1)],
+    5: [(2, 2, 2, 3, 2), (1, 2, 1, 2, 1)],
+}
+
+
+def seen(value):
+    """What of a result's layout can be seen."""
+    shape, stride, *rest = snapshot(value)
+    steps = () if 0 in shape else tuple(s for s, extent in zip(stride, shape, strict=True) if extent != 1)
+    return shape, steps, rest
+
+
+def stats(x):
+    return torch.zeros(x.shape[1]), torch.ones(x.shape[1])
+
+
+def zeros(x):
+    return torch.zeros_like(x, dtype=torch.int64)
+
+
+def places(x):
+    return torch.arange(x[0, 0].numel()).reshape(x.shape[2:])
+
+
+ONE, TWO = torch.tensor([0]), torch.tensor([0, 0])
+
+CALLS = {
+    3: {
+        "max_pool1d": lambda x: F.max_pool1d(x, 2),
+        "max_pool1d_with_indices": lambda x: F.max_pool1d(x, 2, return_indices=True),
+        "interpolate_nearest": lambda x: F.interpolate(x, 3),
+        "interpolate_exact": lambda x: F.interpolate(x, 3, mode="nearest-exact"),
+        "interpolate_linear": lambda x: F.interpolate(x, 3, mode="linear"),
+        "pad_circular": lambda x: F.pad(x, (1, 1), mode="circular"),
+        "masked_fill": lambda x: x.masked_fill(x > 0.5, 2),
+        "masked_fill_tensor": lambda x: x.masked_fill(x > 0.5, torch.tensor(2.0)),
+        "masked_fill_broadcast": lambda x: x[:1].masked_fill(x > 0.5, 2),
+        "pow_of_number": lambda x: 2.0**x,
+        "ldexp": lambda x: torch.ldexp(x[:, :1], x),
+        "floor_divide": lambda x: (x // torch.tensor(0.3), x // 0.3),
+        "one_hot": lambda x: F.one_hot(zeros(x), 2),
+        "index": lambda x: (x[TWO], x[:, TWO], x[..., TWO], x[TWO, TWO], x[:, ONE, TWO]),
+        "index_apart": lambda x: x[TWO, :, ONE],
+        "index_by_layout": lambda x: torch.arange(9.0)[(x * 4).long()],
+        "index_fill": lambda x: x.index_fill(1, ONE, 1.0),
+        "isin": lambda x: (torch.isin(x, torch.tensor([0.25, 0.5])), torch.isin(x, 0.25)),
+        "binary_cross_entropy": lambda x: F.binary_cross_entropy(x / 2, x.contiguous() / 2, reduction="none"),
+        "where": lambda x: (torch.where(x[:1] > 0.5, x, 0.0), torch.where(x > 0.5, 1.0, x.flip(0))),
+        "where_of_two_types": lambda x: torch.where(x.contiguous() > 0.5, x, x.double().contiguous()),
+        "rrelu": lambda x: F.rrelu(x),
+        "logsigmoid": lambda x: F.logsigmoid(x),
+    },
+    4: {
+        "batch_norm": lambda x: F.batch_norm(x, *stats(x)),
+        "batch_norm_training": lambda x: F.batch_norm(x, *stats(x), training=True),
+        "max_pool2d": lambda x: F.max_pool2d(x, 1, return_indices=True),
+        "max_pool3d_without_batch": lambda x: F.max_pool3d(x, 1, return_indices=True),
+        "max_unpool2d": lambda x: F.max_unpool2d(x, zeros(x) + places(x), 2),
+        "channel_shuffle": lambda x: F.channel_shuffle(x, 1),
+        "nll_loss": lambda x: F.nll_loss(x, zeros(x)[:, 0], reduction="none"),
+        "unfold": lambda x: F.unfold(x, 1),
+        "interpolate": lambda x: (F.interpolate(x, (3, 3)), F.interpolate(x, (3, 3), mode="bilinear")),
+        "adaptive_pools": lambda x: (F.adaptive_avg_pool2d(x, 2), F.adaptive_max_pool2d(x, 2)),
+        "group_norm": lambda x: F.group_norm(x, 1),
+    },
+    5: {
+        "batch_norm": lambda x: F.batch_norm(x, *stats(x), training=True),
+        "max_pool3d": lambda x: F.max_pool3d(x, 1, return_indices=True),
+        "pad_reflect": lambda x: F.pad(x, (0, 0, 0, 0, 0, 0), mode="reflect"),
+        "pad_replicate": lambda x: F.pad(x, (1, 1, 1, 1, 1, 1), mode="replicate"),
+        "interpolate": lambda x: F.interpolate(x, (3, 3, 3)),
+        "adaptive_pools": lambda x: (F.adaptive_avg_pool3d(x, 2), F.adaptive_max_pool3d(x, 2)),
+    },
+}
+
+
+@pytest.mark.parametrize(("rank", "name"), [(rank, name) for rank, calls in CALLS.items() for name in calls])
+def test_results_are_laid_out_as_in_eager(rank, name):
+    function, checked = CALLS[rank][name], 0
+    for x in (x for shape in SHAPES[rank] for x in layouts(shape)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                expected = function(x)
+            except (RuntimeError, ValueError):
+                continue
+        checked += 1
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        actual = compiled(function, capture="call")(x)
+        for one, other in zip(expected, actual, strict=True):
+            assert seen(one) == seen(other), (x.shape, x.stride())
+            torch.testing.assert_close(other, one, equal_nan=True)
+    assert checked > 10
+
+
+@pytest.mark.parametrize("pool", [lambda x: F.max_pool1d(x, 2), torch.nn.MaxPool1d(2), lambda x: x.detach() + 1])
+def test_pooling_without_gradients_gives_row_major_results(pool):
+    x = laid_out((2, 9, 8), (0, 2, 1))
+    with torch.no_grad():
+        assert_same(pool, [x])
+    assert_same(pool, [x.clone(memory_format=torch.preserve_format).requires_grad_()])
+
+
+def test_batch_norm_after_an_in_place_transposition():
+    def function(x, mean, variance):
+        y = x.amin(2, keepdim=True)
+        y.transpose_(0, -1)
+        return F.batch_norm(y[..., None], mean, variance, training=True)
+
+    assert_same(function, [torch.randn(5, 5, 17, 1), torch.zeros(5), torch.ones(5)])
+
+
+def test_the_condition_of_where_ranks_dimensions_as_it_lies():
+    def function(condition, x):
+        y = x * 1
+        y.t_()
+        return torch.where(condition, y, y.flip(0))
+
+    assert_same(function, [torch.tensor([True, False]).expand(2, 2), torch.randn(2, 2)], capture="fx")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.dropout(x, 0.0),
+        lambda x: F.dropout(x, 0.3, training=False),
+        lambda x: torch.dropout(x * 2, 0.3, False),
+        lambda x: F.dropout(x, p=0.3, training=True) * 0,
+    ],
+)
+def test_dropout_that_drops_nothing_returns_its_argument(function):
+    assert_same(function, [torch.rand(4, 5, requires_grad=True)])

@@ -1,0 +1,90 @@
+"""Every operation in torch's own table gives results in eager's layout, of arguments that lie in memory another way."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from torch.utils import _pytree as pytree
+
+pytest.importorskip("expecttest", reason="torch's table of operations imports it")
+
+from torch.testing._internal.common_methods_invocations import op_db
+
+from tests.plugins.joint_harness import compiled, snapshot
+from turret.errors import UnsupportedError
+
+SAMPLES = 2
+OPERATIONS = [op for op in op_db if torch.float32 in op.supported_dtypes("cpu") and "unsafe" not in op.name]
+"""Parts that ``unsafe_split`` and its like return lie in one memory in eager, which they promise nothing about."""
+
+
+def transposed(value):
+    return value.transpose(0, -1).contiguous().transpose(0, -1) if value.dim() > 1 else value
+
+
+def channels_last(value):
+    order = [0, *range(2, value.dim()), 1] if value.dim() > 2 else list(range(value.dim()))[::-1]
+    return value.permute(order).contiguous().permute(sorted(range(len(order)), key=order.__getitem__))
+
+
+def expanded(value):
+    wide = [d for d, extent in enumerate(value.shape) if extent > 1]
+    return value.narrow(wide[0], 0, 1).expand(value.shape) if wide else value
+
+
+def gapped(value):
+    dense = transposed(value)
+    length = 1 + sum(
+        2 * stride * max(extent - 1, 0) for stride, extent in zip(dense.stride(), dense.shape, strict=True)
+    )
+    memory = torch.zeros(length, dtype=value.dtype)
+    return memory.as_strided(dense.shape, [2 * s for s in dense.stride()]).copy_(dense)
+
+
+def calls(op, layout):
+    """Functions of tensors alone and their arguments: the samples spread over all that there are."""
+    samples = list(op.sample_inputs("cpu", torch.float32, requires_grad=False))
+    for sample in samples[:: max(1, len(samples) // SAMPLES)][:SAMPLES]:
+        leaves, structure = pytree.tree_flatten(((sample.input, *sample.args), sample.kwargs))
+        places = [n for n, leaf in enumerate(leaves) if type(leaf) is torch.Tensor and leaf.layout is torch.strided]
+
+        def function(*tensors, leaves=leaves, structure=structure, places=places):
+            given = dict(zip(places, tensors, strict=True))
+            args, kwargs = pytree.tree_unflatten([given.get(n, leaf) for n, leaf in enumerate(leaves)], structure)
+            return op.op(*args, **kwargs)
+
+        if places:
+            yield function, [layout(leaves[n].detach()) for n in places]
+
+
+def seen(value):
+    if not isinstance(value, torch.Tensor):
+        return type(value)
+    shape, stride, *rest = snapshot(value)
+    steps = () if 0 in shape else tuple(s for s, extent in zip(stride, shape, strict=True) if extent != 1)
+    return shape, steps, rest if value.numel() else rest[:-1]
+
+
+@pytest.mark.parametrize("layout", [transposed, channels_last, expanded, gapped], ids=lambda layout: layout.__name__)
+@pytest.mark.parametrize("part", range(8))
+def test_results_of_every_operation_are_laid_out_as_in_eager(part, layout):
+    checked, wrong = 0, []
+    for op in OPERATIONS[part::8]:
+        for function, tensors in calls(op, layout):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    expected = pytree.tree_leaves(function(*tensors))
+                except (RuntimeError, ValueError, IndexError):
+                    continue
+                try:
+                    actual = compiled(function, capture="call")(*tensors)
+                except UnsupportedError:
+                    continue
+            checked += 1
+            pairs = [(seen(a), seen(b)) for a, b in zip(expected, actual, strict=True)]
+            wrong += [(op.name, op.variant_test_name, [t.stride() for t in tensors], a, b) for a, b in pairs if a != b]
+    assert not wrong, "\n".join(map(str, wrong))
+    assert checked > 50
