@@ -139,6 +139,8 @@ def _wait(device: str) -> None:
 def child(name: str, kind: str, options: argparse.Namespace) -> None:
     """Compile, say ``ready``, wait for a line, time, and print the results as a line of JSON."""
     results, subjects = prepare(name, kind, options)
+    if options.device == "cuda":
+        torch.cuda.empty_cache()  # the others need the room while they wait
     print("ready", flush=True)
     sys.stdin.readline()
     timed(results, subjects, options)
