@@ -79,7 +79,7 @@ def sign(b: Builder, x: TensorValue) -> TensorValue:
 
 @lowering("relu")
 def relu(b: Builder, x: TensorValue) -> TensorValue:
-    return b.pointwise(lambda v: call("max", v, constant(0, v.dtype)), x)
+    return b.pointwise(lambda v: call("max", constant(0, v.dtype), v), x)
 
 
 @lowering("bitwise_not")
@@ -244,14 +244,9 @@ def _extremum(op: str, logical: str) -> Callable[[Builder, Operand, Operand], Te
     return lower
 
 
-def _second_of_equals(op: str, logical: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
-    """Eager's vectors take the second of two zeros, ``max`` and ``min`` the first."""
-    lower = _extremum(op, logical)
-    return lambda b, x, y: lower(b, y, x)
-
-
-lowering("maximum")(_second_of_equals("max", "logical_or"))
-lowering("minimum")(_second_of_equals("min", "logical_and"))
+# Of two zeros eager's vectors take the second, and so do ``max`` and ``min``.
+lowering("maximum")(_extremum("max", "logical_or"))
+lowering("minimum")(_extremum("min", "logical_and"))
 
 
 def _ignoring_nan(op: str, logical: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
@@ -260,7 +255,8 @@ def _ignoring_nan(op: str, logical: str) -> Callable[[Builder, Operand, Operand]
             return call(logical, v, w)
         if not is_float(v.dtype):
             return call(op, v, w)
-        return call("where", call("isnan", v), w, call("where", call("isnan", w), v, call(op, v, w)))
+        best = call(op, w, v)  # of two zeros the first
+        return call("where", call("isnan", v), w, call("where", call("isnan", w), v, best))
 
     return lambda b, x, y: b.pointwise(body, x, y)
 
@@ -352,8 +348,8 @@ def clamp(b: Builder, x: TensorValue, low: Operand | None = None, high: Operand 
     bounds = [o for o in (low, high) if o is not None]
 
     def held(op: str, v: Expr, limit: Expr, bound: Operand | None) -> Expr:
-        # Of two zeros eager takes a tensor's limit, but the value itself where the limit is a number.
-        return call(op, limit, v) if isinstance(bound, TensorValue) else call(op, v, limit)
+        # Of two zeros, of which ``op`` takes the second, eager takes a tensor's limit but not a number.
+        return call(op, v, limit) if isinstance(bound, TensorValue) else call(op, limit, v)
 
     def body(v: Expr, *limits: Expr) -> Expr:
         rest = list(limits)

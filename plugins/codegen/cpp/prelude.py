@@ -137,14 +137,14 @@ template <class F> INLINE uint64_t to_uint64(F x) {
     "sign_of": """\
 template <class T> INLINE T sign_of(T x) { return (T)((T)(x > 0) - (T)(x < 0)); }""",
     "min_of": """\
-template <class T> INLINE T min_of(T a, T b) {  // hands NaN on; of two zeros the first, as eager's clamps
-  const T smaller = b < a ? b : a;
-  return b != b ? b : smaller;
+template <class T> INLINE T min_of(T a, T b) {  // hands NaN on; of two zeros the second
+  const T smaller = a < b ? a : b;
+  return a != a ? a : smaller;
 }""",
     "max_of": """\
 template <class T> INLINE T max_of(T a, T b) {
-  const T larger = b > a ? b : a;
-  return b != b ? b : larger;
+  const T larger = a > b ? a : b;
+  return a != a ? a : larger;
 }""",
     "float_mod": """\
 INLINE float float_mod(float a, float b) {
