@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from turret.ir.expr import loads, walk
 from turret.ir.index import Index, Size, Var, product
 from turret.plugins.codegen.cpp.emitter import Emitter
 from turret.plugins.codegen.cpp.nest import Nest
@@ -45,9 +46,27 @@ def open_loop(emitter: Emitter, scope: Scope, variable: Var, part: Range | None 
     """A scope with the loop over ``variable`` (or over a part of its range) open."""
     name = emitter.fresh("i")
     low, high = ("0", emitter.size(variable.extent)) if part is None else (part.low, part.high)
-    inside = Scope(scope, f"for (int64_t {name} = {low}; {name} < {high}; {name}++)", pragma)
+    scalar = _groups_of_indices(emitter.nest, variable)
+    inside = Scope(scope, f"for (int64_t {name} = {low}; {name} < {high}; {name}++)", "" if scalar else pragma)
+    if scalar:
+        inside.line('__asm__ volatile("");  // not to be vectorised: compilers get groups of such indices wrong')
     inside.bind(variable, name)
     return inside
+
+
+def _groups_of_indices(nest: Nest, variable: Var) -> bool:
+    """Whether a loop's own index is a value beside neighbouring accesses that are not contiguous along the loop.
+
+    GCC (12.2 seen) vectorises such neighbours as one group, and repeats the index for its members wrongly: in
+    ``for (i) for (k of 3, unrolled) out[3 * i + k] = i >= 3 ? x[3 * i + k] : 0`` the condition is off from the second
+    vector on.
+    """
+    if not any(node.op == "index" and variable in node.payload.variables for node in walk(*nest.roots)):
+        return False
+    neighbours = {(node.tensor, node.coords[0]) for node in loads(*nest.roots)}
+    neighbours |= {(store.tensor, store.offset) for store in nest.stores}
+    apart = [(tensor, offset.terms) for tensor, offset in neighbours if stride(offset, variable) not in (0, 1, None)]
+    return len(apart) > len(set(apart))
 
 
 def close_all(scope: Scope, until: Scope) -> None:
@@ -124,8 +143,6 @@ def static_extent(variable: Var, otherwise: int) -> int:
 
 def accesses(nest: Nest) -> tuple[list[Index], list[Index]]:
     """Offsets of all loads, and of all stores."""
-    from turret.ir.expr import loads
-
     return [node.coords[0] for node in loads(*nest.roots)], [store.offset for store in nest.stores]
 
 
@@ -145,7 +162,7 @@ def vector_fitness(nest: Nest, variable: Var) -> float:
     good = total = 0.0
     for offset, weight in [(offset, 1.0) for offset in reads] + [(offset, 2.0) for offset in writes]:
         for loop in nest.loops:
-            weight /= 1 if loop in offset.variables else static_extent(loop, 64)
+            weight /= 1 if loop in offset.variables else max(1, static_extent(loop, 64))
         total += weight
         good += weight * (1.0 if stride(offset, variable) in (0, 1) else 0.2)
     return good / total * min(static_extent(variable, 64), 16) / 16

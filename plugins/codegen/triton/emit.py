@@ -56,11 +56,12 @@ def _write(kernel: Kernel, declarations: dict[str, TensorDecl]) -> TritonKernel 
     parameters = [*emitter.pointers.values(), *emitter.symbols.values()]
     signature = ", ".join([*parameters, *(f"{name}: tl.constexpr" for name in constants)])
     body = "\n".join(f"    {line}" for line in emitter.base.lines or ["pass"])
-    name = f"turret_{hashlib.sha256(f'{signature}{body}{prelude_for(body)}'.encode()).hexdigest()[:16]}"
     prelude = prelude_for(body)
-    parts = [_IMPORTS, *([prelude] if prelude else []), f"@triton.jit\ndef {name}({signature}):\n{body}\n"]
     types = {p: f"*{triton_type(nest.tensors[t].dtype).short}" for t, p in emitter.pointers.items()}
     types |= dict.fromkeys(emitter.symbols.values(), "i64")
+    # A store converts to its pointer's type, so that equal text may stand for kernels of several types.
+    name = f"turret_{hashlib.sha256(f'{signature}{types}{body}{prelude}'.encode()).hexdigest()[:16]}"
+    parts = [_IMPORTS, *([prelude] if prelude else []), f"@triton.jit\ndef {name}({signature}):\n{body}\n"]
     stored = tuple(t for t in emitter.pointers if any(s.tensor == t for s in nest.stores))
     read = {tensor for tensor, _ in nest.accesses()[0]}
     return TritonKernel(

@@ -423,6 +423,27 @@ def test_columns_are_summed_across_memory_whatever_else_varies_by_row_alone() ->
     assert row_form(normalise(kernel, {n: declare(n, t) for n, t in tensors.items()})).vertical
 
 
+@pytest.mark.parametrize("columns", [2, 3, 4, 5, 6, 7])
+def test_conditions_on_the_row_number_hold_in_rows_of_any_short_length(columns: int) -> None:
+    x, y = data((3, columns), F32), data((61, columns), F32, 1)
+    i, j = Var("i", 64), Var("j", columns)
+    early, late = (call(op, index_value(i.index), constant(3, torch.int64)) for op in ("lt", "ge"))
+    first = call("masked", early, element("x", x, i, j), constant(0.0, F32))
+    rest = call("masked", late, load("y", (i.index - 3, j.index), F32), constant(0.0, F32))
+    joined = call("where", early, first, rest)
+    total = call("add", reduce("sum", (j,), call("mul", joined, joined)), constant(1.0, F32))
+    store = Store("out", (i.index, j.index), call("mul", joined, call("rsqrt", total)))
+    tensors = {"x": x, "y": y, "out": torch.zeros(64, columns)}
+    check([Case(Kernel("k", (i,), (j,), (store,)), tensors)], rtol=1e-5, atol=1e-6)
+
+
+def test_columns_without_elements_have_a_form() -> None:
+    x = data((0, 4), F32)
+    i, j = Var("i", 0), Var("j", 4)
+    store = Store("out", (j.index,), reduce("sum", (i,), element("x", x, i, j)))
+    check([Case(Kernel("k", (j,), (i,), (store,)), {"x": x, "out": torch.ones(4)})])
+
+
 def test_welford_of_one_element_and_reductions_over_nothing() -> None:
     i, j, none = Var("i", 3), Var("j", 1), Var("z", 0)
     x, empty = data((3, 1), F32), torch.zeros(3, 0)

@@ -230,3 +230,14 @@ def test_pointwise_kernels_compile_for_devices(capability: int) -> None:
         for kernel in emit(*_parts(case)):
             for config in kernel.configs[:2]:
                 assert compile_offline(kernel, config, capability).asm["cubin"]
+
+
+def test_equal_text_for_other_dtypes_is_another_kernel() -> None:
+    """A fill with zeros says nothing of its dtype, which the pointer carries."""
+    i = Var("i", 64)
+    names = set()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        tensors = {"out": declare("out", torch.empty(64, dtype=dtype))}
+        (kernel,) = emit(Kernel("k", (i,), (), (Store("out", (i.index,), constant(0.0, dtype)),)), tensors)
+        names.add(kernel.name)
+    assert len(names) == 3
