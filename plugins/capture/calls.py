@@ -68,7 +68,7 @@ class Caller:
 
     def special_function(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """The result of a Python function that is not inlined; None for one that is."""
-        from turret.plugins.capture.handlers_torch import FUNCTIONS
+        from turret.plugins.capture.library import FUNCTIONS
         from turret.plugins.capture.torch_functions import is_graph_function
 
         handler = FUNCTIONS.get(object)
@@ -166,7 +166,7 @@ class Caller:
 
     def call_class(self, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``cls(*args, **kwargs)``."""
-        from turret.plugins.capture.handlers_torch import CLASSES
+        from turret.plugins.capture.library import CLASSES
 
         kind: type = cls.object
         handler = CLASSES.get(kind)
@@ -256,7 +256,7 @@ class Caller:
     def call_builtin(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A function written in C."""
         from turret.plugins.capture.handlers import FOLDABLE
-        from turret.plugins.capture.handlers_torch import FUNCTIONS
+        from turret.plugins.capture.library import FUNCTIONS
         from turret.plugins.capture.torch_functions import call_torch, is_torch_builtin
 
         try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -55,6 +57,41 @@ class SizeBinding:
     expression: Any
 
 
+@attrs.define(eq=False)
+class Region:
+    """A graph inside the graph; ``lifted``: for each node around it that it uses, the placeholder."""
+
+    graph: fx.Graph = attrs.field(factory=fx.Graph)
+    lifted: dict[fx.Node, fx.Node] = attrs.field(factory=dict)
+    last_input: fx.Node | None = None
+
+    def input_for(self, node: fx.Node) -> fx.Node:
+        """The input that stands for a node of a graph around."""
+        found = self.lifted.get(node)
+        if found is None:
+            found = self.lifted[node] = self.placeholder(node.name, node.meta["example_value"])
+        return found
+
+    def placeholder(self, name: str, example: Any) -> fx.Node:
+        """A new input, behind those so far."""
+        self.last_input = node = add_placeholder(self.graph, self.last_input, name, example)
+        return node
+
+    def close(self, outputs: list[Any]) -> fx.GraphModule:
+        """The region as a function of its inputs that returns a tuple."""
+        self.graph.output(tuple(outputs))
+        return fx.GraphModule(torch.nn.Module(), self.graph)
+
+
+def add_placeholder(graph: fx.Graph, last: fx.Node | None, name: str, example: Any) -> fx.Node:
+    """A new input of a graph, behind ``last`` and before all calls."""
+    with graph.inserting_before() if last is None else graph.inserting_after(last):
+        node = graph.placeholder(name)
+    node.target = node.name  # parameters of the graph's function are named by target: keep them apart
+    node.meta["example_value"] = example
+    return node
+
+
 def metadata(value: torch.Tensor) -> tuple:
     """What in-place changes of a tensor's shape or state would show up in."""
     return (tuple(value.shape), tuple(value.stride()), value.storage_offset(), value.requires_grad, value.dtype)
@@ -68,7 +105,8 @@ class GraphRecorder:
     def __init__(self) -> None:
         self.shape_env = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
-        self.graph = fx.Graph()
+        self.graph = self.root_graph = fx.Graph()
+        self.open_regions: list[Region] = []
         self.inputs: list[GraphInput] = []
         self.bindings: list[SizeBinding] = []
         self.by_fake: dict[int, Tensor] = {}
@@ -83,12 +121,7 @@ class GraphRecorder:
 
     def placeholder(self, name: str, example: Any) -> fx.Node:
         """A new input, before all calls and after the inputs so far."""
-        last = self.last_input
-        with self.graph.inserting_before() if last is None else self.graph.inserting_after(last):
-            node = self.graph.placeholder(name)
-        node.target = node.name  # parameters of the graph's function are named by target: keep them apart
-        node.meta["example_value"] = example
-        self.last_input = node
+        self.last_input = node = add_placeholder(self.root_graph, self.last_input, name, example)
         return node
 
     def tensor_input(self, real: torch.Tensor, source: Source) -> Value:
@@ -155,9 +188,47 @@ class GraphRecorder:
         known = self.sizes.get(key)
         if known is not None and known.number is size:  # type: ignore[attr-defined]
             return known
-        node = self.record("call_method", "size", (tensor.node, dimension), {}, size)
+        node = self.record("call_method", "size", (self.node_here(tensor.node), dimension), {}, size)
         self.sizes[key] = made = Symbolic(node, size)
         return made
+
+    # Regions: graphs inside the graph.
+
+    @contextlib.contextmanager
+    def region(self) -> Iterator[Region]:
+        """Record into a graph of its own; what it uses of the graphs around it becomes its inputs."""
+        outer, sizes = self.graph, dict(self.sizes)
+        region = Region()
+        self.open_regions.append(region)
+        self.graph = region.graph
+        try:
+            yield region
+        finally:
+            self.open_regions.pop()
+            self.graph, self.sizes = outer, sizes
+
+    def node_here(self, node: fx.Node) -> fx.Node:
+        """A node of this graph, or an input of the open regions that stands for a node of a graph around them."""
+        if node.graph is self.graph:
+            return node
+        around = [self.root_graph, *(r.graph for r in self.open_regions)]
+        if node.graph not in around:
+            raise Unsupported("a tensor that was made inside a transformed function and left it by a side effect")
+        for region in self.open_regions[around.index(node.graph) :]:
+            node = region.input_for(node)
+        return node
+
+    def call_region(self, target: Any, region: Region) -> Value:
+        """Record a call of a function of a region's inputs, made on the fake values of what these stand for."""
+        nodes = tuple(map(self.node_here, region.lifted))
+        try:
+            result = target(*(node.meta["example_value"] for node in region.lifted))
+        except Unsupported:
+            raise
+        except Exception as error:
+            first = str(error).strip().split("\n")[0]
+            raise Unsupported(f"{target.__name__} on fake tensors: {type(error).__name__}: {first}") from error
+        return self.result("call_function", target, nodes, {}, result)
 
     # Calls.
 
@@ -251,11 +322,11 @@ class GraphRecorder:
         """A value as an argument of a node, and as one of the call on fake values."""
         value = value.realize()
         if isinstance(value, Tensor):
-            return value.node, value.fake
+            return self.node_here(value.node), value.fake
         if isinstance(value, Constant):
             return value.value, value.value
         if isinstance(value, Symbolic):
-            return value.node, value.number
+            return self.node_here(value.node), value.number
         if isinstance(value, Sequence):
             pairs = [self.argument(v) for v in value.items]
             kind = list if value.kind is list else tuple

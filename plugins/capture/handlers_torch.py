@@ -18,7 +18,6 @@ import torch.utils.checkpoint
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy
 
-from turret.plugins.capture import polyfills
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, Handler, function, kind
 from turret.plugins.capture.values.base import Constant, Value
@@ -166,20 +165,6 @@ def find_spec(t: Tracer, name: Value, package: Value | None = None) -> Value:
 @function(importlib.metadata.version)
 def version(t: Tracer, name: Value) -> Value:
     return t.fold(importlib.metadata.version, [name], {})
-
-
-@function(torch.autograd.Function.apply.__func__)
-def apply(t: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
-    """A user's autograd function where no gradient is wanted: its forward, followed like any call."""
-    kind = cls.constant()
-    tensors = [v for v in (a.realize() for a in args) if isinstance(v, Tensor)]
-    if torch.is_grad_enabled() and any(v.fake.requires_grad for v in tensors):
-        raise Unsupported("an autograd.Function with gradients", "mark its operation as a custom op of torch.library")
-    forward = cls.get_attr(t, "forward")
-    if kind.setup_context is not torch.autograd.Function.setup_context:
-        return t.call(forward, list(args), kwargs)
-    context = t.call(t.wrap_known(polyfills.FunctionContext), [Constant(len(args))], {})
-    return t.call(forward, [context, *args], kwargs)
 
 
 @kind(torch.profiler.record_function)
