@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
+import numpy
 import torch
 
 from turret.sources import BoundSource, Source, SourceWriter
@@ -128,6 +129,8 @@ def _same_constant(found: Any, expected: Any) -> bool:
         if math.isnan(expected):
             return math.isnan(found)
         return found == expected and math.copysign(1, found) == math.copysign(1, expected)
+    if isinstance(expected, numpy.generic):
+        return found.tobytes() == expected.tobytes()
     if type(expected) in (tuple, list):
         return len(found) == len(expected) and all(map(_same_constant, found, expected))
     return bool(found == expected)

@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from turret import marks
 from turret.plugins.capture.errors import NotConstant, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame
 from turret.plugins.capture.values.base import Constant, Value
@@ -83,11 +85,32 @@ class Caller:
                 return self.call(module.get_attr(self, "forward"), args[1:], kwargs)
         if is_graph_function(object):
             return self.call_graph(object, args, kwargs)
-        if getattr(object, "_torchdynamo_disable", False):
-            raise Unsupported(f"{object.__qualname__} is marked to run outside of compiled code")
+        marked = self.call_marked(object, args, kwargs)
+        if marked is not None:
+            return marked
         name = object.__globals__.get("__name__") or ""
         if not_followed(str(name)):
             raise Unsupported(f"a call of {name}.{object.__qualname__}")
+        return None
+
+    def call_marked(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """The result of a function that the program said something of; None for one to be followed."""
+        if marks.is_in_graph(object):
+            return self.call_graph(object, args, kwargs)
+        substitute = marks.substitute_of(object)
+        if substitute is not None:
+            return self.call(self.wrap_known(substitute), args, kwargs)
+        if getattr(object, "_dynamo_marked_constant", False):
+            plain = [self.constant_of(v) for v in args]
+            named = {k: self.constant_of(v) for k, v in kwargs.items()}
+            with unset_fake_temporarily():
+                result = object(*plain, **named)
+            return self.wrap_known(result)
+        if getattr(object, "_torchdynamo_disable", False):
+            reason = getattr(object, "_torchdynamo_disable_msg", None)
+            raise Unsupported(
+                f"{object.__qualname__} is marked to run outside of compiled code" + (f": {reason}" if reason else "")
+            )
         return None
 
     def frame_of(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Frame:
@@ -255,7 +278,7 @@ class Caller:
 
     def call_builtin(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A function written in C."""
-        from turret.plugins.capture.handlers import FOLDABLE
+        from turret.plugins.capture.handlers import FOLDABLE, PURE_OWNERS
         from turret.plugins.capture.library import FUNCTIONS
         from turret.plugins.capture.torch_functions import call_torch, is_torch_builtin
 
@@ -267,6 +290,9 @@ class Caller:
             return handler(self, *args, **kwargs)
         if is_torch_builtin(object):
             return call_torch(self, object, args, kwargs)
+        marked = self.call_marked(object, args, kwargs)
+        if marked is not None:
+            return marked
         if isinstance(object, functools._lru_cache_wrapper) and all(v.is_constant() for v in (*args, *kwargs.values())):
             return self.fold(object, args, kwargs)  # as in plain execution: computed once, then remembered
         if hasattr(object, "__wrapped__") and isinstance(object.__wrapped__, types.FunctionType):
@@ -274,14 +300,14 @@ class Caller:
         if isinstance(object, _C_METHODS) and hasattr(object, "__objclass__") and args:
             return self.call_descriptor(object, args, kwargs)
         owner = getattr(object, "__self__", None)
-        if isinstance(owner, (type, str, int, float, bytes, tuple, torch.dtype, torch.finfo)):
+        if isinstance(owner, tuple(PURE_OWNERS)):
             if owner is dict and object.__name__ == "fromkeys":
                 return self.from_keys(args)
             if isinstance(owner, type) and object.__name__ == "__new__":
                 return self.blank(args[0].constant(), args[1:])
             if (
                 isinstance(owner, type)
-                and owner.__module__ not in ("builtins", "torch")
+                and owner.__module__ not in ("builtins", "torch", "numpy")
                 and not issubclass(owner, tuple)
             ):
                 raise Unsupported(f"a call of {object.__qualname__}")

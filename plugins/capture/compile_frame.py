@@ -15,7 +15,7 @@ from torch import fx
 from turret import frame_hook
 from turret.errors import CaptureError
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
-from turret.plugins.capture import breaks
+from turret.plugins.capture import breaks, library
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.graph import GraphInput, metadata
@@ -30,6 +30,7 @@ from turret.sources import AttrSource, BoundSource, FunctionSource, ItemSource, 
 if TYPE_CHECKING:
     from turret.plugins.capture.dispatch import Settings, Unit
 
+assert library.FUNCTIONS, "handlers register what they know when they are loaded"
 _numbers = itertools.count()
 _RECURSION = 20_000
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import attrs
+import numpy
 import torch
 from torch import fx
 from torch._guards import Source as TorchSource
@@ -324,7 +325,8 @@ class GraphRecorder:
         if isinstance(value, Tensor):
             return self.node_here(value.node), value.fake
         if isinstance(value, Constant):
-            return value.value, value.value
+            plain = value.value.item() if isinstance(value.value, numpy.generic) else value.value
+            return plain, plain
         if isinstance(value, Symbolic):
             return self.node_here(value.node), value.number
         if isinstance(value, Sequence):

@@ -14,10 +14,12 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch._library.custom_ops
 import torch.utils.checkpoint
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy
 
+import turret.marks
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, Handler, function, kind
 from turret.plugins.capture.values.base import Constant, Value
@@ -69,6 +71,17 @@ def is_tensor(t: Tracer, value: Value) -> Value:
 @function(torch.numel)
 def numel(t: Tracer, input: Value) -> Value:
     return input.realize().call_method(t, "numel", [], {})
+
+
+@function(turret.marks.graph_break)
+def graph_break(t: Tracer, reason: Value | None = None) -> Value:
+    raise Unsupported(f"turret.graph_break({'' if reason is None else repr(t.constant_of(reason))})")
+
+
+@function(torch._library.custom_ops.CustomOpDef.__call__)
+def custom_op(t: Tracer, definition: Value, *args: Value, **kwargs: Value) -> Value:
+    """A custom op of torch.library: its registered operator is the node."""
+    return t.call_graph(definition.realize().object._opoverload, list(args), kwargs)  # type: ignore[attr-defined]
 
 
 @function(inspect.signature)

@@ -51,6 +51,8 @@ class Tracer(GraphRecorder, Caller):
         self.guards: dict[Guard, None] = {}
         self.objects: dict[int, Value] = {}
         self.kept: list[Any] = []
+        self.shared_arrays: dict[int, torch.Tensor] = {}
+        """Tensors in the memory of arrays that the program made of constants, by the array's id."""
         self.effects = Effects()
         self.state = TorchState(self)
         self.frames: list[Frame] = []
@@ -113,7 +115,8 @@ class Tracer(GraphRecorder, Caller):
             return Set.of(self, [self.made(v) for v in object], kind)
         if kind is range:
             return Range([Constant(object.start), Constant(object.stop), Constant(object.step)])
-        return self.wrap_known(object)
+        make = wrapping.MADE.get(kind)
+        return self.wrap_known(object) if make is None else make(object)
 
     def remember(self, object: Any, value: Value) -> None:
         """Keep one value for each object that existed before."""

@@ -121,13 +121,16 @@ def _identity(t: Tracer, object: Any, source: Source) -> Value:
     return Constant(object, source)
 
 
-def _equal(t: Tracer, object: Any, source: Source) -> Value:
+def equal(t: Tracer, object: Any, source: Source) -> Value:
+    """An immutable object, assumed to be equal on every call."""
     if not isinstance(source, BoundSource):
         t.guard("EQUALS", source, object)
     return Constant(object, source)
 
 
-def _known(cls: type[Known]) -> Wrapper:
+def known(cls: type[Known]) -> Wrapper:
+    """Wraps objects that are assumed to be the same ones on every call."""
+
     def wrapper(t: Tracer, object: Any, source: Source) -> Value:
         if not isinstance(source, BoundSource):
             t.guard("ID", source, object)
@@ -138,7 +141,7 @@ def _known(cls: type[Known]) -> Wrapper:
 
 def _function(t: Tracer, object: Any, source: Source) -> Value:
     """A function: by identity; or, for one made anew on each call (a lambda passed in), by its code."""
-    return _known(Function)(t, object, source)
+    return known(Function)(t, object, source)
 
 
 def _sequence(cls: type[Tuple] | type[List]) -> Wrapper:
@@ -304,11 +307,11 @@ def _payload_item(source: Source, base: type, key: Any) -> Source:
 
 _WRAPPERS: dict[type, Wrapper] = {
     **dict.fromkeys(_IDENTITY_TYPES, _identity),
-    torch.device: _equal,
+    torch.device: equal,
     types.FunctionType: _function,
-    **dict.fromkeys(_BUILTIN_TYPES, _known(Builtin)),
-    type: _known(Class),
-    types.ModuleType: _known(PythonModule),
+    **dict.fromkeys(_BUILTIN_TYPES, known(Builtin)),
+    type: known(Class),
+    types.ModuleType: known(PythonModule),
     types.MethodType: _method,
     functools.partial: _partial,
     tuple: _sequence(Tuple),
@@ -328,14 +331,14 @@ _WRAPPERS: dict[type, Wrapper] = {
     nn.Buffer: _tensor,
 }
 _BY_BASE: list[tuple[type, Wrapper]] = [
-    (type, _known(Class)),
-    (types.ModuleType, _known(PythonModule)),
+    (type, known(Class)),
+    (types.ModuleType, known(PythonModule)),
     (enum.Enum, _identity),
     (nn.Module, _module),
     (BaseException, _exception),
-    (torch._ops.OpOverload, _known(Builtin)),
-    (torch._ops.OpOverloadPacket, _known(Builtin)),
-    (torch._ops.HigherOrderOperator, _known(Builtin)),
+    (torch._ops.OpOverload, known(Builtin)),
+    (torch._ops.OpOverloadPacket, known(Builtin)),
+    (torch._ops.HigherOrderOperator, known(Builtin)),
 ]
 
 
@@ -345,6 +348,10 @@ def is_namedtuple(kind: type) -> bool:
         (hasattr(kind, "_fields") and kind.__bases__ == (tuple,) and kind.__flags__ & _HEAP_TYPE != 0)
         or kind.__module__ == "torch.return_types"
     )
+
+
+MADE: dict[type, Callable[[Any], Value]] = {}
+"""For kinds of objects that pure functions return: the value of a new one."""
 
 
 class _NamedTuples(type):

@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 from torch import fx
 
@@ -130,6 +131,10 @@ class Tensor(Value):
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "size":
             return self.size(t, *args, **kwargs)
+        if name == "numpy":
+            from turret.plugins.capture.values.arrays import array_of_tensor
+
+            return array_of_tensor(t, self, *args, **kwargs)
         if name in READS_DATA:
             if self.fake.numel() == 1 and getattr(self.fake, "constant", None) is not None and name == "item":
                 return Constant(self.fake.constant.item())
@@ -218,7 +223,7 @@ class Tensor(Value):
 def _operand(value: Value) -> bool:
     """Whether a value may stand beside a tensor in an operator."""
     return isinstance(value, (Tensor, Symbolic)) or (
-        isinstance(value, Constant) and isinstance(value.value, (int, float, complex, type(None)))
+        isinstance(value, Constant) and isinstance(value.value, (int, float, complex, numpy.generic, type(None)))
     )
 
 
