@@ -58,7 +58,7 @@ class Caller:
     def call_function(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Inline a Python function, unless it is one that goes to the graph or has a handler."""
         if isinstance(function, Function):
-            special = self.special_function(function.object, args, kwargs)
+            special = self.special_function(function, args, kwargs)
             if special is not None:
                 return special
         frame = self.frame_of(function, args, kwargs)
@@ -68,11 +68,13 @@ class Caller:
         assert signal is RETURNED
         return frame.result
 
-    def special_function(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    def special_function(self, function: Function, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """The result of a Python function that is not inlined; None for one that is."""
+        from turret.plugins.capture.handlers_func import transformed_before
         from turret.plugins.capture.library import FUNCTIONS
         from turret.plugins.capture.torch_functions import is_graph_function
 
+        object = function.object
         handler = FUNCTIONS.get(object)
         if handler is not None:
             return handler(self, *args, **kwargs)
@@ -89,6 +91,10 @@ class Caller:
         if marked is not None:
             return marked
         name = object.__globals__.get("__name__") or ""
+        if name.startswith("torch._functorch."):
+            transformed = transformed_before(self, function)
+            if transformed is not None:
+                return transformed.call(self, args, kwargs)
         if not_followed(str(name)):
             raise Unsupported(f"a call of {name}.{object.__qualname__}")
         return None

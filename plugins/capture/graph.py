@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -219,11 +219,11 @@ class GraphRecorder:
             node = region.input_for(node)
         return node
 
-    def call_region(self, target: Any, region: Region) -> Value:
+    def call_region(self, target: Any, inputs: Iterable[fx.Node]) -> Value:
         """Record a call of a function of a region's inputs, made on the fake values of what these stand for."""
-        nodes = tuple(map(self.node_here, region.lifted))
+        nodes = tuple(map(self.node_here, inputs))
         try:
-            result = target(*(node.meta["example_value"] for node in region.lifted))
+            result = target(*(node.meta["example_value"] for node in nodes))
         except Unsupported:
             raise
         except Exception as error:

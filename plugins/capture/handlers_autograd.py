@@ -71,7 +71,7 @@ class _Differentiated:
                 target = self.close(forward, backward, inputs, gradients)
         finally:
             torch._C._set_grad_enabled(grad_mode)
-        return self.result(result, t.call_region(target, forward).unpack(t))
+        return self.result(result, t.call_region(target, forward.lifted).unpack(t))
 
     def lift_arguments(self, region: Region) -> tuple[int | None, ...]:
         """For each argument the number of the input that it is."""
