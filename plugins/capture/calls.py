@@ -307,6 +307,8 @@ class Caller:
             return self.call_descriptor(object, args, kwargs)
         owner = getattr(object, "__self__", None)
         if isinstance(owner, tuple(PURE_OWNERS)):
+            if isinstance(owner, str) and object.__name__ == "join" and len(args) == 1:
+                args = [Tuple(args[0].realize().unpack(self))]
             if owner is dict and object.__name__ == "fromkeys":
                 return self.from_keys(args)
             if isinstance(owner, type) and object.__name__ == "__new__":

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from turret import frame_hook
 from turret.errors import CaptureError
@@ -52,7 +53,8 @@ def compile_frame(settings: Settings, history: History, function: types.Function
     sys.setrecursionlimit(max(limit, _RECURSION))
     try:
         while True:
-            attempt = _Attempt(settings, Policy(settings.dynamic, history), function, arguments, stop)
+            policy = Policy(settings.dynamic, history, settings.fullgraph)
+            attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
                 return attempt.run()
             except Unsupported as error:
@@ -106,6 +108,8 @@ class _Attempt:
                     signal: Signal | None = frame.run()
                 except Raised:
                     signal = None
+                except GuardOnDataDependentSymNode as error:
+                    raise Unsupported(f"a decision on a number that depends on data: {error.cond}") from error
                 rebuilder = Rebuilder(tracer)
                 tail = self.tail(frame, rebuilder, signal)
                 if tail is not None:

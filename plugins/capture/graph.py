@@ -14,7 +14,12 @@ import torch
 from torch import fx
 from torch._guards import Source as TorchSource
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    compute_unbacked_bindings,
+)
 
 from turret.guards import TensorProperties
 from turret.plugins.capture.errors import Unsupported
@@ -101,10 +106,11 @@ def metadata(value: torch.Tensor) -> tuple:
 class GraphRecorder:
     """Builds the graph; the part of the tracer that knows fx and fake tensors."""
 
-    policy: Policy
-
-    def __init__(self) -> None:
-        self.shape_env = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.shape_env = ShapeEnv(
+            allow_scalar_outputs=policy.data_dependent, allow_dynamic_output_shape_ops=policy.data_dependent
+        )
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
         self.graph = self.root_graph = fx.Graph()
         self.open_regions: list[Region] = []
@@ -313,6 +319,8 @@ class GraphRecorder:
         """Add a node with its fake value and the user's stack."""
         node = self.graph.create_node(op, target, args, kwargs)
         node.meta["example_value"] = example
+        if self.shape_env.pending_fresh_unbacked_symbols:
+            node.meta["unbacked_bindings"] = compute_unbacked_bindings(self.shape_env, example)
         node.meta.update(self.tags)
         node.meta["stack_trace"] = self.stack_text()  # type: ignore[attr-defined]
         if op != "call_method" or target != "size":

@@ -20,6 +20,7 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy
 
 import turret.marks
+from turret.plugins.capture.constructors import LEGACY_CLASSES
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, Handler, function, kind
 from turret.plugins.capture.values.base import Constant, Value
@@ -186,6 +187,7 @@ def record_function(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     return t.call(t.wrap_known(contextlib.nullcontext), [], {})
 
 
+CLASSES.update(LEGACY_CLASSES)
 CLASSES[torch.device] = lambda t, *args, **kwargs: t.fold(torch.device, list(args), kwargs)
 CLASSES[torch.finfo] = lambda t, *args: t.wrap_known(torch.finfo(*[t.constant_of(a) for a in args]))
 CLASSES[torch.iinfo] = lambda t, *args: t.wrap_known(torch.iinfo(*[t.constant_of(a) for a in args]))

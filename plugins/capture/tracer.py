@@ -46,8 +46,8 @@ class Tracer(GraphRecorder, Caller):
     }  # fmt: skip
 
     def __init__(self, policy: Policy, break_at: int | None = None) -> None:
-        super().__init__()
-        self.policy, self.break_at = policy, break_at
+        super().__init__(policy)
+        self.break_at = break_at
         self.guards: dict[Guard, None] = {}
         self.objects: dict[int, Value] = {}
         self.kept: list[Any] = []

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from turret.guards import TensorProperties
+from turret.plugins.capture.constructors import ScriptFunction
 from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Value
 from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.functions import Builtin, Function, Known, Method, Partial, PythonModule
@@ -308,6 +309,7 @@ def _payload_item(source: Source, base: type, key: Any) -> Source:
 _WRAPPERS: dict[type, Wrapper] = {
     **dict.fromkeys(_IDENTITY_TYPES, _identity),
     torch.device: equal,
+    torch.jit.ScriptFunction: known(ScriptFunction),
     types.FunctionType: _function,
     **dict.fromkeys(_BUILTIN_TYPES, known(Builtin)),
     type: known(Class),

@@ -12,6 +12,7 @@ from torch import fx
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, MethodOfValue, Value
+from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import Size
 from turret.sources import AttrSource, DictSource, Source
@@ -40,6 +41,8 @@ READS_DATA = {
     "__bool__": "branches on a tensor's value",
     "is_nonzero": "branches on a tensor's value",
 }
+_NUMBERS: dict[str, Any] = {"item": True, "__int__": int, "__float__": float}
+_COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 NOT_IN_GRAPHS = frozenset(
     {
         "backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "data_ptr", "storage",
@@ -136,12 +139,17 @@ class Tensor(Value):
 
             return array_of_tensor(t, self, *args, **kwargs)
         if name in READS_DATA:
-            if self.fake.numel() == 1 and getattr(self.fake, "constant", None) is not None and name == "item":
-                return Constant(self.fake.constant.item())
+            read = self.read(t, name)
+            if read is not None:
+                return read
             raise Unsupported(
                 f"Tensor.{name} {READS_DATA[name]}",
                 "keep the value in a tensor, or move it out of the compiled function",
             )
+        if name == "new":
+            from turret.plugins.capture.constructors import legacy_tensor
+
+            return legacy_tensor(t, self.fake.dtype, self.fake.device, args, kwargs)
         if name in NOT_IN_GRAPHS:
             raise Unsupported(f"Tensor.{name} in compiled code")
         if name == "requires_grad_" and self.source is not None:
@@ -159,9 +167,32 @@ class Tensor(Value):
             return t.wrap_known(getattr(self.fake, name)()) if name == "get_device" else Constant(
                 type_name(self.fake)
             )  # fmt: skip
+        if name == "type" and args and isinstance(args[0].realize(), Known):
+            return self.as_type(t, args[0].constant())
         if name == "type_as" and isinstance(args[0].realize(), Tensor):
             return t.call_method_graph("to", [self, Constant(args[0].realize().fake.dtype)], {})
         return t.call_method_graph(name, [self, *args], kwargs)
+
+    def read(self, t: Tracer, name: str) -> Value | None:
+        """The tensor's value as a number: known, or a symbol where those are wanted; else None."""
+        convert = _NUMBERS.get(name)
+        if convert is None or self.fake.numel() != 1:
+            return None
+        if getattr(self.fake, "constant", None) is not None:
+            number: Value = Constant(self.fake.constant.item())
+        elif t.policy.data_dependent and self.fake.dtype not in _COMPLEX:
+            number = t.call_method_graph("item", [self], {})
+        else:
+            return None
+        return number if convert is True else t.call(t.wrap_known(convert), [number], {})
+
+    def as_type(self, t: Tracer, kind: Any) -> Value:
+        """``Tensor.type`` of a class such as ``torch.LongTensor``, which graphs cannot hold."""
+        if not isinstance(kind, type(torch.LongTensor)) or kind.layout is not torch.strided:  # type: ignore[attr-defined]
+            raise Unsupported(f"Tensor.type of {kind}")
+        device = "cuda" if kind.is_cuda else "cpu"  # type: ignore[attr-defined]
+        move = [] if self.fake.device.type == device else [Constant(device)]
+        return t.call_method_graph("to", [self, *move, Constant(kind.dtype)], {})  # type: ignore[attr-defined]
 
     def size(self, t: Tracer, dim: Value | None = None) -> Value:
         """``Tensor.size``."""
