@@ -35,7 +35,8 @@ from measure import table
 
 from turret.testing.isolation import run_jobs, serve
 
-SECONDS_A_CASE = 60.0
+SECONDS = {"eager": 15.0, "turret": 120.0, "breaks": 120.0, "dynamo": 120.0}
+"""How long each may take, for all of its calls; a module that is slower eagerly does not count."""
 
 
 class Discrepancy(AssertionError):
@@ -173,8 +174,9 @@ def attempt(case: tuple, compile: Callable, expected: dict[str, Any] | None) -> 
     return {"outcome": outcome, "reason": reason, "seconds": time.perf_counter() - start}
 
 
-def run_case(case: tuple, quick: bool) -> dict[str, Any]:
+def run_case(case: tuple, quick: bool, begin: Callable[[str], None]) -> dict[str, Any]:
     """Everything about one test case; ``quick``: nothing more about a case that Turret captures whole."""
+    begin("eager")
     answer: dict[str, Any] = {"module": case[0].__name__}
     try:
         expected = observe(case, lambda module: module)
@@ -186,10 +188,13 @@ def run_case(case: tuple, quick: bool) -> dict[str, Any]:
     except Exception as error:
         answer |= {"eager": "varies", "reason": short(error)}
         expected = None  # type: ignore[assignment]
+    begin("turret")
     answer["turret"] = attempt(case, with_turret(True), expected)
     if quick and answer["turret"]["outcome"] == "ok":
         return answer
+    begin("breaks")
     answer["breaks"] = attempt(case, with_turret(False), expected)
+    begin("dynamo")
     answer["dynamo"] = attempt(case, with_dynamo, expected)
     return answer
 
@@ -204,8 +209,8 @@ def run_file(path: str, quick: bool, first: int, only: str, emit: Callable[[dict
         unfinished = getattr(case[0].forward, "__name__", "") == "_forward_unimplemented"
         if number < first or unfinished or (only and not re.search(only, case[0].__name__)):
             continue
-        emit({"begin": number, "module": case[0].__name__})
-        emit({"case": number} | run_case(case, quick))
+        named = {"case": number, "module": case[0].__name__}
+        emit(named | run_case(case, quick, lambda stage, named=named: emit({"begin": stage, **named})))
 
 
 def child(job: dict[str, Any], first: int) -> Iterator[dict[str, Any]]:
@@ -227,9 +232,9 @@ def child(job: dict[str, Any], first: int) -> Iterator[dict[str, Any]]:
         os._exit(0)
     os.close(write)
     pending = b""
-    ended = "crash"
+    ended, stage = "crash", "eager"
     while True:
-        ready, _, _ = select.select([read], [], [], SECONDS_A_CASE)
+        ready, _, _ = select.select([read], [], [], SECONDS[stage])
         if not ready:
             ended = "timeout"
             os.kill(pid, signal.SIGKILL)
@@ -238,7 +243,9 @@ def child(job: dict[str, Any], first: int) -> Iterator[dict[str, Any]]:
         if not data:
             break
         *lines, pending = (pending + data).split(b"\n")
-        yield from map(json.loads, lines)
+        for row in map(json.loads, lines):
+            stage = row.get("begin", "eager")
+            yield row
     os.close(read)
     status = os.waitpid(pid, 0)[1]
     yield {"ended": "" if status == 0 else f"{ended} (status {status})"}
@@ -253,14 +260,16 @@ def handle(job: dict[str, Any]) -> list[dict[str, Any]]:
         for row in child(job, first):
             if "begin" in row:
                 begun = row
-            elif "case" in row:
+            elif "eager" in row:
                 rows.append(row)
             elif "unloadable" in row:
                 rows.append({"case": -1, "module": "", "eager": "fails", "reason": row["unloadable"]})
                 begun = {}
             elif row["ended"] and begun:
-                rows.append({"case": begun["begin"], "module": begun["module"], "eager": "?", "reason": row["ended"]})
-                first = begun["begin"] + 1
+                stage = begun.pop("begin")
+                slow = stage == "eager" and row["ended"].startswith("timeout")
+                rows.append(begun | {"eager": "slow" if slow else "?", "reason": f"{stage}: {row['ended']}"})
+                first = begun["case"] + 1
             else:
                 first = None
     for row in rows:
@@ -355,8 +364,8 @@ def main() -> None:
     parser.add_argument("--files", nargs="*", help="run these files (names without .py)")
     parser.add_argument("--only", default="", help="a pattern for names of module classes")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--record", type=Path, help="write one JSON line a case here; files found there are not run again")
-    parser.add_argument("--quick", action="store_true", help="only what Turret does not capture whole runs with breaks and torch._dynamo")
+    parser.add_argument("--record", type=Path, help="one JSON line a case; files found there are not run again")
+    parser.add_argument("--quick", action="store_true", help="run nothing more of what Turret captures whole")
     parser.add_argument("--held-back", action="store_true", help="run the files kept for independent checks")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

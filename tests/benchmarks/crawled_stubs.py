@@ -13,7 +13,7 @@ import importlib.util
 import sys
 import types
 import unittest
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy
 import torch
@@ -43,7 +43,7 @@ class Missing(metaclass=_Anything):
 class MissingModule(types.ModuleType):
     """A module of a package that is not there."""
 
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
     __version__ = "0.0.0"
 
     def __getattr__(self, name: str) -> Any:

@@ -200,6 +200,8 @@ class Tensor(Value):
         return shape if dim is None or t.is_none(dim) else shape.get_item(t, dim)
 
     def get_item(self, t: Tracer, key: Value) -> Value:
+        if isinstance(key, Symbolic) and isinstance(key.number, torch.SymInt):
+            return t.call_method_graph("select", [self, Constant(0), key], {})  # an index would have to be known
         return t.call_graph(operator.getitem, [self, key], {})
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:

@@ -1,0 +1,88 @@
+"""Legacy constructors of tensors (``torch.Tensor(2, 3)``, ``torch.LongTensor([1])``, ``x.new(...)``) and scripted
+functions, which stand for what they were made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.functions import Known
+from turret.plugins.capture.values.sequences import List, Size, Tuple, t_is_int
+from turret.plugins.capture.values.tensors import Symbolic, Tensor
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.tracer import Tracer
+
+
+def legacy_tensor(
+    t: Tracer, dtype: torch.dtype, device: Any, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """Sizes make an uninitialised tensor, nested sequences one of these numbers, a tensor an alias of it."""
+    values = [a.realize() for a in args]
+    if "device" in kwargs:
+        device = torch.device(t.constant_of(kwargs["device"]))
+    if set(kwargs) - {"device"}:
+        raise Unsupported(f"a legacy constructor of tensors with {', '.join(kwargs)}")
+    options: dict[str, Value] = {"dtype": Constant(dtype), "device": Constant(device)}
+    if len(values) == 1 and isinstance(values[0], Size):
+        return t.call_graph(torch.empty, [values[0]], options)
+    if len(values) == 1 and isinstance(values[0], (List, Tuple)):
+        return t.call_graph(torch.tensor, [List(values[0].unpack(t))], options)
+    if len(values) == 1 and isinstance(values[0], Tensor):
+        if values[0].fake.dtype != dtype:
+            raise Unsupported(f"a legacy constructor of {dtype} tensors of a tensor of {values[0].fake.dtype}")
+        return t.call_graph(torch.ops.aten.alias.default, values, {})
+    if all(isinstance(v, (Constant, Symbolic)) and t_is_int(v) for v in values):
+        return t.call_graph(torch.empty, [Tuple(list(values)) if values else Tuple([Constant(0)])], options)
+    raise Unsupported(f"a legacy constructor of tensors of {', '.join(v.describe() for v in values)}")
+
+
+def _of_class(kind: Any) -> Any:
+    device = torch.device("cuda" if kind.is_cuda else "cpu")
+    return lambda t, *args, **kwargs: legacy_tensor(t, kind.dtype, device, list(args), kwargs)
+
+
+def _plain(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """``torch.Tensor(...)``; of a tensor, an alias whatever its type."""
+    first = args[0].realize() if len(args) == 1 else None
+    dtype = first.fake.dtype if isinstance(first, Tensor) else torch.get_default_dtype()
+    return legacy_tensor(t, dtype, torch.get_default_device(), list(args), kwargs)
+
+
+def _variable(
+    t: Tracer, data: Value | None = None, requires_grad: Value | None = None, volatile: Value | None = None
+) -> Value:
+    """``torch.autograd.Variable(x)``: the tensor without its history."""
+    if data is None:
+        return t.call_graph(torch.empty, [Constant(0)], {})
+    if not isinstance(data.realize(), Tensor):
+        raise Unsupported(f"torch.autograd.Variable of {data.realize().describe()}")
+    made = t.call_method_graph("detach", [data], {})
+    if requires_grad is not None and t.truth(requires_grad):
+        return t.call_method_graph("requires_grad_", [made], {})
+    return made
+
+
+LEGACY_CLASSES: dict[Any, Any] = {
+    torch.Tensor: _plain,
+    torch.autograd.Variable: _variable,
+    **{
+        kind: _of_class(kind)
+        for kind in vars(torch).values()
+        if isinstance(kind, type(torch.LongTensor)) and kind.layout is torch.strided and not kind.is_xpu  # type: ignore[attr-defined]
+    },
+}
+"""Handlers of calls of these classes."""
+
+
+class ScriptFunction(Known):
+    """A function of TorchScript.  One made by ``torch.jit.script`` means what its Python does."""
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        original = vars(self.object).get("_torchdynamo_inline")
+        if original is None or vars(self.object).get("__name__") != "ScriptFunction":
+            raise Unsupported("a traced function of TorchScript")
+        return t.call(t.wrap_known(original), args, kwargs)
