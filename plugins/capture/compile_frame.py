@@ -23,6 +23,7 @@ from turret.plugins.capture.graph import GraphInput, metadata
 from turret.plugins.capture.policy import History, Policy
 from turret.plugins.capture.rebuild import Rebuilder
 from turret.plugins.capture.sizes import size_guards
+from turret.plugins.capture.tensor_data import check_copies
 from turret.plugins.capture.tracer import Tracer
 from turret.plugins.capture.values.base import Lazy
 from turret.products import CapturedGraph
@@ -110,6 +111,7 @@ class _Attempt:
                     signal = None
                 except GuardOnDataDependentSymNode as error:
                     raise Unsupported(f"a decision on a number that depends on data: {error.cond}") from error
+                check_copies(tracer)
                 rebuilder = Rebuilder(tracer)
                 tail = self.tail(frame, rebuilder, signal)
                 if tail is not None:

@@ -119,6 +119,7 @@ class GraphRecorder:
         self.by_fake: dict[int, Tensor] = {}
         self.sizes: dict[tuple[int, int], Value] = {}
         self.ints: dict[Source, Symbolic] = {}
+        self.data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]] = []
         self.calls = 0
         self.tags: dict[str, Any] = {}
         self.regions = 0

@@ -8,6 +8,7 @@ import functools
 import itertools
 import math
 import operator
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 Handler = Callable[..., Value]
 FUNCTIONS: dict[Any, Handler] = {}
 CLASSES: dict[type, Handler] = {}
-PURE_OWNERS: list[type] = [type, str, int, float, bytes, tuple, torch.dtype, torch.finfo]
+PURE_OWNERS: list[type] = [type, str, int, float, bytes, tuple, torch.dtype, torch.finfo, re.Pattern, re.Match]
 """Kinds of objects whose methods are pure."""
 FOLDABLE = frozenset({"math", "cmath", "builtins", "_operator", "_struct", "_string", "_abc", "_statistics"})
 """Modules whose C functions are pure."""
@@ -106,7 +107,7 @@ def callable_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Opaque):
         return Constant(callable(value.object))
-    return Constant(hasattr(value.type(), "__call__"))  # noqa: B004
+    return Constant(find_in_mro(value.type(), "__call__")[0] is not None)
 
 
 @kind(type)
@@ -401,6 +402,10 @@ def _text(t: Tracer, value: Value, method: str, convert: Callable[[Any], str]) -
     if isinstance(value, Known) and not isinstance(value.object, (type, types.ModuleType, torch.dtype)):
         raise Unsupported(f"the text of {value.describe()}")
     return t.fold(convert, [value], {})
+
+
+for _original in (re.match, re.search, re.fullmatch, re.findall, re.split, re.sub, re.compile, re.escape):
+    FUNCTIONS[_original] = lambda t, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
 
 
 @function(format)

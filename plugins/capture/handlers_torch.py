@@ -51,6 +51,7 @@ for _function in (
     torch.overrides.has_torch_function_variadic,
 ):  # fmt: skip
     FUNCTIONS[_function] = _always(None if _function is torch._C._get_tracing_state else False)
+FUNCTIONS[torch.overrides.is_tensor_like] = lambda t, value: is_tensor(t, value)
 FUNCTIONS[typing.cast] = lambda t, kind, value: value
 FUNCTIONS[torch._assert] = lambda t, condition, message: _check(t, condition, message)
 

@@ -266,7 +266,13 @@ class Tracer(GraphRecorder, Caller):
     # Operations.
 
     def truth(self, value: Value) -> bool:
-        return value.realize().truth(self)
+        value = value.realize()
+        if self.policy.data_dependent and isinstance(value, Tensor):
+            message = self.frames[-1].assertion()
+            if message is not None:  # left to the graph to check
+                self.call_graph(torch._assert_async, [value, Constant(message)], {})
+                return True
+        return value.truth(self)
 
     def is_same(self, left: Value, right: Value) -> bool:
         """``is``."""

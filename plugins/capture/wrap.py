@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -50,6 +51,9 @@ _IDENTITY_TYPES = (
     staticmethod,
     functools.cached_property,
     torch.finfo,
+    re.Pattern,
+    re.Match,
+    type(torch.__version__),
     torch.iinfo,
 )
 _BUILTIN_TYPES = (
@@ -62,6 +66,7 @@ _BUILTIN_TYPES = (
     torch._ops.OpOverloadPacket,
     torch._ops.HigherOrderOperator,
     type(torch.relu),
+    type(re.compile("").search),
     functools._lru_cache_wrapper,
 )
 

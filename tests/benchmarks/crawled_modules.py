@@ -65,19 +65,25 @@ def seed(number: int) -> None:
     numpy.random.seed(number)
 
 
-def build(case: tuple) -> torch.nn.Module:
-    """The module of a case, for inference, with the same weights each time."""
+def build(case: tuple, weights: dict[str, torch.Tensor]) -> torch.nn.Module:
+    """The module of a case, for inference, with the same weights each time: those that were uninitialised, too."""
     seed(0)
     args, kwargs = case[1]()
     module = case[0](*args, **kwargs)
     with contextlib.suppress(Exception):
         module.eval()
+        with torch.no_grad():
+            for name, held in module.state_dict().items():
+                if isinstance(held, torch.Tensor) and weights.setdefault(name, held.clone()).shape == held.shape:
+                    held.copy_(weights[name])
     return module
 
 
-def observe(case: tuple, compile: Callable[[torch.nn.Module], Callable]) -> dict[str, Any]:
+def observe(
+    case: tuple, compile: Callable[[torch.nn.Module], Callable], weights: dict[str, torch.Tensor]
+) -> dict[str, Any]:
     """Results of two calls of a fresh module, and the state that they leave behind."""
-    module = build(case)
+    module = build(case, weights)
     call = compile(module)
     results = []
     for number in range(2):
@@ -154,11 +160,13 @@ def short(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(lines)[:700]}" if lines else type(error).__name__
 
 
-def attempt(case: tuple, compile: Callable, expected: dict[str, Any] | None) -> dict[str, Any]:
+def attempt(
+    case: tuple, compile: Callable, weights: dict[str, torch.Tensor], expected: dict[str, Any] | None
+) -> dict[str, Any]:
     """One system on one case: the outcome and why."""
     start = time.perf_counter()
     try:
-        found = observe(case, compile)
+        found = observe(case, compile, weights)
         if expected is not None:
             same(found, expected, "")
         outcome, reason = "ok", ""
@@ -178,24 +186,25 @@ def run_case(case: tuple, quick: bool, begin: Callable[[str], None]) -> dict[str
     """Everything about one test case; ``quick``: nothing more about a case that Turret captures whole."""
     begin("eager")
     answer: dict[str, Any] = {"module": case[0].__name__}
+    weights: dict[str, torch.Tensor] = {}
     try:
-        expected = observe(case, lambda module: module)
+        expected = observe(case, lambda module: module, weights)
     except Exception as error:
         return answer | {"eager": "fails", "reason": short(error)}
     try:
-        same(observe(case, lambda module: module), expected, "")
+        same(observe(case, lambda module: module, weights), expected, "")
         answer["eager"] = "ok"
     except Exception as error:
         answer |= {"eager": "varies", "reason": short(error)}
         expected = None  # type: ignore[assignment]
     begin("turret")
-    answer["turret"] = attempt(case, with_turret(True), expected)
+    answer["turret"] = attempt(case, with_turret(True), weights, expected)
     if quick and answer["turret"]["outcome"] == "ok":
         return answer
     begin("breaks")
-    answer["breaks"] = attempt(case, with_turret(False), expected)
+    answer["breaks"] = attempt(case, with_turret(False), weights, expected)
     begin("dynamo")
-    answer["dynamo"] = attempt(case, with_dynamo, expected)
+    answer["dynamo"] = attempt(case, with_dynamo, weights, expected)
     return answer
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.tensor_data import DataPointer, nested_list, set_data
 from turret.plugins.capture.values.base import Constant, MethodOfValue, Value
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.iterators import ItemsIterator
@@ -71,6 +72,7 @@ class Tensor(Value):
     ) -> None:
         self.node, self.fake, self.source, self.real = node, fake, source, real
         self.stores: dict[str, Value] = {}
+        self.new_data: Tensor | None = None
 
     def type(self) -> type:
         return type(self.real) if self.real is not None else torch.Tensor
@@ -122,7 +124,10 @@ class Tensor(Value):
         raise t.raised(AttributeError, f"'{self.type().__name__}' object has no attribute {name!r}")
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
-        if name in ("data", "requires_grad") or name in KNOWN_ATTRIBUTES:
+        if name == "data":
+            set_data(t, self, value)
+            return
+        if name == "requires_grad" or name in KNOWN_ATTRIBUTES:
             raise Unsupported(f"setting {name!r} of a tensor")
         if hasattr(torch.Tensor, name) and name != "grad":
             raise Unsupported(f"setting {name!r} of a tensor")
@@ -146,6 +151,8 @@ class Tensor(Value):
                 f"Tensor.{name} {READS_DATA[name]}",
                 "keep the value in a tensor, or move it out of the compiled function",
             )
+        if name == "data_ptr":
+            return DataPointer(self)
         if name == "new":
             from turret.plugins.capture.constructors import legacy_tensor
 
@@ -175,6 +182,8 @@ class Tensor(Value):
 
     def read(self, t: Tracer, name: str) -> Value | None:
         """The tensor's value as a number: known, or a symbol where those are wanted; else None."""
+        if name == "tolist" and t.policy.data_dependent:
+            return nested_list(t, self)
         convert = _NUMBERS.get(name)
         if convert is None or self.fake.numel() != 1:
             return None
@@ -249,6 +258,8 @@ class Tensor(Value):
 
     def replay(self, r: Rebuilder) -> None:
         held = r.load(self)
+        if self.new_data is not None:
+            r.effect(f"{held}.data = {r.load(self.new_data)}")
         for name, value in self.stores.items():
             r.effect(f"{held}.{name} = {r.load(value)}")
 
