@@ -14,6 +14,7 @@ from turret.plugins.capture.values.sequences import List, Size, Tuple, t_is_int
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
 if TYPE_CHECKING:
+    from turret.plugins.capture.rebuild import Rebuilder
     from turret.plugins.capture.tracer import Tracer
 
 
@@ -66,9 +67,32 @@ def _variable(
     return made
 
 
+class NewParameter(Tensor):
+    """A parameter made in compiled code: a leaf of the graph's own, which only the graph sees."""
+
+    def type(self) -> type:
+        return torch.nn.Parameter
+
+    def rebuild(self, r: Rebuilder) -> str:
+        raise Unsupported("a parameter that was made in compiled code and leaves it")
+
+
+def _parameter(t: Tracer, data: Value, requires_grad: Value | None = None) -> Value:
+    """``nn.Parameter(x)``: the tensor without its history, as a leaf."""
+    if not isinstance(data.realize(), Tensor):
+        raise Unsupported(f"nn.Parameter of {data.realize().describe()}")
+    wanted = requires_grad is None or t.truth(requires_grad)
+    leaf = t.call_method_graph("detach", [data], {})
+    made = t.call_method_graph("requires_grad_", [leaf, Constant(wanted)], {})
+    assert isinstance(made, Tensor)
+    value = t.by_fake[id(made.fake)] = NewParameter(made.node, made.fake)
+    return value
+
+
 LEGACY_CLASSES: dict[Any, Any] = {
     torch.Tensor: _plain,
     torch.autograd.Variable: _variable,
+    torch.nn.Parameter: _parameter,
     **{
         kind: _of_class(kind)
         for kind in vars(torch).values()

@@ -18,11 +18,13 @@ class Effects:
         self.globals: dict[tuple[int, str], tuple[dict[str, Any], Value | None]] = {}
         self.attributes: dict[tuple[int, str], Value] = {}
         self.class_changes = False
+        self.later: list[tuple[Any, list[Value], dict[str, Value]]] = []
+        """Calls that are made after the graph, in order: warnings."""
         self.count = 0
         """Changes so far."""
 
     def __bool__(self) -> bool:
-        return bool(self.changed or self.globals)
+        return bool(self.changed or self.globals or self.later)
 
     def note(self, value: Value) -> None:
         """``value`` is about to change; new objects need no replay."""
@@ -63,6 +65,9 @@ class Effects:
 
     def write(self, r: Rebuilder) -> None:
         """Write the replay of everything."""
+        for function, args, kwargs in self.later:
+            words = [*map(r.load, args), *(f"{k}={r.load(v)}" for k, v in kwargs.items())]
+            r.effect(f"{r.constant(function)}({', '.join(words)})")
         for value in list(self.changed.values()):
             value.replay(r)
         for (_, name), (scope, stored) in self.globals.items():

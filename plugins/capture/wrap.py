@@ -16,7 +16,7 @@ from torch import nn
 
 from turret.guards import TensorProperties
 from turret.plugins.capture.constructors import ScriptFunction
-from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Value
+from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Value
 from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.functions import Builtin, Function, Known, Method, Partial, PythonModule
 from turret.plugins.capture.values.mappings import Dict, Set
@@ -143,6 +143,16 @@ def known(cls: type[Known]) -> Wrapper:
         return cls(object, BoundSource(getattr(object, "__qualname__", None) or str(source), object))
 
     return wrapper
+
+
+def _builtin(t: Tracer, object: Any, source: Source) -> Value:
+    """A function written in C; one that is bound to a tensor is a method of that."""
+    owner = getattr(object, "__self__", None)
+    if isinstance(owner, torch.Tensor) and not isinstance(source, BoundSource):
+        t.guard("TYPE", source, type(object))
+        t.guard("EQUALS", AttrSource(source, "__name__"), object.__name__)
+        return MethodOfValue(t.wrap(owner, AttrSource(source, "__self__")), object.__name__)
+    return known(Builtin)(t, object, source)
 
 
 def _function(t: Tracer, object: Any, source: Source) -> Value:
@@ -316,7 +326,7 @@ _WRAPPERS: dict[type, Wrapper] = {
     torch.device: equal,
     torch.jit.ScriptFunction: known(ScriptFunction),
     types.FunctionType: _function,
-    **dict.fromkeys(_BUILTIN_TYPES, known(Builtin)),
+    **dict.fromkeys(_BUILTIN_TYPES, _builtin),
     type: known(Class),
     types.ModuleType: known(PythonModule),
     types.MethodType: _method,

@@ -205,6 +205,11 @@ def run_case(case: tuple, quick: bool, begin: Callable[[str], None]) -> dict[str
     answer["breaks"] = attempt(case, with_turret(False), weights, expected)
     begin("dynamo")
     answer["dynamo"] = attempt(case, with_dynamo, weights, expected)
+    begin("eager")
+    try:  # some cases use up what their file holds, and run a few times only
+        observe(case, lambda module: module, weights)
+    except Exception as error:
+        return {"module": case[0].__name__, "eager": "fails", "reason": f"later: {short(error)}"}
     return answer
 
 

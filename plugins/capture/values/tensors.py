@@ -48,7 +48,7 @@ NOT_IN_GRAPHS = frozenset(
     {
         "backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "data_ptr", "storage",
         "untyped_storage", "share_memory_", "apply_", "map_", "new", "set_", "is_shared", "__reduce_ex__",
-        "__deepcopy__", "to_sparse", "__dlpack__", "to_dense", "record_stream", "const_data_ptr", "storage_type",
+        "__deepcopy__", "to_sparse", "__dlpack__", "record_stream", "const_data_ptr", "storage_type",
         "_typed_storage", "module_load", "pin_memory", "rename_", "rename", "align_to", "__reduce__", "__setstate__",
     }
 )  # fmt: skip
@@ -127,6 +127,9 @@ class Tensor(Value):
         if name == "data":
             set_data(t, self, value)
             return
+        if name == "requires_grad" and self.source is None:
+            t.call_method_graph("requires_grad_", [self, Constant(t.truth(value))], {})
+            return
         if name == "requires_grad" or name in KNOWN_ATTRIBUTES:
             raise Unsupported(f"setting {name!r} of a tensor")
         if hasattr(torch.Tensor, name) and name != "grad":
@@ -161,6 +164,8 @@ class Tensor(Value):
             raise Unsupported(f"Tensor.{name} in compiled code")
         if name == "requires_grad_" and self.source is not None:
             raise Unsupported("Tensor.requires_grad_ of a tensor that existed before")
+        if name == "to_dense" and self.fake.layout is torch.strided and not args and not kwargs:
+            return self
         if name == "__len__":
             return self.length(t)
         if name == "__iter__":
