@@ -143,7 +143,7 @@ def vmap(
 
 
 def _vmap_call(func: Value, options: dict[str, Any], t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    dims = [*_spread(t, options["in_dims"], args), *[0] * len(flatten(t, t.new_dict(kwargs))[0])]
+    dims = [*_spread(t, options["in_dims"], args), *[None] * len(flatten(t, t.new_dict(kwargs))[0])]
     used: list[int | None] = []
 
     def example(number: int, value: Tensor) -> torch.Tensor | None:
