@@ -72,12 +72,11 @@ def trace(
     """Follow ``function`` into a graph of its own.
 
     ``examples`` gives, for the number of a leaf of the arguments and a tensor, the tensor that the function is to see;
-    None for a tensor that is not the transform's business.  Raises ``Unsupported`` for side effects on tensors.
+    None for a tensor that is not the transform's business. 
     """
     leaves, structure = flatten(t, t.new_tuple([t.new_tuple(args), t.new_dict(kwargs)]))
     outer: list[Any] = []
     seen: list[Value] = []
-    versions = _versions(t)
     with t.region() as region:
         for number, leaf in enumerate(leaves):
             example = examples(number, leaf) if isinstance(leaf, Tensor) else None
@@ -98,16 +97,8 @@ def trace(
         if not all(isinstance(v.realize(), Tensor) for v in results):
             raise Unsupported("a transformed function that returns something else than tensors")
         graph = region.close([t.argument(v)[0] for v in results])
-    if _versions(t, versions):
-        raise Unsupported("a transformed function that changes a tensor in place which it did not make")
     outer = [t.node_here(node) for node in outer]
     return Traced(region, graph, shape, auxiliary, outer, len(found))
-
-
-def _versions(t: Tracer, before: dict[int, int] | None = None) -> Any:
-    """Version counters of the inputs; with those from before, whether one is another now."""
-    now = {id(i): i.example._version for i in t.inputs if isinstance(i.example, torch.Tensor)}
-    return now if before is None else any(now[k] != v for k, v in before.items())
 
 
 def _remake(transform: Any, function: Value, **options: Any) -> Callable[[Any], str]:
