@@ -72,7 +72,7 @@ def trace(
     """Follow ``function`` into a graph of its own.
 
     ``examples`` gives, for the number of a leaf of the arguments and a tensor, the tensor that the function is to see;
-    None for a tensor that is not the transform's business. 
+    None for a tensor that is not the transform's business.
     """
     leaves, structure = flatten(t, t.new_tuple([t.new_tuple(args), t.new_dict(kwargs)]))
     outer: list[Any] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from capture_lab import Observed, check, outcome
@@ -20,8 +22,8 @@ def full(program, *args, run=True, **settings):
     """One graph, equal to eager as captured and compiled."""
     check(program, *args, breaks=0, graphs=1, **settings)
     if run:
-        found = turret.compile(program, fullgraph=True, options=OPTIONS)(*args)
-        torch.testing.assert_close(found, program(*args))
+        found = turret.compile(program, fullgraph=True, options=OPTIONS)(*copy.deepcopy(args))
+        torch.testing.assert_close(found, program(*copy.deepcopy(args)))
 
 
 def test_vmap_over_arguments_and_results():
