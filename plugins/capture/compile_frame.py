@@ -197,7 +197,7 @@ class _Attempt:
     def compile_graph(self, inputs: list[GraphInput]) -> Any:
         """The compiled graph as a callable that runs with the frame hook suspended."""
         tracer = self.tracer
-        module = fx.GraphModule(torch.nn.Module(), tracer.graph)
+        module = fx.GraphModule(tracer.root_module, tracer.graph)
         captured = CapturedGraph(
             module=module,
             example_inputs=tuple(_pristine(tracer, item) for item in inputs),

@@ -67,6 +67,7 @@ class SizeBinding:
 class Region:
     """A graph inside the graph; ``lifted``: for each node around it that it uses, the placeholder."""
 
+    root: torch.nn.Module
     graph: fx.Graph = attrs.field(factory=fx.Graph)
     lifted: dict[fx.Node, fx.Node] = attrs.field(factory=dict)
     last_input: fx.Node | None = None
@@ -85,8 +86,12 @@ class Region:
 
     def close(self, outputs: list[Any]) -> fx.GraphModule:
         """The region as a function of its inputs that returns a tuple."""
-        self.graph.output(tuple(outputs))
-        return fx.GraphModule(torch.nn.Module(), self.graph)
+        return self.close_with(tuple(outputs))
+
+    def close_with(self, output: Any) -> fx.GraphModule:
+        """The region as a function that returns one node, or a nest of them."""
+        self.graph.output(output)
+        return fx.GraphModule(self.root, self.graph)
 
 
 def add_placeholder(graph: fx.Graph, last: fx.Node | None, name: str, example: Any) -> fx.Node:
@@ -113,6 +118,8 @@ class GraphRecorder:
         )
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
         self.graph = self.root_graph = fx.Graph()
+        self.root_module = torch.nn.Module()
+        """Holds graphs that are arguments of higher-order ops."""
         self.open_regions: list[Region] = []
         self.inputs: list[GraphInput] = []
         self.bindings: list[SizeBinding] = []
@@ -205,15 +212,31 @@ class GraphRecorder:
     @contextlib.contextmanager
     def region(self) -> Iterator[Region]:
         """Record into a graph of its own; what it uses of the graphs around it becomes its inputs."""
-        outer, sizes = self.graph, dict(self.sizes)
-        region = Region()
-        self.open_regions.append(region)
-        self.graph = region.graph
+        sizes, region = dict(self.sizes), Region(self.root_module)
         try:
-            yield region
+            with self.within(region):
+                yield region
+        finally:
+            self.sizes = sizes
+
+    @contextlib.contextmanager
+    def within(self, region: Region) -> Iterator[None]:
+        """Record into a region."""
+        outer, self.graph = self.graph, region.graph
+        self.open_regions.append(region)
+        try:
+            yield
         finally:
             self.open_regions.pop()
-            self.graph, self.sizes = outer, sizes
+            self.graph = outer
+
+    def submodule(self, module: fx.GraphModule, name: str) -> fx.Node:
+        """A node of this graph that stands for a graph, as an argument of a higher-order op."""
+        name = f"{name}_{len(self.root_module._modules)}"
+        self.root_module.add_module(name, module)
+        node = self.graph.create_node("get_attr", name)
+        node.meta["example_value"] = module
+        return node
 
     def node_here(self, node: fx.Node) -> fx.Node:
         """A node of this graph, or an input of the open regions that stands for a node of a graph around them."""

@@ -165,10 +165,5 @@ def _gradient_node(t: Tracer, backward: Region, value: Value, is_tensor: bool) -
         raise Unsupported(f"{value.describe()} as a gradient of an autograd.Function")
     if not is_tensor:
         raise Unsupported("an autograd.Function with a gradient for an argument that is no tensor")
-    outer, t.graph = t.graph, backward.graph
-    t.open_regions.append(backward)
-    try:
+    with t.within(backward):
         return t.node_here(value.node)
-    finally:
-        t.open_regions.pop()
-        t.graph = outer
