@@ -17,7 +17,6 @@ import torch
 import torch._library.custom_ops
 import torch.utils.checkpoint
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy
 
 import turret.marks
 from turret.plugins.capture.constructors import LEGACY_CLASSES
@@ -109,21 +108,6 @@ def is_dataclass(t: Tracer, value: Value) -> Value:
 def module_setattr(t: Tracer, module: Value, name: Value, value: Value) -> Value:
     module.realize().module_setattr(t, t.constant_of(name), value.realize())  # type: ignore[attr-defined]
     return Constant(None)
-
-
-@function(torch.utils.checkpoint.checkpoint)
-def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | None = None, **kwargs: Value) -> Value:
-    """Followed like any call; its nodes are tagged, for the partitioner to compute them again in the backward."""
-    plain = {"preserve_rng_state", "determinism_check", "debug", "early_stop"}
-    if "context_fn" in kwargs or (use_reentrant is not None and t.truth(use_reentrant)):
-        raise Unsupported("torch.utils.checkpoint with a context_fn, or reentrant")
-    outer = t.tags
-    t.regions += 1
-    t.tags = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": t.regions}
-    try:
-        return t.call(function, list(args), {k: v for k, v in kwargs.items() if k not in plain})
-    finally:
-        t.tags = outer
 
 
 @function(nn.ModuleList.__getitem__, nn.Sequential.__getitem__)
