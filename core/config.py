@@ -78,7 +78,7 @@ CALLABLE_OPTIONS: dict[str, str] = {
 """Options that are functions: they hold for one callable, and become plugins of it."""
 
 _SIZES_OF_DATA = (
-    "plans know sizes before the first kernel runs, so a number that depends on data cannot be part of a graph; "
+    "plans know all numbers before the first kernel runs, so a graph with one that depends on data is not compiled; "
     "leave the option out: the graph breaks there and goes on with the number in plain Python"
 )
 NOT_SUPPORTED: dict[str, str] = {

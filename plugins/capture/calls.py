@@ -16,7 +16,6 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from turret import marks
 from turret.plugins.capture.errors import NotConstant, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame
-from turret.plugins.capture.scripted import Scripted
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.classes import (
     _C_METHODS,
@@ -295,8 +294,6 @@ class Caller:
             handler = None
         if handler is not None:
             return handler(self, *args, **kwargs)
-        if isinstance(object, torch.jit.ScriptFunction):
-            return self.call_graph(Scripted(object), args, kwargs)
         if is_torch_builtin(object):
             return call_torch(self, object, args, kwargs)
         marked = self.call_marked(object, args, kwargs)

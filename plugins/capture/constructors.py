@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import torch
 
 from turret.plugins.capture.errors import Unsupported
@@ -102,11 +103,22 @@ LEGACY_CLASSES: dict[Any, Any] = {
 """Handlers of calls of these classes."""
 
 
+@attrs.define(eq=False)
+class Traced:
+    """The function of a node that calls a function of TorchScript."""
+
+    function: Any
+    __name__: str = "traced"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
 class ScriptFunction(Known):
-    """A function of TorchScript.  One made by ``torch.jit.script`` means what its Python does."""
+    """A function of TorchScript.  One made by ``torch.jit.script`` means what its Python does; another is opaque."""
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         original = vars(self.object).get("_torchdynamo_inline")
         if original is None or vars(self.object).get("__name__") != "ScriptFunction":
-            raise Unsupported("a traced function of TorchScript")
+            return t.call_graph(Traced(self.object), args, kwargs)
         return t.call(t.wrap_known(original), args, kwargs)

@@ -68,7 +68,6 @@ _BUILTIN_TYPES = (
     type(torch.relu),
     type(re.compile("").search),
     functools._lru_cache_wrapper,
-    torch.jit.ScriptFunction,
 )
 
 UNGUARDED_TYPES = (*_EQUAL_TYPES, *_IDENTITY_TYPES, *_BUILTIN_TYPES, types.FunctionType, types.ModuleType, type)

@@ -37,12 +37,15 @@ def scripted(x: torch.Tensor, n: int) -> torch.Tensor:
     return total
 
 
+traced = torch.jit.trace(lambda x: x.sin() * 2, torch.ones(3, 4))
+
 PROGRAMS = {
     "plain": lambda x: checkpoint(NET, x, use_reentrant=False) * 2,
     "reentrant": lambda x: checkpoint(NET, x * 1, use_reentrant=True) * 2,
     "sequential": lambda x: checkpoint_sequential(NET, 2, x, use_reentrant=False),
     "selective": lambda x: checkpoint(NET, x, use_reentrant=False, context_fn=CONTEXTS) * 2,
     "structured": lambda x: checkpoint(lambda a, b: {"y": NET(a) + b}, x, b=x, use_reentrant=False)["y"],
+    "traced": lambda x: traced(x) * NET(x),
     "scripted": lambda x: scripted(x, 3) * NET(x),
 }
 
@@ -82,7 +85,7 @@ def test_a_reentrant_checkpoint_without_gradient_of_its_arguments_is_eagers():
     assert "reentrant" in observed.breaks[0]
 
 
-def test_a_scripted_function_is_one_call():
-    observed = Observed(PROGRAMS["scripted"], fullgraph=True)
+def test_a_traced_function_is_one_call():
+    observed = Observed(PROGRAMS["traced"], fullgraph=True)
     observed(torch.ones(3, 4))
-    assert sum("scripted" in n.name for n in observed.graphs[0].module.graph.nodes) == 1
+    assert sum("traced" in n.name for n in observed.graphs[0].module.graph.nodes) == 1
