@@ -9,6 +9,7 @@ import attrs
 import torch
 
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.values.arrays import KnownArray, numpy_dtype
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.sequences import List, Size, Tuple, t_is_int
@@ -33,6 +34,9 @@ def legacy_tensor(
         return t.call_graph(torch.empty, [values[0]], options)
     if len(values) == 1 and isinstance(values[0], (List, Tuple)):
         return t.call_graph(torch.tensor, [List(values[0].unpack(t))], options)
+    if len(values) == 1 and isinstance(values[0], KnownArray):
+        made = values[0].tensor(t, copied=values[0].array.dtype != numpy_dtype(dtype))
+        return t.call_method_graph("to", [made], options)
     if len(values) == 1 and isinstance(values[0], Tensor):
         if values[0].fake.dtype != dtype:
             raise Unsupported(f"a legacy constructor of {dtype} tensors of a tensor of {values[0].fake.dtype}")

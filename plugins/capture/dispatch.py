@@ -216,9 +216,12 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
 
 
 def _modes_in_the_way() -> bool:
-    """Torch function or dispatch modes, and functional transforms, see every operation: nothing is compiled then."""
-    state = global_state()
-    return bool(state[-3] or state[-2] or state[-1] is not None)
+    """Torch function or dispatch modes, and functional transforms, see every operation: nothing is compiled then.
+
+    Default devices are modes as well, and no obstacle: they are there again when the captured code runs.
+    """
+    functions, dispatch, level = global_state()[-3:]
+    return any(isinstance(mode, int) for mode in functions) or bool(dispatch or level is not None)
 
 
 @functools.cache

@@ -20,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import (
     StatelessSymbolicContext,
     compute_unbacked_bindings,
 )
+from torch.utils._device import _device_constructors
 
 from turret.guards import TensorProperties
 from turret.plugins.capture.errors import Unsupported
@@ -113,6 +114,8 @@ class GraphRecorder:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
+        self.devices: list[torch.device] = []
+        """Default devices that the program set, innermost last."""
         self.shape_env = ShapeEnv(
             allow_scalar_outputs=policy.data_dependent, allow_dynamic_output_shape_ops=policy.data_dependent
         )
@@ -280,6 +283,8 @@ class GraphRecorder:
         named_nodes, named_fakes = {}, {}
         for name, value in kwargs.items():
             named_nodes[name], named_fakes[name] = self.argument(value)
+        if self.devices and target in _device_constructors() and named_fakes.get("device") is None:
+            named_nodes["device"] = named_fakes["device"] = self.devices[-1]
         try:
             if op == "call_method":
                 result = getattr(fakes[0], target)(*fakes[1:], **named_fakes)

@@ -22,7 +22,7 @@ from turret.plugins.capture.policy import Policy
 from turret.plugins.capture.state import TorchState
 from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Value
 from turret.plugins.capture.values.classes import bind_attribute, find_in_mro
-from turret.plugins.capture.values.functions import Cell, Known
+from turret.plugins.capture.values.functions import Cell, Handler, Known
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict, Set
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict
@@ -392,10 +392,25 @@ class Tracer(GraphRecorder, Caller):
     def special_method(self, value: Value, name: str) -> Value:
         """A special method as ``with`` finds it."""
         value = value.realize()
+        if isinstance(value, Constant) and isinstance(value.value, torch.device):
+            return self.default_device(value.value, name)
         found = value.special(self, name) if isinstance(value, Instance) else None
         if found is None:
             raise Unsupported(f"{value.describe()} as a context manager")
         return found
+
+    def default_device(self, device: torch.device, name: str) -> Value:
+        """``with torch.device(...)``: what makes tensors gets the device as an argument."""
+
+        def enter(t: Tracer) -> Value:
+            t.devices.append(device)
+            return Constant(device)
+
+        def leave(t: Tracer, *exception: Value) -> Value:
+            t.devices.pop()
+            return Constant(None)
+
+        return Handler(f"torch.device.{name}", enter if name == "__enter__" else leave)
 
     # Exceptions.
 

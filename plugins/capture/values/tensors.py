@@ -11,11 +11,12 @@ import torch
 from torch import fx
 
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.hooks import register_hook
 from turret.plugins.capture.tensor_data import DataPointer, nested_list, set_data
 from turret.plugins.capture.values.base import Constant, MethodOfValue, Value
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.iterators import ItemsIterator
-from turret.plugins.capture.values.sequences import Size
+from turret.plugins.capture.values.sequences import Size, Tuple
 from turret.sources import AttrSource, DictSource, Source
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ _NUMBERS: dict[str, Any] = {"item": True, "__int__": int, "__float__": float}
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 NOT_IN_GRAPHS = frozenset(
     {
-        "backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "data_ptr", "storage",
+        "backward", "register_post_accumulate_grad_hook", "retain_grad", "data_ptr", "storage",
         "untyped_storage", "share_memory_", "apply_", "map_", "new", "set_", "is_shared", "__reduce_ex__",
         "__deepcopy__", "to_sparse", "__dlpack__", "record_stream", "const_data_ptr", "storage_type",
         "_typed_storage", "module_load", "pin_memory", "rename_", "rename", "align_to", "__reduce__", "__setstate__",
@@ -160,6 +161,8 @@ class Tensor(Value):
             from turret.plugins.capture.constructors import legacy_tensor
 
             return legacy_tensor(t, self.fake.dtype, self.fake.device, args, kwargs)
+        if name == "register_hook":
+            return register_hook(t, self, *args, **kwargs)
         if name in NOT_IN_GRAPHS:
             raise Unsupported(f"Tensor.{name} in compiled code")
         if name == "requires_grad_" and self.source is not None:
@@ -216,10 +219,10 @@ class Tensor(Value):
     def get_item(self, t: Tracer, key: Value) -> Value:
         if isinstance(key, Symbolic) and isinstance(key.number, torch.SymInt):
             return t.call_method_graph("select", [self, Constant(0), key], {})  # an index would have to be known
-        return t.call_graph(operator.getitem, [self, key], {})
+        return t.call_graph(operator.getitem, [self, index_of(t, key)], {})
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
-        t.call_graph(operator.setitem, [self, key, value], {})
+        t.call_graph(operator.setitem, [self, index_of(t, key), value], {})
 
     def contains(self, t: Tracer, item: Value) -> Value:
         raise Unsupported("`in` of a tensor branches on its values")
@@ -267,6 +270,18 @@ class Tensor(Value):
             r.effect(f"{held}.data = {r.load(self.new_data)}")
         for name, value in self.stores.items():
             r.effect(f"{held}.{name} = {r.load(value)}")
+
+
+def index_of(t: Tracer, key: Value) -> Value:
+    """An index, with arrays of numpy in it as tensors."""
+    from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray
+
+    key = key.realize()
+    if isinstance(key, (KnownArray, ArrayOfTensor)):
+        return key.tensor(t, copied=True)
+    if type(key) is Tuple and any(isinstance(v.realize(), (KnownArray, ArrayOfTensor)) for v in key.items):
+        return t.new_tuple([index_of(t, v) for v in key.items])
+    return key
 
 
 def _operand(value: Value) -> bool:

@@ -112,3 +112,21 @@ def test_random_numbers_of_numpy_run_as_python():
 def test_a_nan_of_numpy():
     observed = Observed(lambda x, n: x * n, fullgraph=True)
     assert torch.isnan(observed(X, numpy.float64(math.nan))).all()
+
+
+def test_arrays_as_indices():
+    def program(x, rows):
+        y = x.reshape(2, 2) * 2
+        y[numpy.array([0]), 1] = 7
+        return y[numpy.array([1, 0])], y[:, numpy.arange(1)], y[rows], y[numpy.int64(1)]
+
+    full(program, X, numpy.array([1]))
+
+
+def test_legacy_constructors_take_arrays():
+    def program(x):
+        table = numpy.zeros((4, 2))
+        table[:, 0::2] = numpy.sin(numpy.arange(4)[:, None])
+        return x.unsqueeze(1) + torch.FloatTensor(table)
+
+    full(program, X)
