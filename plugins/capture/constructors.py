@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from turret.plugins.capture.tracer import Tracer
 
 
-def legacy_tensor(
-    t: Tracer, dtype: torch.dtype, device: Any, args: list[Value], kwargs: dict[str, Value]
-) -> Value:
+def legacy_tensor(t: Tracer, dtype: torch.dtype, device: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Sizes make an uninitialised tensor, nested sequences one of these numbers, a tensor an alias of it."""
     values = [a.realize() for a in args]
     if "device" in kwargs:

@@ -53,7 +53,9 @@ def _plain(t: Tracer, value: Value) -> Any:
         return value.object
     if isinstance(value, Partial) and isinstance(value.function.realize(), Known):
         args = [t.constant_of(v) for v in value.args]
-        return functools.partial(value.function.constant(), *args, **{k: t.constant_of(v) for k, v in value.kwargs.items()})
+        return functools.partial(
+            value.function.constant(), *args, **{k: t.constant_of(v) for k, v in value.kwargs.items()}
+        )
     raise Unsupported(f"torch.utils.checkpoint with {value.describe()} as its context_fn")
 
 

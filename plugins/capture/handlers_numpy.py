@@ -12,7 +12,6 @@ from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, PURE_OWNERS, fun
 from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray, array_value
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Builtin
-from turret.plugins.capture.values.tensors import Tensor
 from turret.plugins.capture.wrap import _BY_BASE, _WRAPPERS, MADE, equal, known
 
 if TYPE_CHECKING:
@@ -27,10 +26,10 @@ full_like gcd geomspace gradient hamming hanning blackman histogram hsplit hstac
 isclose isfinite isin isinf isnan isscalar kron lcm linspace log log10 log1p log2 logical_and logical_not logical_or
 logspace max maximum mean median meshgrid min minimum mod moveaxis multiply ndim negative nonzero ones ones_like outer
 pad percentile power prod ptp quantile rad2deg radians ravel reciprocal remainder repeat reshape roll rot90 round
-searchsorted setdiff1d shape sign sin sinc sinh size sort split sqrt square squeeze stack std subtract sum swapaxes take
-tan tanh tensordot tile trace transpose tri tril triu trunc unique unravel_index vander var vsplit vstack where zeros
-zeros_like prod cos cosh arccos arcsin arctan arctan2 result_type promote_types finfo iinfo
-""".split()
+searchsorted setdiff1d shape sign sin sinc sinh size sort split sqrt square squeeze stack std subtract sum swapaxes
+take tan tanh tensordot tile trace transpose tri tril triu trunc unique unravel_index vander var vsplit vstack where
+zeros zeros_like cos cosh arccos arcsin arctan arctan2 result_type promote_types finfo iinfo
+"""
 """Functions of numpy that read their arguments and nothing else."""
 
 
@@ -58,7 +57,7 @@ def _folded(name: str, original: Any) -> Any:
     return handler
 
 
-for _name in _PURE:
+for _name in _PURE.split():
     _original = getattr(numpy, _name, None)
     if _original is not None and not isinstance(_original, type):
         FUNCTIONS[_original] = _folded(_name, _original)

@@ -9,7 +9,7 @@ import numpy
 import torch
 
 from turret.plugins.capture.errors import NotConstant, Unsupported
-from turret.plugins.capture.values.base import Constant, MethodOfValue, Value
+from turret.plugins.capture.values.base import MethodOfValue, Value
 from turret.plugins.capture.values.sequences import folded
 from turret.plugins.capture.values.tensors import Tensor
 from turret.sources import CallSource, Source
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from turret.plugins.capture.tracer import Tracer
 
 _FACTS = ("shape", "ndim", "dtype", "size", "itemsize", "nbytes", "strides")
-_METHODS = frozenset(
-    """all any argmax argmin argsort astype clip conj copy cumprod cumsum diagonal dot flatten item max mean min nonzero
-    prod ravel repeat reshape round squeeze std sum swapaxes take tolist trace transpose var view""".split()
-)
+_METHODS = """
+all any argmax argmin argsort astype clip conj copy cumprod cumsum diagonal dot flatten item max mean min nonzero prod
+ravel repeat reshape round squeeze std sum swapaxes take tolist trace transpose var view
+"""
 """Methods of a known array that leave it as it is."""
 
 
@@ -63,12 +63,12 @@ class KnownArray(Value):
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name in (*_FACTS, "T", "real", "imag", "flat"):
             return t.made(getattr(self.held(t), name))
-        if name in _METHODS:
+        if name in _METHODS.split():
             return MethodOfValue(self, name)
         raise Unsupported(f"attribute {name!r} of a numpy array")
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name not in _METHODS:
+        if name not in _METHODS.split():
             raise Unsupported(f"method {name!r} of a numpy array")
         return t.fold(getattr(self.held(t), name), args, kwargs)
 

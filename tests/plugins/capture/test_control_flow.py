@@ -79,7 +79,7 @@ def test_branches_with_side_effects_run_as_python():
         return torch.cond(x.sum() > 3, branch, lambda x: x, (x,))
 
     observed = Observed(program)
-    with pytest.raises(Exception):  # noqa: B017 - torch refuses it as well
+    with pytest.raises(Exception):
         observed(X, [])
     assert "side effects" in observed.breaks[0]
 
