@@ -116,7 +116,7 @@ class Tracer(GraphRecorder, Caller):
         if kind is range:
             return Range([Constant(object.start), Constant(object.stop), Constant(object.step)])
         make = wrapping.MADE.get(kind)
-        return self.wrap_known(object) if make is None else make(object)
+        return self.wrap_known(object) if make is None else make(self, object)
 
     def remember(self, object: Any, value: Value) -> None:
         """Keep one value for each object that existed before."""

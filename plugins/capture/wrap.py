@@ -367,7 +367,7 @@ def is_namedtuple(kind: type) -> bool:
     )
 
 
-MADE: dict[type, Callable[[Any], Value]] = {}
+MADE: dict[type, Callable[[Tracer, Any], Value]] = {}
 """For kinds of objects that pure functions return: the value of a new one."""
 
 

@@ -29,12 +29,12 @@ ravel repeat reshape round squeeze std sum swapaxes take tolist trace transpose 
 class KnownArray(Value):
     """An array that the program made of constants; ``array`` is the capture's own copy."""
 
-    def __init__(self, array: numpy.ndarray) -> None:
-        self.array = array
+    def __init__(self, t: Tracer, array: numpy.ndarray) -> None:
+        self.t, self.array = t, array
 
-    def held(self, t: Tracer) -> numpy.ndarray:
+    def folded(self) -> numpy.ndarray:
         """The array, unless a tensor that shares its memory was changed."""
-        shared = t.shared_arrays.get(_owner(self.array))
+        shared = self.t.shared_arrays.get(_owner(self.array))
         if shared is not None and shared._version:
             raise Unsupported("a numpy array beside a tensor in its memory that was changed")
         return self.array
@@ -42,16 +42,13 @@ class KnownArray(Value):
     def type(self) -> type:
         return numpy.ndarray
 
-    def folded(self) -> Any:
-        return self.array
-
     def key(self, t: Tracer) -> Any:
         raise t.raised(TypeError, "unhashable type: 'numpy.ndarray'")
 
     def tensor(self, t: Tracer, copied: bool) -> Value:
         """A tensor of the same numbers; where it is no copy, changes of either are no longer followed."""
         with torch.utils._mode_utils.no_dispatch():
-            held = _from_numpy(self.held(t).copy())
+            held = _from_numpy(self.folded().copy())
         made = t.call_method_graph("clone", [t.wrap_known(held)], {})
         if not copied:
             if _owner(self.array) in t.shared_arrays:
@@ -62,7 +59,7 @@ class KnownArray(Value):
 
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name in (*_FACTS, "T", "real", "imag", "flat"):
-            return t.made(getattr(self.held(t), name))
+            return t.made(getattr(self.folded(), name))
         if name in _METHODS.split():
             return MethodOfValue(self, name)
         raise Unsupported(f"attribute {name!r} of a numpy array")
@@ -70,7 +67,7 @@ class KnownArray(Value):
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name not in _METHODS.split():
             raise Unsupported(f"method {name!r} of a numpy array")
-        return t.fold(getattr(self.held(t), name), args, kwargs)
+        return t.fold(getattr(self.folded(), name), args, kwargs)
 
     def get_item(self, t: Tracer, key: Value) -> Value:
         return t.fold(operator.getitem, [self, key], {})
@@ -87,7 +84,7 @@ class KnownArray(Value):
         return t.items_iterator(self.unpack(t))
 
     def unpack(self, t: Tracer) -> list[Value]:
-        return [t.made(v) for v in self.held(t)]
+        return [t.made(v) for v in self.folded()]
 
     def length(self, t: Tracer) -> Value:
         return t.fold(len, [self], {})
