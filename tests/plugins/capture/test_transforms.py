@@ -192,6 +192,35 @@ def test_a_gradient_penalty_trains(run):
     torch.testing.assert_close(*found)
 
 
+def test_a_loss_on_second_derivatives_trains():
+    net = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1))
+
+    def program(x):
+        laplacian = vmap(lambda v: torch.trace(hessian(lambda u: net(u).squeeze())(v)))(x)
+        return (laplacian**2).mean()
+
+    found = []
+    for call in (program, turret.compile(program, fullgraph=True, options=OPTIONS)):
+        net.zero_grad()
+        call(X).backward()
+        found.append(net[0].weight.grad.clone())
+    torch.testing.assert_close(*found)
+
+
+def test_an_ensemble_of_modules():
+    models = [nn.Linear(4, 2) for _ in range(3)]
+    parameters, buffers = torch.func.stack_module_state(models)
+    base = copy.deepcopy(models[0]).to("meta")
+
+    def program(x):
+        def one(parameters, buffers, x):
+            return functional_call(base, (parameters, buffers), (x,))
+
+        return vmap(one, in_dims=(0, 0, None))(parameters, buffers, x)
+
+    full(program, X)
+
+
 def test_forces_beside_the_energy():
     def program(x):
         x = x.detach().requires_grad_(True)
