@@ -3,12 +3,15 @@ functions, which stand for what they were made of."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import numpy
 import torch
 
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.torch_functions import call_torch
 from turret.plugins.capture.values.arrays import KnownArray, numpy_dtype
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Known
@@ -68,6 +71,51 @@ def _variable(
     if requires_grad is not None and t.truth(requires_grad):
         return t.call_method_graph("requires_grad_", [made], {})
     return made
+
+
+def _leaves(value: Value) -> Iterator[Value]:
+    value = value.realize()
+    if isinstance(value, (List, Tuple)):
+        for item in value.items:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def tensor_of(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``torch.tensor`` and ``torch.as_tensor`` of nested sequences.
+
+    Scalars of numpy become plain numbers in a graph, though it is they that decide the type of the tensor; tensors
+    among the elements are read where numbers may depend on data.
+    """
+    if not args:
+        return call_torch(t, function, args, kwargs)
+    data, *rest = args
+    if isinstance(data.realize(), (List, Tuple)):
+        leaves = list(_leaves(data))
+        if "dtype" not in kwargs and not rest and any(_is_numpy(v) for v in leaves):
+            if not all(isinstance(v, Constant) for v in leaves):
+                raise Unsupported("a tensor of numpy's scalars and others that are no constants")
+            kwargs = kwargs | {"dtype": Constant(torch.tensor([v.value for v in leaves]).dtype)}  # type: ignore[attr-defined]
+        elif t.policy.data_dependent and leaves and all(map(_is_single, leaves)):
+            return _stacked(t, data.realize(), leaves, kwargs)  # type: ignore[arg-type]
+    return call_torch(t, function, [data, *rest], kwargs)
+
+
+def _is_numpy(value: Value) -> bool:
+    return isinstance(value, Constant) and isinstance(value.value, numpy.generic)
+
+
+def _is_single(value: Value) -> bool:
+    return isinstance(value, Tensor) and value.fake.dim() == 0
+
+
+def _stacked(t: Tracer, data: Value, leaves: list[Tensor], kwargs: dict[str, Value]) -> Value:
+    """A flat list of tensors without dimensions, as a new tensor without their history."""
+    if len(leaves) != len(data.items) or len({v.fake.dtype for v in leaves}) > 1 or set(kwargs) - {"dtype", "device"}:  # type: ignore[attr-defined]
+        raise Unsupported("a tensor of a nested list of tensors, or of tensors of several types")
+    made = t.call_method_graph("detach", [t.call_graph(torch.stack, [List(list(leaves))], {})], {})
+    return t.call_method_graph("to", [made], kwargs) if kwargs else made
 
 
 class NewParameter(Tensor):
