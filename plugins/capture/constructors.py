@@ -11,7 +11,6 @@ import numpy
 import torch
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.torch_functions import call_torch
 from turret.plugins.capture.values.arrays import KnownArray, numpy_dtype
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Known
@@ -82,24 +81,20 @@ def _leaves(value: Value) -> Iterator[Value]:
         yield value
 
 
-def tensor_of(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def tensor_of_sequence(t: Tracer, function: Any, data: Value, options: dict[str, Value]) -> Value:
     """``torch.tensor`` and ``torch.as_tensor`` of nested sequences.
 
     Scalars of numpy become plain numbers in a graph, though it is they that decide the type of the tensor; tensors
     among the elements are read where numbers may depend on data.
     """
-    if not args:
-        return call_torch(t, function, args, kwargs)
-    data, *rest = args
-    if isinstance(data.realize(), (List, Tuple)):
-        leaves = list(_leaves(data))
-        if "dtype" not in kwargs and not rest and any(_is_numpy(v) for v in leaves):
-            if not all(isinstance(v, Constant) for v in leaves):
-                raise Unsupported("a tensor of numpy's scalars and others that are no constants")
-            kwargs = kwargs | {"dtype": Constant(torch.tensor([v.value for v in leaves]).dtype)}  # type: ignore[attr-defined]
-        elif t.policy.data_dependent and leaves and all(map(_is_single, leaves)):
-            return _stacked(t, data.realize(), leaves, kwargs)  # type: ignore[arg-type]
-    return call_torch(t, function, [data, *rest], kwargs)
+    leaves = list(_leaves(data))
+    if "dtype" not in options and any(_is_numpy(v) for v in leaves):
+        if not all(isinstance(v, Constant) for v in leaves):
+            raise Unsupported("a tensor of numpy's scalars and others that are no constants")
+        options = options | {"dtype": Constant(torch.tensor([v.value for v in leaves]).dtype)}  # type: ignore[attr-defined]
+    elif t.policy.data_dependent and leaves and all(map(_is_single, leaves)):
+        return _stacked(t, data, leaves, options)  # type: ignore[arg-type]
+    return t.call_graph(function, [data], options)
 
 
 def _is_numpy(value: Value) -> bool:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import torch
 
+from turret.plugins.capture.constructors import tensor_of_sequence
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, PURE_OWNERS, function
 from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray, array_value
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Builtin
+from turret.plugins.capture.values.sequences import List, Tuple
 from turret.plugins.capture.wrap import _BY_BASE, _WRAPPERS, MADE, equal, known
 
 if TYPE_CHECKING:
@@ -83,6 +85,8 @@ def _of_array(original: Any, copies: bool) -> Any:
         rest = {k: v for k, v in kwargs.items() if k != "data"}
         if isinstance(data, (KnownArray, ArrayOfTensor)) and len(args) <= 1:
             return _converted(t, data.tensor(t, copies), rest, copies)
+        if isinstance(data, (List, Tuple)) and len(args) <= 1:
+            return tensor_of_sequence(t, original, data, rest)
         if isinstance(data, Constant) and isinstance(data.value, numpy.generic):
             with torch.utils._mode_utils.no_dispatch():
                 rest.setdefault("dtype", Constant(torch.from_numpy(numpy.array(data.value)).dtype))

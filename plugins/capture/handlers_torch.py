@@ -19,7 +19,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 import turret.marks
-from turret.plugins.capture.constructors import LEGACY_CLASSES, tensor_of
+from turret.plugins.capture.constructors import LEGACY_CLASSES
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, Handler, function, kind
 from turret.plugins.capture.values.base import Constant, Value
@@ -173,8 +173,6 @@ def record_function(t: Tracer, *args: Value, **kwargs: Value) -> Value:
 
 
 CLASSES.update(LEGACY_CLASSES)
-for _function in (torch.tensor, torch.as_tensor):
-    FUNCTIONS[_function] = lambda t, *args, _f=_function, **kwargs: tensor_of(t, _f, list(args), kwargs)
 CLASSES[torch.device] = lambda t, *args, **kwargs: t.fold(torch.device, list(args), kwargs)
 CLASSES[torch.finfo] = lambda t, *args: t.wrap_known(torch.finfo(*[t.constant_of(a) for a in args]))
 CLASSES[torch.iinfo] = lambda t, *args: t.wrap_known(torch.iinfo(*[t.constant_of(a) for a in args]))
