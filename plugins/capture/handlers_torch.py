@@ -172,6 +172,24 @@ def record_function(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     return t.call(t.wrap_known(contextlib.nullcontext), [], {})
 
 
+FUNCTIONS[torch.distributed.is_available] = _always(torch.distributed.is_available())
+
+
+def _process_group(module: Any) -> bool:
+    return module.is_available() and module.is_initialized()
+
+
+if torch.distributed.is_available():
+
+    @function(torch.distributed.is_initialized)
+    def is_initialized(t: Tracer) -> Value:
+        """Whether there is a process group, assumed to stay so."""
+        source = BoundSource("torch.distributed", torch.distributed)
+        found = _process_group(torch.distributed)
+        t.guard("CALL", source, (_process_group, found))
+        return Constant(found)
+
+
 CLASSES.update(LEGACY_CLASSES)
 CLASSES[torch.device] = lambda t, *args, **kwargs: t.fold(torch.device, list(args), kwargs)
 CLASSES[torch.finfo] = lambda t, *args: t.wrap_known(torch.finfo(*[t.constant_of(a) for a in args]))

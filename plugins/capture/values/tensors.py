@@ -135,9 +135,8 @@ class Tensor(Value):
             raise Unsupported(f"setting {name!r} of a tensor")
         if hasattr(torch.Tensor, name) and name != "grad":
             raise Unsupported(f"setting {name!r} of a tensor")
-        if self.real is None:
-            raise Unsupported("setting an attribute of a tensor that the graph made")
-        t.effects.note(self)
+        if self.real is not None:
+            t.effects.note(self)
         self.stores[name] = value
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -262,7 +261,10 @@ class Tensor(Value):
         return t.call_graph(COMPARISON_TARGETS[symbol], [self, other], {})
 
     def rebuild(self, r: Rebuilder) -> str:
-        return r.output(self)
+        name = r.remember(self, r.output(self))
+        for attribute, value in self.stores.items():
+            r.line(f"{name}.{attribute} = {r.load(value)}")
+        return name
 
     def replay(self, r: Rebuilder) -> None:
         held = r.load(self)

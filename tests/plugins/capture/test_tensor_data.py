@@ -73,3 +73,16 @@ def test_requires_grad_of_a_new_tensor():
         return y * 3
 
     check(f, torch.ones(2))
+
+
+def test_an_attribute_of_a_new_tensor_is_read_back_and_leaves_with_it():
+    def f(x):
+        y = x * 2
+        y.note = [x + 1]
+        return y, y.note[0] * 3
+
+    observed = Observed(f, fullgraph=True)
+    for _ in range(2):
+        found, expected = observed(torch.ones(2)), f(torch.ones(2))
+        assert_same(found, expected)
+        assert_same(found[0].note, expected[0].note)
