@@ -142,6 +142,8 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
     if settings is None:
         return None
     is_root = token is True
+    if settings.fullgraph and not is_root:
+        return None  # the root is one graph, or raises and so runs as Python, with all that it calls
     if not is_root and not resume.is_resume(function.__code__) and not _holds_tensors(arguments):
         return None
     cache = cache_of(settings, function.__code__, arguments, is_root)

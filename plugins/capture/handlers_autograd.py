@@ -9,7 +9,7 @@ import torch
 
 from turret.plugins.capture import polyfills
 from turret.plugins.capture.autograd_region import AutogradRegion
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.graph import Region
 from turret.plugins.capture.handlers import function
 from turret.plugins.capture.values.base import Constant, Value
@@ -102,7 +102,11 @@ class _Differentiated:
         name = "vjp" if kind.backward is torch.autograd.Function.backward else "backward"
         changes = t.effects.count
         method = _without_wrapper(t, self.cls.get_attr(t, name).realize())
-        result = t.call(method, [self.context, *given], {}).realize()
+        try:
+            result = t.call(method, [self.context, *given], {}).realize()
+        except Raised as raised:  # not an exception of the forward, which is what runs now
+            reason = f"an autograd.Function whose backward raises {raised.value.describe()}"
+            raise Unsupported(reason, _HINT) from None
         if t.effects.count != changes:
             raise Unsupported("an autograd.Function whose backward changes what existed before", _HINT)
         found = [v.realize() for v in result.items] if isinstance(result, Sequence) else [result]

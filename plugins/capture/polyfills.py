@@ -241,6 +241,10 @@ class FunctionContext:
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
 
+    @property
+    def saved_variables(self) -> tuple:
+        return self.saved_tensors
+
     def save_for_forward(self, *tensors: Any) -> None:
         pass
 

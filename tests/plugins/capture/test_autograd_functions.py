@@ -9,6 +9,7 @@ import torch
 from capture_lab import Observed, assert_same
 
 import turret
+from turret.errors import CaptureError
 
 OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}
 
@@ -248,3 +249,32 @@ def test_the_mode_is_looked_at(grad):
         assert observed(leaf(3)).requires_grad is grad
     with torch.set_grad_enabled(not grad):
         assert observed(leaf(3)).requires_grad is not grad
+
+
+class OldNames(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_variables
+        return gradient * x
+
+
+class RaisesBackward(OldNames):
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("no gradient")
+
+
+def test_saved_variables_are_the_saved_tensors():
+    check(lambda x: OldNames.apply(x).sum() + 1, leaf(3))
+
+
+def test_a_backward_that_raises_is_no_exception_of_the_forward():
+    x = leaf(3)
+    assert_same(Observed(lambda x: RaisesBackward.apply(x) + 1)(x), RaisesBackward.apply(x) + 1)
+    with pytest.raises(CaptureError, match="backward raises"):
+        Observed(lambda x: RaisesBackward.apply(x), fullgraph=True)(x)

@@ -101,3 +101,15 @@ def test_a_warning_is_given_after_a_full_graph_on_every_call():
         for _ in range(2):
             assert_same(observed(torch.ones(1)), torch.ones(1) + 1)
     assert [(str(w.message), w.category) for w in caught] == [("careful", RuntimeWarning)] * 2
+
+
+def test_a_program_that_raises_raises_its_own_exception_in_a_full_graph():
+    def helper(items, x):
+        return next(items) + x
+
+    def f(x):
+        helper((x + n for n in range(3)), x)
+        raise ValueError("the end")
+
+    with pytest.raises(ValueError, match="the end"):
+        Observed(f, fullgraph=True)(torch.ones(2))
