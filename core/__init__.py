@@ -9,13 +9,16 @@ import importlib
 from typing import Any
 
 _HOMES = {
+    "allow_in_graph": "turret.marks",
     "compile": "turret.api",
     "disable": "turret.api",
     "explain": "turret.explain",
+    "graph_break": "turret.marks",
     "is_compiling": "turret.api",
     "list_mode_options": "turret.api",
     "list_options": "turret.api",
     "reset": "turret.api",
+    "substitute_in_graph": "turret.marks",
     "set_logs": "turret.logs",
     "hookimpl": "turret.hookspecs",
     "TurretError": "turret.errors",

@@ -58,6 +58,10 @@ class Config:
         changes = {}
         for name, value in options.items():
             key = str(name).replace("-", "_").replace(".", "_")
+            if key in NOT_SUPPORTED:
+                if value not in (False, None):
+                    raise OptionError(f"option {name!r} is {value!r}: {NOT_SUPPORTED[key]}")
+                continue
             if key not in _FIELDS:
                 near = nearest(key, [*_FIELDS, *CALLABLE_OPTIONS])
                 raise OptionError(f"unknown option {name!r} (given {value!r}){near}; turret.list_options() names all")
@@ -72,6 +76,16 @@ CALLABLE_OPTIONS: dict[str, str] = {
     "a dropped guard is never checked, so what it guards must not change",
 }
 """Options that are functions: they hold for one callable, and become plugins of it."""
+
+_SIZES_OF_DATA = (
+    "plans know all numbers before the first kernel runs, so a graph with one that depends on data is not compiled; "
+    "leave the option out: the graph breaks there and goes on with the number in plain Python"
+)
+NOT_SUPPORTED: dict[str, str] = {
+    "capture_scalar_outputs": _SIZES_OF_DATA,
+    "capture_dynamic_output_shape_ops": _SIZES_OF_DATA,
+}
+"""Options of other compilers that ask for what Turret does not do; they may be given as False."""
 
 MODES: dict[str, dict[str, Any]] = {
     "default": {},

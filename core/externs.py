@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ result of their own and copy it, which gains nothing)."""
 @functools.cache
 def may_return_alias(op: Any) -> bool:
     """True where a result may share memory with an argument: by the schema, or for some strides alone."""
+    if isinstance(op, torch._ops.HigherOrderOperator):
+        return False  # branches copy what they would hand through
     return any(r.alias_info is not None for r in op._schema.returns) or op in _SOMETIMES_ALIAS
 
 
@@ -45,18 +48,54 @@ _SOMETIMES_ALIAS = frozenset(
 )
 
 
+class ControlFlow:
+    """A higher-order op as a plan calls it: of graph modules and tensors."""
+
+    tags = (torch.Tag.data_dependent_output,)
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self._op = run
+
+    def __call__(self, *args: Any) -> Any:
+        return self._op(*args)
+
+
+def _cond(predicate: torch.Tensor, if_true: Any, if_false: Any, operands: Sequence[Any]) -> Sequence[torch.Tensor]:
+    return (if_true if bool(predicate) else if_false)(*operands)
+
+
+def _while_loop(condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any]) -> Sequence[Any]:
+    carried = tuple(v.clone() for v in carried)  # what no round replaces must not be the caller's memory
+    while bool(condition(*carried, *additional)[0]):
+        carried = body(*carried, *additional)
+    return carried
+
+
+CONTROL_FLOW = {
+    "higher_order::cond.graph": ControlFlow(_cond),
+    "higher_order::while_loop.graph": ControlFlow(_while_loop),
+}
+
+
 TRUSTED = ("aten::", "prims::", "rngprims::")
 """Namespaces of ops whose fake implementations are torch's own, and taken to be true."""
 
 
 def op_name(op: Any) -> str:
     """``namespace::name.overload``, the name under which ``resolve_op`` finds the op again."""
+    if isinstance(op, torch._ops.HigherOrderOperator):
+        return f"higher_order::{op._name}.graph"
     return f"{op._schema.name}.{op._overloadname}"
 
 
 @functools.cache
 def resolve_op(name: str) -> Any:
-    """The ``OpOverload`` of a name written by ``op_name``; raises AttributeError where it is not registered."""
+    """The ``OpOverload`` of a name written by ``op_name``; raises AttributeError where it is not registered.
+
+    For a higher-order op, a ``ControlFlow`` in its place.
+    """
+    if name in CONTROL_FLOW:
+        return CONTROL_FLOW[name]
     made = restore_functional_op(name)
     if made is not None:
         return made

@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
+import numpy
 import torch
+from torch.utils._device import DeviceContext
 
 from turret.sources import BoundSource, Source, SourceWriter
 
@@ -98,6 +100,15 @@ def _match(found: Sequence[int], expected: tuple[int | None, ...]) -> bool:
     return all(e is None or f == e for f, e in zip(found, expected, strict=True))
 
 
+def function_modes() -> tuple[str | int, ...]:
+    """Torch function modes in use, outermost first: the device for one that is a default device, else an id."""
+    count = torch._C._len_torch_function_stack()
+    if not count:
+        return ()
+    modes = [torch._C._get_function_stack_at(n) for n in range(count)]
+    return tuple(str(m.device) if type(m) is DeviceContext else id(m) for m in modes)
+
+
 def global_state() -> tuple:
     """Modes of torch that a captured graph depends on and that no source leads to."""
     return (
@@ -114,7 +125,7 @@ def global_state() -> tuple:
         torch._C._get_mem_efficient_sdp_enabled(),
         torch._C._get_math_sdp_enabled(),
         torch._C._get_cudnn_sdp_enabled(),
-        torch._C._len_torch_function_stack(),
+        function_modes(),
         torch._C._len_torch_dispatch_stack(),
         torch._C._functorch.maybe_current_level(),
     )
@@ -128,6 +139,8 @@ def _same_constant(found: Any, expected: Any) -> bool:
         if math.isnan(expected):
             return math.isnan(found)
         return found == expected and math.copysign(1, found) == math.copysign(1, expected)
+    if isinstance(expected, numpy.generic):
+        return found.tobytes() == expected.tobytes()
     if type(expected) in (tuple, list):
         return len(found) == len(expected) and all(map(_same_constant, found, expected))
     return bool(found == expected)

@@ -146,6 +146,17 @@ class SizeSource(Source):
         return f"{self.base}.{self.quantity}({dimension})"
 
 
+@attrs.frozen
+class CallSource(Source):
+    """``function(base)``, for a function that gives a view of what it is given."""
+
+    base: Source
+    function: Any = attrs.field(eq=id)
+
+    def __str__(self) -> str:
+        return f"{self.function.__name__}({self.base})"
+
+
 class SourceWriter:
     """Writes the steps to sources as assignments, each step once.
 
@@ -222,6 +233,8 @@ class SourceWriter:
             case SizeSource(base, dimension, quantity):
                 argument = "" if quantity == "storage_offset" else str(dimension)
                 return self.assign(f"{self.load(base)}.{quantity}({argument})")
+            case CallSource(base, function):
+                return self.assign(f"{self.constant(function)}({self.load(base)})")
         raise TypeError(f"no way to write {source!r}")
 
 

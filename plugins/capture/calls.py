@@ -11,7 +11,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from turret import marks
 from turret.plugins.capture.errors import NotConstant, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame
 from turret.plugins.capture.values.base import Constant, Value
@@ -56,7 +58,7 @@ class Caller:
     def call_function(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Inline a Python function, unless it is one that goes to the graph or has a handler."""
         if isinstance(function, Function):
-            special = self.special_function(function.object, args, kwargs)
+            special = self.special_function(function, args, kwargs)
             if special is not None:
                 return special
         frame = self.frame_of(function, args, kwargs)
@@ -66,11 +68,13 @@ class Caller:
         assert signal is RETURNED
         return frame.result
 
-    def special_function(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    def special_function(self, function: Function, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """The result of a Python function that is not inlined; None for one that is."""
-        from turret.plugins.capture.handlers_torch import FUNCTIONS
+        from turret.plugins.capture.handlers_func import transformed_before
+        from turret.plugins.capture.library import FUNCTIONS
         from turret.plugins.capture.torch_functions import is_graph_function
 
+        object = function.object
         handler = FUNCTIONS.get(object)
         if handler is not None:
             return handler(self, *args, **kwargs)
@@ -83,11 +87,36 @@ class Caller:
                 return self.call(module.get_attr(self, "forward"), args[1:], kwargs)
         if is_graph_function(object):
             return self.call_graph(object, args, kwargs)
-        if getattr(object, "_torchdynamo_disable", False):
-            raise Unsupported(f"{object.__qualname__} is marked to run outside of compiled code")
+        marked = self.call_marked(object, args, kwargs)
+        if marked is not None:
+            return marked
         name = object.__globals__.get("__name__") or ""
+        if name.startswith("torch._functorch."):
+            transformed = transformed_before(self, function)
+            if transformed is not None:
+                return transformed.call(self, args, kwargs)
         if not_followed(str(name)):
             raise Unsupported(f"a call of {name}.{object.__qualname__}")
+        return None
+
+    def call_marked(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """The result of a function that the program said something of; None for one to be followed."""
+        if marks.is_in_graph(object):
+            return self.call_graph(object, args, kwargs)
+        substitute = marks.substitute_of(object)
+        if substitute is not None:
+            return self.call(self.wrap_known(substitute), args, kwargs)
+        if getattr(object, "_dynamo_marked_constant", False):
+            plain = [self.constant_of(v) for v in args]
+            named = {k: self.constant_of(v) for k, v in kwargs.items()}
+            with unset_fake_temporarily():
+                result = object(*plain, **named)
+            return self.wrap_known(result)
+        if getattr(object, "_torchdynamo_disable", False):
+            reason = getattr(object, "_torchdynamo_disable_msg", None)
+            raise Unsupported(
+                f"{object.__qualname__} is marked to run outside of compiled code" + (f": {reason}" if reason else "")
+            )
         return None
 
     def frame_of(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Frame:
@@ -166,7 +195,7 @@ class Caller:
 
     def call_class(self, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``cls(*args, **kwargs)``."""
-        from turret.plugins.capture.handlers_torch import CLASSES
+        from turret.plugins.capture.library import CLASSES
 
         kind: type = cls.object
         handler = CLASSES.get(kind)
@@ -255,8 +284,8 @@ class Caller:
 
     def call_builtin(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A function written in C."""
-        from turret.plugins.capture.handlers import FOLDABLE
-        from turret.plugins.capture.handlers_torch import FUNCTIONS
+        from turret.plugins.capture.handlers import FOLDABLE, PURE_OWNERS
+        from turret.plugins.capture.library import FUNCTIONS
         from turret.plugins.capture.torch_functions import call_torch, is_torch_builtin
 
         try:
@@ -267,6 +296,9 @@ class Caller:
             return handler(self, *args, **kwargs)
         if is_torch_builtin(object):
             return call_torch(self, object, args, kwargs)
+        marked = self.call_marked(object, args, kwargs)
+        if marked is not None:
+            return marked
         if isinstance(object, functools._lru_cache_wrapper) and all(v.is_constant() for v in (*args, *kwargs.values())):
             return self.fold(object, args, kwargs)  # as in plain execution: computed once, then remembered
         if hasattr(object, "__wrapped__") and isinstance(object.__wrapped__, types.FunctionType):
@@ -274,14 +306,16 @@ class Caller:
         if isinstance(object, _C_METHODS) and hasattr(object, "__objclass__") and args:
             return self.call_descriptor(object, args, kwargs)
         owner = getattr(object, "__self__", None)
-        if isinstance(owner, (type, str, int, float, bytes, tuple, torch.dtype, torch.finfo)):
+        if isinstance(owner, tuple(PURE_OWNERS)):
+            if isinstance(owner, str) and object.__name__ == "join" and len(args) == 1:
+                args = [Tuple(args[0].realize().unpack(self))]
             if owner is dict and object.__name__ == "fromkeys":
                 return self.from_keys(args)
             if isinstance(owner, type) and object.__name__ == "__new__":
                 return self.blank(args[0].constant(), args[1:])
             if (
                 isinstance(owner, type)
-                and owner.__module__ not in ("builtins", "torch")
+                and owner.__module__ not in ("builtins", "torch", "numpy")
                 and not issubclass(owner, tuple)
             ):
                 raise Unsupported(f"a call of {object.__qualname__}")

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from turret import frame_hook
 from turret.errors import CaptureError
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
-from turret.plugins.capture import breaks
+from turret.plugins.capture import breaks, library
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.graph import GraphInput, metadata
 from turret.plugins.capture.policy import History, Policy
 from turret.plugins.capture.rebuild import Rebuilder
 from turret.plugins.capture.sizes import size_guards
+from turret.plugins.capture.tensor_data import check_copies
 from turret.plugins.capture.tracer import Tracer
 from turret.plugins.capture.values.base import Lazy
 from turret.products import CapturedGraph
@@ -30,6 +32,7 @@ from turret.sources import AttrSource, BoundSource, FunctionSource, ItemSource, 
 if TYPE_CHECKING:
     from turret.plugins.capture.dispatch import Settings, Unit
 
+assert library.FUNCTIONS, "handlers register what they know when they are loaded"
 _numbers = itertools.count()
 _RECURSION = 20_000
 
@@ -51,7 +54,8 @@ def compile_frame(settings: Settings, history: History, function: types.Function
     sys.setrecursionlimit(max(limit, _RECURSION))
     try:
         while True:
-            attempt = _Attempt(settings, Policy(settings.dynamic, history), function, arguments, stop)
+            policy = Policy(settings.dynamic, history, settings.fullgraph)
+            attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
                 return attempt.run()
             except Unsupported as error:
@@ -105,6 +109,9 @@ class _Attempt:
                     signal: Signal | None = frame.run()
                 except Raised:
                     signal = None
+                except GuardOnDataDependentSymNode as error:
+                    raise Unsupported(f"a decision on a number that depends on data: {error.cond}") from error
+                check_copies(tracer)
                 rebuilder = Rebuilder(tracer)
                 tail = self.tail(frame, rebuilder, signal)
                 if tail is not None:
@@ -190,7 +197,7 @@ class _Attempt:
     def compile_graph(self, inputs: list[GraphInput]) -> Any:
         """The compiled graph as a callable that runs with the frame hook suspended."""
         tracer = self.tracer
-        module = fx.GraphModule(torch.nn.Module(), tracer.graph)
+        module = fx.GraphModule(tracer.root_module, tracer.graph)
         captured = CapturedGraph(
             module=module,
             example_inputs=tuple(_pristine(tracer, item) for item in inputs),

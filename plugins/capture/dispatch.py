@@ -142,6 +142,8 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
     if settings is None:
         return None
     is_root = token is True
+    if settings.fullgraph and not is_root:
+        return None  # the root is one graph, or raises and so runs as Python, with all that it calls
     if not is_root and not resume.is_resume(function.__code__) and not _holds_tensors(arguments):
         return None
     cache = cache_of(settings, function.__code__, arguments, is_root)
@@ -216,9 +218,12 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
 
 
 def _modes_in_the_way() -> bool:
-    """Torch function or dispatch modes, and functional transforms, see every operation: nothing is compiled then."""
-    state = global_state()
-    return bool(state[-3] or state[-2] or state[-1] is not None)
+    """Torch function or dispatch modes, and functional transforms, see every operation: nothing is compiled then.
+
+    Default devices are modes as well, and no obstacle: they are there again when the captured code runs.
+    """
+    functions, dispatch, level = global_state()[-3:]
+    return any(isinstance(mode, int) for mode in functions) or bool(dispatch or level is not None)
 
 
 @functools.cache

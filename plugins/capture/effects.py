@@ -18,9 +18,13 @@ class Effects:
         self.globals: dict[tuple[int, str], tuple[dict[str, Any], Value | None]] = {}
         self.attributes: dict[tuple[int, str], Value] = {}
         self.class_changes = False
+        self.later: list[tuple[Any, list[Value], dict[str, Value]]] = []
+        """Calls that are made after the graph, in order: warnings."""
+        self.count = 0
+        """Changes so far."""
 
     def __bool__(self) -> bool:
-        return bool(self.changed or self.globals)
+        return bool(self.changed or self.globals or self.later)
 
     def note(self, value: Value) -> None:
         """``value`` is about to change; new objects need no replay."""
@@ -29,6 +33,7 @@ class Effects:
             self.note(owner)
         existed = value.source is not None or getattr(value, "cell", None) is not None
         if existed or owner is not None:
+            self.count += 1
             value.mutated = True
         if existed:
             self.changed.setdefault(id(value), value)
@@ -40,6 +45,7 @@ class Effects:
     def set_attribute(self, value: Any, name: str, content: Value) -> None:
         """Set an attribute of a function or class."""
         self.class_changes = True
+        self.count += 1
         self.changed.setdefault(id(value), value)
         self.attributes[id(value.object), name] = content
 
@@ -50,6 +56,7 @@ class Effects:
 
     def set_global(self, scope: dict[str, Any], name: str, value: Value | None) -> None:
         """Set a global variable of a namespace (None deletes it)."""
+        self.count += 1
         self.globals[id(scope), name] = (scope, value)
 
     def global_deleted(self, scope: dict[str, Any], name: str) -> bool:
@@ -58,6 +65,9 @@ class Effects:
 
     def write(self, r: Rebuilder) -> None:
         """Write the replay of everything."""
+        for function, args, kwargs in self.later:
+            words = [*map(r.load, args), *(f"{k}={r.load(v)}" for k, v in kwargs.items())]
+            r.effect(f"{r.constant(function)}({', '.join(words)})")
         for value in list(self.changed.values()):
             value.replay(r)
         for (_, name), (scope, stored) in self.globals.items():

@@ -78,6 +78,19 @@ class Frame:
         del self.stack[-count:]
         return values
 
+    def assertion(self) -> str | None:
+        """The message where the current instruction decides whether an ``assert`` holds, else None."""
+        following = [self.instructions[self.current]]
+        following += self.instructions[self.current + 1 : self.current + 4]
+        names = [i.name for i in following]
+        if names[0] == "TO_BOOL":
+            following, names = following[1:], names[1:]
+        decides = names[0].startswith("POP_JUMP") and names[0].endswith("IF_TRUE")
+        if not decides or names[1:2] != ["LOAD_ASSERTION_ERROR"]:
+            return None
+        said = self.code.co_consts[following[2].arg] if names[2:3] == ["LOAD_CONST"] else ""
+        return said if isinstance(said, str) else ""
+
     # Execution.
 
     def run(self) -> Signal:

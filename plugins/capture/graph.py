@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import attrs
+import numpy
 import torch
 from torch import fx
 from torch._guards import Source as TorchSource
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+    compute_unbacked_bindings,
+)
+from torch.utils._device import _device_constructors
 
 from turret.guards import TensorProperties
 from turret.plugins.capture.errors import Unsupported
@@ -55,6 +64,46 @@ class SizeBinding:
     expression: Any
 
 
+@attrs.define(eq=False)
+class Region:
+    """A graph inside the graph; ``lifted``: for each node around it that it uses, the placeholder."""
+
+    root: torch.nn.Module
+    graph: fx.Graph = attrs.field(factory=fx.Graph)
+    lifted: dict[fx.Node, fx.Node] = attrs.field(factory=dict)
+    last_input: fx.Node | None = None
+
+    def input_for(self, node: fx.Node) -> fx.Node:
+        """The input that stands for a node of a graph around."""
+        found = self.lifted.get(node)
+        if found is None:
+            found = self.lifted[node] = self.placeholder(node.name, node.meta["example_value"])
+        return found
+
+    def placeholder(self, name: str, example: Any) -> fx.Node:
+        """A new input, behind those so far."""
+        self.last_input = node = add_placeholder(self.graph, self.last_input, name, example)
+        return node
+
+    def close(self, outputs: list[Any]) -> fx.GraphModule:
+        """The region as a function of its inputs that returns a tuple."""
+        return self.close_with(tuple(outputs))
+
+    def close_with(self, output: Any) -> fx.GraphModule:
+        """The region as a function that returns one node, or a nest of them."""
+        self.graph.output(output)
+        return fx.GraphModule(self.root, self.graph)
+
+
+def add_placeholder(graph: fx.Graph, last: fx.Node | None, name: str, example: Any) -> fx.Node:
+    """A new input of a graph, behind ``last`` and before all calls."""
+    with graph.inserting_before() if last is None else graph.inserting_after(last):
+        node = graph.placeholder(name)
+    node.target = node.name  # parameters of the graph's function are named by target: keep them apart
+    node.meta["example_value"] = example
+    return node
+
+
 def metadata(value: torch.Tensor) -> tuple:
     """What in-place changes of a tensor's shape or state would show up in."""
     return (tuple(value.shape), tuple(value.stride()), value.storage_offset(), value.requires_grad, value.dtype)
@@ -63,17 +112,24 @@ def metadata(value: torch.Tensor) -> tuple:
 class GraphRecorder:
     """Builds the graph; the part of the tracer that knows fx and fake tensors."""
 
-    policy: Policy
-
-    def __init__(self) -> None:
-        self.shape_env = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.devices: list[torch.device] = []
+        """Default devices that the program set, innermost last."""
+        self.shape_env = ShapeEnv(
+            allow_scalar_outputs=policy.data_dependent, allow_dynamic_output_shape_ops=policy.data_dependent
+        )
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
-        self.graph = fx.Graph()
+        self.graph = self.root_graph = fx.Graph()
+        self.root_module = torch.nn.Module()
+        """Holds graphs that are arguments of higher-order ops."""
+        self.open_regions: list[Region] = []
         self.inputs: list[GraphInput] = []
         self.bindings: list[SizeBinding] = []
         self.by_fake: dict[int, Tensor] = {}
         self.sizes: dict[tuple[int, int], Value] = {}
         self.ints: dict[Source, Symbolic] = {}
+        self.data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]] = []
         self.calls = 0
         self.tags: dict[str, Any] = {}
         self.regions = 0
@@ -83,12 +139,7 @@ class GraphRecorder:
 
     def placeholder(self, name: str, example: Any) -> fx.Node:
         """A new input, before all calls and after the inputs so far."""
-        last = self.last_input
-        with self.graph.inserting_before() if last is None else self.graph.inserting_after(last):
-            node = self.graph.placeholder(name)
-        node.target = node.name  # parameters of the graph's function are named by target: keep them apart
-        node.meta["example_value"] = example
-        self.last_input = node
+        self.last_input = node = add_placeholder(self.root_graph, self.last_input, name, example)
         return node
 
     def tensor_input(self, real: torch.Tensor, source: Source) -> Value:
@@ -155,9 +206,63 @@ class GraphRecorder:
         known = self.sizes.get(key)
         if known is not None and known.number is size:  # type: ignore[attr-defined]
             return known
-        node = self.record("call_method", "size", (tensor.node, dimension), {}, size)
+        node = self.record("call_method", "size", (self.node_here(tensor.node), dimension), {}, size)
         self.sizes[key] = made = Symbolic(node, size)
         return made
+
+    # Regions: graphs inside the graph.
+
+    @contextlib.contextmanager
+    def region(self) -> Iterator[Region]:
+        """Record into a graph of its own; what it uses of the graphs around it becomes its inputs."""
+        sizes, region = dict(self.sizes), Region(self.root_module)
+        try:
+            with self.within(region):
+                yield region
+        finally:
+            self.sizes = sizes
+
+    @contextlib.contextmanager
+    def within(self, region: Region) -> Iterator[None]:
+        """Record into a region."""
+        outer, self.graph = self.graph, region.graph
+        self.open_regions.append(region)
+        try:
+            yield
+        finally:
+            self.open_regions.pop()
+            self.graph = outer
+
+    def submodule(self, module: fx.GraphModule, name: str) -> fx.Node:
+        """A node of this graph that stands for a graph, as an argument of a higher-order op."""
+        name = f"{name}_{len(self.root_module._modules)}"
+        self.root_module.add_module(name, module)
+        node = self.graph.create_node("get_attr", name)
+        node.meta["example_value"] = module
+        return node
+
+    def node_here(self, node: fx.Node) -> fx.Node:
+        """A node of this graph, or an input of the open regions that stands for a node of a graph around them."""
+        if node.graph is self.graph:
+            return node
+        around = [self.root_graph, *(r.graph for r in self.open_regions)]
+        if node.graph not in around:
+            raise Unsupported("a tensor that was made inside a transformed function and left it by a side effect")
+        for region in self.open_regions[around.index(node.graph) :]:
+            node = region.input_for(node)
+        return node
+
+    def call_region(self, target: Any, inputs: Iterable[fx.Node]) -> Value:
+        """Record a call of a function of a region's inputs, made on the fake values of what these stand for."""
+        nodes = tuple(map(self.node_here, inputs))
+        try:
+            result = target(*(node.meta["example_value"] for node in nodes))
+        except Unsupported:
+            raise
+        except Exception as error:
+            first = str(error).strip().split("\n")[0]
+            raise Unsupported(f"{target.__name__} on fake tensors: {type(error).__name__}: {first}") from error
+        return self.result("call_function", target, nodes, {}, result)
 
     # Calls.
 
@@ -178,6 +283,8 @@ class GraphRecorder:
         named_nodes, named_fakes = {}, {}
         for name, value in kwargs.items():
             named_nodes[name], named_fakes[name] = self.argument(value)
+        if self.devices and target in _device_constructors() and named_fakes.get("device") is None:
+            named_nodes["device"] = named_fakes["device"] = self.devices[-1]
         try:
             if op == "call_method":
                 result = getattr(fakes[0], target)(*fakes[1:], **named_fakes)
@@ -241,6 +348,8 @@ class GraphRecorder:
         """Add a node with its fake value and the user's stack."""
         node = self.graph.create_node(op, target, args, kwargs)
         node.meta["example_value"] = example
+        if self.shape_env.pending_fresh_unbacked_symbols:
+            node.meta["unbacked_bindings"] = compute_unbacked_bindings(self.shape_env, example)
         node.meta.update(self.tags)
         node.meta["stack_trace"] = self.stack_text()  # type: ignore[attr-defined]
         if op != "call_method" or target != "size":
@@ -251,11 +360,12 @@ class GraphRecorder:
         """A value as an argument of a node, and as one of the call on fake values."""
         value = value.realize()
         if isinstance(value, Tensor):
-            return value.node, value.fake
+            return self.node_here(value.node), value.fake
         if isinstance(value, Constant):
-            return value.value, value.value
+            plain = value.value.item() if isinstance(value.value, numpy.generic) else value.value
+            return plain, plain
         if isinstance(value, Symbolic):
-            return value.node, value.number
+            return self.node_here(value.node), value.number
         if isinstance(value, Sequence):
             pairs = [self.argument(v) for v in value.items]
             kind = list if value.kind is list else tuple

@@ -8,8 +8,10 @@ import functools
 import itertools
 import math
 import operator
+import re
 import sys
 import types
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 Handler = Callable[..., Value]
 FUNCTIONS: dict[Any, Handler] = {}
 CLASSES: dict[type, Handler] = {}
+PURE_OWNERS: list[type] = [type, str, int, float, bytes, tuple, torch.dtype, torch.finfo, re.Pattern, re.Match]
+"""Kinds of objects whose methods are pure."""
 FOLDABLE = frozenset({"math", "cmath", "builtins", "_operator", "_struct", "_string", "_abc", "_statistics"})
 """Modules whose C functions are pure."""
 
@@ -104,7 +108,7 @@ def callable_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Opaque):
         return Constant(callable(value.object))
-    return Constant(hasattr(value.type(), "__call__"))  # noqa: B004
+    return Constant(find_in_mro(value.type(), "__call__")[0] is not None)
 
 
 @kind(type)
@@ -211,6 +215,16 @@ def frame_variables(t: Tracer, *args: Value) -> Value:
 @function(print, input, open, breakpoint, exec, eval, compile)
 def outside(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("input or output, or code made while running")
+
+
+@function(warnings.warn)
+def warn(t: Tracer, message: Value, category: Value | None = None, *place: Value, **named: Value) -> Value:
+    """A warning of a whole graph is given after it; its place in the program is lost."""
+    if not t.policy.data_dependent:
+        raise Unsupported("a warning")
+    kind = UserWarning if category is None or t.is_none(category) else t.constant_of(category)
+    t.effects.later.append((warnings.warn, [Constant(t.constant_of(message)), t.wrap_known(kind)], {}))
+    return Constant(None)
 
 
 # Lengths, items, iteration.
@@ -401,6 +415,10 @@ def _text(t: Tracer, value: Value, method: str, convert: Callable[[Any], str]) -
     return t.fold(convert, [value], {})
 
 
+for _original in (re.match, re.search, re.fullmatch, re.findall, re.split, re.sub, re.compile, re.escape):
+    FUNCTIONS[_original] = lambda t, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
+
+
 @function(format)
 def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
     value = value.realize()
@@ -451,6 +469,8 @@ def _symbolic_math(original: Any, on_int: bool) -> None:
         if any(isinstance(v, Symbolic) for v in values):
             if on_int and values[0].type() is int:
                 return values[0]
+            if on_int and t.policy.data_dependent:
+                return t.call_graph(original, values, {})
             values = [Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in values]
         return t.fold(original, list(values), {})
 

@@ -14,11 +14,12 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch._library.custom_ops
 import torch.utils.checkpoint
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy
 
-from turret.plugins.capture import polyfills
+import turret.marks
+from turret.plugins.capture.constructors import LEGACY_CLASSES
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, Handler, function, kind
 from turret.plugins.capture.values.base import Constant, Value
@@ -49,6 +50,7 @@ for _function in (
     torch.overrides.has_torch_function_variadic,
 ):  # fmt: skip
     FUNCTIONS[_function] = _always(None if _function is torch._C._get_tracing_state else False)
+FUNCTIONS[torch.overrides.is_tensor_like] = lambda t, value: is_tensor(t, value)
 FUNCTIONS[typing.cast] = lambda t, kind, value: value
 FUNCTIONS[torch._assert] = lambda t, condition, message: _check(t, condition, message)
 
@@ -70,6 +72,17 @@ def is_tensor(t: Tracer, value: Value) -> Value:
 @function(torch.numel)
 def numel(t: Tracer, input: Value) -> Value:
     return input.realize().call_method(t, "numel", [], {})
+
+
+@function(turret.marks.graph_break)
+def graph_break(t: Tracer, reason: Value | None = None) -> Value:
+    raise Unsupported(f"turret.graph_break({'' if reason is None else repr(t.constant_of(reason))})")
+
+
+@function(torch._library.custom_ops.CustomOpDef.__call__)
+def custom_op(t: Tracer, definition: Value, *args: Value, **kwargs: Value) -> Value:
+    """A custom op of torch.library: its registered operator is the node."""
+    return t.call_graph(definition.realize().object._opoverload, list(args), kwargs)  # type: ignore[attr-defined]
 
 
 @function(inspect.signature)
@@ -95,21 +108,6 @@ def is_dataclass(t: Tracer, value: Value) -> Value:
 def module_setattr(t: Tracer, module: Value, name: Value, value: Value) -> Value:
     module.realize().module_setattr(t, t.constant_of(name), value.realize())  # type: ignore[attr-defined]
     return Constant(None)
-
-
-@function(torch.utils.checkpoint.checkpoint)
-def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | None = None, **kwargs: Value) -> Value:
-    """Followed like any call; its nodes are tagged, for the partitioner to compute them again in the backward."""
-    plain = {"preserve_rng_state", "determinism_check", "debug", "early_stop"}
-    if "context_fn" in kwargs or (use_reentrant is not None and t.truth(use_reentrant)):
-        raise Unsupported("torch.utils.checkpoint with a context_fn, or reentrant")
-    outer = t.tags
-    t.regions += 1
-    t.tags = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": t.regions}
-    try:
-        return t.call(function, list(args), {k: v for k, v in kwargs.items() if k not in plain})
-    finally:
-        t.tags = outer
 
 
 @function(nn.ModuleList.__getitem__, nn.Sequential.__getitem__)
@@ -168,26 +166,31 @@ def version(t: Tracer, name: Value) -> Value:
     return t.fold(importlib.metadata.version, [name], {})
 
 
-@function(torch.autograd.Function.apply.__func__)
-def apply(t: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
-    """A user's autograd function where no gradient is wanted: its forward, followed like any call."""
-    kind = cls.constant()
-    tensors = [v for v in (a.realize() for a in args) if isinstance(v, Tensor)]
-    if torch.is_grad_enabled() and any(v.fake.requires_grad for v in tensors):
-        raise Unsupported("an autograd.Function with gradients", "mark its operation as a custom op of torch.library")
-    forward = cls.get_attr(t, "forward")
-    if kind.setup_context is not torch.autograd.Function.setup_context:
-        return t.call(forward, list(args), kwargs)
-    context = t.call(t.wrap_known(polyfills.FunctionContext), [Constant(len(args))], {})
-    return t.call(forward, [context, *args], kwargs)
-
-
 @kind(torch.profiler.record_function)
 def record_function(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     """Annotations for the profiler mean nothing inside a graph."""
     return t.call(t.wrap_known(contextlib.nullcontext), [], {})
 
 
+FUNCTIONS[torch.distributed.is_available] = _always(torch.distributed.is_available())
+
+
+def _process_group(module: Any) -> bool:
+    return module.is_available() and module.is_initialized()
+
+
+if torch.distributed.is_available():
+
+    @function(torch.distributed.is_initialized)
+    def is_initialized(t: Tracer) -> Value:
+        """Whether there is a process group, assumed to stay so."""
+        source = BoundSource("torch.distributed", torch.distributed)
+        found = _process_group(torch.distributed)
+        t.guard("CALL", source, (_process_group, found))
+        return Constant(found)
+
+
+CLASSES.update(LEGACY_CLASSES)
 CLASSES[torch.device] = lambda t, *args, **kwargs: t.fold(torch.device, list(args), kwargs)
 CLASSES[torch.finfo] = lambda t, *args: t.wrap_known(torch.finfo(*[t.constant_of(a) for a in args]))
 CLASSES[torch.iinfo] = lambda t, *args: t.wrap_known(torch.iinfo(*[t.constant_of(a) for a in args]))

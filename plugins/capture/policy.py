@@ -46,14 +46,15 @@ class History:
 class Policy:
     """What one capture makes symbolic."""
 
-    def __init__(self, dynamic: bool | None, history: History) -> None:
-        self.dynamic, self.history = dynamic, history
+    def __init__(self, dynamic: bool | None, history: History, data_dependent: bool = False) -> None:
+        """``data_dependent``: numbers and sizes that come from tensors' values become symbols, too."""
+        self.dynamic, self.history, self.data_dependent = dynamic, history, data_dependent
 
     def dynamic_dimensions(self, source: Source, value: torch.Tensor) -> frozenset[int]:
         """Dimensions of a tensor that become symbols; sizes 0 and 1 never do."""
         changed = self.history.see_shape(source, tuple(value.shape))
         static = _marks(value, "_dynamo_static_indices")
-        marked = _marks(value, "_dynamo_dynamic_indices") | _marks(value, "_dynamo_weak_dynamic_indices")
+        marked = frozenset().union(*(_marks(value, name) for name in _DYNAMIC_MARKS))
         if self.dynamic is False:
             changed = frozenset()
         elif self.dynamic is True:
@@ -72,6 +73,13 @@ class Policy:
     def unknown_float(self, source: Source, value: float) -> bool:
         """Whether a float changes from call to call: nothing is assumed of it, and what needs it runs as Python."""
         return not isinstance(source.root(), BoundSource) and self.history.see_float(source, value)
+
+
+_DYNAMIC_MARKS = (
+    "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",
+    "_dynamo_strict_unbacked_indices",
+)  # fmt: skip
+"""Where ``torch._dynamo.mark_dynamic`` and its kin leave what they are told."""
 
 
 def _marks(value: Any, name: str) -> frozenset[int]:

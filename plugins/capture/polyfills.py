@@ -229,23 +229,30 @@ def methodcaller(name: str, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
 
 
 class FunctionContext:
-    """The ``ctx`` of an autograd function whose backward is never called."""
+    """The ``ctx`` of an autograd function."""
 
-    def __init__(self, count: int) -> None:
-        self.needs_input_grad = (False,) * count
+    def __init__(self, needs_input_grad: tuple) -> None:
+        self.needs_input_grad = needs_input_grad
         self.saved_tensors: tuple = ()
+        self.dirty: tuple = ()
+        self.not_differentiable: tuple = ()
+        self.materializes = True
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
+
+    @property
+    def saved_variables(self) -> tuple:
+        return self.saved_tensors
 
     def save_for_forward(self, *tensors: Any) -> None:
         pass
 
     def mark_dirty(self, *tensors: Any) -> None:
-        pass
+        self.dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
-        pass
+        self.not_differentiable = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        pass
+        self.materializes = value

@@ -22,7 +22,7 @@ from turret.plugins.capture.policy import Policy
 from turret.plugins.capture.state import TorchState
 from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Value
 from turret.plugins.capture.values.classes import bind_attribute, find_in_mro
-from turret.plugins.capture.values.functions import Cell, Known
+from turret.plugins.capture.values.functions import Cell, Handler, Known
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict, Set
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict
@@ -46,11 +46,13 @@ class Tracer(GraphRecorder, Caller):
     }  # fmt: skip
 
     def __init__(self, policy: Policy, break_at: int | None = None) -> None:
-        super().__init__()
-        self.policy, self.break_at = policy, break_at
+        super().__init__(policy)
+        self.break_at = break_at
         self.guards: dict[Guard, None] = {}
         self.objects: dict[int, Value] = {}
         self.kept: list[Any] = []
+        self.shared_arrays: dict[int, torch.Tensor] = {}
+        """Tensors in the memory of arrays that the program made of constants, by the array's id."""
         self.effects = Effects()
         self.state = TorchState(self)
         self.frames: list[Frame] = []
@@ -113,7 +115,8 @@ class Tracer(GraphRecorder, Caller):
             return Set.of(self, [self.made(v) for v in object], kind)
         if kind is range:
             return Range([Constant(object.start), Constant(object.stop), Constant(object.step)])
-        return self.wrap_known(object)
+        make = wrapping.MADE.get(kind)
+        return self.wrap_known(object) if make is None else make(self, object)
 
     def remember(self, object: Any, value: Value) -> None:
         """Keep one value for each object that existed before."""
@@ -263,7 +266,13 @@ class Tracer(GraphRecorder, Caller):
     # Operations.
 
     def truth(self, value: Value) -> bool:
-        return value.realize().truth(self)
+        value = value.realize()
+        if self.policy.data_dependent and isinstance(value, Tensor):
+            message = self.frames[-1].assertion()
+            if message is not None:  # left to the graph to check
+                self.call_graph(torch._assert_async, [value, Constant(message)], {})
+                return True
+        return value.truth(self)
 
     def is_same(self, left: Value, right: Value) -> bool:
         """``is``."""
@@ -383,10 +392,25 @@ class Tracer(GraphRecorder, Caller):
     def special_method(self, value: Value, name: str) -> Value:
         """A special method as ``with`` finds it."""
         value = value.realize()
+        if isinstance(value, Constant) and isinstance(value.value, torch.device):
+            return self.default_device(value.value, name)
         found = value.special(self, name) if isinstance(value, Instance) else None
         if found is None:
             raise Unsupported(f"{value.describe()} as a context manager")
         return found
+
+    def default_device(self, device: torch.device, name: str) -> Value:
+        """``with torch.device(...)``: what makes tensors gets the device as an argument."""
+
+        def enter(t: Tracer) -> Value:
+            t.devices.append(device)
+            return Constant(device)
+
+        def leave(t: Tracer, *exception: Value) -> Value:
+            t.devices.pop()
+            return Constant(None)
+
+        return Handler(f"torch.device.{name}", enter if name == "__enter__" else leave)
 
     # Exceptions.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -14,7 +15,8 @@ import torch
 from torch import nn
 
 from turret.guards import TensorProperties
-from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Value
+from turret.plugins.capture.constructors import ScriptFunction
+from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Value
 from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.functions import Builtin, Function, Known, Method, Partial, PythonModule
 from turret.plugins.capture.values.mappings import Dict, Set
@@ -49,6 +51,9 @@ _IDENTITY_TYPES = (
     staticmethod,
     functools.cached_property,
     torch.finfo,
+    re.Pattern,
+    re.Match,
+    type(torch.__version__),
     torch.iinfo,
 )
 _BUILTIN_TYPES = (
@@ -61,6 +66,7 @@ _BUILTIN_TYPES = (
     torch._ops.OpOverloadPacket,
     torch._ops.HigherOrderOperator,
     type(torch.relu),
+    type(re.compile("").search),
     functools._lru_cache_wrapper,
 )
 
@@ -121,13 +127,16 @@ def _identity(t: Tracer, object: Any, source: Source) -> Value:
     return Constant(object, source)
 
 
-def _equal(t: Tracer, object: Any, source: Source) -> Value:
+def equal(t: Tracer, object: Any, source: Source) -> Value:
+    """An immutable object, assumed to be equal on every call."""
     if not isinstance(source, BoundSource):
         t.guard("EQUALS", source, object)
     return Constant(object, source)
 
 
-def _known(cls: type[Known]) -> Wrapper:
+def known(cls: type[Known]) -> Wrapper:
+    """Wraps objects that are assumed to be the same ones on every call."""
+
     def wrapper(t: Tracer, object: Any, source: Source) -> Value:
         if not isinstance(source, BoundSource):
             t.guard("ID", source, object)
@@ -136,9 +145,19 @@ def _known(cls: type[Known]) -> Wrapper:
     return wrapper
 
 
+def _builtin(t: Tracer, object: Any, source: Source) -> Value:
+    """A function written in C; one that is bound to a tensor is a method of that."""
+    owner = getattr(object, "__self__", None)
+    if isinstance(owner, torch.Tensor) and not isinstance(source, BoundSource):
+        t.guard("TYPE", source, type(object))
+        t.guard("EQUALS", AttrSource(source, "__name__"), object.__name__)
+        return MethodOfValue(t.wrap(owner, AttrSource(source, "__self__")), object.__name__)
+    return known(Builtin)(t, object, source)
+
+
 def _function(t: Tracer, object: Any, source: Source) -> Value:
     """A function: by identity; or, for one made anew on each call (a lambda passed in), by its code."""
-    return _known(Function)(t, object, source)
+    return known(Function)(t, object, source)
 
 
 def _sequence(cls: type[Tuple] | type[List]) -> Wrapper:
@@ -304,11 +323,12 @@ def _payload_item(source: Source, base: type, key: Any) -> Source:
 
 _WRAPPERS: dict[type, Wrapper] = {
     **dict.fromkeys(_IDENTITY_TYPES, _identity),
-    torch.device: _equal,
+    torch.device: equal,
+    torch.jit.ScriptFunction: known(ScriptFunction),
     types.FunctionType: _function,
-    **dict.fromkeys(_BUILTIN_TYPES, _known(Builtin)),
-    type: _known(Class),
-    types.ModuleType: _known(PythonModule),
+    **dict.fromkeys(_BUILTIN_TYPES, _builtin),
+    type: known(Class),
+    types.ModuleType: known(PythonModule),
     types.MethodType: _method,
     functools.partial: _partial,
     tuple: _sequence(Tuple),
@@ -328,14 +348,14 @@ _WRAPPERS: dict[type, Wrapper] = {
     nn.Buffer: _tensor,
 }
 _BY_BASE: list[tuple[type, Wrapper]] = [
-    (type, _known(Class)),
-    (types.ModuleType, _known(PythonModule)),
+    (type, known(Class)),
+    (types.ModuleType, known(PythonModule)),
     (enum.Enum, _identity),
     (nn.Module, _module),
     (BaseException, _exception),
-    (torch._ops.OpOverload, _known(Builtin)),
-    (torch._ops.OpOverloadPacket, _known(Builtin)),
-    (torch._ops.HigherOrderOperator, _known(Builtin)),
+    (torch._ops.OpOverload, known(Builtin)),
+    (torch._ops.OpOverloadPacket, known(Builtin)),
+    (torch._ops.HigherOrderOperator, known(Builtin)),
 ]
 
 
@@ -345,6 +365,10 @@ def is_namedtuple(kind: type) -> bool:
         (hasattr(kind, "_fields") and kind.__bases__ == (tuple,) and kind.__flags__ & _HEAP_TYPE != 0)
         or kind.__module__ == "torch.return_types"
     )
+
+
+MADE: dict[type, Callable[[Tracer, Any], Value]] = {}
+"""For kinds of objects that pure functions return: the value of a new one."""
 
 
 class _NamedTuples(type):

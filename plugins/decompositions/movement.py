@@ -76,9 +76,12 @@ def unbind(x: torch.Tensor, dim: int = 0) -> list[torch.Tensor]:
     return [aten.select.int(x, dim, i) for i in range(x.shape[dim])]
 
 
+_NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}
+
+
 @decomposes("_to_copy", any_dtype=True)
 def to_copy(
-    x: torch.Tensor,
+    x: torch.Tensor | bool | int | float,
     *,
     dtype: torch.dtype | None = None,
     layout: torch.layout | None = None,
@@ -87,6 +90,8 @@ def to_copy(
     non_blocking: bool = False,
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
+    if not isinstance(x, torch.Tensor):  # a number that stands for a tensor, as transforms of functions pass it
+        return aten.scalar_tensor.default(x, dtype=dtype or _NUMBERS[type(x)], device=device)
     dtype = dtype or x.dtype
     moves = device is not None and torch.device(device) != x.device
     if moves or pin_memory or layout not in (None, torch.strided) or x.layout != torch.strided:

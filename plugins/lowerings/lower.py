@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from turret.errors import UnsupportedError
+from turret.externs import CONTROL_FLOW, op_name
 from turret.ir import (
     CopyInto,
     Extern,
@@ -108,6 +109,10 @@ class _Lowerer:
         args, kwargs = self._arguments(node.args), {k: self._arguments(v) for k, v in node.kwargs.items()}
         if isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
             return size(value)
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            if op_name(node.target) not in CONTROL_FLOW:
+                raise UnsupportedError(f"the higher-order op {node.target._name} in a compiled graph")
+            return self.builder.extern(node.target, args, kwargs, value, "control flow")
         if not isinstance(node.target, torch._ops.OpOverload):
             return self._python_call(node, args, kwargs)
         if node.target is torch.ops.aten.copy_.default:

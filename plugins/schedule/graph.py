@@ -137,6 +137,8 @@ def _order_effects(units: list[Unit], after: dict[int, list[int]]) -> None:
 def _has_effect(extern: Extern) -> bool:
     import torch
 
+    if isinstance(extern.op, torch._ops.HigherOrderOperator):
+        return True
     tags = getattr(extern.op, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags or extern.op._schema.is_mutable or not extern.outputs
 

@@ -107,3 +107,10 @@ def test_configurations_are_values():
     assert one == other and hash(one) == hash(other)
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         one.cache = False
+
+
+@pytest.mark.parametrize("name", ["capture_scalar_outputs", "capture_dynamic_output_shape_ops"])
+def test_an_option_that_asks_for_sizes_of_data_says_why_not(name):
+    with pytest.raises(OptionError, match="depends on data"):
+        config.Config().updated({name: True})
+    assert config.Config().updated({name: False}) == config.Config()

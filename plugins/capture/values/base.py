@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from turret.plugins.capture.errors import NotConstant, Unsupported
+from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
 from turret.sources import Source
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Value:
         if getattr(self, "m_" + name, None) is not None:
             return MethodOfValue(self, name)
         kind = self.type()
-        if not hasattr(kind, name):
+        if not any(name in base.__dict__ for base in kind.__mro__):  # hasattr would find what the metaclass has
             raise t.raised(AttributeError, f"{kind.__name__!r} object has no attribute {name!r}")
         found = getattr(kind, name)
         if callable(found) and self.is_constant():
@@ -91,7 +91,11 @@ class Value:
         raise Unsupported(f"deleting attribute {name!r} of {self.describe()}")
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return self.get_attr(t, "__call__").call(t, args, kwargs)
+        try:
+            method = self.get_attr(t, "__call__")
+        except Raised:
+            raise t.raised(TypeError, f"{self.type().__name__!r} object is not callable") from None
+        return method.call(t, args, kwargs)
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``self.name(*args, **kwargs)``; builtin kinds define ``m_<name>``."""

@@ -6,13 +6,17 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 from torch import fx
 
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.hooks import register_hook
+from turret.plugins.capture.tensor_data import DataPointer, nested_list, set_data
 from turret.plugins.capture.values.base import Constant, MethodOfValue, Value
+from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.iterators import ItemsIterator
-from turret.plugins.capture.values.sequences import Size
+from turret.plugins.capture.values.sequences import Size, Tuple
 from turret.sources import AttrSource, DictSource, Source
 
 if TYPE_CHECKING:
@@ -39,11 +43,13 @@ READS_DATA = {
     "__bool__": "branches on a tensor's value",
     "is_nonzero": "branches on a tensor's value",
 }
+_NUMBERS: dict[str, Any] = {"item": True, "__int__": int, "__float__": float}
+_COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 NOT_IN_GRAPHS = frozenset(
     {
-        "backward", "register_hook", "register_post_accumulate_grad_hook", "retain_grad", "data_ptr", "storage",
+        "backward", "register_post_accumulate_grad_hook", "retain_grad", "data_ptr", "storage",
         "untyped_storage", "share_memory_", "apply_", "map_", "new", "set_", "is_shared", "__reduce_ex__",
-        "__deepcopy__", "to_sparse", "__dlpack__", "to_dense", "record_stream", "const_data_ptr", "storage_type",
+        "__deepcopy__", "to_sparse", "__dlpack__", "record_stream", "const_data_ptr", "storage_type",
         "_typed_storage", "module_load", "pin_memory", "rename_", "rename", "align_to", "__reduce__", "__setstate__",
     }
 )  # fmt: skip
@@ -67,6 +73,7 @@ class Tensor(Value):
     ) -> None:
         self.node, self.fake, self.source, self.real = node, fake, source, real
         self.stores: dict[str, Value] = {}
+        self.new_data: Tensor | None = None
 
     def type(self) -> type:
         return type(self.real) if self.real is not None else torch.Tensor
@@ -118,29 +125,49 @@ class Tensor(Value):
         raise t.raised(AttributeError, f"'{self.type().__name__}' object has no attribute {name!r}")
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
-        if name in ("data", "requires_grad") or name in KNOWN_ATTRIBUTES:
+        if name == "data":
+            set_data(t, self, value)
+            return
+        if name == "requires_grad" and self.source is None:
+            t.call_method_graph("requires_grad_", [self, Constant(t.truth(value))], {})
+            return
+        if name == "requires_grad" or name in KNOWN_ATTRIBUTES:
             raise Unsupported(f"setting {name!r} of a tensor")
         if hasattr(torch.Tensor, name) and name != "grad":
             raise Unsupported(f"setting {name!r} of a tensor")
-        if self.real is None:
-            raise Unsupported("setting an attribute of a tensor that the graph made")
-        t.effects.note(self)
+        if self.real is not None:
+            t.effects.note(self)
         self.stores[name] = value
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "size":
             return self.size(t, *args, **kwargs)
+        if name == "numpy":
+            from turret.plugins.capture.values.arrays import array_of_tensor
+
+            return array_of_tensor(t, self, *args, **kwargs)
         if name in READS_DATA:
-            if self.fake.numel() == 1 and getattr(self.fake, "constant", None) is not None and name == "item":
-                return Constant(self.fake.constant.item())
+            read = self.read(t, name)
+            if read is not None:
+                return read
             raise Unsupported(
                 f"Tensor.{name} {READS_DATA[name]}",
                 "keep the value in a tensor, or move it out of the compiled function",
             )
+        if name == "data_ptr":
+            return DataPointer(self)
+        if name == "new":
+            from turret.plugins.capture.constructors import legacy_tensor
+
+            return legacy_tensor(t, self.fake.dtype, self.fake.device, args, kwargs)
+        if name == "register_hook":
+            return register_hook(t, self, *args, **kwargs)
         if name in NOT_IN_GRAPHS:
             raise Unsupported(f"Tensor.{name} in compiled code")
         if name == "requires_grad_" and self.source is not None:
             raise Unsupported("Tensor.requires_grad_ of a tensor that existed before")
+        if name == "to_dense" and self.fake.layout is torch.strided and not args and not kwargs:
+            return self
         if name == "__len__":
             return self.length(t)
         if name == "__iter__":
@@ -154,9 +181,34 @@ class Tensor(Value):
             return t.wrap_known(getattr(self.fake, name)()) if name == "get_device" else Constant(
                 type_name(self.fake)
             )  # fmt: skip
+        if name == "type" and args and isinstance(args[0].realize(), Known):
+            return self.as_type(t, args[0].constant())
         if name == "type_as" and isinstance(args[0].realize(), Tensor):
             return t.call_method_graph("to", [self, Constant(args[0].realize().fake.dtype)], {})
         return t.call_method_graph(name, [self, *args], kwargs)
+
+    def read(self, t: Tracer, name: str) -> Value | None:
+        """The tensor's value as a number: known, or a symbol where those are wanted; else None."""
+        if name == "tolist" and t.policy.data_dependent:
+            return nested_list(t, self)
+        convert = _NUMBERS.get(name)
+        if convert is None or self.fake.numel() != 1:
+            return None
+        if getattr(self.fake, "constant", None) is not None:
+            number: Value = Constant(self.fake.constant.item())
+        elif t.policy.data_dependent and self.fake.dtype not in _COMPLEX:
+            number = t.call_method_graph("item", [self], {})
+        else:
+            return None
+        return number if convert is True else t.call(t.wrap_known(convert), [number], {})
+
+    def as_type(self, t: Tracer, kind: Any) -> Value:
+        """``Tensor.type`` of a class such as ``torch.LongTensor``, which graphs cannot hold."""
+        if not isinstance(kind, type(torch.LongTensor)) or kind.layout is not torch.strided:  # type: ignore[attr-defined]
+            raise Unsupported(f"Tensor.type of {kind}")
+        device = "cuda" if kind.is_cuda else "cpu"  # type: ignore[attr-defined]
+        move = [] if self.fake.device.type == device else [Constant(device)]
+        return t.call_method_graph("to", [self, *move, Constant(kind.dtype)], {})  # type: ignore[attr-defined]
 
     def size(self, t: Tracer, dim: Value | None = None) -> Value:
         """``Tensor.size``."""
@@ -164,10 +216,12 @@ class Tensor(Value):
         return shape if dim is None or t.is_none(dim) else shape.get_item(t, dim)
 
     def get_item(self, t: Tracer, key: Value) -> Value:
-        return t.call_graph(operator.getitem, [self, key], {})
+        if isinstance(key, Symbolic) and isinstance(key.number, torch.SymInt):
+            return t.call_method_graph("select", [self, Constant(0), key], {})  # an index would have to be known
+        return t.call_graph(operator.getitem, [self, index_of(t, key)], {})
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
-        t.call_graph(operator.setitem, [self, key, value], {})
+        t.call_graph(operator.setitem, [self, index_of(t, key), value], {})
 
     def contains(self, t: Tracer, item: Value) -> Value:
         raise Unsupported("`in` of a tensor branches on its values")
@@ -207,18 +261,35 @@ class Tensor(Value):
         return t.call_graph(COMPARISON_TARGETS[symbol], [self, other], {})
 
     def rebuild(self, r: Rebuilder) -> str:
-        return r.output(self)
+        name = r.remember(self, r.output(self))
+        for attribute, value in self.stores.items():
+            r.line(f"{name}.{attribute} = {r.load(value)}")
+        return name
 
     def replay(self, r: Rebuilder) -> None:
         held = r.load(self)
+        if self.new_data is not None:
+            r.effect(f"{held}.data = {r.load(self.new_data)}")
         for name, value in self.stores.items():
             r.effect(f"{held}.{name} = {r.load(value)}")
+
+
+def index_of(t: Tracer, key: Value) -> Value:
+    """An index, with arrays of numpy in it as tensors."""
+    from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray
+
+    key = key.realize()
+    if isinstance(key, (KnownArray, ArrayOfTensor)):
+        return key.tensor(t, copied=True)
+    if type(key) is Tuple and any(isinstance(v.realize(), (KnownArray, ArrayOfTensor)) for v in key.items):
+        return t.new_tuple([index_of(t, v) for v in key.items])
+    return key
 
 
 def _operand(value: Value) -> bool:
     """Whether a value may stand beside a tensor in an operator."""
     return isinstance(value, (Tensor, Symbolic)) or (
-        isinstance(value, Constant) and isinstance(value.value, (int, float, complex, type(None)))
+        isinstance(value, Constant) and isinstance(value.value, (int, float, complex, numpy.generic, type(None)))
     )
 
 

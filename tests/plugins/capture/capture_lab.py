@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 
 from turret import plugin_manager
@@ -70,6 +71,8 @@ def assert_same(found: Any, expected: Any, where: str = "result") -> None:
     if isinstance(expected, torch.Tensor):
         torch.testing.assert_close(found, expected, equal_nan=True, msg=lambda m: f"{where}: {m}")
         assert found.requires_grad == expected.requires_grad, f"{where}: requires_grad"
+    elif isinstance(expected, numpy.ndarray):
+        numpy.testing.assert_array_equal(found, expected, err_msg=where)
     elif isinstance(expected, (list, tuple, collections.deque)):
         assert len(found) == len(expected), f"{where}: {found} is not {expected}"
         for number, (mine, theirs) in enumerate(zip(found, expected, strict=True)):

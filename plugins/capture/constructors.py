@@ -1,0 +1,169 @@
+"""Legacy constructors of tensors (``torch.Tensor(2, 3)``, ``torch.LongTensor([1])``, ``x.new(...)``) and scripted
+functions, which stand for what they were made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy
+import torch
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.values.arrays import KnownArray, numpy_dtype
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.functions import Known
+from turret.plugins.capture.values.sequences import List, Size, Tuple, t_is_int
+from turret.plugins.capture.values.tensors import Symbolic, Tensor
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.rebuild import Rebuilder
+    from turret.plugins.capture.tracer import Tracer
+
+
+def legacy_tensor(t: Tracer, dtype: torch.dtype, device: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Sizes make an uninitialised tensor, nested sequences one of these numbers, a tensor an alias of it."""
+    values = [a.realize() for a in args]
+    if "device" in kwargs:
+        device = torch.device(t.constant_of(kwargs["device"]))
+    if set(kwargs) - {"device"}:
+        raise Unsupported(f"a legacy constructor of tensors with {', '.join(kwargs)}")
+    options: dict[str, Value] = {"dtype": Constant(dtype), "device": Constant(device)}
+    if len(values) == 1 and isinstance(values[0], Size):
+        return t.call_graph(torch.empty, [values[0]], options)
+    if len(values) == 1 and isinstance(values[0], (List, Tuple)):
+        return t.call_graph(torch.tensor, [List(values[0].unpack(t))], options)
+    if len(values) == 1 and isinstance(values[0], KnownArray):
+        made = values[0].tensor(t, copied=values[0].array.dtype != numpy_dtype(dtype))
+        return t.call_method_graph("to", [made], options)
+    if len(values) == 1 and isinstance(values[0], Tensor):
+        if values[0].fake.dtype != dtype:
+            raise Unsupported(f"a legacy constructor of {dtype} tensors of a tensor of {values[0].fake.dtype}")
+        return t.call_graph(torch.ops.aten.alias.default, values, {})
+    if all(isinstance(v, (Constant, Symbolic)) and t_is_int(v) for v in values):
+        return t.call_graph(torch.empty, [Tuple(list(values)) if values else Tuple([Constant(0)])], options)
+    raise Unsupported(f"a legacy constructor of tensors of {', '.join(v.describe() for v in values)}")
+
+
+def _of_class(kind: Any) -> Any:
+    device = torch.device("cuda" if kind.is_cuda else "cpu")
+    return lambda t, *args, **kwargs: legacy_tensor(t, kind.dtype, device, list(args), kwargs)
+
+
+def _plain(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """``torch.Tensor(...)``; of a tensor, an alias whatever its type."""
+    first = args[0].realize() if len(args) == 1 else None
+    dtype = first.fake.dtype if isinstance(first, Tensor) else torch.get_default_dtype()
+    return legacy_tensor(t, dtype, torch.get_default_device(), list(args), kwargs)
+
+
+def _variable(
+    t: Tracer, data: Value | None = None, requires_grad: Value | None = None, volatile: Value | None = None
+) -> Value:
+    """``torch.autograd.Variable(x)``: the tensor without its history."""
+    if data is None:
+        return t.call_graph(torch.empty, [Constant(0)], {})
+    if not isinstance(data.realize(), Tensor):
+        raise Unsupported(f"torch.autograd.Variable of {data.realize().describe()}")
+    made = t.call_method_graph("detach", [data], {})
+    if requires_grad is not None and t.truth(requires_grad):
+        return t.call_method_graph("requires_grad_", [made], {})
+    return made
+
+
+def _leaves(value: Value) -> Iterator[Value]:
+    value = value.realize()
+    if isinstance(value, (List, Tuple)):
+        for item in value.items:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def tensor_of_sequence(t: Tracer, function: Any, data: Value, options: dict[str, Value]) -> Value:
+    """``torch.tensor`` and ``torch.as_tensor`` of nested sequences.
+
+    Scalars of numpy become plain numbers in a graph, though it is they that decide the type of the tensor; tensors
+    among the elements are read where numbers may depend on data.
+    """
+    leaves = list(_leaves(data))
+    if "dtype" not in options and any(_is_numpy(v) for v in leaves):
+        if not all(isinstance(v, Constant) for v in leaves):
+            raise Unsupported("a tensor of numpy's scalars and others that are no constants")
+        options = options | {"dtype": Constant(torch.tensor([v.value for v in leaves]).dtype)}  # type: ignore[attr-defined]
+    elif t.policy.data_dependent and leaves and all(map(_is_single, leaves)):
+        return _stacked(t, data, leaves, options)  # type: ignore[arg-type]
+    return t.call_graph(function, [data], options)
+
+
+def _is_numpy(value: Value) -> bool:
+    return isinstance(value, Constant) and isinstance(value.value, numpy.generic)
+
+
+def _is_single(value: Value) -> bool:
+    return isinstance(value, Tensor) and value.fake.dim() == 0
+
+
+def _stacked(t: Tracer, data: Value, leaves: list[Tensor], kwargs: dict[str, Value]) -> Value:
+    """A flat list of tensors without dimensions, as a new tensor without their history."""
+    if len(leaves) != len(data.items) or len({v.fake.dtype for v in leaves}) > 1 or set(kwargs) - {"dtype", "device"}:  # type: ignore[attr-defined]
+        raise Unsupported("a tensor of a nested list of tensors, or of tensors of several types")
+    made = t.call_method_graph("detach", [t.call_graph(torch.stack, [List(list(leaves))], {})], {})
+    return t.call_method_graph("to", [made], kwargs) if kwargs else made
+
+
+class NewParameter(Tensor):
+    """A parameter made in compiled code: a leaf of the graph's own, which only the graph sees."""
+
+    def type(self) -> type:
+        return torch.nn.Parameter
+
+    def rebuild(self, r: Rebuilder) -> str:
+        raise Unsupported("a parameter that was made in compiled code and leaves it")
+
+
+def _parameter(t: Tracer, data: Value, requires_grad: Value | None = None) -> Value:
+    """``nn.Parameter(x)``: the tensor without its history, as a leaf."""
+    if not isinstance(data.realize(), Tensor):
+        raise Unsupported(f"nn.Parameter of {data.realize().describe()}")
+    wanted = requires_grad is None or t.truth(requires_grad)
+    leaf = t.call_method_graph("detach", [data], {})
+    made = t.call_method_graph("requires_grad_", [leaf, Constant(wanted)], {})
+    assert isinstance(made, Tensor)
+    value = t.by_fake[id(made.fake)] = NewParameter(made.node, made.fake)
+    return value
+
+
+LEGACY_CLASSES: dict[Any, Any] = {
+    torch.Tensor: _plain,
+    torch.autograd.Variable: _variable,
+    torch.nn.Parameter: _parameter,
+    **{
+        kind: _of_class(kind)
+        for kind in vars(torch).values()
+        if isinstance(kind, type(torch.LongTensor)) and kind.layout is torch.strided and not kind.is_xpu  # type: ignore[attr-defined]
+    },
+}
+"""Handlers of calls of these classes."""
+
+
+@attrs.define(eq=False)
+class Traced:
+    """The function of a node that calls a function of TorchScript."""
+
+    function: Any
+    __name__: str = "traced"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+class ScriptFunction(Known):
+    """A function of TorchScript.  One made by ``torch.jit.script`` means what its Python does; another is opaque."""
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        original = vars(self.object).get("_torchdynamo_inline")
+        if original is None or vars(self.object).get("__name__") != "ScriptFunction":
+            return t.call_graph(Traced(self.object), args, kwargs)
+        return t.call(t.wrap_known(original), args, kwargs)

@@ -1,0 +1,280 @@
+"""``autograd.Function`` under capture: one graph, with the user's gradients; a clean break for what is not followed."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from capture_lab import Observed, assert_same
+
+import turret
+from turret.errors import CaptureError
+
+OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}
+
+
+class WrongSquare(torch.autograd.Function):
+    """Its gradient is not the forward's, so that one derived from the forward would be noticed."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * x * 7
+
+
+class Scaled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, scale):
+        ctx.scale = scale
+        y = torch.exp(x)
+        ctx.save_for_backward(y, weight)
+        ctx.shape = x.shape
+        return y * weight * scale, (y > 1).float()
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        y, weight = ctx.saved_tensors
+        of_weight = (gradient * y * ctx.scale).sum_to_size(weight.shape) if ctx.needs_input_grad[1] else None
+        return (gradient * weight * ctx.scale * y).reshape(ctx.shape), of_weight, None
+
+
+class Clamped(torch.autograd.Function):
+    @staticmethod
+    def forward(x, low):
+        return x.clamp(min=low)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, low = inputs
+        ctx.save_for_backward(x)
+        ctx.low = low
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * (x > ctx.low), None
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return torch.round(x)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        x.mul_(2)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 5
+
+
+class WithIndices(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        values, indices = x.sort(-1)
+        ctx.mark_non_differentiable(indices)
+        ctx.save_for_backward(indices)
+        return values, indices
+
+    @staticmethod
+    def backward(ctx, gradient, _):
+        (indices,) = ctx.saved_tensors
+        return torch.zeros_like(gradient).scatter(-1, indices, gradient) * 3
+
+
+class Dropped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        mask = torch.rand_like(x) > 0.5
+        ctx.mask = mask
+        return x * mask
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * ctx.mask
+
+
+def gradients(program, *args):
+    """Results and gradients of the arguments."""
+    args = copy.deepcopy(args)
+    torch.manual_seed(0)
+    results = program(*args)
+    results = results if isinstance(results, tuple) else (results,)
+    sum((r * torch.arange(1.0, r.numel() + 1).reshape(r.shape)).sum() for r in results if r.requires_grad).backward()
+    return results, [a.grad for a in args]
+
+
+def check(program, *args, run=True):
+    """One graph; results and gradients as in eager, of the graph as captured and compiled."""
+    expected = gradients(program, *args)
+    observed = Observed(program, fullgraph=True)
+    assert_same(gradients(observed, *args), expected)
+    assert len(observed.graphs) == 1
+    if run:
+        assert_same(gradients(turret.compile(program, fullgraph=True, options=OPTIONS), *args), expected)
+
+
+def leaf(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+
+def test_the_users_gradient_is_taken():
+    check(lambda x: WrongSquare.apply(x).sum() + 1, leaf(3, 4))
+
+
+def test_attributes_of_the_context_and_several_results():
+    check(lambda x, w: Scaled.apply(x * 2, w, 2.0), leaf(3, 4), leaf(4))
+
+
+def test_one_tensor_as_two_arguments_collects_both_gradients():
+    check(lambda x: Scaled.apply(x, x, 2.0)[0], leaf(4), run=False)
+
+
+def test_a_context_set_up_apart():
+    check(lambda x: Clamped.apply(x * 2, 0.1), leaf(3, 4), run=False)
+
+
+def test_a_backward_that_is_differentiable_once():
+    check(lambda x: Rounded.apply(x * 3) * x, leaf(3, 4), run=False)
+
+
+def test_an_argument_changed_in_place():
+    check(lambda x: Doubled.apply(x * 3) + 1, leaf(3, 4))
+
+
+def test_a_result_without_gradient():
+    check(lambda x: WithIndices.apply(x), leaf(3, 4), run=False)
+
+
+def test_random_numbers_of_the_forward_are_those_of_the_backward():
+    program = turret.compile(lambda x: Dropped.apply(x), fullgraph=True, options=OPTIONS)
+    (result,), (gradient,) = gradients(program, torch.ones(64, requires_grad=True))
+    weights = torch.arange(1.0, 65.0)
+    assert torch.equal(gradient, weights * (result != 0)) and 0 < (result != 0).sum() < 64
+
+
+def test_dynamic_sizes_reach_the_backward():
+    program = turret.compile(lambda x, w: Scaled.apply(x, w, x.shape[0])[0], dynamic=True, options=OPTIONS)
+    for rows in (3, 5):
+        expected = gradients(lambda x, w: Scaled.apply(x, w, x.shape[0])[0], leaf(rows, 4), leaf(4))
+        assert_same(gradients(program, leaf(rows, 4), leaf(4)), expected)
+
+
+def test_a_tensor_from_elsewhere_gets_no_gradient():
+    other = leaf(4)
+
+    class Closure(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * other
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * other
+
+    check(lambda x: Closure.apply(x), leaf(3, 4), run=False)
+    assert other.grad is None
+
+
+COUNTED = []
+
+
+class Counting(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        COUNTED.append(1)
+        return gradient * 2
+
+
+def test_a_backward_with_side_effects_runs_as_python():
+    observed = Observed(lambda x: Counting.apply(x + 1) * 2)
+    expected = gradients(lambda x: Counting.apply(x + 1) * 2, leaf(3))
+    COUNTED.clear()
+    assert_same(gradients(observed, leaf(3)), expected)
+    assert len(COUNTED) == 1 and "backward changes" in observed.breaks[0]
+
+
+class Unmaterialised(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.set_materialize_grads(False)
+        return x * 2, x * 3
+
+    @staticmethod
+    def backward(ctx, first, second):
+        return first * 2 if second is None else first * 3 + second
+
+
+def test_gradients_that_may_be_none_run_as_python():
+    def program(x):
+        first, _ = Unmaterialised.apply(x)
+        return first
+
+    observed = Observed(program)
+    assert_same(gradients(observed, leaf(3)), gradients(program, leaf(3)))
+    assert "set_materialize_grads" in observed.breaks[0]
+
+
+def test_without_gradients_the_forward_is_part_of_the_graph():
+    observed = Observed(lambda x: Scaled.apply(x, x, 2.0), fullgraph=True)
+    x = torch.ones(4)
+    assert_same(observed(x), Scaled.apply(x, x, 2.0))
+    assert not any("autograd" in n.name for n in observed.graphs[0].module.graph.nodes)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_the_mode_is_looked_at(grad):
+    observed = Observed(lambda x: WrongSquare.apply(x) * 2)
+    with torch.set_grad_enabled(grad):
+        assert observed(leaf(3)).requires_grad is grad
+    with torch.set_grad_enabled(not grad):
+        assert observed(leaf(3)).requires_grad is not grad
+
+
+class OldNames(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_variables
+        return gradient * x
+
+
+class RaisesBackward(OldNames):
+    @staticmethod
+    def backward(ctx, gradient):
+        raise ValueError("no gradient")
+
+
+def test_saved_variables_are_the_saved_tensors():
+    check(lambda x: OldNames.apply(x).sum() + 1, leaf(3))
+
+
+def test_a_backward_that_raises_is_no_exception_of_the_forward():
+    x = leaf(3)
+    assert_same(Observed(lambda x: RaisesBackward.apply(x) + 1)(x), RaisesBackward.apply(x) + 1)
+    with pytest.raises(CaptureError, match="backward raises"):
+        Observed(lambda x: RaisesBackward.apply(x), fullgraph=True)(x)

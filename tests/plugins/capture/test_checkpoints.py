@@ -1,0 +1,91 @@
+"""Checkpoints and scripted functions: one graph, gradients as in eager, tags for what is computed again."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from capture_lab import Observed
+from torch import nn
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+)
+
+import turret
+
+NET = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4), nn.Tanh())
+OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}
+
+
+def keep_products(context, op, *args, **kwargs):
+    keep = op is torch.ops.aten.addmm.default
+    return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+CONTEXTS = functools.partial(create_selective_checkpoint_contexts, keep_products)
+
+
+@torch.jit.script
+def scripted(x: torch.Tensor, n: int) -> torch.Tensor:
+    total = x
+    for i in range(n):
+        total = total * x + i
+    return total
+
+
+traced = torch.jit.trace(lambda x: x.sin() * 2, torch.ones(3, 4))
+
+PROGRAMS = {
+    "plain": lambda x: checkpoint(NET, x, use_reentrant=False) * 2,
+    "reentrant": lambda x: checkpoint(NET, x * 1, use_reentrant=True) * 2,
+    "sequential": lambda x: checkpoint_sequential(NET, 2, x, use_reentrant=False),
+    "selective": lambda x: checkpoint(NET, x, use_reentrant=False, context_fn=CONTEXTS) * 2,
+    "structured": lambda x: checkpoint(lambda a, b: {"y": NET(a) + b}, x, b=x, use_reentrant=False)["y"],
+    "traced": lambda x: traced(x) * NET(x),
+    "scripted": lambda x: scripted(x, 3) * NET(x),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("run", ["captured", "compiled"])
+def test_gradients_are_those_of_eager(name, run):
+    program, found = PROGRAMS[name], []
+    fast = Observed(program, fullgraph=True) if run == "captured" else turret.compile(program, options=OPTIONS)
+    for call in (program, fast):
+        NET.zero_grad()
+        x = torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_()
+        result = call(x)
+        result.pow(2).sum().backward()
+        found.append((result.detach(), x.grad, NET[0].weight.grad.clone()))
+    torch.testing.assert_close(*found)
+
+
+def test_calls_of_a_checkpoint_are_tagged():
+    observed = Observed(PROGRAMS["plain"], fullgraph=True)
+    observed(torch.ones(3, 4))
+    tagged = [n for n in observed.graphs[0].module.graph.nodes if "recompute" in n.meta]
+    assert len(tagged) == 4
+
+
+def test_a_selective_checkpoint_keeps_its_policy():
+    observed = Observed(PROGRAMS["selective"], fullgraph=True)
+    observed(torch.ones(3, 4, requires_grad=True))
+    (graph,) = [m for m in observed.graphs[0].module.children() if isinstance(m, torch.fx.GraphModule)]
+    assert graph.meta["_checkpoint_context_fn"] == CONTEXTS or graph.meta["_checkpoint_context_fn"].args
+
+
+def test_a_reentrant_checkpoint_without_gradient_of_its_arguments_is_eagers():
+    observed = Observed(PROGRAMS["reentrant"])
+    with pytest.warns(UserWarning, match="None of the inputs"):
+        assert not observed(torch.ones(3, 4)).requires_grad
+    assert "reentrant" in observed.breaks[0]
+
+
+def test_a_traced_function_is_one_call():
+    observed = Observed(PROGRAMS["traced"], fullgraph=True)
+    observed(torch.ones(3, 4))
+    assert sum("traced" in n.name for n in observed.graphs[0].module.graph.nodes) == 1

@@ -1,0 +1,120 @@
+"""Tensors made by legacy constructors, parameters made while running, scripted functions, small builtins."""
+
+from __future__ import annotations
+
+import re
+
+import numpy
+import pytest
+import torch
+from capture_lab import Observed, assert_same, check
+
+from turret.errors import CaptureError
+
+
+def test_legacy_constructors_of_numbers_sizes_and_tensors():
+    def f(x):
+        sizes = torch.Tensor(2).fill_(1.0), torch.LongTensor(2, 3).zero_(), torch.Tensor(x.shape).zero_()
+        return torch.Tensor([[1, 2], [3, 4.5]]) + x, torch.LongTensor([1, 2]), torch.Tensor(x) * 2, sizes
+
+    check(f, torch.ones(2, 2, requires_grad=True))
+
+
+def test_new_makes_tensors_of_the_same_type():
+    check(lambda x: (x.new([1, 2]), x.new(2, 3).zero_(), x.new(x.shape).zero_()), torch.ones(2, dtype=torch.float64))
+
+
+def test_type_of_a_tensor_class():
+    check(lambda x: (x.type(torch.LongTensor), x.type(torch.DoubleTensor) + 1, x.type(torch.FloatTensor)), torch.ones(2))
+
+
+def test_variable_drops_history():
+    def f(x):
+        return torch.autograd.Variable(x * 2), torch.autograd.Variable(x, requires_grad=True) * 2
+
+    check(f, torch.ones(2, requires_grad=True))
+
+
+def test_a_parameter_made_while_running_is_a_leaf_of_the_graph():
+    def f(x):
+        weight = torch.nn.Parameter(x * 2)
+        fixed = torch.nn.Parameter(x, requires_grad=False)
+        return weight * 3, fixed * 3, isinstance(weight, torch.nn.Parameter), weight.is_leaf
+
+    check(f, torch.ones(2, requires_grad=True))
+
+
+def test_a_parameter_made_while_running_does_not_leave_a_full_graph():
+    with pytest.raises(CaptureError, match="parameter"):
+        Observed(lambda x: torch.nn.Parameter(x * 2), fullgraph=True)(torch.ones(2))
+
+
+@torch.jit.script
+def scripted(x: torch.Tensor, n: int):
+    return x * n + 1
+
+
+def test_a_scripted_function_is_followed():
+    check(lambda x: scripted(x, 3) * 2, torch.ones(2))
+
+
+def test_numpy_scalars_decide_the_type_of_a_tensor():
+    values = [[numpy.float64(0.5), 0], [1, 2]]
+    check(lambda x: (torch.tensor(values), torch.as_tensor([numpy.float64(1)]) * x), torch.ones(1), breaks=None)
+
+
+def test_join_of_an_iterator():
+    check(lambda x: x * len(", ".join(str(n) for n in range(3))), torch.ones(1))
+
+
+_PATTERN = re.compile("a+")
+
+
+def test_regular_expressions_of_constants():
+    def f(x):
+        match = re.match(r"(\d+)\.(\d+)", "12.3")
+        return x * int(match.group(1)), x * _PATTERN.search("baa").end(), torch.__version__ < "1.5"
+
+    check(f, torch.ones(1))
+
+
+class _Callable:
+    def __call__(self):
+        return 1
+
+
+def test_callable_asks_the_class_and_not_its_metaclass():
+    one = _Callable()
+    check(lambda x: (callable(()), callable([]), callable(3), callable(x), callable(one), callable(int), x), torch.ones(1))
+
+
+def test_calling_what_is_not_callable_raises_as_eager_does():
+    def f(x):
+        try:
+            nothing = ()
+            return nothing()
+        except TypeError:
+            return x + 1
+
+    check(f, torch.ones(1))
+
+
+def test_a_bound_method_of_a_tensor_survives_a_break():
+    def f(x):
+        return x.mul((print(end=""), x.sum())[1])
+
+    observed = check(f, torch.ones(2), breaks=1)
+    assert_same(observed(torch.ones(2)), torch.ones(2) * 2)
+
+
+def test_whether_processes_work_together_is_a_guard(tmp_path):
+    def f(x):
+        return x * 2 if torch.distributed.is_available() and torch.distributed.is_initialized() else x + 1
+
+    observed = check(f, torch.ones(2), graphs=1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        assert_same(observed(torch.ones(2)), torch.ones(2) * 2)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert_same(observed(torch.ones(2)), torch.ones(2) + 1)

@@ -1,0 +1,68 @@
+"""Hooks on tensors that the graph made."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from capture_lab import Observed, check, outcome
+
+import turret
+
+OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}
+LOG = []
+
+
+def clamped(x):
+    y = x * 2
+    scale = x.detach().exp()
+    y.register_hook(lambda gradient: gradient.clamp(-1, 1) * scale)
+    y.register_hook(lambda gradient: None)
+    return y * 3
+
+
+@pytest.mark.parametrize("run", ["captured", "compiled"])
+def test_a_hook_changes_the_gradient(run):
+    fast = Observed(clamped, fullgraph=True) if run == "captured" else turret.compile(clamped, options=OPTIONS)
+    found = []
+    for call in (clamped, fast):
+        x = torch.linspace(-1, 1, 5).requires_grad_()
+        (call(x) ** 2).sum().backward()
+        found.append(x.grad)
+    torch.testing.assert_close(*found)
+
+
+def test_a_hook_on_a_tensor_without_gradient_raises():
+    def program(x):
+        try:
+            (x * 2).register_hook(lambda g: g)
+        except RuntimeError as error:
+            return x + 1, str(error)
+        return x
+
+    check(program, torch.ones(3), breaks=0)
+
+
+def test_a_hook_with_side_effects_runs_as_python():
+    def program(x):
+        y = x * 2
+        y.register_hook(lambda gradient: LOG.append(1))
+        return y * 3
+
+    observed = Observed(program)
+    LOG.clear()
+    observed(torch.ones(3, requires_grad=True)).sum().backward()
+    assert LOG == [1] and "hook" in observed.breaks[0]
+
+
+def test_a_hook_that_is_taken_off_again_runs_as_python():
+    def program(x):
+        y = x * 2
+        y.register_hook(lambda gradient: gradient * 100).remove()
+        return y * 3
+
+    observed = Observed(program)
+    x = torch.ones(3, requires_grad=True)
+    kind, result = outcome(observed, (x,), {})
+    assert kind == "returned"
+    result.sum().backward()
+    assert torch.equal(x.grad, torch.full((3,), 6.0))

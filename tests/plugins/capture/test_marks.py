@@ -1,0 +1,180 @@
+"""What programs say of their functions and tensors: to Turret, and to torch's own compiler."""
+
+from __future__ import annotations
+
+import bisect
+import cmath
+import math
+
+import pytest
+import torch
+from capture_lab import Observed, check
+
+import turret
+from turret.errors import CaptureError, OptionError
+
+X = torch.arange(1.0, 5.0)
+CALLS = []
+
+
+@turret.allow_in_graph
+def allowed(x, many):
+    CALLS.append(1)  # would not be followed: the list is from before
+    return torch.where(x.sum() > 0, x * 3, x) + many[0]
+
+
+@torch.compiler.allow_in_graph
+def allowed_by_torch(x):
+    return x.sigmoid() * 2
+
+
+def test_an_allowed_function_is_one_call_of_the_graph():
+    observed = check(lambda x: allowed(x, [x, x]) + 1, X, breaks=0, graphs=1)
+    assert allowed in [n.target for n in observed.graphs[0].module.graph.nodes]
+
+
+def test_torchs_mark_is_honoured():
+    observed = check(lambda x: allowed_by_torch(x) + 1, X, breaks=0, graphs=1)
+    assert allowed_by_torch in [n.target for n in observed.graphs[0].module.graph.nodes]
+
+
+def test_an_allowed_function_is_compiled_with_the_graph():
+    options = {"capture": "turret", "on_error": "raise", "cache": False}
+    fast = turret.compile(lambda x: allowed_by_torch(x) + 1, fullgraph=True, options=options)
+    torch.testing.assert_close(fast(X), allowed_by_torch(X) + 1)
+
+
+def test_a_substitute_is_captured_in_place_of_a_function():
+    @turret.substitute_in_graph(math.fsum)
+    def fsum(seq, /):
+        total = 0.0
+        for item in seq:
+            total = total + item
+        return total
+
+    check(lambda x: x * math.fsum([x.shape[0], 2.0]), X, breaks=0, graphs=1)
+    with pytest.raises(OptionError, match="substitute already"):
+        turret.substitute_in_graph(math.fsum)(fsum)
+
+
+def test_a_substitute_takes_the_same_parameters():
+    with pytest.raises(OptionError, match="parameters"):
+        turret.substitute_in_graph(check)(lambda x: x)
+    turret.substitute_in_graph(cmath.exp, skip_signature_check=True)(lambda a, b, c: a)
+
+
+def test_torchs_substitutes_are_honoured():
+    @torch.compiler.substitute_in_graph(bisect.bisect_left, skip_signature_check=True)
+    def count_smaller(items, item):
+        return sum(1 for v in items if v < item)
+
+    check(lambda x: x * bisect.bisect_left([1, 2, 3, 4], x.shape[0]), X, breaks=0, graphs=1)
+
+
+@torch.compiler.assume_constant_result
+def constant(n):
+    CALLS.append(n)
+    with open(__file__) as file:
+        return len(file.readline()) * 0 + n
+
+
+def test_a_constant_result_is_computed_once():
+    CALLS.clear()
+    observed = Observed(lambda x: x * constant(3), fullgraph=True)
+    for _ in range(3):
+        assert torch.equal(observed(X), X * 3)
+    assert CALLS == [3]
+
+
+@torch.compiler.assume_constant_result
+def constant_tensor():
+    return torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+
+def test_a_constant_tensor():
+    observed = Observed(lambda x: x * constant_tensor(), fullgraph=True)
+    assert torch.equal(observed(X), X * X)
+
+
+@turret.disable
+def disabled(x):
+    return x * 2
+
+
+@torch.compiler.disable(reason="it talks")
+def disabled_with_reason(x):
+    return x * 3
+
+
+def test_disabled_functions_run_as_python():
+    observed = check(lambda x: disabled(x + 1) + disabled_with_reason(x) + 1, X, breaks=2)
+    assert any("it talks" in b for b in observed.breaks)
+
+
+def test_a_function_disabled_on_the_way():
+    check(lambda x: turret.disable(lambda v: v + 1)(x) * 2, X, breaks=None)
+
+
+def test_graph_break_is_on_record():
+    def program(x):
+        y = x + 1
+        turret.graph_break("to look around")
+        return y * 2
+
+    observed = check(program, X, breaks=1, graphs=2)
+    assert "to look around" in observed.breaks[0]
+    with pytest.raises(CaptureError, match="look around"):
+        Observed(program, fullgraph=True)(X)
+
+
+def test_code_can_tell_that_it_is_captured():
+    def program(x):
+        seen = (turret.is_compiling(), torch.compiler.is_compiling(), torch.compiler.is_dynamo_compiling())
+        return x + 1, seen
+
+    assert program(X)[1] == (False, False, False)
+    assert Observed(program, fullgraph=True)(X)[1] == (True, True, True)
+
+
+@pytest.mark.parametrize("mark", ["dynamic", "weak_dynamic", "unbacked", "strict_unbacked"])
+def test_a_marked_dimension_is_dynamic_from_the_first_call(mark):
+    observed = Observed(lambda x: x * x.shape[0])
+    for rows in (4, 5, 6):
+        x = torch.ones(rows, 3)
+        setattr(x, f"_dynamo_{mark}_indices", {0})  # what mark_dynamic and its kin leave
+        assert torch.equal(observed(x), torch.full((rows, 3), float(rows)))
+    assert len(observed.graphs) == 1
+
+
+def test_a_dimension_marked_static_stays_so():
+    observed = Observed(lambda x: x * x.shape[0])
+    for rows in (4, 5, 6):
+        x = torch.ones(rows, 3)
+        x._dynamo_static_indices = {0}
+        assert torch.equal(observed(x), torch.full((rows, 3), float(rows)))
+    assert len(observed.graphs) == 3
+
+
+@torch.library.custom_op("turret_tests_marks::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+def test_a_custom_op_is_one_call_of_the_graph():
+    observed = check(lambda x: twice(x) + torch.ops.turret_tests_marks.twice(x), X, breaks=0, graphs=1)
+    targets = [str(n.target) for n in observed.graphs[0].module.graph.nodes]
+    assert any("twice" in t for t in targets)
+
+
+@torch.compiler.nested_compile_region
+def region(x):
+    return x.sin() + 1
+
+
+def test_a_nested_region_is_part_of_the_graph():
+    check(lambda x: region(region(x)) * 2, X, breaks=0, graphs=1)

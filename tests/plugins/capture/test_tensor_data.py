@@ -1,0 +1,88 @@
+"""``x.data = y``, addresses of tensors, ``requires_grad`` of new tensors."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from capture_lab import Observed, assert_same, check
+from torch import nn
+
+from turret.errors import CaptureError
+
+
+class Clamped(nn.Module):
+    def __init__(self, requires_grad: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.0, -3.0, 2.0]), requires_grad=requires_grad)
+
+    def forward(self, x):
+        before = self.weight.data
+        first = self.weight * x
+        self.weight.data = self.weight.data.clamp(-1, 1) * 2
+        return first, self.weight * x, before + 0, self.weight.sum()
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_new_data_of_a_parameter_are_seen_and_kept_and_gradients_reach_it(requires_grad: bool):
+    plain = Clamped(requires_grad)
+    captured = copy.deepcopy(plain)
+    observed = Observed(captured.__call__, fullgraph=True)
+    for _ in range(3):
+        for module, call in ((plain, plain), (captured, observed)):
+            module.x = torch.ones(3, requires_grad=True)
+            module.found = call(module.x)
+            sum(v.sum() for v in module.found if v.requires_grad).backward()
+        assert_same(captured.found, plain.found)
+        assert_same(captured.weight.data, plain.weight.data)
+        assert_same(captured.weight.grad, plain.weight.grad)
+        assert_same(captured.x.grad, plain.x.grad)
+
+
+def test_new_data_changed_in_place_afterwards_are_not_captured():
+    class Changed(Clamped):
+        def forward(self, x):
+            data = x * 2
+            self.weight.data = data
+            data.add_(1)
+            return self.weight * x
+
+    with pytest.raises(CaptureError, match="in place"):
+        Observed(Changed(True).__call__, fullgraph=True)(torch.ones(3))
+    plain, captured = Changed(False), Changed(False)
+    assert_same(Observed(captured.__call__, fullgraph=True)(torch.ones(3)), plain(torch.ones(3)))
+    assert_same(captured.weight.data, plain.weight.data)
+
+
+def test_addresses_tell_whether_tensors_are_the_same():
+    def f(q, k):
+        return q.data_ptr() == k.data_ptr(), q + k
+
+    q = torch.ones(2)
+    observed = Observed(f)
+    for k in (q, q + 1, q):
+        assert_same(observed(q, k), f(q, k))
+    assert not observed.breaks
+
+
+def test_requires_grad_of_a_new_tensor():
+    def f(x):
+        y = (x * 2).detach()
+        y.requires_grad = True
+        return y * 3
+
+    check(f, torch.ones(2))
+
+
+def test_an_attribute_of_a_new_tensor_is_read_back_and_leaves_with_it():
+    def f(x):
+        y = x * 2
+        y.note = [x + 1]
+        return y, y.note[0] * 3
+
+    observed = Observed(f, fullgraph=True)
+    for _ in range(2):
+        found, expected = observed(torch.ones(2)), f(torch.ones(2))
+        assert_same(found, expected)
+        assert_same(found[0].note, expected[0].note)
