@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch._decomp import decomposition_table as torch_table
 
 from turret.plugins.decompositions.registry import convert, decomposes, rounded, widen
 
@@ -75,3 +76,17 @@ def binary_cross_entropy_backward(
     if reduction == 1:
         result = aten.div.Scalar(result, x.numel())
     return convert(result, x.dtype)
+
+
+@decomposes("bucketize.Tensor")
+def bucketize(
+    x: torch.Tensor, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False
+) -> torch.Tensor:
+    """Torch's own reads a tensor without dimensions as a number, and loses the dtype where there is no boundary."""
+    if boundaries.shape[0] == 0:
+        dtype = torch.int32 if out_int32 else torch.int64
+        return aten.full.default(x.shape, 0, dtype=dtype, device=x.device, pin_memory=False)
+    search = torch_table[aten.bucketize.Tensor]
+    if x.dim():
+        return search(x, boundaries, out_int32=out_int32, right=right)
+    return aten.view.default(search(aten.view.default(x, [1]), boundaries, out_int32=out_int32, right=right), [])

@@ -10,7 +10,7 @@ import torch
 from turret.errors import UnsupportedError
 from turret.plugins.joint.sizes import same_sizes
 from turret.plugins.joint.storage import Storage, ViewStep, keep_values
-from turret.plugins.joint.views import reshape
+from turret.plugins.joint.views import contiguous, reshape
 
 if TYPE_CHECKING:
     from turret.plugins.joint.tracer import Tracer
@@ -84,6 +84,12 @@ def _resize(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> A
     return target
 
 
+def _view_copy(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """``view_copy``: row-major; it takes strides that ``view`` refuses."""
+    with tracer.nested():
+        return contiguous(reshape(args[0], args[1]))
+
+
 def _set(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``target.set_(source)``: the target leaves its memory and becomes an alias of the source."""
     target, source = args
@@ -109,6 +115,7 @@ SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.copy_.default: _copy,
     aten.native_batch_norm.default: _batch_norm,
     aten.resize_.default: _resize,
+    aten.view_copy.default: _view_copy,
     aten.set_.source_Tensor: _set,
     aten.set_.default: _no_set,
     aten.set_.source_Storage: _no_set,

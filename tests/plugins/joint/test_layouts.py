@@ -164,3 +164,15 @@ def test_the_condition_of_where_ranks_dimensions_as_it_lies():
 )
 def test_dropout_that_drops_nothing_returns_its_argument(function):
     assert_same(function, [torch.rand(4, 5, requires_grad=True)])
+
+
+@pytest.mark.parametrize("value", [torch.tensor(0.3), torch.rand(3, 4).t()], ids=["number", "transposed"])
+@pytest.mark.parametrize("boundaries", [torch.tensor([0.1, 0.5]), torch.tensor([])], ids=["two", "none"])
+@pytest.mark.parametrize("options", [{}, {"out_int32": True, "right": True}], ids=["plain", "options"])
+def test_buckets_of_numbers_and_of_no_boundaries(value, boundaries, options):
+    assert_same(lambda x, b: torch.bucketize(x, b, **options), [value, boundaries], capture="call")
+
+
+@pytest.mark.parametrize("x", [torch.rand(3, 4).t(), torch.rand(3, 4), torch.rand(4, 1).expand(4, 3)])
+def test_view_copy_takes_any_strides(x):
+    assert_same(lambda x: torch.view_copy(x, (6, -1)), [x])
