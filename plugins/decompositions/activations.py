@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from turret.plugins.decompositions.registry import convert, decomposes, rounded, widen
+from turret.plugins.decompositions.registry import HALF_DTYPES, convert, decomposes, rounded, widen
 
 aten = torch.ops.aten
 
@@ -43,6 +43,13 @@ def shrink_backward(grad: torch.Tensor, x: torch.Tensor, lambd: float) -> torch.
     if x.device.type == "cpu":
         return aten.where.self(aten.gt.Scalar(aten.abs.default(x), lambd), grad, zero)
     return aten.where.self(_between(x, -lambd, lambd), zero, grad)
+
+
+@decomposes("threshold_backward", on_cpu=True)
+def threshold_backward(grad: torch.Tensor, x: torch.Tensor, threshold: float) -> torch.Tensor:
+    """The upstream gradient above the threshold, which is not rounded to a half type, and for NaN."""
+    exact = rounded(threshold, x.dtype) == threshold if x.dtype in HALF_DTYPES else True
+    return aten.where.self(aten.le.Scalar(x if exact else widen(x), threshold), _constant(0.0, grad), grad)
 
 
 @decomposes("hardtanh_backward", on_cpu=True)

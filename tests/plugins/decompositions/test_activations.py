@@ -19,6 +19,7 @@ GRADIENTS = {
     aten.hardshrink_backward.default: (0.3,),
     aten.softshrink_backward.default: (0.3,),
     aten.logit_backward.default: (1e-3,),
+    aten.threshold_backward.default: (0.3,),
 }
 
 
