@@ -112,3 +112,9 @@ def copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> t
     if source.dtype != x.dtype:
         source = torch.ops.prims.convert_element_type.default(source, x.dtype)
     return aten.clone.default(aten.expand.default(source, list(x.shape)), memory_format=torch.contiguous_format)
+
+
+@decomposes("take", any_dtype=True)
+def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+    """Torch's own reads an index without dimensions as a number."""
+    return aten.index.Tensor(x.reshape(-1), [index])

@@ -386,11 +386,11 @@ class Tracer(TorchDispatchMode):
     def _write(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """An op that writes: its pure variant gives new values, which the storages written to then hold."""
         variant = pure_variant(func)
-        names = [a.name for a in func._schema.arguments]
-        arguments = dict(zip(names, args, strict=False)) | kwargs
+        declared = func._schema.arguments
+        arguments = dict(zip([a.name for a in declared], args, strict=False)) | kwargs
         given = {k: v for k, v in arguments.items() if k not in variant.dropped}
         with self.nested():
-            result = variant.op(**_positional(variant.op, given))
+            result = variant.op(**_known(variant.op, _defaults(func, variant.op) | given))
         results = list(result) if isinstance(result, (list, tuple)) and not _returns_one(variant.op) else [result]
         eager = self._run(func, args, kwargs)
         for name, value in zip(variant.written, results[variant.returned :], strict=True):
@@ -507,9 +507,16 @@ def _returns_one(op: Any) -> bool:
     return len(op._schema.returns) == 1
 
 
-def _positional(op: Any, given: dict[str, Any]) -> dict[str, Any]:
+def _known(op: Any, given: dict[str, Any]) -> dict[str, Any]:
+    """Those of the arguments that an op takes."""
     known = {a.name for a in op._schema.arguments}
     return {k: v for k, v in given.items() if k in known}
+
+
+def _defaults(func: Any, variant: Any) -> dict[str, Any]:
+    """Defaults of ``func`` for what its variant has none for: calls leave out what equals a default."""
+    needed = {a.name for a in variant._schema.arguments if not a.has_default_value()}
+    return {a.name: a.default_value for a in func._schema.arguments if a.has_default_value() and a.name in needed}
 
 
 def _written_argument(func: Any, declared: Any, arguments: dict[str, Any]) -> Any:

@@ -176,3 +176,8 @@ def test_buckets_of_numbers_and_of_no_boundaries(value, boundaries, options):
 @pytest.mark.parametrize("x", [torch.rand(3, 4).t(), torch.rand(3, 4), torch.rand(4, 1).expand(4, 3)])
 def test_view_copy_takes_any_strides(x):
     assert_same(lambda x: torch.view_copy(x, (6, -1)), [x])
+
+
+@pytest.mark.parametrize("index", [torch.tensor(3), torch.tensor([[0, -1], [5, 2]]).t()], ids=["number", "transposed"])
+def test_take_of_a_number_and_of_indices_laid_out_otherwise(index):
+    assert_same(torch.take, [torch.rand(3, 4).t().requires_grad_(), index], capture="call")

@@ -309,3 +309,18 @@ def test_a_write_to_the_memory_of_an_input_whose_own_elements_overlap_is_refused
 
     with pytest.raises(Exception, match="several elements in one place"):
         compiled(function)(memory.as_strided((17, 8), (0, 1)), memory[:4])
+
+
+@pytest.mark.parametrize("probability", [(), (0.5,), (0.25,)])
+def test_random_numbers_written_with_eagers_default_probability(probability):
+    """Calls leave out an argument that equals its default, which the pure variant may not have."""
+
+    def function(x):
+        return x.bernoulli_(*probability) + 0
+
+    made = compiled(function)
+    x = torch.zeros(2000)
+    result = made(x)
+    assert torch.equal(result, x)
+    assert set(result.tolist()) == {0.0, 1.0}
+    assert abs(result.mean().item() - (probability or (0.5,))[0]) < 0.1
