@@ -69,6 +69,7 @@ def seen(value):
     return shape, steps, rest if value.numel() else rest[:-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_results_of_every_operation_are_laid_out_as_in_eager(part, layout):
