@@ -108,7 +108,12 @@ class TensorValue:
             linear = linear + coord * stride
         if not linear.is_affine:
             return None
-        return tuple(linear.coefficient(v) for v in self.variables), linear.const
+        steps = [linear.coefficient(v) for v in self.variables]
+        for dim, extent in enumerate(self.shape):
+            if extent == 1:  # no index is left to say; ops that look at strides expect those of ``unsqueeze``
+                after = [(e, s) for e, s in zip(self.shape[dim + 1 :], steps[dim + 1 :], strict=True) if e != 1]
+                steps[dim] = after[0][0] * after[0][1] if after else 1
+        return tuple(steps), linear.const
 
 
 def sizes(values: Sequence[Any]) -> tuple[Size, ...]:

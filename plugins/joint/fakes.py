@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from turret.plugins.joint.layouts import has_layout_rule, in_eagers_layout, laid_out
+from turret.plugins.joint.layouts import expanded_strides, has_layout_rule, in_eagers_layout, laid_out
 from turret.plugins.joint.sizes import is_dense
 from turret.plugins.joint.strides import elementwise_strides
 
@@ -70,6 +70,8 @@ class FakeRunner:
             return in_eagers_layout(func, args, out)
         if type(out) is not FakeTensor:
             return out
+        if func is aten.expand.default and _is_plain(args[0]) and _is_plain(out):
+            return out.as_strided(out.shape, expanded_strides(args[0], out.shape), out.storage_offset())
         if func is aten.flip.default and _is_plain(args[0]) and is_dense(out.shape, args[0].stride()):
             return laid_out(out, args[0].stride())
         if func is aten.roll.default and out.fake_device.type == "cpu" and out.numel() and _is_plain(out):

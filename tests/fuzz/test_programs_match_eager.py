@@ -15,7 +15,21 @@ from turret.testing import Features, Program, check, conformance, programs
 
 pytestmark = pytest.mark.skipif(not hasattr(turret, "compile"), reason="turret.compile is not there yet")
 
-REGRESSIONS = (3000459, 3000604, 3000688, 3000757, 3001237, 3001667, 3001806, 9002447, 9002570, 9004269, 9004466)
+REGRESSIONS = (
+    3000459,
+    3000604,
+    3000688,
+    3000757,
+    3001237,
+    3001667,
+    3001806,
+    9002447,
+    9002570,
+    9003471,
+    9004269,
+    9004440,
+    9004466,
+)
 
 
 def compiler(function: Callable) -> Callable:

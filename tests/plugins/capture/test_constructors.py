@@ -25,7 +25,9 @@ def test_new_makes_tensors_of_the_same_type():
 
 
 def test_type_of_a_tensor_class():
-    check(lambda x: (x.type(torch.LongTensor), x.type(torch.DoubleTensor) + 1, x.type(torch.FloatTensor)), torch.ones(2))
+    check(
+        lambda x: (x.type(torch.LongTensor), x.type(torch.DoubleTensor) + 1, x.type(torch.FloatTensor)), torch.ones(2)
+    )
 
 
 def test_variable_drops_history():
@@ -85,7 +87,9 @@ class _Callable:
 
 def test_callable_asks_the_class_and_not_its_metaclass():
     one = _Callable()
-    check(lambda x: (callable(()), callable([]), callable(3), callable(x), callable(one), callable(int), x), torch.ones(1))
+    check(
+        lambda x: (callable(()), callable([]), callable(3), callable(x), callable(one), callable(int), x), torch.ones(1)
+    )
 
 
 def test_calling_what_is_not_callable_raises_as_eager_does():

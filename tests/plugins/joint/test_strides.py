@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 import torch
 
 from tests.plugins.joint_harness import assert_same
+from turret.plugins.joint.layouts import expanded_strides
 from turret.plugins.joint.strides import elementwise_strides
 
 
@@ -77,3 +79,18 @@ def test_a_batch_norm_that_updates_statistics_gives_eagers_strides():
         return torch.nn.functional.batch_norm(x, mean, variance, training=True)
 
     assert_same(function, [laid_out((7, 1, 5), (2, 1, 0)), torch.zeros(1), torch.ones(1)])
+
+
+def test_expanded_strides_are_eagers():
+    generator = random.Random(0)
+    for _ in range(500):
+        shape = [generator.choice([1, 1, 2, 3]) for _ in range(generator.randint(0, 4))]
+        x = torch.empty(500).as_strided(shape, [generator.choice([0, 1, 2, 5]) for _ in shape])
+        new = [generator.choice([1, 2, 3]) for _ in range(generator.randint(0, 3))]
+        wanted = new + [s if s != 1 else generator.choice([1, 4]) for s in shape]
+        assert expanded_strides(x, wanted) == x.expand(wanted).stride(), (x.shape, x.stride(), wanted)
+
+
+def test_an_elementwise_op_of_an_expanded_and_detached_tensor_has_eagers_strides():
+    x = torch.randn(961).as_strided((1, 31, 31), (1, 31, 1))
+    assert_same(lambda x: torch.ceil(x.expand(1, 5, -1, -1).detach()), [x])
