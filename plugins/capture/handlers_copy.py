@@ -68,7 +68,6 @@ def _deep(t: Tracer, value: Value, done: dict[int, Value]) -> Value:
     raise Unsupported(f"copy.deepcopy of {value.describe()}")
 
 
-
 _COPIED_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _COPY_HOOKS = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__new__", "__slots__")
 
