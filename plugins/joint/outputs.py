@@ -253,7 +253,8 @@ class ForwardOutputs:
             raise UnsupportedError(
                 f"{name} shows memory as another dtype, or overlapping, after its base changed layout"
             )
-        return {"steps": tuple(_view_call(name, step) for step in chain[len(prefix) :])}
+        steps = tuple(_view_call(name, step) for step in chain[len(prefix) :])
+        return {"steps": steps or (ViewCall(op_name(aten.alias.default), ()),)}  # a view of all of it is a view still
 
     def _choose_base(self, name: str, storage: Storage) -> torch.Tensor:
         """A tensor over the whole memory, that gradients flow through if they do through any that shares it."""

@@ -232,3 +232,9 @@ def test_a_view_whose_base_changes_its_layout_is_refused_only_where_it_is_used_a
     _refused(used, torch.randn(3, 3, requires_grad=True))
     assert_same(used, [torch.randn(3, 3)])
     assert_same(done, [torch.randn(3, 3, requires_grad=True)])
+
+
+def test_a_view_of_all_of_an_input_with_gaps_is_another_tensor():
+    memory = torch.randn(75)
+    x = memory.as_strided((3, 1, 3), (15, 10, 1)).requires_grad_()
+    assert_same(lambda x: x[:, :1], [x])
