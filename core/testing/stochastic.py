@@ -83,6 +83,8 @@ class Perturbed(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.split("::")[-1].rstrip("_")
+        if func is torch.ops.aten.view.dtype and args[0].is_floating_point() and not args[1].is_floating_point:
+            return self._bits(*args)
         if name in _EXACT or _is_view(func):
             return self._by_path(name, func, args, kwargs)
         if name not in _ELEMENTARY:
@@ -96,6 +98,13 @@ class Perturbed(TorchDispatchMode):
                     tensor.copy_(self._move(tensor))
             return result
         return pytree.tree_map_only(Tensor, self._move, result)
+
+    def _bits(self, value: Tensor, dtype: torch.dtype) -> Tensor:
+        """The bits of floats; those of a NaN, which no operation promises, are all set, or all but the sign."""
+        bits, nan = value.view(dtype), value.isnan()
+        if bits.shape != nan.shape or not nan.any():
+            return bits
+        return torch.where(nan, -1 if self._sums else torch.iinfo(dtype).max, bits)
 
     def _by_path(self, name: str, func: Any, args: tuple, kwargs: dict) -> Any:
         result = func(*args, **kwargs)

@@ -242,8 +242,9 @@ def _combined(kind: str, terms: list[Expr], dtype: torch.dtype) -> Expr:
     if kind == "sum" and dtype.is_floating_point:
         terms = [*terms, constant(0, dtype)]
     op = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "logical_or", "all": "logical_and"}[kind]
+    last_first = kind in ("min", "max")  # of two zeros they take the second; eager's rows keep the first
     while len(terms) > 1:
-        pairs = [call(op, a, b) for a, b in zip(terms[::2], terms[1::2], strict=False)]
+        pairs = [call(op, *((b, a) if last_first else (a, b))) for a, b in zip(terms[::2], terms[1::2], strict=False)]
         terms = pairs + terms[len(terms) - len(terms) % 2 :]
     return terms[0]
 

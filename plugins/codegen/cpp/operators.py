@@ -222,6 +222,8 @@ def combine_text(kind: str, where: CType, left: str, right: str) -> str:
     """One step of a reduction or scan."""
     if kind in ("any", "all") and where.kind != "bool":
         raise UnsupportedError(f"reduction {kind} of {where.value}; it is defined for bool")
+    if kind in ("min", "max"):
+        left, right = right, left  # of two zeros they take the second; eager's rows keep the first
     return _TABLES[where.kind][_COMBINE[kind]].format(left, right, T=where.value, f=where.suffix)
 
 

@@ -363,3 +363,16 @@ def test_either_path_of_an_elementwise_kernel_will_do_and_a_number_of_neither_wi
     assert_same(gradient, elsewhere, make_nan)
     assert differs(gradient, lambda x: torch.where(x.isnan(), torch.nan, gradient(x)), make_nan) == {"values"}
     assert differs(gradient, lambda x: gradient(x).where(x != 0.5, 0.0), make_nan) == {"values"}
+
+
+def test_the_bits_of_a_nan_are_anybodys_and_those_of_a_number_are_not():
+    def bits(x: Tensor) -> Tensor:
+        return x.clone().view(torch.int32)
+
+    def elsewhere(x: Tensor) -> Tensor:
+        return torch.where(x.isnan(), -1, bits(x))
+
+    assert_same(bits, elsewhere, lambda call=0: (torch.tensor([torch.nan, 0.5, 2.0]),))
+    assert differs(bits, lambda x: bits(x).where(x != 0.5, -1), lambda call=0: (torch.tensor([0.5, 2.0]),)) == {
+        "values"
+    }

@@ -437,6 +437,17 @@ def test_conditions_on_the_row_number_hold_in_rows_of_any_short_length(columns: 
     check([Case(Kernel("k", (i,), (j,), (store,)), tensors)], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["min", "max"])
+def test_of_two_zeros_an_extremum_of_a_row_is_the_first(kind: str) -> None:
+    rows = torch.tensor([[0.0, -0.0] * 20, [-0.0, 0.0] * 20])
+    cases = [row_case(kind, rows[:, :n].clone(), 1) for n in (2, 3, 5, 40)]
+    cases += [row_case(kind, rows[:, :n].t().contiguous(), 0) for n in (2, 3, 5, 40)]
+    library = build_cases(cases)
+    for case in cases:
+        assert run(library, case) == 0
+        assert case.tensors["out"].signbit().tolist() == [False, True]
+
+
 def test_columns_without_elements_have_a_form() -> None:
     x = data((0, 4), F32)
     i, j = Var("i", 0), Var("j", 4)
