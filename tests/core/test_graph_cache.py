@@ -67,9 +67,9 @@ def finish(process):
 def test_a_later_process_loads_what_two_at_once_compiled(tmp_path):
     """Two processes compile the same thing into one empty cache; a third neither traces, lowers nor generates."""
     running = [start(tmp_path) for _ in range(2)]
-    for found in map(finish, running):
-        assert {"joint", "partition", "lower", "schedule", "codegen", "runtime"} <= set(found["stages"])
-        assert "graph cache_miss" in found["hits"]
+    found = [finish(process) for process in running]  # the later one may find what the earlier one has made by then
+    assert {"joint", "partition", "lower", "schedule", "codegen", "runtime"} <= {s for f in found for s in f["stages"]}
+    assert any("graph cache_miss" in f["hits"] for f in found)
     third = finish(start(tmp_path))
     assert set(third["stages"]) == {"runtime"}
     assert set(third["hits"]) == {"graph cache_hit"}
