@@ -109,10 +109,12 @@ class TensorValue:
         if not linear.is_affine:
             return None
         steps = [linear.coefficient(v) for v in self.variables]
-        for dim, extent in enumerate(self.shape):
-            if extent == 1:  # no index is left to say; ops that look at strides expect those of ``unsqueeze``
-                after = [(e, s) for e, s in zip(self.shape[dim + 1 :], steps[dim + 1 :], strict=True) if e != 1]
-                steps[dim] = after[0][0] * after[0][1] if after else 1
+        over = 1  # what steps over all that follows
+        for dim in reversed(range(len(steps))):
+            if self.shape[dim] == 1:  # no index is left to say; ops that look at strides expect those of ``unsqueeze``
+                steps[dim] = over
+            else:
+                over = self.shape[dim] * steps[dim]
         return tuple(steps), linear.const
 
 

@@ -154,13 +154,12 @@ def _check_store(store: Store, kernel: Kernel, tensors: dict[str, TensorDecl], r
         _fail(kernel, f"stores {store.tensor!r} at {len(store.coords)} coordinates; the program has {decl}")
     for coord in store.coords:
         _check_free(coord.variables, allowed, kernel)
-    for coord, extent in zip(store.coords, decl.shape, strict=True):
-        low, high = coord.bounds()
-        outside = (isinstance(low, int) and low < 0) or (
-            isinstance(high, int) and isinstance(extent, int) and 0 < extent <= high
-        )
-        if store.mode is None and store.condition is None and outside:
-            _fail(kernel, f"stores {store.tensor!r} at {coord}, which goes from {low} to {high} of {extent}")
+    if store.mode is None and store.condition is None:
+        for coord, extent in zip(store.coords, decl.shape, strict=True):
+            low, high = coord.bounds()
+            below = isinstance(low, int) and low < 0
+            if below or (isinstance(high, int) and isinstance(extent, int) and 0 < extent <= high):
+                _fail(kernel, f"stores {store.tensor!r} at {coord}, which goes from {low} to {high} of {extent}")
     roots = [store.expr, *_index_values(store.coords)]
     roots += [] if store.condition is None else [store.condition]
     for root in roots:

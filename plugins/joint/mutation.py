@@ -102,23 +102,20 @@ def _takes_a_tensor_first(op: Any) -> bool:
     return bool(op._schema.arguments) and str(op._schema.arguments[0].type) == "Tensor"
 
 
-def _overload_of_types(op: Any, packet: Any) -> Any | None:
-    """The overload of ``packet`` whose arguments are named and typed as those of ``op``."""
-    wanted = [(a.name, str(a.type)) for a in op._schema.arguments]
+def _overload_of_types(op: Any, packet: Any, without: tuple[str, ...] = ()) -> Any | None:
+    """The overload of ``packet`` that writes nothing and takes arguments of the names and types of those of ``op``.
+
+    Arguments named in ``without`` are not among them.
+    """
+    wanted = [(a.name, str(a.type)) for a in op._schema.arguments if a.name not in without]
     for overload in packet.overloads():
-        candidate = getattr(packet, overload)
-        if [(a.name, str(a.type)) for a in candidate._schema.arguments] == wanted:
-            return candidate
+        schema = getattr(packet, overload)._schema
+        if not schema.is_mutable and [(a.name, str(a.type)) for a in schema.arguments] == wanted:
+            return getattr(packet, overload)
     return None
 
 
 def _matching_overload(op: Any, written: tuple[str, ...]) -> Any | None:
     """The overload of the same op that returns what an ``out`` variant writes."""
-    wanted = [(a.name, str(a.type)) for a in op._schema.arguments if a.name not in written]
-    packet = getattr(aten, op._schema.name.partition("::")[2])
-    for overload in packet.overloads():
-        candidate = getattr(packet, overload)
-        schema = candidate._schema
-        if not schema.is_mutable and [(a.name, str(a.type)) for a in schema.arguments] == wanted:
-            return candidate if len(schema.returns) == len(written) else None
-    return None
+    found = _overload_of_types(op, getattr(aten, op._schema.name.partition("::")[2]), written)
+    return found if found is not None and len(found._schema.returns) == len(written) else None

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import bench
 import device_models
 import measure
 import systems
@@ -46,43 +47,13 @@ class Result:
     failure: str = ""
 
 
-@attrs.frozen(eq=False)
-class Subject:
-    """A compiled copy of a model: ``step`` is timed, ``observe`` gives outputs and gradients."""
-
-    step: Callable[[], Any]
-    observe: Callable[[], tuple[list, list]]
-
-
-def subject(workload: device_models.Workload, system: str, training: bool) -> Subject:
-    module = copy.deepcopy(workload.module)
-    compiled = systems.compiler_of(system)(module)
-    parameters = list(module.parameters())
-
-    def step() -> Any:
-        if not training:
-            with torch.no_grad():
-                return compiled(*workload.inputs)
-        for parameter in parameters:
-            parameter.grad = None
-        output = compiled(*workload.training_inputs)
-        workload.loss(output).backward()
-        return output
-
-    def observe() -> tuple[list, list]:
-        output = [t.detach().float() for t in measure.tensors_of(step())]
-        return output, [p.grad.float() if p.grad is not None else None for p in parameters] if training else []
-
-    return Subject(step, observe)
-
-
-def prepare(name: str, kind: str, options: argparse.Namespace) -> tuple[list[Result], dict[str, Subject]]:
+def prepare(name: str, kind: str, options: argparse.Namespace) -> tuple[list[Result], dict[str, bench.Subject]]:
     """Compile every system's copy, and compare its first results with those of float32."""
     training = kind == "training"
     size = device_models.TINY if options.tiny else device_models.Size()
     workload = device_models.build(name, size, training, options.device, getattr(torch, options.dtype))
     full = device_models.moved(copy.deepcopy(workload), options.device, torch.float32)
-    output, gradients = subject(full, "eager", training).observe()
+    expected = bench.subject(full, "eager", training).observe()
     del full
     results, subjects = [], {}
     for system in options.systems.split(","):
@@ -91,14 +62,14 @@ def prepare(name: str, kind: str, options: argparse.Namespace) -> tuple[list[Res
         try:
             systems.import_of(system)
             start = time.perf_counter()
-            made = subject(workload, system, training)
+            made = bench.subject(workload, system, training)
             made.step()
             _wait(options.device)
             result.first_seconds = time.perf_counter() - start
-            found, found_gradients = made.observe()
-            result.output_error = measure.relative_error(found, output)
+            found = made.observe()
+            result.output_error = measure.relative_error(found["output"], expected["output"])
             if training:
-                result.gradient_error = measure.relative_error(found_gradients, gradients)
+                result.gradient_error = measure.relative_error(found["gradient"], expected["gradient"])
             subjects[system] = made
         except Exception as error:
             result.failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
@@ -106,7 +77,7 @@ def prepare(name: str, kind: str, options: argparse.Namespace) -> tuple[list[Res
     return results, subjects
 
 
-def timed(results: list[Result], subjects: dict[str, Subject], options: argparse.Namespace) -> None:
+def timed(results: list[Result], subjects: dict[str, bench.Subject], options: argparse.Namespace) -> None:
     """Fill in times and peak memory."""
 
     def waiting(step: Callable[[], Any]) -> Callable[[], None]:
