@@ -376,3 +376,17 @@ def test_the_bits_of_a_nan_are_anybodys_and_those_of_a_number_are_not():
     assert differs(bits, lambda x: bits(x).where(x != 0.5, -1), lambda call=0: (torch.tensor([0.5, 2.0]),)) == {
         "values"
     }
+
+
+def test_whether_the_variance_of_equal_elements_is_exactly_zero_is_left_to_rounding():
+    def spread(x: Tensor) -> Tensor:
+        return torch.logical_and(x, torch.nn.functional.mish(x).var(correction=0))
+
+    def none(x: Tensor) -> Tensor:
+        return torch.zeros(9, dtype=torch.bool)
+
+    def make(call: int) -> tuple[Tensor, ...]:
+        return (torch.full((9,), -1.4258, dtype=torch.float64),)
+
+    assert spread(*make(0)).all()
+    assert_same(spread, none, make, calls=1)

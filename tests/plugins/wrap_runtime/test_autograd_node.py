@@ -134,6 +134,22 @@ def test_saved_tensors_that_are_written_to_before_the_backward_are_an_error():
         out.sum().backward()
 
 
+def test_an_empty_tensor_that_is_saved_may_be_written_to_before_the_backward():
+    def write(x, other):
+        flat = x.flatten()
+        flat.mul_(2)
+        x.copy_(other)
+        return torch.lgamma(flat.abs() + 1)
+
+    def gradient(function):
+        leaf = torch.ones(9, requires_grad=True)
+        base = leaf.clone()
+        function(*(base.as_strided((3, 3, 0), (3, 1, 1)) for _ in range(2))).sum().backward()
+        return leaf.grad
+
+    assert torch.equal(gradient(compiled(write)), gradient(write))
+
+
 def test_sizes_are_saved_beside_tensors():
     made = compiled(lambda x, w: (x @ w).sum(0) * x.shape[0], dynamic=True)
     for rows in (3, 5, 9):
