@@ -46,8 +46,13 @@ _ELEMENTARY = frozenset(
 """Operations that round once: moving the result is all that rounding can do.
 
 Any other one (sums, products of matrices, norms, and formulas of several operations such as ``cross`` or ``lerp``)
-rounds inside, where terms may cancel, so its operands are moved as well.
+rounds inside, where terms may cancel, so its operands are moved as well.  ``_log_softmax`` is moved by the rounding of
+its operand too: eager's kernel for half types rounds the row's maximum plus the logarithm before it subtracts.
 """
+
+_HALF = frozenset((torch.float16, torch.bfloat16))
+"""Operands of these dtypes are moved for every operation: a compiler may round an intermediate for one reader (what
+is saved for the backward) and keep it in float32 for another (the kernel that it is made in)."""
 
 
 _BY_PATH = frozenset(
@@ -90,9 +95,12 @@ class Perturbed(TorchDispatchMode):
             return self._bits(*args)
         if name in _EXACT or _is_view(func):
             return self._by_path(name, func, args, kwargs)
-        if name not in _ELEMENTARY:
-            args, kwargs = self._move_operands(func, args, kwargs)
+        if func._schema.is_mutable and self._sums:
+            args = self._apart(args)
+        args, kwargs = self._move_operands(func, args, kwargs, _HALF if name in _ELEMENTARY else None)
         result = self._by_path(name, func, args, kwargs)
+        if name == "_log_softmax":
+            result = result + self._move(args[0]) - args[0]
         if name in _BY_ORDER and self._sums:
             result = (result[0], _plain_mean(func, args, kwargs))
         if func._schema.is_mutable:
@@ -101,6 +109,24 @@ class Perturbed(TorchDispatchMode):
                     tensor.copy_(self._move(tensor))
             return result
         return pytree.tree_map_only(Tensor, self._move, result)
+
+    @staticmethod
+    def _apart(args: tuple) -> tuple:
+        """The arguments with copies of what shares memory with the first, which is written to, and is not all of it.
+
+        No order of the writes and the reads is promised.
+        """
+        target, *others = args
+        if not isinstance(target, Tensor):
+            return args
+        memory = target.untyped_storage()._cdata
+
+        def copied(value: Tensor) -> Tensor:
+            same = value.shape == target.shape and value.stride() == target.stride()
+            apart = value.untyped_storage()._cdata != memory or same and value.data_ptr() == target.data_ptr()
+            return value if apart else value.clone()
+
+        return (target, *(pytree.tree_map_only(Tensor, copied, other) for other in others))
 
     def _bits(self, value: Tensor, dtype: torch.dtype) -> Tensor:
         """The bits of floats; those of a NaN, which no operation promises, are all set, or all but the sign."""
@@ -119,13 +145,21 @@ class Perturbed(TorchDispatchMode):
         )
         return result.copy_(func(*args, **kwargs)[: result.numel()].view(shape))
 
-    def _move_operands(self, func: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+    def _move_operands(
+        self, func: Any, args: tuple, kwargs: dict, dtypes: frozenset[torch.dtype] | None
+    ) -> tuple[tuple, dict]:
+        """The arguments with the operands of ``dtypes`` (None: of all) moved, but those that the op writes to."""
         written = {a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write}
         names = [a.name for a in func._schema.arguments]
-        moved = [a if names[i] in written else pytree.tree_map_only(Tensor, self._move, a) for i, a in enumerate(args)]
-        return tuple(moved), {
-            k: v if k in written else pytree.tree_map_only(Tensor, self._move, v) for k, v in kwargs.items()
-        }
+
+        def moved(name: str, value: Any) -> Any:
+            if name in written:
+                return value
+            return pytree.tree_map_only(
+                Tensor, lambda t: self._move(t) if dtypes is None or t.dtype in dtypes else t, value
+            )
+
+        return tuple(moved(n, a) for n, a in zip(names, args, strict=False)), {k: moved(k, v) for k, v in kwargs.items()}
 
     def _move(self, tensor: Tensor) -> Tensor:
         """A copy of ``tensor`` in its own layout, each element moved; other than real floats pass as they are."""

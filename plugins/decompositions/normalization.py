@@ -153,32 +153,3 @@ def mean(
     count = prod(x.shape[d] for d in dims) if x.dim() else 1
     total = aten.sum.dim_IntList(x, dims, keepdim, dtype=compute_dtype(result_dtype))
     return convert(aten.div.Scalar(total, count), result_dtype)
-
-
-@decomposes("_native_batch_norm_legit")
-def batch_norm(
-    x: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    running_mean: torch.Tensor,
-    running_var: torch.Tensor,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Eval mode, which writes nothing: one scale and one shift per channel, as eager's CPU kernel computes it."""
-    if training:
-        return NotImplemented
-    dtype = compute_dtype(x.dtype)
-    scale = aten.rsqrt.default(aten.add.Scalar(convert(running_var, dtype), eps))
-    if weight is not None:
-        scale = aten.mul.Tensor(scale, convert(weight, dtype))
-    shift = aten.neg.default(aten.mul.Tensor(convert(running_mean, dtype), scale))
-    if bias is not None:
-        shift = aten.add.Tensor(shift, convert(bias, dtype))
-    channels = [x.shape[1], *([1] * (x.dim() - 2))]
-    scale, shift = aten.view.default(scale, channels), aten.view.default(shift, channels)
-    result = convert(aten.add.Tensor(aten.mul.Tensor(convert(x, dtype), scale), shift), x.dtype)
-    saved_dtype = running_mean.dtype if x.device.type == "cpu" else dtype
-    none = aten.full.default([0], 0.0, dtype=saved_dtype, device=x.device, pin_memory=False)
-    return result, none, none

@@ -11,6 +11,8 @@ from torch._decomp import decomposition_table as torch_table
 
 from turret.plugins.decompositions import (  # noqa: F401
     activations,
+    batch_norm,
+    convolutions,
     creation,
     movement,
     normalization,

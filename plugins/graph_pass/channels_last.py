@@ -1,11 +1,11 @@
-"""Run the convolutions of a CPU graph on channels-last tensors where that pays, and keep what lies between in that
-layout.
+"""Run a graph's convolutions on channels-last tensors where that pays, and keep what lies between in that layout.
 
-Library convolutions read channels-last activations directly and repack contiguous ones on every call, but they
+CPU library convolutions read channels-last activations directly and repack contiguous ones on every call, but they
 repack weights for channels-last several times slower (measured on 512 x 512 x 3 x 3: 3.1 ms against 0.6), so only
-convolutions with large activations are converted.  Pointwise ops pass the layout on; a convolution that is not
-converted gets the layout it had.  The pass works on a copy of the graph and is dropped when some op cannot take
-the new strides.
+convolutions with large activations are converted.  A GPU's matrix units read channels-last alone: the library
+transposes anything else on every call, so all are converted there but those of several channels a group, which it
+has slow kernels for.  Pointwise ops pass the layout on; a convolution that is not converted gets the layout it had.
+The pass works on a copy of the graph and is dropped when some op cannot take the new strides.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ def _rewrite(graph: fx.Graph, fake_mode: Any) -> fx.Graph | None:
 
 
 def _is_image_convolution(node: fx.Node) -> bool:
-    """A two-dimensional CPU convolution, or its backward, over more than one pixel."""
+    """A two-dimensional CPU or CUDA convolution, or its backward, over more than one pixel."""
     if node.target not in _CONVOLUTIONS:
         return False
     image = value_of(node.args[0])
     return (
-        image.device.type == "cpu"
+        image.device.type in ("cpu", "cuda")
         and image.dim() == 4
         and image.dtype in _DTYPES
         and all(isinstance(size, int) for size in image.shape)
@@ -110,11 +110,13 @@ def _is_image(node: Any) -> bool:
 
 
 def _pays(node: fx.Node) -> bool:
-    """Whether a convolution, or its backward, has activations large enough for its weight to be converted."""
+    """Whether a convolution, or its backward, is faster on channels-last activations, conversions included."""
     if not _is_image_convolution(node):
         return False
     forward = node.target is aten.convolution.default
-    transposed = node.args[6 if forward else 7]
+    transposed, groups = node.args[6 if forward else 7], node.args[8 if forward else 9]
+    if value_of(node.args[0]).device.type == "cuda":
+        return groups == 1 or value_of(node.args[1 if forward else 2]).shape[1] == 1
     activations = [node, node.args[0]] if forward else [node.args[0], node.args[1]]
     weight = value_of(node.args[1 if forward else 2])
     elements = sum(value_of(n).numel() for n in activations)

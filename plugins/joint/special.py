@@ -34,14 +34,17 @@ def _batch_norm(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) 
     """``native_batch_norm`` writes to the running statistics without saying so."""
     x, weight, bias, mean, variance, training, momentum, eps = args
     eager = func(*args, **kwargs)
+    if not training:
+        op, arguments = aten._native_batch_norm_legit_no_training.default, (x, weight, bias, mean, variance, momentum, eps)
+    elif mean is None:
+        op, arguments = aten._native_batch_norm_legit.no_stats, (x, weight, bias, True, momentum, eps)
+    else:
+        op, arguments = aten._native_batch_norm_legit_functional.default, args
     with tracer.nested():
-        if not training:
-            results = aten._native_batch_norm_legit_no_training(x, weight, bias, mean, variance, momentum, eps)
-        elif mean is None:
-            results = aten._native_batch_norm_legit.no_stats(x, weight, bias, True, momentum, eps)
-        else:
-            pure = aten._native_batch_norm_legit_functional.default
-            results = pure(x, weight, bias, mean, variance, True, momentum, eps)
+        # Not by way of the dispatcher: it would take some of these apart into one that writes again.
+        results = tracer.table[op](*arguments) if op in tracer.table else NotImplemented
+        if results is NotImplemented:
+            results = op(*arguments)
     tracer.adopt(func, tuple(eager), tuple(results[:3]), set())
     for target, value in zip((mean, variance), results[3:], strict=False):
         tracer.assign(target, value)

@@ -10,6 +10,7 @@ import torch
 
 from turret.errors import DoubleBackwardError, UnsupportedError
 from turret.plugins.wrap_runtime.epilogue import Writer
+from turret.plugins.wrap_runtime.handover import Handover
 from turret.plugins.wrap_runtime.modes import without_autocast
 from turret.plugins.wrap_runtime.sizes import Sizes, compile_sizes, size_reader
 from turret.products import BoxedCallable
@@ -42,7 +43,7 @@ def autograd_function(
     drop_unreached = _unreached_dropper(signature)
     read_sizes = size_reader(signature) if _needs_sizes(signature) else None
     compiled = _Once(backward)
-    detach_empty = _EmptyDetacher()
+    handover = Handover(outputs, saved_tensors)
     no_sizes: Sizes = {}
 
     class Compiled(torch.autograd.Function):
@@ -51,7 +52,8 @@ def autograd_function(
             results = forward(list(inputs))
             if write is not None:
                 write(inputs, results)
-            ctx.save_for_backward(*detach_empty(results[outputs:split]))
+            results = handover(inputs, results)
+            ctx.save_for_backward(*results[outputs:split])
             ctx.sizes = results[split:]
             ctx.symbols = no_sizes if read_sizes is None else read_sizes(inputs)
             ctx.set_materialize_grads(False)
@@ -82,27 +84,9 @@ def autograd_function(
         results = forward(list(inputs))
         if write is not None:
             write(inputs, results)
-        return results[:outputs]
+        return handover(inputs, results)[:outputs]
 
     return run
-
-
-class _EmptyDetacher:
-    """Saves tensors without elements apart from the tensors that they come from.
-
-    Eager's formulas save none of them or others, so that a write to an empty view of an input, which changes
-    nothing, must not count as one to a saved tensor.  Which tensors are empty is taken from the first call.
-    """
-
-    def __init__(self) -> None:
-        self._empty: tuple[int, ...] | None = None
-
-    def __call__(self, saved: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        if self._empty is None:
-            self._empty = tuple(n for n, value in enumerate(saved) if value.numel() == 0)
-        if not self._empty:
-            return saved
-        return [value.data if n in self._empty else value for n, value in enumerate(saved)]
 
 
 class _Once:

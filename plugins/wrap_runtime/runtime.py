@@ -13,6 +13,7 @@ import torch
 
 from turret.plugins.wrap_runtime.autograd import autograd_function
 from turret.plugins.wrap_runtime.epilogue import Writer, finisher, hidden_writes
+from turret.plugins.wrap_runtime.handover import Handover
 from turret.plugins.wrap_runtime.modes import without_autocast, without_gradients
 from turret.plugins.wrap_runtime.sizes import Sizes, size_reader
 from turret.products import BoxedCallable
@@ -59,17 +60,17 @@ def _inference(
     signature: GraphSignature, forward: BoxedCallable, write: Writer | None
 ) -> Callable[[Sequence[Any]], Sequence[Any]]:
     outputs = len(signature.graph_outputs)
-    forward = without_autocast(forward)
+    forward, handover = without_autocast(forward), Handover(outputs, 0)
     if write is None:
         if any(i.requires_grad for i in signature.inputs):
             forward = without_gradients(forward)
-        return lambda inputs: forward(list(inputs))
+        return lambda inputs: handover(inputs, forward(list(inputs)))
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         with torch.no_grad():
             results = forward(list(inputs))
             write(inputs, results)
-        return results[:outputs]
+        return handover(inputs, results)[:outputs]
 
     return run
 

@@ -134,6 +134,38 @@ def test_saved_tensors_that_are_written_to_before_the_backward_are_an_error():
         out.sum().backward()
 
 
+def test_an_output_that_is_a_view_of_a_buffer_may_be_written_to():
+    x, w = pair()
+    x = x.detach()[None].repeat(2, 1, 1)
+
+    def gradient(function):
+        w.grad = None
+        out = function(x, w)
+        out.mul_(3)
+        (out * out).sum().backward()
+        return w.grad
+
+    expected = gradient(torch.nn.functional.linear)
+    assert torch.equal(gradient(compiled(lambda x, w: torch.nn.functional.linear(x, w))), expected)
+    with torch.no_grad():
+        out = compiled(lambda x, w: torch.nn.functional.linear(x, w))(x, w)
+    assert (out.mul_(w[0, 0]) - torch.nn.functional.linear(x, w) * w[0, 0]).abs().max() < 1e-5
+
+
+def test_a_write_to_an_output_that_shares_memory_with_a_saved_tensor_is_an_error_in_the_backward():
+    def both(x, w):
+        product = torch.nn.functional.linear(x, w)
+        return product, product.sin()
+
+    x, w = pair()
+    x = x.detach()[None].repeat(2, 1, 1)
+    for function in (both, compiled(both)):
+        product, sine = function(x, w)
+        product.add_(1)
+        with pytest.raises(RuntimeError, match="modified (by an inplace|inplace)"):
+            sine.sum().backward()
+
+
 def test_an_empty_tensor_that_is_saved_may_be_written_to_before_the_backward():
     def write(x, other):
         flat = x.flatten()
