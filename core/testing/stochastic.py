@@ -71,6 +71,9 @@ _BY_ORDER = frozenset(["var_mean", "std_mean"])
 """Reductions whose mean is infinite or NaN by the place that an infinity has in the row: eager updates a running mean,
 which an infinity turns into NaN at the next element."""
 
+_SIGNS = frozenset(["copysign", "signbit"])
+"""Operations that read the sign of a NaN."""
+
 
 class Perturbed(TorchDispatchMode):
     """While active, moves each inexact result (and the operands of longer formulas) by up to ``ULPS`` epsilons.
@@ -91,6 +94,8 @@ class Perturbed(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.split("::")[-1].rstrip("_")
+        if name in _SIGNS:
+            args = tuple(self._signed(a) if isinstance(a, Tensor) else a for a in args)
         if func is torch.ops.aten.view.dtype and args[0].is_floating_point() and not args[1].is_floating_point:
             return self._bits(*args)
         if name in _EXACT or _is_view(func):
@@ -123,7 +128,7 @@ class Perturbed(TorchDispatchMode):
 
         def copied(value: Tensor) -> Tensor:
             same = value.shape == target.shape and value.stride() == target.stride()
-            apart = value.untyped_storage()._cdata != memory or same and value.data_ptr() == target.data_ptr()
+            apart = value.untyped_storage()._cdata != memory or (same and value.data_ptr() == target.data_ptr())
             return value if apart else value.clone()
 
         return (target, *(pytree.tree_map_only(Tensor, copied, other) for other in others))
@@ -134,6 +139,12 @@ class Perturbed(TorchDispatchMode):
         if bits.shape != nan.shape or not nan.any():
             return bits
         return torch.where(nan, -1 if self._sums else torch.iinfo(dtype).max, bits)
+
+    def _signed(self, value: Tensor) -> Tensor:
+        """Values with the sign of NaNs, which no operation promises either, all set or none."""
+        if not value.is_floating_point():
+            return value
+        return torch.where(value.isnan(), torch.full_like(value, -torch.nan if self._sums else torch.nan), value)
 
     def _by_path(self, name: str, func: Any, args: tuple, kwargs: dict) -> Any:
         result = func(*args, **kwargs)
@@ -159,7 +170,9 @@ class Perturbed(TorchDispatchMode):
                 Tensor, lambda t: self._move(t) if dtypes is None or t.dtype in dtypes else t, value
             )
 
-        return tuple(moved(n, a) for n, a in zip(names, args, strict=False)), {k: moved(k, v) for k, v in kwargs.items()}
+        return tuple(moved(n, a) for n, a in zip(names, args, strict=False)), {
+            k: moved(k, v) for k, v in kwargs.items()
+        }
 
     def _move(self, tensor: Tensor) -> Tensor:
         """A copy of ``tensor`` in its own layout, each element moved; other than real floats pass as they are."""

@@ -72,9 +72,10 @@ class AliasGroup:
 
     @property
     def root(self) -> torch.Tensor | None:
-        """The tensor that all members are views of (or are), where autograd knows it."""
+        """The tensor that all members are views of (or are), where autograd knows it: no gradient of a leaf goes on."""
         roots = [e._base if e._is_view() else e for e in self.examples]
-        alike = all(_plain_view(e) and e.dtype == roots[0].dtype for e in self.examples)
+        apart = any(e._is_view() and e.is_leaf and e.requires_grad for e in self.examples)
+        alike = not apart and all(_plain_view(e) and e.dtype == roots[0].dtype for e in self.examples)
         return roots[0] if alike and all(r is roots[0] for r in roots) else None
 
     def join(self, gradients: bool) -> None:

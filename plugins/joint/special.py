@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from turret.errors import UnsupportedError
+from turret.functional_ops import functional_op
 from turret.plugins.joint.sizes import same_sizes
 from turret.plugins.joint.storage import Storage, ViewStep, keep_values
 from turret.plugins.joint.views import contiguous, reshape
@@ -31,23 +32,33 @@ def _copy(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
 
 
 def _batch_norm(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """``native_batch_norm`` writes to the running statistics without saying so."""
+    """An op that writes to the running statistics, ``native_batch_norm`` without saying so.
+
+    Decompositions are called here and not by way of the dispatcher, which takes the pure variants apart into the op
+    that writes.
+    """
     x, weight, bias, mean, variance, training, momentum, eps = args
     eager = func(*args, **kwargs)
     if not training:
-        op, arguments = aten._native_batch_norm_legit_no_training.default, (x, weight, bias, mean, variance, momentum, eps)
+        op, arguments = (
+            aten._native_batch_norm_legit_no_training.default,
+            (x, weight, bias, mean, variance, momentum, eps),
+        )
     elif mean is None:
         op, arguments = aten._native_batch_norm_legit.no_stats, (x, weight, bias, True, momentum, eps)
     else:
         op, arguments = aten._native_batch_norm_legit_functional.default, args
     with tracer.nested():
-        # Not by way of the dispatcher: it would take some of these apart into one that writes again.
         results = tracer.table[op](*arguments) if op in tracer.table else NotImplemented
         if results is NotImplemented:
+            op, arguments = (
+                (op, arguments) if mean is None else (functional_op(aten._native_batch_norm_legit.default), args)
+            )
             results = op(*arguments)
     tracer.adopt(func, tuple(eager), tuple(results[:3]), set())
-    for target, value in zip((mean, variance), results[3:], strict=False):
-        tracer.assign(target, value)
+    if training:
+        for target, value in zip((mean, variance), results[3:], strict=False):
+            tracer.assign(target, value)
     return eager
 
 
@@ -117,6 +128,7 @@ def _skip(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Non
 SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.copy_.default: _copy,
     aten.native_batch_norm.default: _batch_norm,
+    aten._native_batch_norm_legit.default: _batch_norm,
     aten.resize_.default: _resize,
     aten.view_copy.default: _view_copy,
     aten.set_.source_Tensor: _set,

@@ -39,13 +39,9 @@ def write_body(emitter: Emitter) -> None:
     if row is not None:
         writer = RowWriter(emitter)
         if not tiling.persistent:
-            writer.passes()
             along = [store for store in stores if row.variable in store.variables]
             stores = tuple(store for store in stores if row.variable not in store.variables)
-            if along:
-                inside = writer.open_pass()
-                _store_all(emitter, along, inside)
-                inside.close()
+            writer.passes(along, lambda chosen, inside: _store_all(emitter, chosen, inside))
     _store_all(emitter, list(stores), scope)
 
 

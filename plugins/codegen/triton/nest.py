@@ -17,9 +17,13 @@ from turret.ir.expr import Expr, call, constant, load, rebuild, rewrite, walk
 from turret.ir.index import Div, Index, Mod, Size, Var, divide_exactly, product
 from turret.ir.program import ScatterMode, TensorDecl
 from turret.ir.schedule import Kernel, Store
+from turret.plugins.codegen.triton.short import combined, is_short, unroll
+from turret.plugins.codegen.triton.sizes import estimate
 
-UNROLLED_POINTS, UNROLLED_NODES = 32, 800
-"""Reductions of their own of at most this many points are unrolled, unless they would become this many nodes."""
+LANES_ENOUGH = 1 << 15
+"""Points outside a short row that keep a device busy when each walks its row alone."""
+NEAR = 4
+"""Elements from one lane's to the next one's that still share most of the memory that is fetched."""
 
 
 @attrs.frozen(eq=False)
@@ -95,7 +99,8 @@ def normalise(kernel: Kernel, tensors: dict[str, TensorDecl]) -> Nest:
     nest = _adopt_row(nest)
     nest = _free_scan(nest)
     nest = map_roots(nest, _flat_load(tensors))
-    nest = map_roots(nest, _unroll_local(frozenset(nest.inner)))
+    nest = map_roots(nest, unroll(frozenset(nest.inner)))
+    nest = _without_short_row(nest)
     if nest.inner and not _along_row(nest):
         nest = attrs.evolve(nest, outer=nest.loops, inner=())
     return _split(nest)
@@ -231,7 +236,7 @@ def _adopt_row(nest: Nest) -> Nest:
     found = _reductions(nest)
     inner = nest.inner
     if not inner:
-        long = [n for n in found if not _is_short(n)]
+        long = [n for n in found if not is_short(n.payload.variables)]
         outermost = [n for n in long if not any(n is not m and n in set(walk(m)) for m in long)]
         inner = outermost[0].payload.variables if outermost else ()
         if not inner or set(inner) & set(nest.outer) or nest.scattered:
@@ -266,43 +271,22 @@ def _free_scan(nest: Nest) -> Nest:
     return attrs.evolve(nest, outer=tuple(v for v in nest.loops if v is not variable), inner=(variable,))
 
 
-# ---------------------------------------------------------------- short reductions
+def _without_short_row(nest: Nest) -> Nest:
+    """The windows of pooling and the like unrolled, where neighbouring lanes would not read neighbours along them."""
+    rows, lanes = product(v.extent for v in nest.outer), frozenset(nest.outer)
+    if not nest.inner or not is_short(nest.inner) or not isinstance(rows, int) or rows < LANES_ENOUGH:
+        return nest
+    if any(set(nest.inner) & store.variables for store in nest.stores) or not _is_strided(nest, lanes):
+        return nest
+    unrolled = map_roots(nest, unroll(frozenset()))
+    return nest if _reductions(unrolled) else attrs.evolve(unrolled, inner=())
 
 
-def _is_short(node: Expr) -> bool:
-    count = product(v.extent for v in node.payload.variables)
-    return isinstance(count, int) and count <= UNROLLED_POINTS
-
-
-def _unroll_local(row: frozenset[Var]) -> Callable[[Expr], Expr | None]:
-    """The terms of a short reduction that is not along the row."""
-
-    def replace(node: Expr) -> Expr | None:
-        if node.op != "reduce" or frozenset(node.payload.variables) == row or not _is_short(node):
-            return None
-        if node.payload.kind in ("welford", "argmin", "argmax"):
-            return None
-        points: list[dict[Var, Index]] = [{}]
-        for variable in node.payload.variables:
-            points = [{**p, variable: Index.constant(i)} for p in points for i in range(variable.extent)]
-        if len(points) * sum(1 for _ in walk(node)) > UNROLLED_NODES:
-            return None
-        return combined(node.payload.kind, [rewrite(node.args[0], p) for p in points], node)
-
-    return replace
-
-
-def combined(kind: str, terms: list[Expr], node: Expr) -> Expr:
-    """Terms of a reduction as a balanced tree, which rounds less than a chain."""
-    if not terms:
-        if kind not in ("sum", "prod", "any", "all"):
-            raise UnsupportedError(f"reduction {kind} over no elements")
-        return constant(1 if kind in ("prod", "all") else 0, node.dtype)
-    op = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "logical_or", "all": "logical_and"}[kind]
-    while len(terms) > 1:
-        pairs = [call(op, a, b) for a, b in zip(terms[::2], terms[1::2], strict=False)]
-        terms = pairs + terms[len(terms) - len(terms) % 2 :]
-    return terms[0]
+def _is_strided(nest: Nest, lanes: frozenset[Var]) -> bool:
+    """Whether every load that changes along the row has lanes next to each other, or nearly."""
+    offsets = [offset for _, offset in nest.accesses()[0] if offset.variables & set(nest.inner)]
+    near = [any(0 < abs(estimate(o.coefficient(v))) <= NEAR for v in lanes & o.variables) for o in offsets]
+    return all(near)
 
 
 # ---------------------------------------------------------------- splitting loops

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 import torch
 
@@ -10,6 +12,7 @@ from turret.ir.expr import Expr, walk
 from turret.ir.index import Var
 from turret.plugins.codegen.triton.dtypes import accumulator, identity, literal, triton_type
 from turret.plugins.codegen.triton.emitter import Emitter, Guard
+from turret.plugins.codegen.triton.nest import FlatStore
 from turret.plugins.codegen.triton.operators import combine_function, combine_text
 from turret.plugins.codegen.triton.scopes import Scope
 
@@ -170,20 +173,33 @@ class RowWriter:
         scope.variables[tile.variable] = "r"
         return scope
 
-    def passes(self) -> int:
-        """Write every pass that reduces; returns how many."""
-        found = [
-            n for n in walk(*(root for s in self.tiling.stores for root in s.roots)) if self.emitter.facts.is_row(n)
-        ]
-        self.emitter.facts.together |= _softmax_sums(found, self.emitter)
-        levels = {node: self.emitter.facts.level(node) for node in found}
-        for level in range(1, max(levels.values(), default=0) + 1):
-            self._pass([node for node in found if levels[node] == level])
-            self.emitter.base.level = level
-        return max(levels.values(), default=0)
+    def passes(self, along: list[FlatStore], store: Callable[[list[FlatStore], Scope], None]) -> None:
+        """Write every pass over the row: those that reduce, and the stores ``along`` the row.
 
-    def _pass(self, nodes: list[Expr]) -> None:
-        scope = self.open_pass()
+        Where there is one pass and what is stored needs none of its results, the stores go along with it.  With more
+        passes they come last: they may take over memory that a later pass reads.
+        """
+        facts = self.emitter.facts
+        found = [n for n in walk(*(root for s in self.tiling.stores for root in s.roots)) if facts.is_row(n)]
+        facts.together |= _softmax_sums(found, self.emitter)
+        levels = {node: facts.level(node) for node in found}
+        count = max(levels.values(), default=0)
+        at_once = count == 1 and not any(facts.level(root) for s in along for root in s.roots)
+        for level in range(1, count + 1):
+            scope = self.open_pass()
+            ends = self._pass([node for node in found if levels[node] == level], scope)
+            if at_once:
+                store(along, scope)
+            scope.close()
+            for carried in ends:
+                carried.finish(self.emitter.base)
+            self.emitter.base.level = level
+        if along and not at_once:
+            scope = self.open_pass()
+            store(along, scope)
+            scope.close()
+
+    def _pass(self, nodes: list[Expr], scope: Scope) -> list[_Carried]:
         together = self.emitter.facts.together
         sums = {together[node]: node for node in nodes if node in together}
         ends = []
@@ -193,9 +209,7 @@ class RowWriter:
             carried = _Carried(self, node, sums.get(node))
             carried.step(scope)
             ends.append(carried)
-        scope.close()
-        for carried in ends:
-            carried.finish(self.emitter.base)
+        return ends
 
 
 @attrs.define(init=False)

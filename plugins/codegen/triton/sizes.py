@@ -14,6 +14,17 @@ Namer = Callable[[str], str]
 """From a size symbol to the name it has in the text."""
 
 
+GUESS = 64
+"""What a size symbol counts for in heuristics."""
+
+
+def estimate(value: Size) -> int:
+    """A size as a number for heuristics; each symbol counts as ``GUESS``."""
+    if isinstance(value, int):
+        return value
+    return int(sympy.sympify(value).subs({s: GUESS for s in value.free_symbols}))
+
+
 def size_text(value: Size, namer: Namer) -> str:
     """``value`` as an expression; ``UnsupportedError`` names a function of sizes that is not known.
 

@@ -20,7 +20,8 @@ from turret.plugins.codegen.triton.dtypes import identity
 from turret.plugins.codegen.triton.kernel import DeviceProperties
 from turret.plugins.codegen.triton.nest import flat_offset
 from turret.plugins.codegen.triton.scatter import Stages, scratch_of, scratch_tensor
-from turret.plugins.codegen.triton.tiling import estimate, stride
+from turret.plugins.codegen.triton.sizes import estimate
+from turret.plugins.codegen.triton.tiling import stride
 
 LEAST_WORK = 1 << 16
 """Elements below which one stage is faster than two, whatever the device."""
@@ -28,6 +29,8 @@ LEAST_CHUNK = {True: 1024, False: 64}
 """Shortest part of a row worth a program: where the row is contiguous, and where the rows lie side by side."""
 COLUMNS = 64
 """Rows that one program takes where they lie side by side."""
+RESIDENT = {True: 2, False: 8}
+"""Programs that a multiprocessor should have: blocks of whole rows are larger than those of rows side by side."""
 SYMBOLIC_PARTS = 128
 """Parts of a row whose length is symbolic."""
 
@@ -83,7 +86,8 @@ def _parts(
         return SYMBOLIC_PARTS if rows <= 4 else 1
     if rows * row < LEAST_WORK:
         return 1
-    wanted = min(-(-2 * properties.multiprocessors // programs), row // LEAST_CHUNK[contiguous])
+    resident = RESIDENT[contiguous] * properties.multiprocessors
+    wanted = min(-(-resident // programs), row // LEAST_CHUNK[contiguous])
     head = inner[0].extent
     length = head if head >= wanted else row
     # A divisor near the wanted number spares every part its mask.

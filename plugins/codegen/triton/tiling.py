@@ -10,16 +10,13 @@ from __future__ import annotations
 import math
 
 import attrs
-import sympy
 
 from turret.errors import UnsupportedError
 from turret.ir.expr import walk
 from turret.ir.index import Index, Size, Var, product, unflatten
 from turret.plugins.codegen.triton.kernel import Config
 from turret.plugins.codegen.triton.nest import FlatStore, Nest, substitute
-
-GUESS = 64
-"""What a size symbol counts for in heuristics."""
+from turret.plugins.codegen.triton.sizes import estimate
 
 PERSISTENT_INNER, PERSISTENT_OUTER = 32768, 256
 """Longest rows held in one block: where the row is contiguous, and where the independent iterations are."""
@@ -78,13 +75,6 @@ class Tiling:
         if not isinstance(tile.extent, int):
             return True
         return any(tile.extent % dict(config.constants)[tile.block] for config in self.configs)
-
-
-def estimate(value: Size) -> int:
-    """A size as a number for heuristics; each symbol counts as ``GUESS``."""
-    if isinstance(value, int):
-        return value
-    return int(sympy.sympify(value).subs({s: GUESS for s in value.free_symbols}))
 
 
 def tile(nest: Nest) -> Tiling:
