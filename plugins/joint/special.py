@@ -38,7 +38,7 @@ def _batch_norm(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) 
     that writes.
     """
     x, weight, bias, mean, variance, training, momentum, eps = args
-    eager = func(*args, **kwargs)
+    eager = tracer.whole(func, args, kwargs)
     if not training:
         op, arguments = (
             aten._native_batch_norm_legit_no_training.default,

@@ -205,6 +205,10 @@ class Tracer(TorchDispatchMode):
         with self:
             return func.decompose(*args, **kwargs)
 
+    def whole(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """What eager's call gives, in eager's layout, with nothing recorded."""
+        return self._run(func, args, kwargs)
+
     def _laid_out_composite(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """A composite op whose result has a layout that its parts do not give it."""
         whole = self._run(func, args, kwargs)

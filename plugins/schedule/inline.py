@@ -17,6 +17,10 @@ REPEATED_WORK = 16
 """Simple operations an element that may be done again to spare a write and a read of it (branches of ``cat``,
 repeated heads); arithmetic in registers is about that much cheaper than a pass over memory."""
 
+LAUNCH_ELEMENTS, LAUNCH_WORK = 1 << 13, 16
+"""A GPU kernel of at most so many elements costs its launch alone (2 us, or 8 MB of memory traffic), so that
+expressions of so much work (an ``rsqrt`` a channel) are cheaper computed anew by every lane that reads them."""
+
 
 def inline(units: list[Unit], needed: set[str], elide_casts: bool) -> list[Unit]:
     """Units that remain after pointwise definitions went into their users.
@@ -84,10 +88,18 @@ def _inlinable(unit: Unit, users: list[Unit]) -> bool:
         return False
     if not loads(unit.expr) and is_cheap(unit.expr):
         return True
+    if _is_mere_launch(unit) and len(sites) == 1 and _reads_little(unit):
+        return True
     once = len(sites) == 1 and not _repeated(unit, users[0], sites[0][1])
     if once:
         return True
     return is_cheap(unit.expr) and _reads_little(unit)
+
+
+def _is_mere_launch(unit: Unit) -> bool:
+    own = product(v.extent for v in unit.variables)
+    small = isinstance(own, int) and own <= LAUNCH_ELEMENTS
+    return unit.tensor.device.type == "cuda" and small and work(unit.expr) <= LAUNCH_WORK
 
 
 def _reads_little(unit: Unit) -> bool:

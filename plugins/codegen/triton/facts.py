@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from turret.ir.expr import Expr, walk
 from turret.ir.program import TensorDecl
+from turret.plugins.codegen.triton.stages import is_scratch
 from turret.plugins.codegen.triton.tiling import Tiling
 
 _NARROW = (1 << 31) - (1 << 18)
@@ -32,8 +33,12 @@ class Facts:
         return not all(isinstance(extent, int) and extent < _NARROW for extent in extents)
 
     def is_half(self) -> bool:
-        """Whether all numbers that the kernel reads and writes are of half types (and there are some)."""
-        floats = [decl.dtype for decl in self._used() if decl.dtype.is_floating_point]
+        """Whether all numbers that the kernel reads and writes are of half types (and there are some).
+
+        Partial results that stages hand on count as what they are made of.
+        """
+        used = [decl for decl in self._used() if not is_scratch(decl)]
+        floats = [decl.dtype for decl in used if decl.dtype.is_floating_point]
         return bool(floats) and all(dtype.itemsize == 2 for dtype in floats)
 
     def is_row(self, expr: Expr) -> bool:

@@ -8,40 +8,16 @@ blocks along loops that are coordinates themselves.
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
 import torch
 
 from turret.ir.expr import Expr, call, constant, index_value, load
-from turret.ir.index import Index, Size, Var, flatten, product
+from turret.ir.index import Index, Var, flatten, product
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.triton.body import has_atomic
 from turret.plugins.codegen.triton.dtypes import triton_type
-from turret.plugins.codegen.triton.kernel import Scratch
-from turret.plugins.codegen.triton.sizes import size_text
-
-
-@attrs.frozen(eq=False)
-class Stages:
-    """Kernels that do the work of one, in order, with the tensors that they hand on to one another."""
-
-    kernels: tuple[Kernel, ...]
-    tensors: dict[str, TensorDecl] = attrs.field(factory=dict)
-    scratch: tuple[Scratch, ...] = ()
-
-
-def scratch_tensor(name: str, shape: tuple[Size, ...], dtype: torch.dtype, device: Any) -> TensorDecl:
-    """A dense tensor that stages hand on."""
-    stride = tuple(product(shape[k + 1 :]) for k in range(len(shape)))
-    return TensorDecl(name, shape, stride, dtype, device)
-
-
-def scratch_of(decl: TensorDecl, zeroed: bool = False) -> Scratch:
-    """The memory of a tensor that stages hand on."""
-    count = size_text(product(decl.shape), lambda symbol: symbol)
-    return Scratch(decl.name, count, str(decl.dtype).removeprefix("torch."), zeroed)
+from turret.plugins.codegen.triton.stages import Stages, scratch_of, scratch_tensor
 
 
 def in_order(kernel: Kernel, declarations: dict[str, TensorDecl]) -> Stages:

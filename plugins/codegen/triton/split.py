@@ -18,10 +18,9 @@ from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.triton.dtypes import identity
 from turret.plugins.codegen.triton.kernel import DeviceProperties
-from turret.plugins.codegen.triton.nest import flat_offset
-from turret.plugins.codegen.triton.scatter import Stages, scratch_of, scratch_tensor
-from turret.plugins.codegen.triton.sizes import estimate
-from turret.plugins.codegen.triton.tiling import stride
+from turret.plugins.codegen.triton.nest import normalise
+from turret.plugins.codegen.triton.stages import Stages, scratch_of, scratch_tensor
+from turret.plugins.codegen.triton.tiling import is_along_row
 
 LEAST_WORK = 1 << 16
 """Elements below which one stage is faster than two, whatever the device."""
@@ -78,7 +77,10 @@ def _parts(
     rows, row = product(v.extent for v in outer), product(v.extent for v in inner)
     if not isinstance(rows, int):
         return 1
-    contiguous = _row_is_contiguous(kernel, inner, declarations)
+    if -(-rows // COLUMNS) >= properties.multiprocessors:
+        return 1
+    nest = normalise(kernel, declarations)
+    contiguous = bool(nest.inner) and is_along_row(nest)
     programs = rows if contiguous else -(-rows // COLUMNS)
     if programs >= properties.multiprocessors:
         return 1
@@ -92,16 +94,6 @@ def _parts(
     length = head if head >= wanted else row
     # A divisor near the wanted number spares every part its mask.
     return next((p for p in range(wanted, wanted // 2, -1) if p > 1 and length % p == 0), wanted)
-
-
-def _row_is_contiguous(kernel: Kernel, inner: tuple[Var, ...], declarations: dict[str, TensorDecl]) -> bool:
-    found = [node for node in walk(*_roots(kernel.stores)) if node.op == "load" and node.variables & set(inner)]
-    offsets = [flat_offset(node.tensor, node.coords, declarations) for node in found]
-    if not offsets:
-        return True
-    longest = max(offsets, key=lambda o: estimate(product(v.extent for v in o.variables)))
-    beside = [v for v in kernel.outer if stride(longest, v) == 1]
-    return not beside or any(stride(longest, v) == 1 for v in inner)
 
 
 class _Splitter:

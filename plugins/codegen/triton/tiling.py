@@ -149,6 +149,24 @@ def _largest(accesses: list[tuple[str, Index]], loops: tuple[Var, ...]) -> Index
     return max((offset for _, offset in accesses), key=lambda offset: _points(offset, loops))
 
 
+def _typical(nest: Nest) -> Index:
+    """The access that a reduction's loops are ordered by: a large one, contiguous along what most of them are."""
+    reads, writes = nest.accesses()
+    offsets = [offset for _, offset in (*reads, *writes)]
+    most = max(_points(offset, nest.loops) for offset in offsets)
+    large = [offset for offset in offsets if 2 * _points(offset, nest.loops) > most]
+    leads = [next((v for v in nest.loops if stride(offset, v) == 1), None) for offset in large]
+    lead = max((v for v in leads if v is not None), key=leads.count, default=None)
+    chosen = [offset for offset, own in zip(large, leads, strict=True) if own is lead]
+    return max(chosen, key=lambda offset: _points(offset, nest.loops))
+
+
+def is_along_row(nest: Nest) -> bool:
+    """Whether memory is contiguous along the row, and not across rows."""
+    typical = _typical(nest)
+    return any(stride(typical, v) == 1 for v in nest.inner) or not any(stride(typical, v) == 1 for v in nest.outer)
+
+
 def _contiguous_groups(nest: Nest, loops: tuple[Var, ...]) -> list[tuple[str, tuple[Var, ...]]]:
     """Loops in runs, each ending with one that some access is contiguous along; empty where one run serves."""
     reads, writes = nest.accesses()
@@ -216,14 +234,13 @@ def _even_first(tiles: tuple[Tile, ...], configs: list[Config]) -> tuple[Config,
 
 
 def _reduction(nest: Nest) -> Tiling:
-    reads, writes = nest.accesses()
-    reference = _largest(reads or writes, nest.loops)
-    outer, inner = _by_stride(nest.outer, reference), nest.inner
+    typical = _typical(nest)
+    outer, inner = _by_stride(nest.outer, typical), nest.inner
     if not any(node.op == "scan" for node in walk(*nest.roots)) and not _order_matters(nest):
-        inner = _by_stride(inner, reference)
+        inner = _by_stride(inner, typical)
     groups = [("x", outer)] if outer else []
     tiles, stores = _over_tiles(nest, [*groups, ("r", inner)])
-    along_row = any(stride(reference, v) == 1 for v in inner) or not any(stride(reference, v) == 1 for v in outer)
+    along_row = is_along_row(nest)
     row = tiles[-1].extent
     phases = _phases(nest)
     longest = (PERSISTENT_INNER if phases > 1 else LONGEST_PLAIN) if along_row else PERSISTENT_OUTER
