@@ -101,6 +101,18 @@ def test_gradients_of_inputs_that_share_memory_and_are_only_read_are_each_ones_o
     assert made.signature.bases == () and all(i.requires_grad for i in made.signature.inputs)
 
 
+def test_leaves_that_share_memory_are_not_views_of_one_tensor_to_autograd():
+    def function(x, y):
+        total = x.sum()
+        y.logical_and_(torch.tensor([0, 1, 1]))
+        return total, y * 2
+
+    memory = torch.randn(4)
+    x, y = (memory.as_strided((3,), (1,), offset).requires_grad_() for offset in (0, 1))
+    with pytest.raises(Exception, match="not views of one tensor"):
+        compiled(function)(x, y)
+
+
 def test_shared_memory_that_autograd_does_not_know_of_is_refused_when_gradients_meet_a_write():
     def function(x, y):
         y.mul_(2)

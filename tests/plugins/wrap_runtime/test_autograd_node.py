@@ -162,7 +162,7 @@ def test_a_write_to_an_output_that_shares_memory_with_a_saved_tensor_is_an_error
     for function in (both, compiled(both)):
         product, sine = function(x, w)
         product.add_(1)
-        with pytest.raises(RuntimeError, match="modified (by an inplace|inplace)"):
+        with pytest.raises(RuntimeError, match=r"modified (by an inplace|inplace)"):
             sine.sum().backward()
 
 
