@@ -71,6 +71,9 @@ _BY_ORDER = frozenset(["var_mean", "std_mean"])
 """Reductions whose mean is infinite or NaN by the place that an infinity has in the row: eager updates a running mean,
 which an infinity turns into NaN at the next element."""
 
+_UNDERFLOWING = frozenset(["mish", "silu", "sigmoid", "softplus", "exp", "exp2", "erfc", "gelu"])
+"""Operations whose results near zero are one below the normal numbers in one kernel and zero in another."""
+
 _SIGNS = frozenset(["copysign", "signbit"])
 """Operations that read the sign of a NaN."""
 
@@ -108,6 +111,8 @@ class Perturbed(TorchDispatchMode):
             result = result + self._move(args[0]) - args[0]
         if name in _BY_ORDER and self._sums:
             result = (result[0], _plain_mean(func, args, kwargs))
+        if name in _UNDERFLOWING and self._alike and not func._schema.is_mutable:
+            result = self._underflown(result, args[0])
         if func._schema.is_mutable:
             for tensor in pytree.tree_leaves(result):
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():
@@ -139,6 +144,13 @@ class Perturbed(TorchDispatchMode):
         if bits.shape != nan.shape or not nan.any():
             return bits
         return torch.where(nan, -1 if self._sums else torch.iinfo(dtype).max, bits)
+
+    @staticmethod
+    def _underflown(value: Tensor, operand: Tensor) -> Tensor:
+        """Zeros of an operand that is none as the least number above them, numbers below the normal ones as zeros."""
+        info = torch.finfo(value.dtype)
+        least = torch.where((value == 0) & (operand != 0), info.tiny * info.eps, value)
+        return torch.where((value != 0) & (value.abs() < info.tiny), 0.0, least).to(value.dtype)
 
     def _signed(self, value: Tensor) -> Tensor:
         """Values with the sign of NaNs, which no operation promises either, all set or none."""

@@ -121,12 +121,15 @@ class _Splitter:
         local = Var(_free("piece", taken), chunk)
         position = self.piece.index * chunk + local
         if linear:
-            self.local: tuple[Var, ...] = (local,)
             places = unflatten(position, tuple(v.extent for v in self.inner))
             self.mapping = dict(zip(self.inner, places, strict=True))
         else:
-            self.local = (local, *rest)
             self.mapping = {head: position}
+        within = (local,) if linear else (local, *rest)
+        if chunk == 1:  # reductions bind no loop that runs once
+            self.mapping = {v: place.substitute({local: Index.constant(0)}) for v, place in self.mapping.items()}
+            within = within[1:]
+        self.local: tuple[Var, ...] = within
         self.inside = call("lt", index_value(position), size_value(length))
 
     def run(self) -> Stages:
