@@ -15,7 +15,7 @@ from turret.externs import op_name, out_variant
 from turret.ir.expr import loads, walk
 from turret.ir.index import Size
 from turret.ir.program import CopyInto, Extern, Ref, StridedView, TensorDecl
-from turret.ir.schedule import Kernel, Schedule
+from turret.ir.schedule import SEPARATE_BYTES, Kernel, Schedule
 from turret.plan import (
     Allocate,
     Call,
@@ -91,6 +91,8 @@ class _Drafter:
         for number, step in enumerate(self.schedule.steps):
             dead = self.schedule.memory.dead_after.get(number, ())
             if isinstance(step, Kernel):
+                if any(map(self._is_separate, self.pending_dead)) and self._allocates(step):
+                    self._flush()  # what died is freed before there is more
                 self.pending.append(step)
                 self.pending_dead += dead
             else:
@@ -150,6 +152,17 @@ class _Drafter:
         buffer = self.schedule.memory.buffers.get(name)
         same = torch.device(self.device).type == self.declarations[name].device.type
         return buffer is not None and buffer.arena_offset is not None and same
+
+    def _is_separate(self, name: str) -> bool:
+        """Whether a tensor has memory of its own that is worth freeing early."""
+        buffer = self.schedule.memory.buffers.get(name)
+        large = buffer is not None and buffer.bytes is not None and buffer.bytes >= SEPARATE_BYTES
+        return large and not self._in_arena(name) and self.declarations[name].device.type == "cuda"
+
+    def _allocates(self, kernel: Kernel) -> bool:
+        buffers = self.schedule.memory.buffers
+        made = {s.tensor for s in kernel.stores if s.tensor not in self.slot_of}
+        return any(self._is_separate(name) and buffers[name].reuses is None for name in made)
 
     def _flush(self) -> None:
         """End the run of kernels collected so far with one launch."""

@@ -105,6 +105,12 @@ class FusionDecision:
         return f"{'fused' if self.made else 'apart'} {self.first} + {self.second}: {size} bytes, {self.reason}"
 
 
+SEPARATE_BYTES = 4 << 20
+"""On a GPU, buffers of at least so many bytes are allocated each for its own lifetime, as eager's are, so that a call
+holds no more memory than it uses at a time; a kernel over as much takes longer than an allocation (3 us).  Smaller
+ones share an arena."""
+
+
 @attrs.frozen
 class BufferPlan:
     """Where a tensor made by the program lies.

@@ -74,6 +74,9 @@ which an infinity turns into NaN at the next element."""
 _UNDERFLOWING = frozenset(["mish", "silu", "sigmoid", "softplus", "exp", "exp2", "erfc", "gelu"])
 """Operations whose results near zero are one below the normal numbers in one kernel and zero in another."""
 
+_ACCUMULATING = frozenset(["linalg_vector_norm", "mean", "norm", "std", "sum", "var"])
+"""Sums that eager makes of a row one by one where it lies across memory: equal elements add up equal errors."""
+
 _SIGNS = frozenset(["copysign", "signbit"])
 """Operations that read the sign of a NaN."""
 
@@ -107,6 +110,8 @@ class Perturbed(TorchDispatchMode):
             args = self._apart(args)
         args, kwargs = self._move_operands(func, args, kwargs, _HALF if name in _ELEMENTARY else None)
         result = self._by_path(name, func, args, kwargs)
+        if name in _ACCUMULATING and self._alike:
+            result = _in_double(func, args, kwargs, result)
         if name == "_log_softmax":
             result = result + self._move(args[0]) - args[0]
         if name in _BY_ORDER and self._sums:
@@ -202,6 +207,14 @@ class Perturbed(TorchDispatchMode):
         scale, phase = torch.rand(2, generator=self._generator, dtype=torch.float64).tolist()
         mixed = tensor.to(torch.float64).nan_to_num(0.0, 0.0, 0.0).mul((1.0 + scale) * 1e4).add_(phase).sin_()
         return mixed.mul_(1e4).frac_().abs_()
+
+
+def _in_double(func: Any, args: tuple, kwargs: dict, result: Tensor) -> Tensor:
+    """A result of float32 computed in float64; others, and those of an asked-for dtype, as they are."""
+    if result.dtype != torch.float32 or kwargs.get("dtype") is not None:
+        return result
+    wide = pytree.tree_map_only(Tensor, lambda t: t.to(torch.float64) if t.is_floating_point() else t, args)
+    return torch.empty_like(result).copy_(func(*wide, **kwargs))
 
 
 def _is_view(func: Any) -> bool:

@@ -22,6 +22,7 @@ from turret.ir import (
 )
 from turret.ir.expr import loads
 from turret.ir.index import Size
+from turret.ir.schedule import SEPARATE_BYTES
 from turret.plugins.schedule.in_place import may_take_over
 
 ALIGNMENT = 64
@@ -70,7 +71,7 @@ class _Planner:
         views = {s.tensor.name for s in self.steps if isinstance(s, StridedView)}
         planned = {n: size for n, size in self._candidates().items() if n not in escaping and n in self.born}
         self._take_over(planned, frozenset(self.born) - escaping - views)
-        offsets, arena = self._place(planned)
+        offsets, arena = self._place({n: size for n, size in planned.items() if not self._is_separate(n, size)})
         buffers = {name: self._buffer(name, offsets.get(name)) for name in self.born}
         dead: dict[int, list[str]] = {}
         for name, number in self.dies.items():
@@ -78,6 +79,9 @@ class _Planner:
                 dead.setdefault(number, []).append(name)
         peak = arena + self._peak([b for n, b in buffers.items() if n not in views], escaping)
         return MemoryPlan(buffers, arena, peak, {n: tuple(sorted(names)) for n, names in dead.items()})
+
+    def _is_separate(self, name: str, size: int) -> bool:
+        return size >= SEPARATE_BYTES and self.declarations[name].device.type == "cuda"
 
     def _lifetimes(self) -> None:
         for number, step in enumerate(self.steps):

@@ -79,12 +79,14 @@ def _reads(step: Step) -> set[str]:
 
 def _may_wait(schedule: Schedule, guest: int, host: int) -> bool:
     """Whether a kernel may run after a later one: nobody reads its results before, and what it reads is kept."""
-    steps, kernel = schedule.steps, schedule.steps[guest]
+    steps, kernel, buffers = schedule.steps, schedule.steps[guest], schedule.memory.buffers
     made = {store.tensor for store in kernel.stores}
     if any(made & _reads(step) for step in steps[guest + 1 : host + 1]):
         return False
     gone = {name for k in range(guest, host) for name in schedule.memory.dead_after.get(k, ())}
-    return not gone & _reads(kernel)
+    in_arena = {n for n in _reads(kernel) if n in buffers and buffers[n].arena_offset is not None}
+    later = frozenset().union(*map(_reads, steps[host:]))
+    return not gone & _reads(kernel) and in_arena <= later  # else the arena may hold something else by then
 
 
 def _postponed(schedule: Schedule, guest: int, host: int) -> Schedule:
