@@ -59,8 +59,11 @@ def _write(kernel: Kernel, declarations: dict[str, TensorDecl]) -> TritonKernel 
     prelude = prelude_for(body)
     types = {p: f"*{triton_type(nest.tensors[t].dtype).short}" for t, p in emitter.pointers.items()}
     types |= dict.fromkeys(emitter.symbols.values(), "i64")
-    # A store converts to its pointer's type, so that equal text may stand for kernels of several types.
-    name = f"turret_{hashlib.sha256(f'{signature}{types}{body}{prelude}'.encode()).hexdigest()[:16]}"
+    configs, options = emitter.tiling.configs, _options(emitter.asserts)
+    # Equal text may stand for kernels of several types, since a store converts to its pointer's, and of several
+    # block sizes: where a block is as long as a row, nothing in the text says how long.
+    identity = f"{signature}{types}{body}{prelude}{configs}{options}"
+    name = f"turret_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
     parts = [_IMPORTS, *([prelude] if prelude else []), f"@triton.jit\ndef {name}({signature}):\n{body}\n"]
     stored = tuple(t for t in emitter.pointers if any(s.tensor == t for s in nest.stores))
     read = {tensor for tensor, _ in nest.accesses()[0]}
@@ -72,9 +75,9 @@ def _write(kernel: Kernel, declarations: dict[str, TensorDecl]) -> TritonKernel 
         parameters=tuple(parameters),
         signature=types,
         divisible=frozenset(),
-        configs=emitter.tiling.configs,
+        configs=configs,
         grid=(grid_text(emitter),),
-        options=_options(emitter.asserts),
+        options=options,
         stored=stored,
         inplace=tuple(t for t in stored if t in read or any(s.tensor == t and s.mode for s in nest.stores)),
         origins=kernel.origins,

@@ -110,3 +110,10 @@ def test_a_part_of_one_outermost_step_binds_only_the_loops_inside(kind: str) -> 
     options = {"properties": DeviceProperties(multiprocessors=2)}
     assert len(emit(case.kernel, case.declarations, **options)) == 2
     check([case], options=options, rtol=1e-4, atol=1e-3)
+
+
+def test_kernels_of_equal_text_and_other_block_sizes_have_other_names() -> None:
+    short, long = (columns(rows, 64, "sum", torch.randn(rows, 64)) for rows in (16, 32))
+    (one,), (other,) = (emit(case.kernel, case.declarations, **WHOLE) for case in (short, long))
+    assert one.source.replace(one.name, "") == other.source.replace(other.name, "")
+    assert one.configs != other.configs and one.name != other.name
