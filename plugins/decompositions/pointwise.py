@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch._decomp import decomposition_table as torch_table
@@ -90,3 +91,24 @@ def bucketize(
     if x.dim():
         return search(x, boundaries, out_int32=out_int32, right=right)
     return aten.view.default(search(aten.view.default(x, [1]), boundaries, out_int32=out_int32, right=right), [])
+
+
+@decomposes("xlogy.Tensor")
+def xlogy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return _times_logarithm(x, y, aten.log.default)
+
+
+@decomposes("special_xlog1py")
+def xlog1py(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return _times_logarithm(x, y, aten.log1p.default)
+
+
+def _times_logarithm(x: torch.Tensor, y: torch.Tensor, logarithm: Callable) -> torch.Tensor:
+    """``x * log(y)``, 0 where ``x`` is.  Both are first rounded to the result's dtype, a scalar tensor too."""
+    dtype = torch.result_type(x, y)
+    dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+    x, y = (widen(v if v.dtype == dtype else aten._to_copy.default(v, dtype=dtype)) for v in (x, y))
+    product = aten.mul.Tensor(x, logarithm(y))
+    product = aten.where.self(aten.eq.Scalar(x, 0), aten.zeros_like.default(product), product)
+    nan = aten.full_like.default(product, float("nan"))
+    return convert(aten.where.self(aten.ne.Tensor(y, y), nan, product), dtype)

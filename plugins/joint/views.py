@@ -86,6 +86,8 @@ def _unfold(base, value, dimension, size, step):
 
 
 def _dtype(base: torch.Tensor, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if 0 in value.shape:
+        return base  # nothing was written, and elements that are not there need not lie next to each other
     return aten.view.dtype(value, base.dtype)
 
 

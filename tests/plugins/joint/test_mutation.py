@@ -324,3 +324,11 @@ def test_random_numbers_written_with_eagers_default_probability(probability):
     assert torch.equal(result, x)
     assert set(result.tolist()) == {0.0, 1.0}
     assert abs(result.mean().item() - (probability or (0.5,))[0]) < 0.1
+
+
+def test_a_write_to_an_empty_tensor_seen_as_another_dtype():
+    def function(x):
+        x.view(torch.int32).unsqueeze(-1).mul_(2)
+        return x.sum()
+
+    assert_same(function, [torch.empty(0, dtype=torch.int64).as_strided((3, 26, 0, 1), (26, 1, 1, 1))])
