@@ -100,7 +100,7 @@ def _overwritten(earlier: Sequence[Observation]) -> list[Difference]:
         for index, (facts, tensor) in enumerate(zip(observation.outputs, observation.live or (), strict=True)):
             if not isinstance(tensor, Tensor):
                 continue
-            if not torch.equal(tensor.detach().nan_to_num(), facts.value.nan_to_num()):
+            if not torch.equal(tensor.detach().cpu().nan_to_num(), facts.value.nan_to_num()):
                 where = f"output {index} of call {call}"
                 found.append(Difference(where, "values after a later call", "unchanged", "overwritten"))
     return found

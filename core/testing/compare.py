@@ -90,7 +90,7 @@ def _leaf_differences(
     if not isinstance(expected, TensorFacts) or not isinstance(got, TensorFacts):
         yield from _plain_differences(where, kind, expected, got)
         return
-    for what in ("dtype", "shape", "requires_grad"):
+    for what in ("dtype", "device", "shape", "requires_grad"):
         a, b = getattr(expected, what), getattr(got, what)
         if a != b:
             yield Difference(where, what, str(a), str(b))

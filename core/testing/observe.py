@@ -15,10 +15,11 @@ from turret.testing.program import Backward, Inputs
 
 @attrs.frozen(eq=False)
 class TensorFacts:
-    """One tensor as a caller sees it.  ``value`` is a copy; ``stride`` and ``offset`` are in elements."""
+    """One tensor as a caller sees it.  ``value`` is a copy on the CPU; ``stride`` and ``offset`` are in elements."""
 
     value: Tensor
     dtype: torch.dtype
+    device: torch.device
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
@@ -26,9 +27,11 @@ class TensorFacts:
 
     @classmethod
     def of(cls, tensor: Tensor) -> TensorFacts:
-        value = tensor.detach().clone()
+        value = tensor.detach().to("cpu", copy=True)
         shape, stride = tuple(tensor.shape), tuple(tensor.stride())
-        return cls(value, tensor.dtype, shape, stride, int(tensor.storage_offset()), tensor.requires_grad)
+        return cls(
+            value, tensor.dtype, tensor.device, shape, stride, int(tensor.storage_offset()), tensor.requires_grad
+        )
 
 
 @attrs.frozen(eq=False)
@@ -131,4 +134,4 @@ def _tangent(root: Tensor, index: int, backward: Backward) -> Tensor:
     generator = torch.Generator().manual_seed(index + 17)
     if backward == "expanded":
         return torch.rand((), generator=generator).add(0.5).to(root.dtype).expand(root.shape)
-    return torch.randn(root.shape, generator=generator).to(root.dtype)
+    return torch.randn(root.shape, generator=generator).to(root.device, root.dtype)

@@ -203,7 +203,7 @@ class Perturbed(TorchDispatchMode):
     def _noise(self, tensor: Tensor) -> Tensor:
         """Numbers from 0 to 1 of the tensor's shape."""
         if not self._alike:
-            return torch.rand(tensor.shape, generator=self._generator)
+            return torch.rand(tensor.shape, generator=self._generator).to(tensor.device)
         scale, phase = torch.rand(2, generator=self._generator, dtype=torch.float64).tolist()
         mixed = tensor.to(torch.float64).nan_to_num(0.0, 0.0, 0.0).mul((1.0 + scale) * 1e4).add_(phase).sin_()
         return mixed.mul_(1e4).frac_().abs_()

@@ -76,6 +76,7 @@ class Case:
 
     op: OpInfo
     dtype: torch.dtype
+    device: str = "cpu"
 
     @property
     def name(self) -> str:
@@ -87,7 +88,7 @@ class Case:
 
     @property
     def differentiable(self) -> bool:
-        return self.op.supports_autograd and self.dtype in self.op.supported_backward_dtypes("cpu")
+        return self.op.supports_autograd and self.dtype in self.op.supported_backward_dtypes(self.device)
 
 
 @attrs.frozen(eq=False)
@@ -99,11 +100,17 @@ class SampleProgram:
     make_inputs: Callable[[], Inputs]
 
 
-def cases() -> list[Case]:
-    """All operations: float32 where supported, and one other dtype, chosen by the operation's name."""
+def cases(device: str = "cpu") -> list[Case]:
+    """All operations: float32 where supported, and on the CPU one other dtype, chosen by the operation's name.
+
+    On a GPU that is bfloat16, which kernels there are mostly for.
+    """
     found = []
     for op in op_db:
-        supported = op.supported_dtypes("cpu")
+        supported = op.supported_dtypes(device)
+        if device != "cpu":
+            found += [Case(op, dtype, device) for dtype in (torch.float32, torch.bfloat16) if dtype in supported]
+            continue
         others = [dtype for dtype in OTHER_DTYPES if dtype in supported]
         chosen = [torch.float32] if torch.float32 in supported else []
         if others:
@@ -123,7 +130,7 @@ def samples(case: Case, count: int) -> Iterator[SampleProgram]:
     """The first ``count`` samples that are determined by their inputs."""
     torch.manual_seed(0)
     left = count
-    for sample in case.op.sample_inputs("cpu", case.dtype, requires_grad=case.differentiable):
+    for sample in case.op.sample_inputs(case.device, case.dtype, requires_grad=case.differentiable):
         if left <= 0:
             return
         if sample.kwargs.get("dropout_p", 0.0) or sample.kwargs.get("dropout", 0.0):
