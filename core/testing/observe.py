@@ -133,5 +133,5 @@ def seeded_backward(result: Any, inputs: Inputs, backward: Backward) -> list[Ten
 def _tangent(root: Tensor, index: int, backward: Backward) -> Tensor:
     generator = torch.Generator().manual_seed(index + 17)
     if backward == "expanded":
-        return torch.rand((), generator=generator).add(0.5).to(root.dtype).expand(root.shape)
+        return torch.rand((), generator=generator).add(0.5).to(root.device, root.dtype).expand(root.shape)
     return torch.randn(root.shape, generator=generator).to(root.device, root.dtype)
