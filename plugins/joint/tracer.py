@@ -32,7 +32,14 @@ from turret.plugins.joint.views import IDENTITIES, contiguous, parts, reshape, w
 
 aten = torch.ops.aten
 _DYNAMIC = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
-_SHARING = frozenset((aten._unsafe_view.default, aten._reshape_alias.default))
+_SHARING = frozenset(
+    (
+        aten._unsafe_view.default,
+        aten._reshape_alias.default,
+        aten.unsafe_split.Tensor,
+        aten.unsafe_split_with_sizes.default,
+    )
+)
 """Ops whose result shares memory with their argument although the schema does not say so (or says it loosely)."""
 
 

@@ -145,4 +145,6 @@ _PARTS: dict[Any, Callable[..., list[tuple[Any, tuple]]]] = {
     aten.unbind.int: _unbind,
     aten.split.Tensor: _split,
     aten.split_with_sizes.default: _split_with_sizes,
+    aten.unsafe_split.Tensor: _split,
+    aten.unsafe_split_with_sizes.default: _split_with_sizes,
 }

@@ -24,6 +24,8 @@ def kinds(made):
         (lambda x: (x.detach(), x.detach()[0] * 2), [OutputKind.ALIAS_OF_INPUT, OutputKind.FRESH]),
         (lambda x: (x.expand(2, 3, 4), x * 1), [OutputKind.ALIAS_OF_INPUT, OutputKind.FRESH]),
         (lambda x: (x.unfold(1, 3, 1), x * 1), [OutputKind.ALIAS_OF_INPUT, OutputKind.FRESH]),
+        (lambda x: x.unsafe_split(2), [OutputKind.ALIAS_OF_INPUT] * 2),
+        (lambda x: x.unsafe_split_with_sizes([1, 2]), [OutputKind.ALIAS_OF_INPUT] * 2),
     ],
 )
 def test_outputs_that_are_or_view_inputs(function, expected, requires_grad):
