@@ -34,7 +34,7 @@ def inference(
     if bias is not None:
         shift = aten.add.Tensor(shift, convert(bias, dtype))
     result = aten.add.Tensor(aten.mul.Tensor(widen(x), _per_channel(scale, x)), _per_channel(shift, x))
-    none = aten.full.default([0], 0.0, dtype=running_mean.dtype, device=x.device, pin_memory=False)
+    none = aten.full.default([0], 0.0, dtype=x.dtype, device=x.device, pin_memory=False)
     return convert(result, x.dtype), none, none
 
 
@@ -82,6 +82,44 @@ def training_with_running_statistics(
         _mixed(running_mean, mean, momentum),
         _mixed(running_var, unbiased, momentum),
     )
+
+
+@decomposes("native_batch_norm_backward")
+def backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    save_mean: torch.Tensor | None,
+    save_rstd: torch.Tensor | None,
+    training: bool,
+    eps: float,
+    output_mask: list[bool],
+) -> tuple[torch.Tensor | None, ...]:
+    if 0 in x.shape:
+        return NotImplemented
+    dtype, others = compute_dtype(x.dtype), [d for d in range(x.dim()) if d != 1]
+    if training:
+        mean, rstd = convert(save_mean, dtype), convert(save_rstd, dtype)
+    else:
+        mean, rstd = convert(running_mean, dtype), _rstd(convert(running_var, dtype), eps)
+    centred, grad = aten.sub.Tensor(widen(x), _per_channel(mean, x)), widen(grad)
+    total = aten.sum.dim_IntList(grad, others)
+    along = aten.sum.dim_IntList(aten.mul.Tensor(grad, centred), others)
+    of_x = None
+    if output_mask[0]:
+        of_x = grad
+        if training:
+            count = prod(x.shape[d] for d in others)
+            slope = aten.mul.Tensor(aten.div.Scalar(along, count), aten.mul.Tensor(rstd, rstd))
+            of_x = aten.sub.Tensor(of_x, aten.mul.Tensor(centred, _per_channel(slope, x)))
+            of_x = aten.sub.Tensor(of_x, _per_channel(aten.div.Scalar(total, count), x))
+        scale = rstd if weight is None else aten.mul.Tensor(rstd, convert(weight, dtype))
+        of_x = convert(aten.mul.Tensor(of_x, _per_channel(scale, x)), x.dtype)
+    kept = x.dtype if weight is None else weight.dtype
+    of_weight = convert(aten.mul.Tensor(along, rstd), kept) if output_mask[1] else None
+    return of_x, of_weight, convert(total, kept) if output_mask[2] else None
 
 
 def _moments(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,8 +19,7 @@ aten = torch.ops.aten
 def convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *options: Any) -> torch.Tensor:
     if bias is None or x.device.type == "cpu" or x.dim() != weight.dim():
         return NotImplemented
-    result = aten.convolution.default(x, weight, None, *options)
-    return aten.add.Tensor(result, aten.view.default(bias, [-1] + [1] * (weight.dim() - 2)))
+    return with_bias_apart(x, weight, bias, *options)
 
 
 @decomposes("convolution_backward")
@@ -31,13 +30,28 @@ def convolution_backward(
     bias_sizes: list[int] | None,
     *options: Any,
 ) -> tuple[torch.Tensor | None, ...]:
-    *geometry, mask = options
-    if not mask[2] or x.device.type == "cpu" or x.dim() != weight.dim():
+    if not options[-1][2] or x.device.type == "cpu" or x.dim() != weight.dim():
         return NotImplemented
-    wanted = [mask[0], mask[1], False]
-    if any(wanted):
+    return gradients_with_bias_apart(grad, x, weight, bias_sizes, *options)
+
+
+def with_bias_apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, *options: Any) -> torch.Tensor:
+    """A convolution without bias, and the bias added."""
+    result = aten.convolution.default(x, weight, None, *options)
+    return aten.add.Tensor(result, aten.view.default(bias, [-1] + [1] * (weight.dim() - 2)))
+
+
+def gradients_with_bias_apart(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias_sizes: list[int] | None,
+    *options: Any,
+) -> tuple[torch.Tensor | None, ...]:
+    """The library's gradients that ``output_mask`` (the last of ``options``) asks for, and the bias's as a sum."""
+    *geometry, mask = options
+    of_x = of_weight = None
+    if mask[0] or mask[1]:
+        wanted = [mask[0], mask[1], False]
         of_x, of_weight, _ = aten.convolution_backward.default(grad, x, weight, bias_sizes, *geometry, wanted)
-    else:
-        of_x = of_weight = None
-    others = [d for d in range(grad.dim()) if d != 1]
-    return of_x, of_weight, aten.sum.dim_IntList(grad, others)
+    return of_x, of_weight, aten.sum.dim_IntList(grad, [d for d in range(grad.dim()) if d != 1])

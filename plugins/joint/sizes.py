@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import sympy
 import torch
+from torch.utils._sympy.functions import Max
 
 from turret.op_traits import size_hint
 
@@ -16,7 +18,16 @@ def same_size(one: Any, other: Any) -> bool:
         return one == other
     if type(one) is int or type(other) is int:
         return False
-    return one.node.expr == other.node.expr
+    return one.node.expr == other.node.expr or _stepless(one.node.expr) == _stepless(other.node.expr)
+
+
+def _stepless(expression: sympy.Expr) -> sympy.Expr:
+    """``Max(1, n)`` as ``n``: so fake tensors write the step over a dimension that may be empty, and then there are no
+    elements to step over."""
+    return expression.replace(
+        lambda e: isinstance(e, Max | sympy.Max) and len(e.args) == 2 and sympy.S.One in e.args,
+        lambda e: e.args[1] if e.args[0] == 1 else e.args[0],
+    )
 
 
 def same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:

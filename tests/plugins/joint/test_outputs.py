@@ -240,3 +240,15 @@ def test_a_view_of_all_of_an_input_with_gaps_is_another_tensor():
     memory = torch.randn(75)
     x = memory.as_strided((3, 1, 3), (15, 10, 1)).requires_grad_()
     assert_same(lambda x: x[:, :1], [x])
+
+
+def test_a_convolution_of_images_of_any_size_is_one_dense_block():
+    convolution = torch.nn.Conv2d(3, 5, 3)
+    made = compiled(lambda x: convolution(x).relu(), dynamic=True)
+    for sizes in ((2, 9, 9), (4, 19, 12), (1, 5, 3)):
+        x = torch.randn(sizes[0], 3, *sizes[1:], requires_grad=True)
+        out = made(x)
+        torch.testing.assert_close(out, convolution(x).relu())
+        (gradient,) = torch.autograd.grad(out.square().sum(), x)
+        (wanted,) = torch.autograd.grad(convolution(x).relu().square().sum(), x)
+        torch.testing.assert_close(gradient, wanted)
