@@ -14,6 +14,7 @@ from turret.plugins.decompositions import (  # noqa: F401
     batch_norm,
     convolutions,
     creation,
+    losses,
     movement,
     normalization,
     norms,
