@@ -55,10 +55,12 @@ def _batch_norm(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) 
                 (op, arguments) if mean is None else (functional_op(aten._native_batch_norm_legit.default), args)
             )
             results = op(*arguments)
+    if not training:
+        tracer.adopt(func, tuple(eager), tuple(results[:3]), set())
+        return eager
     tracer.adopt(func, eager[0], results[0], set())
-    if training:
-        for target, value in zip((mean, variance), results[3:], strict=False):
-            tracer.assign(target, value)
+    for target, value in zip((mean, variance), results[3:], strict=False):
+        tracer.assign(target, value)
     # Fake tensors have the statistics that are saved in the input's dtype; eager keeps those of half inputs in float32.
     return (eager[0], *results[1:3])
 
