@@ -12,11 +12,12 @@ import math
 import attrs
 
 from turret.errors import UnsupportedError
-from turret.ir.expr import walk
+from turret.ir.expr import Expr, walk
 from turret.ir.index import Index, Size, Var, product, unflatten
 from turret.plugins.codegen.triton.kernel import Config
 from turret.plugins.codegen.triton.nest import FlatStore, Nest, substitute
 from turret.plugins.codegen.triton.sizes import estimate
+from turret.plugins.codegen.triton.softmax import softmax_sums
 
 PERSISTENT_INNER, PERSISTENT_OUTER = 32768, 256
 """Longest rows held in one block: where the row is contiguous, and where the independent iterations are."""
@@ -55,7 +56,7 @@ class Tiling:
 
     ``persistent``: the row lies in one block.  ``serial``: loops that run one point after another inside each
     program (of scatters without an atomic instruction).  ``program``: loops whose points are programs, where rows
-    are walked in each program in blocks of ``x`` to be summed over.
+    are walked in each program in blocks of ``x`` to be summed over.  ``along_row``: memory is contiguous along the row.
     """
 
     tiles: tuple[Tile, ...]
@@ -65,6 +66,7 @@ class Tiling:
     configs: tuple[Config, ...]
     serial: tuple[Var, ...] = ()
     program: tuple[Var, ...] | None = None
+    along_row: bool = False
 
     @property
     def row(self) -> Tile | None:
@@ -246,7 +248,8 @@ def _reduction(nest: Nest) -> Tiling:
     longest = (PERSISTENT_INNER if phases > 1 else LONGEST_PLAIN) if along_row else PERSISTENT_OUTER
     persistent = isinstance(row, int) and row <= longest
     make = _persistent_configs if persistent else _looped_configs
-    return Tiling(tiles, stores, nest, persistent, _even_first(tiles, make(tiles, along_row)))
+    configs = _even_first(tiles, make(tiles, along_row))
+    return Tiling(tiles, stores, nest, persistent, configs, along_row=along_row)
 
 
 def _swept(nest: Nest) -> Tiling:
@@ -270,10 +273,16 @@ def _order_matters(nest: Nest) -> bool:
 def _phases(nest: Nest) -> int:
     """How often the row is walked: once for each reduction that needs another's result, and once for stores."""
     inner = frozenset(nest.inner)
-    levels: dict = {}
-    for node in walk(*nest.roots):
+
+    def is_row(node: Expr) -> bool:
+        return node.op == "reduce" and frozenset(node.payload.variables) == inner
+
+    nodes = list(walk(*nest.roots))
+    at_once = softmax_sums(filter(is_row, nodes), is_row)
+    levels: dict[Expr, int] = {}
+    for node in nodes:
         below = max((levels[child] for child in node.children()), default=0)
-        levels[node] = below + (node.op == "reduce" and frozenset(node.payload.variables) == inner)
+        levels[node] = levels[at_once[node]] if node in at_once else below + is_row(node)
     rows = max(levels.values(), default=0)
     return rows + any(store.variables & inner for store in nest.stores)
 
@@ -303,7 +312,7 @@ def _looped_configs(tiles: tuple[Tile, ...], along_row: bool) -> list[Config]:
     if len(tiles) == 1:
         return [_config({"RBLOCK": _block(row, b)}, w) for b, w in ((4096, 16), (2048, 8), (8192, 16))]
     shapes = (
-        ((1, 4096, 16), (1, 2048, 8), (2, 2048, 8), (4, 1024, 8))
+        ((1, 4096, 4), (1, 8192, 8), (1, 4096, 16), (4, 1024, 8))
         if along_row
         else ((64, 32, 8), (64, 64, 8), (128, 16, 8), (32, 64, 8))
     )
