@@ -24,6 +24,11 @@ PERSISTENT_INNER, PERSISTENT_OUTER = 32768, 256
 LONGEST_PLAIN = 8192
 """Longest persistent row of a kernel that walks the row only once, so that a loop would read no more."""
 
+STAGES, AHEAD_BYTES = 3, 96 << 10
+"""Blocks of rows under way where programs walk rows, and the shared memory that those loaded ahead may take (two
+programs a multiprocessor fit sm_90's 227 KiB).  Backward of a layer norm of 16384 x 4096 bfloat16 on an H200: 131 us
+without, 105 us with three stages."""
+
 
 @attrs.frozen(eq=False)
 class Tile:
@@ -57,6 +62,7 @@ class Tiling:
     ``persistent``: the row lies in one block.  ``serial``: loops that run one point after another inside each
     program (of scatters without an atomic instruction).  ``program``: loops whose points are programs, where rows
     are walked in each program in blocks of ``x`` to be summed over.  ``along_row``: memory is contiguous along the row.
+    ``stages``: how many blocks of such rows are under way at a time, 1 for no loads ahead.
     """
 
     tiles: tuple[Tile, ...]
@@ -67,6 +73,7 @@ class Tiling:
     serial: tuple[Var, ...] = ()
     program: tuple[Var, ...] | None = None
     along_row: bool = False
+    stages: int = 1
 
     @property
     def row(self) -> Tile | None:
@@ -262,7 +269,15 @@ def _swept(nest: Nest) -> Tiling:
     most = _block(last.extent, 64)
     picks = dict.fromkeys(min(most, max(1, n // row)) for n in (2048, 4096, 1024))
     configs = [_config({"XBLOCK": pick, "RBLOCK": row}, w) for pick in picks for w in _warps(pick * row)]
-    return Tiling(tiles, stores, nest, True, _even_first(tiles, configs[:4]), program=tuple(programs))
+    largest = max(math.prod(dict(config.constants).values()) for config in configs)
+    stages = STAGES if (STAGES - 1) * largest * _element_bytes(nest) <= AHEAD_BYTES else 1
+    return Tiling(tiles, stores, nest, True, _even_first(tiles, configs[:4]), program=tuple(programs), stages=stages)
+
+
+def _element_bytes(nest: Nest) -> int:
+    """Bytes read for each point of the loops."""
+    found = {node for node in walk(*nest.roots) if node.op == "load" and set(nest.inner) & node.variables}
+    return sum(node.dtype.itemsize for node in found if set(nest.outer) & node.variables)
 
 
 def _order_matters(nest: Nest) -> bool:
