@@ -21,6 +21,9 @@ from turret.plugins.codegen.triton.softmax import softmax_sums
 
 PERSISTENT_INNER, PERSISTENT_OUTER = 32768, 256
 """Longest rows held in one block: where the row is contiguous, and where the independent iterations are."""
+MANY_ROWS = 2048
+"""Rows walked in a loop, one a program, that keep a device busy with few warps each: more of them lie side by side on
+a multiprocessor, and each waits less at the end."""
 LONGEST_PLAIN = 8192
 """Longest persistent row of a kernel that walks the row only once, so that a loop would read no more."""
 
@@ -326,10 +329,11 @@ def _looped_configs(tiles: tuple[Tile, ...], along_row: bool) -> list[Config]:
     row = tiles[-1].extent
     if len(tiles) == 1:
         return [_config({"RBLOCK": _block(row, b)}, w) for b, w in ((4096, 16), (2048, 8), (8192, 16))]
-    shapes = (
-        ((1, 4096, 4), (1, 8192, 8), (1, 4096, 16), (4, 1024, 8))
-        if along_row
-        else ((64, 32, 8), (64, 64, 8), (128, 16, 8), (32, 64, 8))
-    )
+    if not along_row:
+        shapes = ((64, 32, 8), (64, 64, 8), (128, 16, 8), (32, 64, 8))
+    elif estimate(tiles[0].extent) < MANY_ROWS:
+        shapes = ((1, 4096, 16), (1, 2048, 8), (2, 2048, 8), (4, 1024, 8))
+    else:
+        shapes = ((1, 4096, 4), (1, 8192, 8), (1, 4096, 16), (4, 1024, 8))
     most = _block(tiles[0].extent, 1024)
     return [_config({"XBLOCK": min(x, most), "RBLOCK": _block(row, r)}, w) for x, r, w in shapes]
