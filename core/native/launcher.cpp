@@ -209,7 +209,7 @@ struct Expression {
 
 // Where a kernel parameter's eight bytes come from; an int32 is read from their low half.
 struct Parameter {
-  enum Kind : std::int64_t { kSlot, kSize, kArena, kNull };
+  enum Kind : std::int64_t { kSlot, kSize, kArena, kNumber };
   Kind kind;
   std::int64_t index = 0;
   Expression offset;
@@ -308,7 +308,7 @@ class Segment {
           case Parameter::kArena:
             value = reinterpret_cast<std::int64_t>(slots[arena_slot]) + parameter.offset.at(sizes);
             break;
-          default: value = 0;
+          default: value = parameter.index;
         }
       }
       if (step.kernel == nullptr) {
@@ -399,11 +399,11 @@ Step read_step(Words& words, void* const* kernels, std::int64_t kernel_count) {
   const std::int64_t parameters = words.count(kMaxParameters);
   for (std::int64_t i = 0; i < parameters && words.good(); ++i) {
     Parameter parameter;
-    parameter.kind = static_cast<Parameter::Kind>(words.count(Parameter::kNull));
+    parameter.kind = static_cast<Parameter::Kind>(words.count(Parameter::kNumber));
     if (parameter.kind == Parameter::kArena) {
       parameter.offset = read_expression(words);
     } else {
-      parameter.index = words.count(INT32_MAX);
+      parameter.index = parameter.kind == Parameter::kNumber ? words.take() : words.count(INT32_MAX);
     }
     step.parameters.push_back(std::move(parameter));
   }

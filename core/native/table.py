@@ -75,11 +75,13 @@ class SizeValue:
 
 
 @attrs.frozen
-class NullPointer:
-    """Parameter: a null pointer (Triton's scratch memory where a kernel uses none)."""
+class Number:
+    """Parameter: a number that is the same in every run; 0 as a null pointer (scratch memory that is not used)."""
+
+    value: int
 
 
-Parameter = SlotPointer | ArenaPointer | SizeValue | NullPointer
+Parameter = SlotPointer | ArenaPointer | SizeValue | Number
 
 
 @attrs.frozen
@@ -129,8 +131,8 @@ def _parameter(parameter: Parameter) -> list[int]:
             return [1, size]
         case ArenaPointer(offset):
             return [2, *_sized(offset)]
-        case NullPointer():
-            return [3, 0]
+        case Number(value):
+            return [3, value]
 
 
 def _sized(expression: Words) -> list[int]:

@@ -35,6 +35,7 @@ class Emitter:
         self.pointers: dict[str, str] = {}
         self.stored = {store.tensor for store in nest.stores}
         self.symbols: dict[str, str] = {}
+        self.streams: dict[int, str] = {}
         # Where scans keep their running values; an ``@`` stands for the index of the lane within its block.
         self.scan_states: dict[tuple[Expr, Guard], str] = {}
         self.lane_slot = "0"
@@ -55,6 +56,10 @@ class Emitter:
     def symbol(self, name: str) -> str:
         """C++ name of a size symbol."""
         return self.symbols.setdefault(name, f"s{len(self.symbols)}")
+
+    def stream(self, number: int) -> str:
+        """C++ name of a stream of random numbers: a parameter, so that layers that draw from different ones are equal."""
+        return self.streams.setdefault(number, f"stream{len(self.streams)}")
 
     def size(self, value: Size) -> str:
         """A size as a literal or the name of a variable of the outermost scope."""
@@ -214,7 +219,7 @@ class Emitter:
     def _random(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         kind, stream = expr.payload
         seed, linear = (self.value(arg, scope, guard) for arg in expr.args)
-        words = f"philox((uint64_t){seed}, (uint64_t){linear}, {stream}ull)"
+        words = f"philox((uint64_t){seed}, (uint64_t){linear}, {self.stream(stream)})"
         where = ctype(expr.dtype)
         if kind == "bits":
             return f"random_bits({words})"

@@ -27,9 +27,9 @@ class CppKernel:
 
     ``function``: name of ``int64_t f(void* const* buffers, const int64_t* sizes, int threads)``; it returns 0, or
     1 for an index out of range, 2 for an integer division by zero.  ``buffers`` are tensors' names in the order of
-    the pointers it takes (addresses of first elements), ``sizes`` names of size symbols in theirs.  Kernels that
-    differ only in names of tensors, variables, origins or sources share ``function`` and ``source``;
-    ``comment`` holds what they do not share.
+    the pointers it takes (addresses of first elements), ``sizes`` names of size symbols in theirs, and ``streams``
+    (of random numbers) the values that follow the sizes.  Kernels that differ only in names of tensors, variables,
+    origins, sources or streams share ``function`` and ``source``; ``comment`` holds what they do not share.
     """
 
     function: str
@@ -38,6 +38,7 @@ class CppKernel:
     sizes: tuple[str, ...]
     reports_errors: bool
     comment: str = ""
+    streams: tuple[int, ...] = ()
 
 
 def emit(kernel: Kernel, tensors: dict[str, TensorDecl]) -> CppKernel:
@@ -46,35 +47,42 @@ def emit(kernel: Kernel, tensors: dict[str, TensorDecl]) -> CppKernel:
     ``tensors`` declares every tensor that the kernel reads or writes.  Kernels that are equal up to names are
     written once.  Raises ``UnsupportedError`` where the kernel has a dtype or a form that C++ kernels do not handle.
     """
-    key, names = _signature(kernel, tensors)
+    key, names, streams = _signature(kernel, tensors)
     made = _written.get(key)
     if made is None:
         if len(_written) >= MOST_REMEMBERED:
             _written.clear()
-        made = _written[key] = _write(kernel, tensors, names)
+        made = _written[key] = _write(kernel, tensors, names, streams)
     comment = f"{made.function}: {kernel.name} ({', '.join(kernel.origins)})"
     comment += "".join(f"\n  {line.strip()}" for text in kernel.sources for line in text.splitlines() if line.strip())
     return CppKernel(
-        made.function, made.source, tuple(names[n] for n in made.buffers), made.sizes, made.reports_errors, comment
+        made.function,
+        made.source,
+        tuple(names[n] for n in made.buffers),
+        made.sizes,
+        made.reports_errors,
+        comment,
+        tuple(streams[n] for n in made.streams),
     )
 
 
 @attrs.frozen
 class _Written:
-    """A kernel without names: ``buffers`` are positions among the kernel's tensors."""
+    """A kernel without names: ``buffers`` are positions among the kernel's tensors, ``streams`` among its streams."""
 
     function: str
     source: str
     buffers: tuple[int, ...]
     sizes: tuple[str, ...]
     reports_errors: bool
+    streams: tuple[int, ...]
 
 
 MOST_REMEMBERED = 4096
 _written: dict[Any, _Written] = {}
 
 
-def _write(kernel: Kernel, tensors: dict[str, TensorDecl], names: list[str]) -> _Written:
+def _write(kernel: Kernel, tensors: dict[str, TensorDecl], names: list[str], streams: list[int]) -> _Written:
     nest = normalise(kernel, tensors)
     if nest.inner:
         form = row_form(nest)
@@ -86,12 +94,15 @@ def _write(kernel: Kernel, tensors: dict[str, TensorDecl], names: list[str]) -> 
     body, reports = _body(emitter)
     name = f"turret_{hashlib.sha256(body.encode()).hexdigest()[:16]}"
     source = f'extern "C" int64_t {name}(void* const* buffers, const int64_t* sizes, int threads) {body}'
-    return _Written(name, source, tuple(map(names.index, emitter.pointers)), tuple(emitter.symbols), reports)
+    pointers, drawn = tuple(map(names.index, emitter.pointers)), tuple(map(streams.index, emitter.streams))
+    return _Written(name, source, pointers, tuple(emitter.symbols), reports, drawn)
 
 
-def _signature(kernel: Kernel, tensors: dict[str, TensorDecl]) -> tuple[Any, list[str]]:
-    """What determines a kernel's source, names of tensors apart; and those names in order of their numbers."""
+def _signature(kernel: Kernel, tensors: dict[str, TensorDecl]) -> tuple[Any, list[str], list[int]]:
+    """What determines a kernel's source, names of tensors and streams of random numbers apart; and those in order of
+    their numbers."""
     names: dict[str, int] = {}
+    streams: dict[int, int] = {}
     nodes: dict[Expr, int] = {}
 
     def index_key(index: Index) -> Any:
@@ -113,6 +124,8 @@ def _signature(kernel: Kernel, tensors: dict[str, TensorDecl]) -> tuple[Any, lis
             payload = index_key(payload)
         elif node.op == "const":
             payload = repr(payload)
+        elif node.op == "random":
+            payload = payload[0], streams.setdefault(payload[1], len(streams))
         return node.op, tuple(nodes[arg] for arg in node.args), node.dtype, payload
 
     stores = []
@@ -124,7 +137,7 @@ def _signature(kernel: Kernel, tensors: dict[str, TensorDecl]) -> tuple[Any, lis
         coords = tuple(map(index_key, store.coords))
         stores.append((graph, number, coords, store.mode, tuple(nodes[root] for root in roots)))
     declared = tuple((tensors[n].shape, tensors[n].stride, tensors[n].dtype) for n in names)
-    return (kernel.outer, kernel.inner, tuple(stores), declared), list(names)
+    return (kernel.outer, kernel.inner, tuple(stores), declared), list(names), list(streams)
 
 
 def _body(emitter: Emitter) -> tuple[str, bool]:
@@ -135,6 +148,8 @@ def _body(emitter: Emitter) -> tuple[str, bool]:
         lines.append(f"{kind}* const {pointer} = ({kind}*)buffers[{number}];")
     for number, name in enumerate(emitter.symbols.values()):
         lines.append(f"const int64_t {name} = sizes[{number}];")
+    for number, name in enumerate(emitter.streams.values(), len(emitter.symbols)):
+        lines.append(f"const uint64_t {name} = (uint64_t)sizes[{number}];")
     lines += emitter.base.lines
     reports = any("error |=" in line for line in lines)
     if reports:

@@ -39,8 +39,9 @@ def _source(schedule: Schedule, draft: PlanDraft) -> str:
     for run in draft.segments:
         emitted = [emit(kernel, declarations) for kernel in run.kernels]
         kernels += emitted
-        entries: list[tuple[str, Any, Any]] = [
-            (k.function, [draft.slot_of[b] for b in k.buffers], [draft.size_slot[s] for s in k.sizes]) for k in emitted
+        entries: list[tuple[str, Any, Any, Any]] = [
+            (k.function, [draft.slot_of[b] for b in k.buffers], [draft.size_slot[s] for s in k.sizes], k.streams)
+            for k in emitted
         ]
         segments.append(segment(run.name, entries))
     return translation_unit(kernels, segments)

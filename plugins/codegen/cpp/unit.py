@@ -12,11 +12,12 @@ from turret.plugins.codegen.cpp.prelude import prelude_for
 
 @attrs.frozen
 class SegmentEntry:
-    """One kernel of a segment: its function, and where its pointers and sizes are in the plan's tables."""
+    """One kernel of a segment: its function, where its pointers and sizes are in the plan's tables, and its streams."""
 
     function: str
     buffer_slots: tuple[int, ...]
     size_slots: tuple[int, ...]
+    streams: tuple[int, ...] = ()
 
 
 @attrs.frozen
@@ -30,9 +31,9 @@ class CppSegment:
     entries: tuple[SegmentEntry, ...]
 
 
-def segment(name: str, entries: Iterable[tuple[str, Sequence[int], Sequence[int]]]) -> CppSegment:
-    """A segment from ``(function, buffer slots, size slots)``."""
-    return CppSegment(name, tuple(SegmentEntry(f, tuple(buffers), tuple(sizes)) for f, buffers, sizes in entries))
+def segment(name: str, entries: Iterable[tuple[str, Sequence[int], Sequence[int], Sequence[int]]]) -> CppSegment:
+    """A segment from ``(function, buffer slots, size slots, streams)``."""
+    return CppSegment(name, tuple(SegmentEntry(f, tuple(b), tuple(s), tuple(r)) for f, b, s, r in entries))
 
 
 def translation_unit(kernels: Iterable[CppKernel], segments: Iterable[CppSegment] = ()) -> str:
@@ -51,12 +52,12 @@ def _segment_text(segment: CppSegment) -> str:
     lines = [f'extern "C" int64_t {segment.name}(void** slots, const int64_t* sizes, int threads) {{']
     for entry in segment.entries:
         buffers = ", ".join(f"slots[{slot}]" for slot in entry.buffer_slots)
-        sizes = ", ".join(f"sizes[{slot}]" for slot in entry.size_slots)
+        values = [f"sizes[{slot}]" for slot in entry.size_slots] + [f"(int64_t){s}ull" for s in entry.streams]
         lines.append("  {")
         lines.append(f"    void* const buffers[] = {{{buffers}}};")
         table = "sizes"
-        if entry.size_slots:
-            lines.append(f"    const int64_t own[] = {{{sizes}}};")
+        if values:
+            lines.append(f"    const int64_t own[] = {{{', '.join(values)}}};")
             table = "own"
         lines.append(f"    const int64_t code = {entry.function}(buffers, {table}, threads);")
         lines.append("    if (code) return code;")

@@ -25,7 +25,7 @@ from turret.native.device import TABLE, DeviceLibrary, current_stream
 from turret.native.table import (
     KernelLaunch,
     LaunchTable,
-    NullPointer,
+    Number,
     Parameter,
     SlotPointer,
     expression,
@@ -132,7 +132,7 @@ def _launch(variant: Variant, compiled: CompiledKernel) -> KernelLaunch:
     """One launch of a kernel over slots in the order of its buffers."""
     kernel, config = variant
     parameters: list[Parameter] = [SlotPointer(number) for number in range(len(kernel.buffers))]
-    parameters += [NullPointer()] * compiled.hidden_pointers
+    parameters += map(Number, (*kernel.streams, *[0] * compiled.hidden_pointers))
     counts = (*kernel.grid, "1", "1", "1")[:3]
     grid = tuple(expression(count, {}, dict(config.constants)) for count in counts)
     return KernelLaunch(0, tuple(parameters), grid)

@@ -53,12 +53,12 @@ def _write(kernel: Kernel, declarations: dict[str, TensorDecl]) -> TritonKernel 
     emitter = Emitter(_tiling(kernel, nest))
     write_body(emitter)
     constants = [name for name, _ in emitter.tiling.configs[0].constants]
-    parameters = [*emitter.pointers.values(), *emitter.symbols.values()]
+    parameters = [*emitter.pointers.values(), *emitter.symbols.values(), *emitter.streams.values()]
     signature = ", ".join([*parameters, *(f"{name}: tl.constexpr" for name in constants)])
     body = "\n".join(f"    {line}" for line in emitter.base.lines or ["pass"])
     prelude = prelude_for(body)
     types = {p: f"*{triton_type(nest.tensors[t].dtype).short}" for t, p in emitter.pointers.items()}
-    types |= dict.fromkeys(emitter.symbols.values(), "i64")
+    types |= dict.fromkeys((*emitter.symbols.values(), *emitter.streams.values()), "i64")
     configs, options = emitter.tiling.configs, _options(emitter.asserts)
     # Equal text may stand for kernels of several types, since a store converts to its pointer's, and of several
     # block sizes: where a block is as long as a row, nothing in the text says how long.
@@ -82,6 +82,7 @@ def _write(kernel: Kernel, declarations: dict[str, TensorDecl]) -> TritonKernel 
         inplace=tuple(t for t in stored if t in read or any(s.tensor == t and s.mode for s in nest.stores)),
         origins=kernel.origins,
         comment=_comment(kernel),
+        streams=tuple(emitter.streams),
     )
 
 

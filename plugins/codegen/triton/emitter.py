@@ -39,6 +39,7 @@ class Emitter:
         self.tiles = {tile.variable: tile for tile in tiling.tiles}
         self.pointers: dict[str, str] = {}
         self.symbols: dict[str, str] = {}
+        self.streams: dict[int, str] = {}
         self.asserts = False
         self.wide, self.half = self.facts.is_wide(), self.facts.is_half()
         # What writes a reduction along the row, or a scan; set by the writer of rows.
@@ -53,6 +54,10 @@ class Emitter:
         return f"{stem}{number}"
 
     # ------------------------------------------------------------ tensors, sizes, shapes
+
+    def stream(self, number: int) -> str:
+        """Name of a stream of random numbers: a parameter, so that layers that draw from different ones are equal."""
+        return self.streams.setdefault(number, f"stream{len(self.streams)}")
 
     @property
     def index_type(self) -> str:
@@ -305,7 +310,7 @@ class Emitter:
         kind, stream = expr.payload
         where = triton_type(expr.dtype)
         seed, linear = (self.value(arg, scope, guard) for arg in expr.args)
-        arguments = f"{seed}, {linear}, {stream & 0xFFFFFFFF}, {(stream >> 32) & 0xFFFFFFFF}"
+        arguments = f"{seed}, {linear}, {self.stream(stream)}"
         if kind == "bits":
             return f"random_bits({arguments})"
         if where.bits == 64:

@@ -53,9 +53,9 @@ class TritonKernel:
     ``name``: the ``@triton.jit`` function in ``source``, made from its content: equal sources have equal names.
     ``source``: a whole Python module, the same to the byte for kernels that differ only in names of tensors; what
     they do not share (names, the user's lines) is in ``comment``.  Its parameters are pointers to the first elements
-    of the tensors ``buffers``, then the values of the size symbols ``sizes``, then the constexprs that ``configs``
-    give values to.
-    ``parameters`` are the names of the former two kinds in order; ``signature`` gives each its Triton type (``*bf16``,
+    of the tensors ``buffers``, then the values of the size symbols ``sizes``, then the numbers ``streams`` (of
+    random numbers; not part of what kernels are equal by), then the constexprs that ``configs`` give values to.
+    ``parameters`` are the names of the former three kinds in order; ``signature`` gives each its Triton type (``*bf16``,
     ``i32``, ``i64``).  ``divisible``: parameters known to be multiples of 16 (pointers: in bytes).
     ``configs``: candidates in order of preference, never empty.
     ``grid``: up to three numbers of programs, each Python source over size symbols, constexprs and ``cdiv``; a
@@ -82,6 +82,7 @@ class TritonKernel:
     inplace: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     comment: str = ""
+    streams: tuple[int, ...] = ()
 
     def grid_for(self, config: Config, sizes: dict[str, int]) -> tuple[int, int, int]:
         """Numbers of programs for values of the size symbols."""

@@ -95,26 +95,28 @@ def welford_of(mean_a, m2_a, n_a, mean_b, m2_b, n_b):
     return mean_a + delta * part, m2_a + m2_b + delta * delta * n_a * part, n
 
 
-def random_words(seed, linear, low_stream: tl.constexpr, high_stream: tl.constexpr):
+def random_words(seed, linear, stream):
     c0 = (linear & 0xFFFFFFFF).to(tl.uint32)
     c1 = ((linear >> 32) & 0xFFFFFFFF).to(tl.uint32)
     zero = c0 ^ c0
-    return tl.philox(seed, c0, c1, zero + low_stream, zero + high_stream)
+    wide = stream.to(tl.int64)
+    low, high = (wide & 0xFFFFFFFF).to(tl.uint32), ((wide >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    return tl.philox(seed, c0, c1, zero + low, zero + high)
 
 
-def random_bits(seed, linear, low_stream: tl.constexpr, high_stream: tl.constexpr):
-    w0, w1, w2, w3 = random_words(seed, linear, low_stream, high_stream)
+def random_bits(seed, linear, stream):
+    w0, w1, w2, w3 = random_words(seed, linear, stream)
     return w0.to(tl.int64)
 
 
-def random_uniform(seed, linear, low_stream: tl.constexpr, high_stream: tl.constexpr, digits: tl.constexpr):
-    w0, w1, w2, w3 = random_words(seed, linear, low_stream, high_stream)
+def random_uniform(seed, linear, stream, digits: tl.constexpr):
+    w0, w1, w2, w3 = random_words(seed, linear, stream)
     unit: tl.constexpr = 1.0 / (1 << digits)
     return (w0 >> (32 - digits)).to(tl.float32) * unit
 
 
-def random_normal(seed, linear, low_stream: tl.constexpr, high_stream: tl.constexpr):
-    w0, w1, w2, w3 = random_words(seed, linear, low_stream, high_stream)
+def random_normal(seed, linear, stream):
+    w0, w1, w2, w3 = random_words(seed, linear, stream)
     radius = ((w0 >> 8) + 1).to(tl.float32) * 5.9604644775390625e-08
     angle = (w1 >> 8).to(tl.float32) * 5.9604644775390625e-08
     return tl.sqrt_rn(-2.0 * libdevice.log(radius)) * libdevice.cos(6.283185307179586 * angle)
@@ -124,13 +126,13 @@ def wide_word(high, low):
     return ((high.to(tl.int64) << 21) | (low >> 11).to(tl.int64)).to(tl.float64)
 
 
-def random_uniform_double(seed, linear, low_stream: tl.constexpr, high_stream: tl.constexpr):
-    w0, w1, w2, w3 = random_words(seed, linear, low_stream, high_stream)
+def random_uniform_double(seed, linear, stream):
+    w0, w1, w2, w3 = random_words(seed, linear, stream)
     return wide_word(w0, w1) * 1.1102230246251565e-16
 
 
-def random_normal_double(seed, linear, low_stream: tl.constexpr, high_stream: tl.constexpr):
-    w0, w1, w2, w3 = random_words(seed, linear, low_stream, high_stream)
+def random_normal_double(seed, linear, stream):
+    w0, w1, w2, w3 = random_words(seed, linear, stream)
     unit = tl.full([], 1.1102230246251565e-16, tl.float64)
     radius = (wide_word(w0, w1) + 1) * unit
     angle = wide_word(w2, w3) * unit

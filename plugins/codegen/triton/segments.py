@@ -14,7 +14,7 @@ from turret.native.table import (
     Clear,
     KernelLaunch,
     LaunchTable,
-    NullPointer,
+    Number,
     Parameter,
     SizeValue,
     SlotPointer,
@@ -115,8 +115,9 @@ class _Packer:
             parameters.append(pointer)
             if name in kernel.divisible and isinstance(pointer, SlotPointer) and not self.allocated(pointer.slot):
                 aligned.append(pointer.slot)
-        for name, size in zip(kernel.parameters[len(kernel.buffers) :], kernel.sizes, strict=True):
+        for name, size in zip(kernel.parameters[len(kernel.buffers) :], kernel.sizes, strict=False):
             parameters.append(SizeValue(self.draft.size_slot[size], narrow=kernel.signature[name] == "i32"))
+        parameters += map(Number, kernel.streams)
         constants = dict(config.constants)
         counts = (*kernel.grid, "1", "1", "1")[:3]
         grid = tuple(expression(count, self.draft.size_slot, constants) for count in counts)
@@ -142,7 +143,7 @@ class _Packer:
         layout: _ScratchLayout,
     ) -> list[Parameter]:
         """Triton's own scratch pointers: memory for each program where the kernel asks for some, else null."""
-        pointers: list[Parameter] = [NullPointer()] * compiled.hidden_pointers
+        pointers: list[Parameter] = [Number(0)] * compiled.hidden_pointers
         if compiled.global_scratch and pointers:
             blocks = compiled.cluster[0] * compiled.cluster[1] * compiled.cluster[2]
             name = f"{kernel.name} global scratch {len(layout.offsets)}"

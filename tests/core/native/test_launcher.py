@@ -18,7 +18,7 @@ from turret.native.table import (
     Clear,
     KernelLaunch,
     LaunchTable,
-    NullPointer,
+    Number,
     SizeValue,
     SlotPointer,
     expression,
@@ -40,7 +40,7 @@ def launch(parameters: tuple[Any, ...], grid: str = "1", aligned: tuple[int, ...
 
 
 def test_parameters_come_from_slots_sizes_and_the_arena(fake: FakeDriver) -> None:
-    parameters = (SlotPointer(1), SizeValue(0), ArenaPointer(expression("n * 8 + 256", {"n": 0}, {})), NullPointer())
+    parameters = (SlotPointer(1), SizeValue(0), ArenaPointer(expression("n * 8 + 256", {"n": 0}, {})), Number(0))
     table = LaunchTable((kernel("wide", shared=512),), {"s": segment_words(2, (launch(parameters, "cdiv(n, B)"),))}, {})
     segment = fake.library(table, IMAGES).function("s")
     fake.clear()

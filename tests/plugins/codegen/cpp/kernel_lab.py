@@ -74,7 +74,8 @@ def run(library: ctypes.CDLL, case: Case, threads: int = 1) -> int:
     """Run a built case on its tensors; the kernel's status."""
     kernel = case.emitted
     buffers = (ctypes.c_void_p * max(1, len(kernel.buffers)))(*(case.tensors[n].data_ptr() for n in kernel.buffers))
-    sizes = (ctypes.c_int64 * max(1, len(kernel.sizes)))(*(case.sizes[n] for n in kernel.sizes))
+    values = [*(case.sizes[n] for n in kernel.sizes), *kernel.streams]
+    sizes = (ctypes.c_int64 * max(1, len(values)))(*values)
     function = getattr(library, kernel.function)
     function.restype, function.argtypes = ctypes.c_int64, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
     return function(buffers, sizes, threads)

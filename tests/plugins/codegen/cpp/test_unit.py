@@ -12,10 +12,11 @@ from kernel_lab import build, declare, element, pointwise
 
 from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError, UnsupportedError
-from turret.ir import Kernel, Store, call, check_index, constant, load, reduce
+from turret.ir import Kernel, Store, call, check_index, constant, index_value, load, random, reduce
 from turret.ir.index import Index, Var
 from turret.plugins.codegen.cpp import compile_unit, emit, find_compiler, segment, translation_unit, unit_key
 from turret.plugins.codegen.cpp import load as load_library
+from turret.random_ops import random_reference
 
 F32 = torch.float32
 
@@ -77,13 +78,37 @@ def test_segment_runs_kernels_in_order_over_one_table() -> None:
     everything = {**tensors, **more}
     order = list(everything)
     slots = {**{n: order.index(n) for n in order}, "x2": order.index("out1")}
-    parts = segment("run", [(k.function, [slots[n] for n in k.buffers], []) for k in (one, two)])
+    parts = segment("run", [(k.function, [slots[n] for n in k.buffers], [], k.streams) for k in (one, two)])
     library = build(translation_unit([one, two], [parts]))
     table = (ctypes.c_void_p * len(order))(*(everything[n].data_ptr() for n in order))
     library.run.restype = ctypes.c_int64
     assert library.run(table, None, ctypes.c_int(2)) == 0
     step = (tensors["x1"] - tensors["x1"].amax(1, keepdim=True)) * tensors["w1"]
     torch.testing.assert_close(more["out2"], (step - step.amax(1, keepdim=True)) * more["w2"])
+
+
+def test_kernels_that_draw_from_different_streams_are_one_function_and_draw_different_numbers() -> None:
+    i, seed = Var("i", 50), torch.tensor(-987654321987)
+    streams = (3, (7 << 32) + 1, 3)
+    cases = []
+    for stream in streams:
+        expr = call("add", *(random("uniform", element("seed", seed), index_value(i.index), s) for s in (stream, 4)))
+        cases.append(pointwise(expr, (i,), {"seed": seed}))
+    same = random("uniform", element("seed", seed), index_value(i.index), 9)
+    cases.append(pointwise(call("add", same, same), (i,), {"seed": seed}))
+    emitted = [emit(case.kernel, case.declarations) for case in cases]
+    assert len({k.function for k in emitted[:3]}) == 1 and emitted[3].function != emitted[0].function
+    tensors = {"seed": seed} | {f"out{n}": torch.zeros(50) for n in range(4)}
+    order = list(tensors)
+    slots = [[order.index(b if b == "seed" else f"out{n}") for b in k.buffers] for n, k in enumerate(emitted)]
+    parts = segment("run", [(k.function, at, [], k.streams) for k, at in zip(emitted, slots, strict=True)])
+    library = build(translation_unit(emitted, [parts]))
+    addresses = (ctypes.c_void_p * len(order))(*(tensors[n].data_ptr() for n in order))
+    library.run.restype = ctypes.c_int64
+    assert library.run(addresses, None, ctypes.c_int(1)) == 0
+    for number, pair in enumerate([*((s, 4) for s in streams), (9, 9)]):
+        want = sum(random_reference(seed, (50,), s, "uniform", F32) for s in pair)
+        torch.testing.assert_close(tensors[f"out{number}"], want, rtol=0, atol=0)
 
 
 def test_segment_stops_at_the_first_error() -> None:
@@ -95,7 +120,7 @@ def test_segment_stops_at_the_first_error() -> None:
     one, two = emit(gather.kernel, gather.declarations), emit(fill, {"other": declare("other", other)})
     tensors = {**gather.tensors, "other": other}
     order = list(tensors)
-    parts = segment("run", [(k.function, [order.index(n) for n in k.buffers], []) for k in (one, two)])
+    parts = segment("run", [(k.function, [order.index(n) for n in k.buffers], [], k.streams) for k in (one, two)])
     library = build(translation_unit([one, two], [parts]))
     addresses = (ctypes.c_void_p * len(order))(*(tensors[n].data_ptr() for n in order))
     library.run.restype = ctypes.c_int64

@@ -159,6 +159,18 @@ def test_random_numbers_are_the_reference_s(kind: str, dtype: torch.dtype) -> No
         assert torch.equal(case.tensors["out"], want)
 
 
+def test_kernels_that_draw_from_different_streams_are_one_kernel() -> None:
+    seed, loops = torch.tensor(5), (Var("i", 33),)
+    kernels = []
+    for stream in (1, (3 << 32) + 2):
+        expr = random("uniform", element("seed", seed), index_value(loops[0].index), stream)
+        case = pointwise(expr, loops, {"seed": seed})
+        kernels += run(case)
+        assert torch.equal(case.tensors["out"], random_reference(seed, (33,), stream, "uniform", torch.float32))
+        compile_offline(kernels[-1])
+    assert kernels[0].name == kernels[1].name and kernels[0].streams != kernels[1].streams
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_op_compiles_for_a_device(dtype: torch.dtype) -> None:
     stores: list[Store] = []

@@ -11,7 +11,7 @@ from turret.native.table import (
     ArenaPointer,
     Clear,
     KernelLaunch,
-    NullPointer,
+    Number,
     SizeValue,
     SlotPointer,
     expression,
@@ -46,7 +46,7 @@ def test_tensors_lie_in_slots_or_the_arena_and_the_grid_is_of_the_chosen_configu
     packed = pack(draft(), {"segment0": [(scale(),)]}, chosen)
     step = KernelLaunch(
         0,
-        (SlotPointer(0), ArenaPointer((0, 64)), SizeValue(0, narrow=True), NullPointer(), NullPointer()),
+        (SlotPointer(0), ArenaPointer((0, 64)), SizeValue(0, narrow=True), Number(0), Number(0)),
         grid("cdiv(s0, B)", B=1024),
         aligned=(0,),
     )
@@ -81,7 +81,7 @@ def test_scratch_lies_behind_the_arena_is_cleared_and_is_shared_by_kernels_that_
     alone = scale(name="alone", buffers=("a", "sums"), scratch=(Scratch("sums", "100", "float64"),))
     packed = pack(draft(), {"segment0": [(first, second), (alone,)]}, chosen)
     count_offset = expression("256 + (cdiv((s0 * 3) * 4, 256) * 256)", SIZES, {})
-    size, null = SizeValue(0, narrow=True), NullPointer()
+    size, null = SizeValue(0, narrow=True), Number(0)
     steps = (
         Clear(ArenaPointer(_places(packed)[0]), (0, 40)),
         KernelLaunch(0, (SlotPointer(0), ArenaPointer((0, 256)), size, null, null), grid("cdiv(s0, 1024)"), (0,)),

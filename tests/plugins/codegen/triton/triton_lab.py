@@ -30,7 +30,7 @@ def launch(
             fill = 0 if scratch.zeroed else 77
             tensors[scratch.name] = torch.full((count,), fill, dtype=getattr(torch, scratch.dtype))
         config = kernel.configs[min(pick, len(kernel.configs) - 1)]
-        arguments = [tensors[b] for b in kernel.buffers] + [sizes[s] for s in kernel.sizes]
+        arguments = [tensors[b] for b in kernel.buffers] + [sizes[s] for s in kernel.sizes] + [*kernel.streams]
         written = tuple(kernel.buffers.index(name) for name in kernel.stored)
         grid = kernel.grid_for(config, sizes)
         INTERPRETER.launch(kernel.name, kernel.source, arguments, written, dict(config.constants), grid)
