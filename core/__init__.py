@@ -17,6 +17,7 @@ _HOMES = {
     "is_compiling": "turret.api",
     "list_mode_options": "turret.api",
     "list_options": "turret.api",
+    "nested_compile_region": "turret.marks",
     "reset": "turret.api",
     "substitute_in_graph": "turret.marks",
     "set_logs": "turret.logs",

@@ -18,6 +18,7 @@ EventKind = Literal[
     "cache_hit",
     "cache_miss",
     "perf_hint",
+    "reuse",
     "progress",
 ]
 

@@ -18,7 +18,8 @@ class Explanation:
 
     ``graphs``: captured graphs; ``ops``: calls in them by name; ``kernels``, ``externs``: steps of the schedules;
     ``breaks``: one message for each graph break, the user's line and the reason; ``fallbacks``: graphs that run
-    eagerly, and why; ``guards``: how many assumptions are checked in each call.  A backward is not part of it.
+    eagerly, and why; ``guards``: how many assumptions are checked in each call; ``reuses``: blocks that capture
+    followed once and repeated, a line each.  A backward is not part of it.
     """
 
     graphs: int
@@ -28,6 +29,7 @@ class Explanation:
     breaks: tuple[str, ...]
     fallbacks: tuple[str, ...]
     guards: int = 0
+    reuses: tuple[str, ...] = ()
 
     @property
     def graph_breaks(self) -> int:
@@ -41,6 +43,7 @@ class Explanation:
             f"{self.kernels} kernels, {sum(self.externs.values())} extern calls" + (f": {externs}" if externs else ""),
         ]
         lines += [f"break {number}: {message}" for number, message in enumerate(self.breaks)]
+        lines += self.reuses
         return "\n".join([*lines, *(f"runs eagerly: {message}" for message in self.fallbacks)])
 
 
@@ -51,6 +54,7 @@ class _Observer:
         self.externs: Counter[str] = Counter()
         self.breaks: list[str] = []
         self.fallbacks: list[str] = []
+        self.reuses: list[str] = []
 
     @hookimpl
     def turret_event(self, event: Event) -> None:
@@ -58,6 +62,8 @@ class _Observer:
             self.breaks.append(event.message)
         elif event.kind == "fallback":
             self.fallbacks.append(event.message)
+        elif event.kind == "reuse":
+            self.reuses.append(event.message)
         elif event.kind == "product" and event.stage == "capture":
             self.graphs += 1
             calls = [n for n in event.product.module.graph.nodes if n.op.startswith("call")]
@@ -89,6 +95,7 @@ def explain(model: Callable, **options: Any) -> Callable[..., Explanation]:
             tuple(observer.breaks),
             tuple(observer.fallbacks),
             observer.guards,
+            tuple(observer.reuses),
         )
 
     return run

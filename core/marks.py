@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from turret.errors import OptionError
 
 _in_graph: dict[int, Callable] = {}
@@ -36,6 +38,41 @@ def is_in_graph(fn: Any) -> bool:
     rules = sys.modules.get("torch._dynamo.trace_rules")
     theirs = getattr(getattr(rules, "_allowed_callable_ids", None), "function_ids", None)
     return theirs is not None and id(fn) in theirs
+
+
+def nested_compile_region(fn: Any) -> Any:
+    """Mark a function, or a module, that a program calls again and again (a layer, say): capture follows one call, and
+    records the same for calls of which all that it assumed holds; others it follows anew.
+
+    Nothing else changes: results are those of the unmarked program.  Works as a decorator.  Modules with siblings of
+    their kind need no mark.
+    """
+    if isinstance(fn, torch.nn.Module):
+        object.__setattr__(fn, _REGION, True)
+    elif inspect.isfunction(fn):
+        setattr(fn, _REGION, True)
+    else:
+        raise OptionError(f"nested_compile_region was given {fn!r}, expected a function or a module")
+    return fn
+
+
+def region_of(fn: Any) -> Callable | None:
+    """The function that was marked by ``nested_compile_region``, Turret's or torch's; None for one that was not."""
+    held = vars(fn)
+    if _REGION in held:
+        return fn
+    found = fn if "__marked_compile_region_fn__" in held else None
+    while found is not None and "__marked_compile_region_fn__" in vars(found):
+        found = found.__marked_compile_region_fn__
+    return found
+
+
+def is_region(module: torch.nn.Module) -> bool:
+    """Whether a module was marked by ``nested_compile_region``."""
+    return _REGION in vars(module)
+
+
+_REGION = "_turret_region"
 
 
 def substitute_in_graph(original: Callable, *, skip_signature_check: bool = False) -> Callable[[Callable], Callable]:

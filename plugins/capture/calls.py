@@ -58,6 +58,15 @@ class Caller:
     def call_function(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Inline a Python function, unless it is one that goes to the graph or has a handler."""
         if isinstance(function, Function):
+            region = marks.region_of(function.object)
+            if region is not None:
+                known = self.wrap_known(region)
+                return self.blocks.call_marked(known, args, kwargs, lambda: self.call_unmarked(known, args, kwargs))
+        return self.call_unmarked(function, args, kwargs)
+
+    def call_unmarked(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The same, whether or not the function is marked as a region."""
+        if isinstance(function, Function):
             special = self.special_function(function, args, kwargs)
             if special is not None:
                 return special
@@ -84,7 +93,7 @@ class Caller:
         if is_module_call(object) and args:
             module = args[0].realize()
             if isinstance(module, Module) and not module.hooks_in_use(self):
-                return self.call(module.get_attr(self, "forward"), args[1:], kwargs)
+                return self.blocks.call_module(module, args[1:], kwargs)
         if is_graph_function(object):
             return self.call_graph(object, args, kwargs)
         marked = self.call_marked(object, args, kwargs)

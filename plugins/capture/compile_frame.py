@@ -58,15 +58,19 @@ class _Break:
 def compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> Unit:
     """The unit of one call.  Raises ``Unsupported`` where the frame can only run as Python."""
     stop: _Break | None = None
+    reuse = settings.reuse_blocks
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _RECURSION))
     try:
         while True:
-            policy = Policy(settings.dynamic, history, settings.fullgraph)
+            policy = Policy(settings.dynamic, history, settings.fullgraph, reuse)
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
                 return attempt.run()
             except Unsupported as error:
+                if attempt.tracer.blocks.reused:
+                    reuse = False  # a layer that was repeated is not in the way of anything
+                    continue
                 stop = _break_at(settings, attempt, error, stop)
             except RecursionError:
                 raise Unsupported("calls nested too deeply") from None
@@ -178,6 +182,8 @@ class _Attempt:
             self.settings.context.emit(
                 "graph_break", stage="capture", name=self.function.__code__.co_name, message=str(self.stop)
             )
+        for message in tracer.blocks.report():
+            self.settings.context.emit("reuse", stage="capture", name=self.function.__code__.co_name, message=message)
         runs = bool(tracer.calls or r.outputs)
         if runs:
             inputs = self.close_graph(list(r.outputs))

@@ -56,6 +56,7 @@ class Settings:
     compile_graph: Callable
     fullgraph: bool
     dynamic: bool | None
+    reuse_blocks: bool = True
     root: FrameCache = attrs.field(factory=FrameCache)
     frames: dict[Any, FrameCache] = attrs.field(factory=dict)
     modules: weakref.WeakKeyDictionary = attrs.field(factory=weakref.WeakKeyDictionary)

@@ -22,6 +22,8 @@ class Effects:
         """Calls that are made after the graph, in order: warnings."""
         self.count = 0
         """Changes so far."""
+        self.watched: dict[int, Value] = {}
+        """New objects, by id, whose changes are counted, too: those that objects from before hold by now."""
 
     def __bool__(self) -> bool:
         return bool(self.changed or self.globals or self.later)
@@ -35,6 +37,8 @@ class Effects:
         if existed or owner is not None:
             self.count += 1
             value.mutated = True
+        elif id(value) in self.watched:
+            self.count += 1
         if existed:
             self.changed.setdefault(id(value), value)
 

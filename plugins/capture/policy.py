@@ -46,9 +46,15 @@ class History:
 class Policy:
     """What one capture makes symbolic."""
 
-    def __init__(self, dynamic: bool | None, history: History, data_dependent: bool = False) -> None:
-        """``data_dependent``: numbers and sizes that come from tensors' values become symbols, too."""
+    def __init__(
+        self, dynamic: bool | None, history: History, data_dependent: bool = False, reuse_blocks: bool = True
+    ) -> None:
+        """``data_dependent``: numbers and sizes that come from tensors' values become symbols, too.
+
+        ``reuse_blocks``: what following a layer recorded is recorded again for layers that are like it.
+        """
         self.dynamic, self.history, self.data_dependent = dynamic, history, data_dependent
+        self.reuse_blocks = reuse_blocks
 
     def dynamic_dimensions(self, source: Source, value: torch.Tensor) -> frozenset[int]:
         """Dimensions of a tensor that become symbols; sizes 0 and 1 never do."""

@@ -13,6 +13,7 @@ import torch
 from turret.guards import Guard
 from turret.plugins.capture import polyfills
 from turret.plugins.capture import wrap as wrapping
+from turret.plugins.capture.blocks import Blocks
 from turret.plugins.capture.calls import Caller
 from turret.plugins.capture.effects import Effects
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
@@ -54,6 +55,7 @@ class Tracer(GraphRecorder, Caller):
         self.shared_arrays: dict[int, torch.Tensor] = {}
         """Tensors in the memory of arrays that the program made of constants, by the array's id."""
         self.effects = Effects()
+        self.blocks = Blocks(self)
         self.state = TorchState(self)
         self.frames: list[Frame] = []
         self.root: Frame | None = None
@@ -122,6 +124,8 @@ class Tracer(GraphRecorder, Caller):
         """Keep one value for each object that existed before."""
         self.objects[id(object)] = value
         self.kept.append(object)
+        if self.blocks.recording:
+            self.blocks.note_made(value)
 
     trusted = staticmethod(wrapping.trusted)
 
@@ -131,6 +135,8 @@ class Tracer(GraphRecorder, Caller):
             return
         guard = Guard(kind, source, expected, others, self.place())
         self.guards.setdefault(guard)
+        if self.blocks.recording:
+            self.blocks.note_guard(guard)
 
     def place(self) -> str:
         """File and line under capture, for messages."""

@@ -90,6 +90,8 @@ def wrap(t: Tracer, object: Any, source: Source) -> Value:
         return _constant(t, object, source)
     known = t.objects.get(id(object))
     if known is not None:
+        if t.blocks.recording:
+            t.blocks.note_known(known, source)
         _assume_same(t, known, source)
         return known
     wrapper = _WRAPPERS.get(kind)

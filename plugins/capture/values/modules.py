@@ -60,6 +60,7 @@ class Module(Instance):
             wrapped = self.stores.get(part)
             held = own.get(part)
             if wrapped is not None or id(held) in t.objects:
+                t.blocks.refuse(f"{part} of {self.describe()} as a dict")
                 found = (wrapped or t.objects[id(held)]).find(t, t.wrap_known(name))
                 if found is not None:
                     return found
@@ -119,7 +120,7 @@ class Module(Instance):
             raise Unsupported("a module that was compiled in place")
         if self.hooks_in_use(t):
             return t.call(self.get_attr(t, "_call_impl"), args, kwargs)
-        return t.call(self.get_attr(t, "forward"), args, kwargs)
+        return t.blocks.call_module(self, args, kwargs)
 
     def rebuild(self, r: Rebuilder) -> str:
         return r.constant(self.object)
