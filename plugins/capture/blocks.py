@@ -24,13 +24,13 @@ from turret import marks
 from turret.guards import Guard, global_state
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.likeness import Likeness, Unlike
-from turret.plugins.capture.structures import Structure, flatten
+from turret.plugins.capture.structures import LEAF, Structure, flatten
 from turret.plugins.capture.values.base import Constant, Lazy, Value
 from turret.plugins.capture.values.functions import Cell, Known
 from turret.plugins.capture.values.mappings import Dict, Set
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import DELETED, Instance
-from turret.plugins.capture.values.sequences import Sequence
+from turret.plugins.capture.values.sequences import List, NamedTuple, Sequence, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 from turret.sources import BoundSource, Source
 
@@ -160,11 +160,8 @@ class Blocks:
         t = self.t
         if t.open_regions or t.state.nesting or not self.watch():
             return None
-        try:
-            leaves, structure = flatten(t, t.new_tuple(arguments))
-        except Unsupported:
-            return None
-        leaves = [v.realize() for v in leaves]
+        leaves: list[Value] = []
+        structure = _take_apart(t.new_tuple(arguments), leaves)
         if not all(map(_is_plain, leaves)):
             return None
         effects = t.effects.count, len(t.effects.later)
@@ -238,6 +235,8 @@ class Blocks:
         met: set[int] = set()
         for value in trace.results:
             if isinstance(value, Constant) or any(value is leaf for leaf in trace.call.leaves) or id(value) in met:
+                continue
+            if isinstance(value, Tensor) and value.node in trace.inputs:
                 continue
             if isinstance(value, Symbolic) and value.node in inside:
                 continue
@@ -347,7 +346,26 @@ def _is_plain(leaf: Value) -> bool:
     """Whether a value is one that a trace can tell from another: a tensor, a number, an object known by identity."""
     if isinstance(leaf, Tensor):
         return not leaf.stores and leaf.new_data is None
-    return isinstance(leaf, (Constant, Symbolic, Module, Known))
+    return isinstance(leaf, (Constant, Symbolic, Module, Known, Lazy))
+
+
+def _take_apart(value: Value, leaves: list[Value]) -> Structure:
+    """The structure of arguments; those that were not looked at stay so."""
+    if isinstance(value, Lazy):
+        if value.made is None:
+            leaves.append(value)
+            return LEAF
+        value = value.made
+    if isinstance(value, NamedTuple) or type(value) in (Tuple, List):
+        kind: type = value.kind if isinstance(value, NamedTuple) else list if isinstance(value, List) else tuple
+        items, keys = value.items, ()
+    elif isinstance(value, Dict) and value.kind is dict and all(k.is_constant() for k, _ in value.items.values()):
+        kind, items = dict, [v for _, v in value.items.values()]
+        keys = tuple(k.constant() for k, _ in value.items.values())
+    else:
+        leaves.append(value)
+        return LEAF
+    return Structure(kind, tuple(_take_apart(item, leaves) for item in items), keys)
 
 
 _FUNCTIONS = (

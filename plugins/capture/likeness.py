@@ -62,6 +62,7 @@ class Likeness:
             self.leaf(mine, theirs)
         for guard in self.trace.guards:
             self.guard(guard)
+        self.assume()
         self.take_inputs()
 
     def leaf(self, mine: Value, theirs: Value) -> None:
@@ -188,6 +189,14 @@ class Likeness:
                 return cast.__getitem__(self.read(base), key)
         raise Unlike
 
+    def assume(self) -> None:
+        """Take the trace's assumptions for the other call's objects."""
+        for guard in self.trace.guards:
+            source = self.image(guard.source)
+            if source is not guard.source:
+                expected = self.images.get(id(guard.expected), guard.expected)
+                self.t.guard(guard.kind, source, expected, tuple(map(self.image, guard.others)))
+
     def take_inputs(self) -> None:
         """Make the other call's tensors inputs of the graph; they must look as the trace's do."""
         from turret.plugins.capture.blocks import properties
@@ -210,11 +219,6 @@ class Likeness:
     def repeat(self) -> Value:
         """Record what the trace recorded, for the other call; the other call's result."""
         t, trace = self.t, self.trace
-        for guard in trace.guards:
-            source = self.image(guard.source)
-            if source is not guard.source:
-                expected = self.images.get(id(guard.expected), guard.expected)
-                t.guard(guard.kind, source, expected, tuple(map(self.image, guard.others)))
         for node in trace.nodes:
             copied = t.graph.node_copy(node, lambda n: self.nodes.get(n, n))
             for tag in trace.tags:

@@ -27,6 +27,7 @@ class Observed:
         self.breaks: list[str] = []
         self.recompiles: list[str] = []
         self.fallbacks: list[str] = []
+        self.reuses: list[str] = []
         observer = self
 
         class Observer:
@@ -34,6 +35,7 @@ class Observed:
             def turret_event(self, event: Event) -> None:
                 kinds = {
                     "graph_break": observer.breaks, "recompile": observer.recompiles, "fallback": observer.fallbacks,
+                    "reuse": observer.reuses,
                 }  # fmt: skip
                 if event.kind in kinds:
                     kinds[event.kind].append(event.message)
