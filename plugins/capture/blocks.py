@@ -11,6 +11,7 @@ tensors that come from outside, results that share memory with arguments, calls 
 
 from __future__ import annotations
 
+import itertools
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -243,7 +244,7 @@ class Blocks:
             if not isinstance(value, Tensor) or value.node not in inside or value.stores or value.new_data is not None:
                 raise Fixed("a result that is no new tensor")
             fake = value.fake
-            if fake.untyped_storage()._cdata in memory or fake.requires_grad and fake.is_leaf:
+            if fake.untyped_storage()._cdata in memory or (fake.requires_grad and fake.is_leaf):
                 raise Fixed("a result in memory that is not its own")
             if fake.storage_offset() != 0 or fake.is_conj() or fake.is_neg():
                 raise Fixed("a result that is a part of a tensor")
@@ -305,9 +306,8 @@ def properties(fake: torch.Tensor) -> tuple:
     """What following a call may find out about a tensor."""
     layout = (*fake.shape, "strides", *fake.stride(), "offset", fake.storage_offset())
     words = tuple(v if isinstance(v, (int, str)) else str(v.node.expr) for v in layout)
-    return (
-        fake.dtype, fake.device, fake.requires_grad, fake.is_leaf, fake.is_conj(), fake.is_neg(), fake._is_view(), words,
-    )  # fmt: skip
+    state = (fake.requires_grad, fake.is_leaf, fake.is_conj(), fake.is_neg(), fake._is_view())
+    return fake.dtype, fake.device, state, words
 
 
 def _reachable(pending: list[Any]) -> dict[int, Value] | None:
@@ -334,12 +334,7 @@ def _reachable(pending: list[Any]) -> dict[int, Value] | None:
 
 
 def _is_large(module: nn.Module) -> bool:
-    count = 0
-    for _ in module.modules():
-        count += 1
-        if count >= SMALLEST:
-            return True
-    return False
+    return sum(1 for _ in itertools.islice(module.modules(), SMALLEST)) == SMALLEST
 
 
 def _is_plain(leaf: Value) -> bool:

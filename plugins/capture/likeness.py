@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from turret.guards import Guard, same_constant, same_keys
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Lazy, Value
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 from turret.sources import (
@@ -67,6 +67,7 @@ class Likeness:
 
     def leaf(self, mine: Value, theirs: Value) -> None:
         """Relate an argument to the other call's."""
+        mine, theirs = _looked_at(mine), _looked_at(theirs)
         known = self.values.setdefault(id(mine), theirs)
         if known is not theirs and not isinstance(mine, Constant):
             raise Unlike
@@ -264,6 +265,10 @@ class _Like(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         return None, *(torch.empty_like(v) if v.is_floating_point() or v.is_complex() else None for v in ctx.inputs)
+
+
+def _looked_at(value: Value) -> Value:
+    return value.made if isinstance(value, Lazy) and value.made is not None else value
 
 
 def _check_state(mine: nn.Module, theirs: nn.Module) -> None:

@@ -58,7 +58,7 @@ class Emitter:
         return self.symbols.setdefault(name, f"s{len(self.symbols)}")
 
     def stream(self, number: int) -> str:
-        """C++ name of a stream of random numbers: a parameter, so that layers that draw from different ones are equal."""
+        """C++ name of a stream of random numbers: a parameter, so that layers with streams of their own are equal."""
         return self.streams.setdefault(number, f"stream{len(self.streams)}")
 
     def size(self, value: Size) -> str:

@@ -56,7 +56,7 @@ class Emitter:
     # ------------------------------------------------------------ tensors, sizes, shapes
 
     def stream(self, number: int) -> str:
-        """Name of a stream of random numbers: a parameter, so that layers that draw from different ones are equal."""
+        """Name of a stream of random numbers: a parameter, so that layers with streams of their own are equal."""
         return self.streams.setdefault(number, f"stream{len(self.streams)}")
 
     @property

@@ -55,8 +55,8 @@ class TritonKernel:
     they do not share (names, the user's lines) is in ``comment``.  Its parameters are pointers to the first elements
     of the tensors ``buffers``, then the values of the size symbols ``sizes``, then the numbers ``streams`` (of
     random numbers; not part of what kernels are equal by), then the constexprs that ``configs`` give values to.
-    ``parameters`` are the names of the former three kinds in order; ``signature`` gives each its Triton type (``*bf16``,
-    ``i32``, ``i64``).  ``divisible``: parameters known to be multiples of 16 (pointers: in bytes).
+    ``parameters`` are the names of the former three kinds in order; ``signature`` gives each its Triton type
+    (``*bf16``, ``i32``, ``i64``).  ``divisible``: parameters known to be multiples of 16 (pointers: in bytes).
     ``configs``: candidates in order of preference, never empty.
     ``grid``: up to three numbers of programs, each Python source over size symbols, constexprs and ``cdiv``; a
     product of zero means that there is nothing to launch.  ``grid_for`` computes it.
