@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from turret.control_flow import CONTROL_FLOW
 from turret.functional_ops import restore_functional_op
 
 
@@ -46,35 +46,6 @@ _SOMETIMES_ALIAS = frozenset(
         torch.ops.aten._to_copy.default,
     )
 )
-
-
-class ControlFlow:
-    """A higher-order op as a plan calls it: of graph modules and tensors."""
-
-    tags = (torch.Tag.data_dependent_output,)
-
-    def __init__(self, run: Callable[..., Any]) -> None:
-        self._op = run
-
-    def __call__(self, *args: Any) -> Any:
-        return self._op(*args)
-
-
-def _cond(predicate: torch.Tensor, if_true: Any, if_false: Any, operands: Sequence[Any]) -> Sequence[torch.Tensor]:
-    return (if_true if bool(predicate) else if_false)(*operands)
-
-
-def _while_loop(condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any]) -> Sequence[Any]:
-    carried = tuple(v.clone() for v in carried)  # what no round replaces must not be the caller's memory
-    while bool(condition(*carried, *additional)[0]):
-        carried = body(*carried, *additional)
-    return carried
-
-
-CONTROL_FLOW = {
-    "higher_order::cond.graph": ControlFlow(_cond),
-    "higher_order::while_loop.graph": ControlFlow(_while_loop),
-}
 
 
 TRUSTED = ("aten::", "prims::", "rngprims::")

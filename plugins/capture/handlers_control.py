@@ -1,4 +1,4 @@
-"""``torch.cond`` and ``while_loop``: each branch becomes a graph, all of it one call of the higher-order op."""
+"""``torch.cond``, ``while_loop`` and ``scan``: branches become graphs, all of it one call of the higher-order op."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._higher_order_ops.scan import scan as scan_function
 from torch._higher_order_ops.while_loop import while_loop as while_loop_function
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.graph import Region
 from turret.plugins.capture.handlers import function
+from turret.plugins.capture.stand_ins import stand_ins
 from turret.plugins.capture.structures import Structure, flatten
-from turret.plugins.capture.values.base import Value
+from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class _Branches:
         with t.region() as region:
             if carried is not None:
                 made = [_carried(t, region, n, v.fake) for n, v in enumerate(self.carried)]
-                args = carried.build(t, iter(made)).unpack(t)
+                args = [*carried.build(t, iter(made)).unpack(t), *args]
             for node in self.lifted():
                 region.input_for(node)
             leaves, structure = flatten(t, t.call(function, args, {}))
@@ -76,17 +78,15 @@ class _Branches:
             nodes.append(t.submodule(module, f"{self.name}_{number}"))
         return nodes
 
-    def results(self, number: int) -> tuple[torch.Tensor, ...]:
-        """New fake tensors like those that a branch returns."""
-        return tuple(_like(v.fake) for v in self.outputs[number])
-
-
-def _like(fake: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    def results(self, examples: Items[torch.Tensor], more: Items[Value] = ()) -> tuple[torch.Tensor, ...]:
+        """New fake tensors of these layouts; with gradients (floats) where the branches, or ``more``, use any."""
+        inputs = [n.meta["example_value"] for n in self.lifted()] + [v.fake for v in more if isinstance(v, Tensor)]
+        return stand_ins(examples, inputs, [e.is_floating_point() or e.is_complex() for e in examples])
 
 
 def _carried(t: Tracer, region: Region, number: int, fake: torch.Tensor) -> Tensor:
-    made = _like(fake)
+    made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    made.requires_grad_(fake.requires_grad and torch.is_grad_enabled())
     return t.tensor(region.placeholder(f"carried{number}", made), made)
 
 
@@ -113,12 +113,7 @@ def cond(t: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Valu
     if branches.structures[0] != branches.structures[1]:
         raise Unsupported("torch.cond whose results differ in structure")
     modules, lifted = branches.close(), branches.lifted()
-    wanted = torch.is_grad_enabled() and any(
-        isinstance(v, torch.Tensor) and v.requires_grad for v in (n.meta["example_value"] for n in lifted)
-    )
-    if wanted:
-        raise Unsupported("gradients through torch.cond", "compute both branches and choose with torch.where")
-    results = branches.results(0)
+    results = branches.results([v.fake for v in branches.outputs[0]])
     operator = torch.ops.higher_order.cond
     arguments = (t.argument(pred)[0], *modules, tuple(map(t.node_here, lifted)))
     found = t.unpacked(t.record("call_function", operator, arguments, {}, results), results)
@@ -135,22 +130,71 @@ def while_loop(
     if not all(isinstance(v, Tensor) for v in values) or any(isinstance(v, Symbolic) for v in values):
         raise Unsupported("while_loop that carries something else than tensors")
     extra = [] if additional_inputs is None else additional_inputs.realize().unpack(t)
-    if extra:
-        raise Unsupported("while_loop with additional_inputs")
-    if torch.is_grad_enabled() and any(v.fake.requires_grad for v in values):  # type: ignore[attr-defined]
-        raise Unsupported("gradients through while_loop")
     branches = _Branches(t, "while_loop", values)  # type: ignore[arg-type]
     branches.conditions = (0,)
-    branches.trace(cond_fn, [], structure)
-    branches.trace(body_fn, [], structure)
+    branches.trace(cond_fn, extra, structure)
+    branches.trace(body_fn, extra, structure)
     _same("while_loop", branches.outputs[1], values)
     modules = branches.close()
-    if torch.is_grad_enabled() and any(
-        isinstance(v, torch.Tensor) and v.requires_grad for v in (n.meta["example_value"] for n in branches.lifted())
-    ):
-        raise Unsupported("gradients through while_loop")
-    results = branches.results(1)
+    results = branches.results([v.fake for v in branches.outputs[1]], values)
     starts = tuple(t.argument(v)[0] for v in values)
     arguments = (*modules, starts, tuple(map(t.node_here, branches.lifted())))
     node = t.record("call_function", torch.ops.higher_order.while_loop, arguments, {}, results)
     return structure.build(t, iter(t.unpacked(node, results).unpack(t)))
+
+
+@function(scan_function)
+def scan(
+    t: Tracer, combine_fn: Value, init: Value, xs: Value, *, dim: Value | None = None, reverse: Value | None = None
+) -> Value:
+    """``scan`` over one dimension of tensors: over the first, and results moved back."""
+    starts, carried = flatten(t, init)
+    columns, given = flatten(t, xs)
+    values, rows = [v.realize() for v in starts], [v.realize() for v in columns]
+    if not values or not rows or not all(isinstance(v, Tensor) for v in (*values, *rows)):
+        raise Unsupported("scan of something else than tensors")
+    number, backwards = 0 if dim is None else t.constant_of(dim), reverse is not None and t.truth(reverse)
+    if type(number) is not int or not all(-v.fake.dim() <= number < v.fake.dim() for v in rows):  # type: ignore[attr-defined]
+        raise Unsupported(f"scan over dimension {number}")
+    number %= rows[0].fake.dim()  # type: ignore[attr-defined]
+    rows = [_moved(t, v, number, 0) for v in rows]
+    if backwards:
+        rows = [t.call_method_graph("flip", [v, Constant(0)], {}) for v in rows]
+    length = rows[0].fake.shape[0]  # type: ignore[attr-defined]
+    if any(v.fake.shape[0] != length for v in rows) or length == 0:  # type: ignore[attr-defined]
+        raise Unsupported("scan of tensors of different lengths, or of length 0")
+    branches = _Branches(t, "scan", [*values, *(_row(t, v) for v in rows)])  # type: ignore[list-item]
+    branches.trace(combine_fn, [], Structure(tuple, (carried, given)))
+    if branches.structures[0].kind is not tuple or branches.structures[0].children[:1] != (carried,):
+        raise Unsupported("scan whose state changes its structure")
+    _same("scan", branches.outputs[0][: len(values)], values)
+    modules, shape = branches.close(), branches.structures[0]
+    made = [v.fake for v in branches.outputs[0][len(values) :]]
+    stacked = [torch.empty((length, *v.shape), dtype=v.dtype, device=v.device) for v in made]
+    results = branches.results([*(v.fake for v in branches.outputs[0][: len(values)]), *stacked], [*values, *rows])
+    arguments = (
+        *modules,
+        [t.argument(v)[0] for v in values],
+        [t.argument(v)[0] for v in rows],
+        tuple(map(t.node_here, branches.lifted())),
+    )
+    node = t.record("call_function", torch.ops.higher_order.scan, arguments, {}, results)
+    found = t.unpacked(node, results).unpack(t)
+    ends, outputs = found[: len(values)], found[len(values) :]
+    if backwards:
+        outputs = [t.call_method_graph("flip", [v, Constant(0)], {}) for v in outputs]
+    outputs = [_moved(t, v, 0, number) if number < v.realize().fake.dim() else v for v in outputs]  # type: ignore[attr-defined]
+    return shape.build(t, iter([*ends, *outputs]))
+
+
+def _moved(t: Tracer, value: Value, start: int, end: int) -> Value:
+    return value if start == end else t.call_graph(torch.movedim, [value, Constant(start), Constant(end)], {})
+
+
+def _row(t: Tracer, value: Value) -> Tensor:
+    """One row of a tensor, as an example: no part of the graph."""
+    fake = value.fake  # type: ignore[attr-defined]
+    with torch.no_grad():
+        row = torch.empty_strided(fake.shape[1:], fake.stride()[1:], dtype=fake.dtype, device=fake.device)
+    row.requires_grad_(fake.requires_grad)
+    return Tensor(value.node, row)  # type: ignore[attr-defined]

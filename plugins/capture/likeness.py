@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from turret.guards import Guard, same_constant, same_keys
+from turret.plugins.capture.stand_ins import stand_ins
 from turret.plugins.capture.values.base import Constant, Lazy, Value
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
@@ -242,7 +243,7 @@ class Likeness:
                 self.values[id(value)] = Symbolic(self.nodes[value.node], value.number)
         inputs = [n.meta["example_value"] for n in (self.nodes.get(m, m) for m in self.outside())]
         examples = [v.fake for v in fresh]
-        made = _Like.apply(examples, *(v for v in inputs if isinstance(v, torch.Tensor)))
+        made = stand_ins(examples, inputs, [e.requires_grad for e in examples])
         for value, fake in zip(fresh, made, strict=True):
             node = self.nodes[value.node]
             node.meta["example_value"] = fake
@@ -250,21 +251,6 @@ class Likeness:
 
     def outside(self) -> list[fx.Node]:
         return [*(v.node for v in self.trace.call.tensors()), *self.trace.inputs]
-
-
-class _Like(torch.autograd.Function):
-    """New tensors like examples, that gradients flow through as they do through the operations left out."""
-
-    @staticmethod
-    def forward(ctx: Any, examples: list[torch.Tensor], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        ctx.inputs = inputs
-        made = [torch.empty_strided(e.shape, e.stride(), dtype=e.dtype, device=e.device) for e in examples]
-        ctx.mark_non_differentiable(*(m for m, e in zip(made, examples, strict=True) if not e.requires_grad))
-        return tuple(made)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        return None, *(torch.empty_like(v) if v.is_floating_point() or v.is_complex() else None for v in ctx.inputs)
 
 
 def _looked_at(value: Value) -> Value:

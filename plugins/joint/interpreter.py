@@ -163,6 +163,12 @@ def _loop(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any
     return while_loop(run.tracer, *args, **kwargs)
 
 
+def _scan(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    from turret.plugins.joint.control_flow import scan
+
+    return scan(run.tracer, *args, **kwargs)
+
+
 _HIGHER_ORDER: dict[str, Callable[..., Any]] = {
     "tag_activation_checkpoint": _checkpoint,
     "invoke_subgraph": _invoke,
@@ -170,4 +176,5 @@ _HIGHER_ORDER: dict[str, Callable[..., Any]] = {
     "autograd_function_apply": _native,
     "cond": _conditional,
     "while_loop": _loop,
+    "scan": _scan,
 }

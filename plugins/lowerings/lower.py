@@ -10,7 +10,8 @@ import torch
 from torch import fx
 
 from turret.errors import UnsupportedError
-from turret.externs import CONTROL_FLOW, op_name
+from turret.control_flow import CONTROL_FLOW
+from turret.externs import op_name
 from turret.ir import (
     CopyInto,
     Extern,
