@@ -7,6 +7,7 @@ Each stage is called through ``_Pipeline.stage``, which times it, reports it, an
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 import threading
@@ -22,6 +23,7 @@ from torch import fx
 
 from turret import plugin_manager
 from turret.ambient import AmbientModes, neutral
+from turret.branches import Branch, branches_of
 from turret.config import Config
 from turret.context import CompileContext
 from turret.errors import CodegenError, StageError, TurretError
@@ -238,6 +240,13 @@ class _Pipeline:
             visible_outputs=partitioned.num_forward_outputs if role == "forward" else None,
             name=name,
         )
+        return self.plan_graph(graph)
+
+    def plan_graph(self, graph: StageGraph) -> Plan:
+        """One graph through place, lower, schedule and codegen, after the plans of its branches."""
+        name, target = graph.name, graph.target
+        for branch in branches_of(graph.module):
+            self.plan_branch(graph, branch)
         self.context.emit("product", stage="graph_pass", name=name, product=graph)
         placement = self.stage("turret_place", name, graph=graph)
         self.hint_at_eager_calls(name, placement)
@@ -246,6 +255,21 @@ class _Pipeline:
         schedule = self.stage("turret_schedule", name, program=program, target=target)
         self.verify("schedule", schedule)
         return self.stage("turret_codegen", name, schedule=schedule, target=target)
+
+    def plan_branch(self, graph: StageGraph, branch: Branch) -> None:
+        """Compile a graph that a call of control flow holds; where that fails it runs call by call, on record."""
+        name, reason = f"{graph.name}.{branch.name}", branch.why_not_planned()
+        if not reason:
+            module = copy.deepcopy(branch.module)
+            try:
+                self.passes("joint", module)
+                self.passes("forward", module)
+                branch.replace(self.plan_graph(branch.graph(module, graph.target, name)))
+                return
+            except (StageError, TurretError) as error:
+                reason = str(error)
+        message = f"{name} of {branch.op} runs call by call: {reason}"
+        self.context.emit("perf_hint", stage="place", name=name, message=message)
 
     def hint_at_eager_calls(self, name: str, placement: Placement) -> None:
         """Calls that no kernel was generated for split what could have been fused."""

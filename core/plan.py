@@ -91,7 +91,8 @@ class SizeRef:
 class Call:
     """Call an op (``namespace::name.overload``); ``outputs`` are the slots of what it returns.
 
-    With ``into`` the op is the ``out=`` variant and writes to that slot.  ``sequence``: it returns several tensors.
+    Arguments of control flow may be plans, its branches.  With ``into`` the op is the ``out=`` variant and writes to that
+    slot.  ``sequence``: it returns several tensors.
     """
 
     op: str
@@ -163,6 +164,11 @@ class Plan:
         """Where in the arena scratch memory begins, in bytes."""
         return -(-self.arena_bytes // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
 
+    @property
+    def branches(self) -> tuple[Plan, ...]:
+        """Plans that calls of control flow run, in order."""
+        return tuple(a for step in self.steps if isinstance(step, Call) for a in step.args if isinstance(a, Plan))
+
     def __str__(self) -> str:
         lines = [f"plan {self.name} on {self.device}: {len(self.steps)} steps, arena {self.arena_bytes} bytes"]
         for number, slot in enumerate(self.slots):
@@ -172,6 +178,7 @@ class Plan:
             )
         lines += [f"  {_describe(step, self.slots)}" for step in self.steps]
         lines.append(f"  return {', '.join(_argument(o, self.slots) for o in self.outputs)}")
+        lines += [str(branch) for branch in self.branches]
         return "\n".join(lines)
 
 
@@ -180,6 +187,8 @@ def _argument(value: Any, slots: tuple[Slot, ...]) -> str:
         return slots[value.slot].name
     if isinstance(value, SizeRef):
         return value.text
+    if isinstance(value, Plan):
+        return value.name
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(_argument(v, slots) for v in value)}]"
     return str(value)

@@ -259,9 +259,27 @@ class _Writer:
         if isinstance(value, (list, tuple)):
             inner = ", ".join(self._value(v) for v in value)
             return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+        if isinstance(value, Plan):
+            return self.constant("branch", _branch(value))
         if value is None or isinstance(value, (bool, int, str)):
             return repr(value)
         return self.constant("value", value)
+
+
+def _branch(plan: Plan) -> Callable[..., list]:
+    """A plan of static sizes as a function of its inputs, of any strides, for an op of control flow to call."""
+    run = load(plan)
+    layouts = [None if n is None else (plan.slots[n].shape, plan.slots[n].stride) for n in plan.inputs]
+
+    def branch(*operands: Any) -> list:
+        given = list(operands)
+        for number, layout in enumerate(layouts):
+            if layout is not None and given[number].stride() != layout[1]:
+                tensor = given[number]
+                given[number] = _relayout(tensor, *layout, tensor.dtype, plan.name)
+        return run(given)
+
+    return branch
 
 
 def _is_transpose(view: Slot, base: Slot) -> bool:

@@ -33,7 +33,7 @@ class Branch:
 def trace_branch(outer: Tracer, module: Any, operands: Sequence[Any]) -> Branch:
     """Trace a branch.  It may not mutate its operands; results in their memory, or in one another's, are copied."""
     with _pop_mode_temporarily(), torch.no_grad():
-        tracer, inputs, results = _run(outer, module, operands, gradients=False)
+        tracer, _, results = _run(outer, module, operands, gradients=False)
         nodes = [_result(tracer, value) for value in results]
     return Branch(_finished(tracer, nodes), results)
 

@@ -1,4 +1,4 @@
-"""``torch.cond``, ``while_loop`` and ``scan`` as single calls of the graph, their branches traced to graphs of their own.
+"""``torch.cond``, ``while_loop`` and ``scan`` as single calls of the graph, their branches traced to graphs.
 
 Where gradients flow, the call is one node of autograd's, whose backward is one call again: of the gradients of the
 branches (``branches.trace_gradient``).
@@ -192,5 +192,3 @@ def _check_same(name: str, one: Sequence[Any], other: Sequence[Any]) -> None:
     )
     if not same:
         raise UnsupportedError(f"torch.{name} whose results differ in number, shape or dtype")
-
-

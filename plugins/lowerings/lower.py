@@ -9,8 +9,9 @@ import attrs
 import torch
 from torch import fx
 
-from turret.errors import UnsupportedError
+from turret.branches import PlannedBranch
 from turret.control_flow import CONTROL_FLOW
+from turret.errors import UnsupportedError
 from turret.externs import op_name
 from turret.ir import (
     CopyInto,
@@ -97,6 +98,8 @@ class _Lowerer:
         value: Any = self.graph.module
         for name in node.target.split("."):
             value = getattr(value, name)
+        if isinstance(value, PlannedBranch):
+            return value.plan
         if not isinstance(value, torch.Tensor):
             return value
         decl = self.builder.declare(value, node.name)

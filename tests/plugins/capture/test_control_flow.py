@@ -1,4 +1,4 @@
-"""``torch.cond`` and ``while_loop``: branches become graphs of their own, captured and compiled; breaks otherwise."""
+"""``torch.cond``, ``while_loop`` and ``scan``: branches become graphs of their own, with gradients, and are compiled."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ import copy
 import pytest
 import torch
 from capture_lab import Observed, check
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from torch import cond
+from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
+from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 import turret
+from turret.events import Event
+from turret.hookspecs import hookimpl
+from turret.plan import Plan
 
 X = torch.arange(1.0, 5.0)
 OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}
@@ -84,13 +92,269 @@ def test_branches_with_side_effects_run_as_python():
     assert "side effects" in observed.breaks[0]
 
 
-def test_gradients_through_a_condition_run_as_python():
-    def program(x):
-        return torch.cond(x.sum() > 3, lambda x: x.sin(), lambda x: x.cos(), (x,)) * 2
+class Plans:
+    """Keeps the plans that a compile makes, and what is said of them."""
 
-    observed = Observed(program)
-    mine, plain = X.clone().requires_grad_(), X.clone().requires_grad_()
-    observed(mine).sum().backward()
-    (plain.sin() * 2).sum().backward()
-    torch.testing.assert_close(mine.grad, plain.grad)
-    assert "gradients through torch.cond" in observed.breaks[0]
+    def __init__(self) -> None:
+        self.plans: list[Plan] = []
+        self.hints: list[str] = []
+        self.fallbacks: list[str] = []
+
+    @hookimpl
+    def turret_event(self, event: Event) -> None:
+        if event.kind == "product" and event.stage == "codegen":
+            self.plans.append(event.product)
+        elif event.kind == "perf_hint":
+            self.hints.append(event.message)
+        elif event.kind == "fallback":
+            self.fallbacks.append(event.message)
+
+
+def plain_cond(pred, first, second, operands=()):
+    return (first if bool(pred) else second)(*operands)
+
+
+def plain_loop(condition, body, carried):
+    while bool(condition(*carried)):
+        carried = body(*carried)
+    return carried
+
+
+def plain_scan(combine, init, xs, *, dim=0, reverse=False):
+    rows = list(zip(*(leaf.unbind(dim) for leaf in tree_leaves(xs)), strict=True))
+    state, made = init, []
+    for row in reversed(rows) if reverse else rows:
+        state, out = combine(state, tree_unflatten(list(row), tree_structure(xs)))
+        made.append(tree_leaves(out))
+    made = made[::-1] if reverse else made
+    columns = [torch.stack(c, dim if dim < c[0].dim() + 1 else 0) for c in zip(*made, strict=True)]
+    return state, tree_unflatten(columns, tree_structure(out))
+
+
+PLAIN = {"cond": plain_cond, "while_loop": plain_loop, "scan": plain_scan}
+
+
+def trains(program, *inputs, weights=(), **options):
+    """One graph whose results and gradients are those of the same program in plain Python; what it was compiled to."""
+    plans = Plans()
+    fast = turret.compile(program, fullgraph=True, options=OPTIONS | options, plugins=[plans])
+    for given in inputs:
+        found = []
+        for plain in (True, False):
+            leaf = given.clone().requires_grad_()
+            for w in weights:
+                w.grad = None
+            with pytest.MonkeyPatch.context() as patch:
+                for name, function in PLAIN.items() if plain else ():
+                    patch.setitem(globals(), name, function)
+                results = (program if plain else fast)(leaf)
+            results = results if isinstance(results, tuple) else (results,)
+            sum(r.square().sum() for r in results if r.requires_grad).backward()
+            zeros = [torch.zeros_like(w) if w.grad is None else w.grad for w in (leaf, *weights)]
+            found.append(([r.detach() for r in results], *zeros))
+        torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+    return plans
+
+
+def weight(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(5)).requires_grad_()
+
+
+def test_gradients_through_a_condition():
+    plans = trains(lambda x: cond(x.sum() > 3, lambda x: x.sin(), lambda x: x.cos(), (x,)) * 2, X, -X)
+    assert sum(len(plan.branches) for plan in plans.plans) == 4 and not plans.fallbacks
+    assert all(len([s for s in b.steps if type(s).__name__ == "Launch"]) == 1 for p in plans.plans for b in p.branches)
+
+
+def test_gradients_through_a_condition_are_those_of_torch_s():
+    def program(x):
+        return torch.cond(x.sum() > 3, lambda x: x.sin() * 2, lambda x: x.cos(), (x,)) * 2
+
+    fast = turret.compile(program, fullgraph=True, options=OPTIONS)
+    for x in (X, -X):
+        mine, theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
+        found, expected = fast(mine), program(theirs)
+        assert found.requires_grad and expected.requires_grad
+        found.sum().backward(), expected.sum().backward()
+        torch.testing.assert_close((found, mine.grad), (expected, theirs.grad))
+
+
+def test_gradients_of_what_branches_close_over():
+    w, v = weight(4, 4), weight(4)
+
+    def program(x):
+        y = x * v
+        return cond(x.sum() > 3, lambda x: (x @ w).relu() + y, lambda x: x - y, (x,)).sum() * x
+
+    trains(program, X, -X, weights=(w, v))
+
+
+def test_gradients_of_several_results_some_of_which_have_none():
+    def program(x):
+        def first(x):
+            return x.sin(), x.argsort(), x * 2
+
+        def second(x):
+            return x.cos(), x.argmax().expand(4).clone(), torch.ones(4)
+
+        a, b, _ = cond(x.sum() > 3, first, second, (x,))
+        return a * 2, b
+
+    trains(program, X, -X)
+
+
+def test_gradients_through_conditions_within_conditions():
+    def program(x):
+        def inner(x):
+            return cond(x.max() > 10, lambda v: v * v, lambda v: v.exp(), (x,))
+
+        return cond(x.sum() > 3, lambda x: inner(x) + 1, lambda v: v.sigmoid(), (x,))
+
+    trains(program, X, -X, X * 10)
+
+
+def test_gradients_where_operands_and_gradients_lie_otherwise_in_memory():
+    w = weight(4, 3)
+
+    def program(x):
+        x = x.reshape(3, 4).t()
+        return cond(x.sum() > 3, lambda x: (x * w), lambda x: (x + w).t().contiguous().t(), (x,)).t()
+
+    y = torch.arange(12.0) / 5
+    trains(program, y, -y, weights=(w,))
+
+
+def test_gradients_under_autocast():
+    w = weight(4, 4)
+
+    def program(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return cond(x.sum() > 3, lambda x: (x @ w).float(), lambda x: x.tanh(), (x,))
+
+    observed = Observed(program, fullgraph=True)
+    for x in (X, -X):
+        torch.testing.assert_close(observed(x), program(x))
+
+
+def test_a_branch_that_draws_random_numbers_trains_eagerly_and_says_so():
+    def program(x):
+        return cond(x.sum() > 3, lambda x: torch.nn.functional.dropout(x, 0.5), lambda x: x, (x,))
+
+    plans = Plans()
+    fast = turret.compile(program, options=OPTIONS | {"on_error": "fallback"}, plugins=[plans])
+    x = -X.clone()
+    with pytest.warns(UserWarning, match="draws random numbers"):
+        torch.testing.assert_close(fast(x.requires_grad_()), x)
+    assert "draws random numbers" in plans.fallbacks[0]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_gradients_through_a_loop(steps):
+    w = weight(4)
+
+    def program(x):
+        start = (torch.tensor(0), x, torch.zeros(4))
+        _, y, z = while_loop(
+            lambda i, v, t: i < steps, lambda i, v, t: (i + 1, (v * w).tanh(), t + v * v), start
+        )  # fmt: skip
+        return y, z * 2
+
+    plans = trains(program, X, -X / 3, weights=(w,))
+    assert not plans.fallbacks and not any("call by call" in h for h in plans.hints)
+
+
+def test_a_loop_whose_rounds_depend_on_data():
+    w = weight(4, 4)
+
+    def program(x):
+        a = x.cos()
+        return while_loop(lambda v: v.abs().sum() > 1, lambda v: (v @ w * 0.1 + a * 1e-3,), (x * 2,))[0]
+
+    trains(program, X, -X, X * 5, weights=(w,))
+
+
+@pytest.mark.parametrize("dim", [0, 1, -1])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradients_through_a_scan(dim, reverse):
+    w = weight(3)
+
+    def program(x):
+        rows = x.reshape(-1, 1) * torch.ones(4, 3) if dim == 0 else (x.reshape(-1, 1) * torch.ones(4, 3)).t()
+        last, all_rows = scan(
+            lambda s, r: ((s * r).tanh() + w, s * r), torch.ones(3), rows, dim=dim, reverse=reverse
+        )  # fmt: skip
+        return last, all_rows
+
+    trains(program, X, -X, weights=(w,))
+
+
+def test_a_scan_over_structures():
+    def program(x):
+        state = {"total": torch.zeros(2), "count": torch.tensor(0)}
+        rows = (x.reshape(2, 2), x.reshape(2, 2).exp())
+
+        def combine(state, row):
+            one, two = row
+            total = state["total"] + one * two
+            return {"total": total, "count": state["count"] + 1}, {"a": total * 2, "b": (one + 1,)}
+
+        state, made = scan(combine, state, rows)
+        return state["total"], state["count"], made["a"], made["b"][0]
+
+    trains(program, X)
+    full(program, X)
+
+
+def test_branches_of_sizes_that_change_run_call_by_call_and_say_so():
+    plans = Plans()
+    fast = turret.compile(
+        lambda x: cond(x.sum() > 3, lambda x: x.sin(), lambda x: x.cos(), (x,)),
+        dynamic=True, options=OPTIONS, plugins=[plans],
+    )  # fmt: skip
+    for x in (X, torch.ones(7), -torch.ones(9)):
+        torch.testing.assert_close(fast(x), x.sin() if x.sum() > 3 else x.cos())
+    assert any("call by call" in hint and "static sizes" in hint for hint in plans.hints)
+
+
+def test_a_stored_plan_has_its_branches(tmp_path):
+    def program(x):
+        return cond(x.sum() > 3, lambda x: x.sin() * 2, lambda x: x.cos(), (x,)) + 1
+
+    for _ in range(2):
+        turret.reset()
+        plans = Plans()
+        options = {**OPTIONS, "cache": True, "cache_dir": str(tmp_path)}
+        fast = turret.compile(program, options=options, plugins=[plans])
+        for x in (X, -X):
+            torch.testing.assert_close(fast(x), program(x))
+    assert not plans.plans  # found, not made
+
+
+UNARY = {"sin": torch.sin, "tanh": torch.tanh, "exp": lambda v: (v * 0.1).exp(), "t": lambda v: v.flip(0), "sq": lambda v: v * v}
+STEPS = st.lists(st.tuples(st.sampled_from(sorted(UNARY)), st.sampled_from(["", "w", "y", "x"])), min_size=1, max_size=4)
+
+
+def chain(steps, around):
+    def branch(v):
+        for name, other in steps:
+            v = UNARY[name](v)
+            v = v * around[other] if other else v
+        return v
+
+    return branch
+
+
+@settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+@given(STEPS, STEPS, st.booleans(), st.integers(0, 3))
+def test_any_branches_and_rounds_have_the_gradients_of_plain_python(first, second, looped, rounds):
+    w = weight(4)
+
+    def program(x):
+        around = {"w": w, "y": x.cos(), "x": x}
+        one, two = chain(first, around), chain(second, around)
+        y = cond(x.sum() > 0, one, two, (x * 0.5,))
+        if looped:
+            y = while_loop(lambda i, v: i < rounds, lambda i, v: (i + 1, one(v).tanh()), (torch.tensor(0), y))[1]
+        return y, x + w
+
+    trains(program, X / 4, -X / 4, weights=(w,))
