@@ -33,4 +33,4 @@ def turret_event(event: Event) -> None:
         (target / f"{stem}.cpp").write_text(source)
 
 
-_NOTED = ("graph_break", "recompile", "fallback", "perf_hint")
+_NOTED = ("graph_break", "recompile", "fallback", "perf_hint", "reuse")

@@ -91,8 +91,8 @@ class SizeRef:
 class Call:
     """Call an op (``namespace::name.overload``); ``outputs`` are the slots of what it returns.
 
-    Arguments of control flow may be plans, its branches.  With ``into`` the op is the ``out=`` variant and writes to that
-    slot.  ``sequence``: it returns several tensors.
+    Arguments of control flow may be plans, its branches.  With ``into`` the op is the ``out=`` variant and writes to
+    that slot.  ``sequence``: it returns several tensors.
     """
 
     op: str
