@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import linecache
 import math
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,8 @@ import torch
 
 from turret.errors import FakeImplementationError
 from turret.externs import TRUSTED, fast_callable
-from turret.plan import Allocate, Call, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
+from turret.ir.program import Binding
+from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
 from turret.products import BoxedCallable
 from turret.runtime.frames import FramePool
 from turret.runtime.modes import below_autograd
@@ -135,18 +137,18 @@ class _Writer:
         if names:
             lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = args")
         lines.append("args.clear()")
-        for number, symbol in enumerate(plan.size_symbols):
-            source = plan.size_sources[symbol]
+        for symbol in plan.size_symbols:
+            source = plan.size_sources.get(symbol)
+            if source is None:
+                continue
             name = names[source.input]
-            if source.dimension is None and source.kind == "size":
+            if source.dimension is None and source.kind in ("size", "float"):
                 value = name
             elif source.kind == "offset":
                 value = f"{name}.storage_offset()"
             else:
                 value = f"{name}.{source.kind}({source.dimension})"
-            lines.append(f"{symbol} = {value}")
-            if self.launched:
-                lines.append(f"sizes[{number}] = {symbol}")
+            self._number(symbol, value)
         if self.has_arena:
             self.names["cdiv"], self.names["floor_div"] = _divide_up, int.__floordiv__
             lines.append(f"frame.open({plan.scratch_offset} + ({plan.scratch_bytes}))")
@@ -161,6 +163,18 @@ class _Writer:
             for number, slot in enumerate(plan.slots):
                 if slot.place in ("input", "constant"):
                     self._address(number)
+
+    def _number(self, symbol: str, value: str) -> None:
+        """A number of this call, for Python and for kernels."""
+        self.lines.append(f"{symbol} = {value}")
+        if not self.launched:
+            return
+        number, plan = self.plan.size_symbols.index(symbol), self.plan
+        if symbol in plan.float_symbols:
+            self.names["bits"] = _bits
+            self.lines.append(f"sizes[{number}] = bits({symbol})")
+        else:
+            self.lines.append(f"sizes[{number}] = {symbol}")
 
     def _prepare_launches(self) -> None:
         """What every launch of a call is handed: a number of threads, or a stream."""
@@ -223,6 +237,8 @@ class _Writer:
                 self.lines.append(f"t{step.target}.copy_(t{step.source})")
             case Free():
                 self.lines.append(" = ".join(f"t{s}" for s in step.slots) + " = None")
+            case Compute():
+                self._number(step.symbol, step.text)
             case Call():
                 self._call(step)
 
@@ -234,12 +250,16 @@ class _Writer:
             return
         expression = f"{function}({', '.join(arguments)})"
         made = [slot for slot in step.outputs if slot is not None]
+        given = {b.output for b in step.binds}
+        results = ["_" if s is None else f"t{s}" for s in step.outputs]
+        results = [f"n{k}" if r == "_" and k in given else r for k, r in enumerate(results)]
         if step.sequence:
-            targets = ", ".join("_" if s is None else f"t{s}" for s in step.outputs)
-            expression = f"{targets}, = {expression}"
-        elif made:
-            expression = f"t{made[0]} = {expression}"
+            expression = f"{', '.join(results)}, = {expression}"
+        elif made or given:
+            expression = f"{results[0]} = {expression}"
         self.lines.append(expression)
+        for binding in step.binds:
+            self._number(binding.symbol, _bound(binding, results[binding.output]))
         for number in made:
             slot = self.plan.slots[number]
             shape, stride = _tuple(slot.shape), _tuple(slot.stride)
@@ -262,6 +282,21 @@ class _Writer:
         if value is None or isinstance(value, (bool, int, str)):
             return repr(value)
         return self.constant("value", value)
+
+
+def _bound(binding: Binding, result: str) -> str:
+    """Python source of a number that a call gives; the results of ``item()`` of a bool count as 0 and 1."""
+    if binding.dimension is not None:
+        return f"{result}.size({binding.dimension})"
+    return result if binding.is_float else f"int({result})"
+
+
+def _bits(value: float) -> int:
+    """A float as the table of sizes holds it."""
+    return _INTEGER.unpack(_FLOAT.pack(value))[0]
+
+
+_INTEGER, _FLOAT = struct.Struct("=q"), struct.Struct("=d")
 
 
 def _is_transpose(view: Slot, base: Slot) -> bool:

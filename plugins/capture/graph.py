@@ -117,7 +117,7 @@ class GraphRecorder:
         self.devices: list[torch.device] = []
         """Default devices that the program set, innermost last."""
         self.shape_env = ShapeEnv(
-            allow_scalar_outputs=policy.data_dependent, allow_dynamic_output_shape_ops=policy.data_dependent
+            allow_scalar_outputs=policy.data_dependent, allow_dynamic_output_shape_ops=policy.data_sizes
         )
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
         self.graph = self.root_graph = fx.Graph()

@@ -46,9 +46,13 @@ class History:
 class Policy:
     """What one capture makes symbolic."""
 
-    def __init__(self, dynamic: bool | None, history: History, data_dependent: bool = False) -> None:
-        """``data_dependent``: numbers and sizes that come from tensors' values become symbols, too."""
-        self.dynamic, self.history, self.data_dependent = dynamic, history, data_dependent
+    def __init__(
+        self, dynamic: bool | None, history: History, data_dependent: bool = False, data_sizes: bool = False
+    ) -> None:
+        """``data_dependent``: numbers that come from tensors' values become symbols, too; ``data_sizes``: and so do
+        sizes of results."""
+        self.dynamic, self.history = dynamic, history
+        self.data_dependent, self.data_sizes = data_dependent, data_sizes
 
     def dynamic_dimensions(self, source: Source, value: torch.Tensor) -> frozenset[int]:
         """Dimensions of a tensor that become symbols; sizes 0 and 1 never do."""

@@ -124,6 +124,11 @@ def _no_set(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> A
     raise UnsupportedError(f"{func} is not supported in a compiled graph")
 
 
+def _assert_scalar(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """A condition on numbers, or one that was known when the program was captured."""
+    tracer.recorder.numbers.assume(*args)
+
+
 def _skip(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Checks that hold by construction in a graph of known dtypes and devices."""
 
@@ -141,4 +146,5 @@ SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.set_.source_Tensor_storage_offset: _no_set,
     aten.resize_as_.default: _no_set,
     aten._assert_tensor_metadata.default: _skip,
+    aten._assert_scalar.default: _assert_scalar,
 }

@@ -49,6 +49,7 @@ def _trace(captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[i
     with _quiet(captured.fake_mode, gradients):
         inputs = make_inputs(tracer, captured.example_inputs, names, not captured.inference_mode, joined)
         results = _run(tracer, captured, inputs)
+        tracer.recorder.numbers.check_assumptions()
         after = torch.is_grad_enabled()
         torch.set_grad_enabled(gradients)
         forward = ForwardOutputs(tracer, inputs)
@@ -208,6 +209,7 @@ def _tangent(tracer: Tracer, number: int, value: torch.Tensor) -> torch.Tensor:
 
 def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gradients: list[Any]) -> fx.GraphModule:
     graph = tracer.recorder.graph
+    tracer.recorder.numbers.check_assumptions()
     output = graph.output((*forward.nodes, *gradients))
     output.meta["forward_strides"] = tuple(
         tuple(t.stride()) if isinstance(t, torch.Tensor) and d.visible else None

@@ -54,7 +54,7 @@ class Tracer(TorchDispatchMode):
     def __init__(self, fake_mode: Any, decompositions: Mapping[Any, Callable]) -> None:
         super().__init__()
         self.fake_mode, self.table = fake_mode, decompositions
-        self.recorder = Recorder()
+        self.recorder = Recorder(fake_mode.shape_env)
         self.policy: Callable[..., Any] | None = None
         self._tracked: dict[int, Tracked] = {}
         self._handles: dict[fx.Node, torch.Tensor] = {}
@@ -249,9 +249,11 @@ class Tracer(TorchDispatchMode):
         diverged: list[Tracked] = []
         node_args, node_kwargs = self.nodes(args, diverged), self.nodes(kwargs, diverged)
         value = out
-        if diverged:
+        numbers = self.recorder.numbers.fresh(out)
+        if diverged and not numbers:  # run again, it would have other numbers; executables lay results out as foretold
             value = self._value_on_nodes(func, node_args, node_kwargs)
         node = self.recorder.call(func, node_args, node_kwargs, value)
+        self.recorder.numbers.bind(node, numbers)
         self.track_results(node, out, value)
         return out
 

@@ -1,0 +1,103 @@
+"""Numbers that depend on data: which call each comes from, and what the trace assumes of them.
+
+``item()`` gives a number and ``nonzero`` a size that are known once the call has run: a symbol of its own in the trace
+(unbacked, in torch's terms).  What the program asserts of such a number, or what the shapes of its calls need to hold,
+is assumed from there on, and becomes a check of the graph in front of the next call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from turret.ir.program import Binding
+
+if TYPE_CHECKING:
+    from turret.plugins.joint.recorder import Recorder
+
+aten = torch.ops.aten
+
+BINDS, CONDITION = "binds", "condition"
+"""Keys of ``meta``: a call's ``Binding``s, and the condition of an assertion as it was made."""
+
+
+class DataNumbers:
+    """The numbers of one graph; ``shape_env`` makes the symbols (None: there are no symbols at all)."""
+
+    def __init__(self, recorder: Recorder, shape_env: Any) -> None:
+        self._recorder, self._env = recorder, shape_env
+        self._met: set[int] = set()
+        self._messages: dict[int, str] = {}
+        self._seen = 0 if shape_env is None else shape_env.num_deferred_runtime_asserts
+
+    def fresh(self, out: Any) -> tuple[Binding, ...]:
+        """The symbols that a call has just made, and where in its result they are."""
+        if self._env is None or not self._env.pending_fresh_unbacked_symbols:
+            return ()
+        pending = set(self._env.pending_fresh_unbacked_symbols)
+        self._env.pending_fresh_unbacked_symbols.clear()
+        found: dict[str, Binding] = {}
+        for output, dimension, value in _numbers(out):
+            for symbol in value.node._expr.free_symbols & pending:
+                # The result of ``item()`` of a bool is written ``symbol == 1``.
+                binding = Binding(symbol.name, output, dimension, isinstance(value, torch.SymFloat))
+                found.setdefault(symbol.name, binding)
+        return tuple(found.values())
+
+    def bind(self, node: fx.Node, bindings: tuple[Binding, ...]) -> None:
+        """Make the symbols of a call readable from its node."""
+        if not bindings:
+            return
+        node.meta[BINDS] = bindings
+        for binding in bindings:
+            part = node
+            value = node.meta["val"]
+            if isinstance(value, (tuple, list)):
+                part = self._recorder.element(node, binding.output, value[binding.output])
+                value = value[binding.output]
+            number = value if binding.dimension is None else value.shape[binding.dimension]
+            symbol = next(s for s in number.node._expr.free_symbols if s.name == binding.symbol)
+            op = None if binding.dimension is None else aten.sym_size.int
+            self._recorder.bind_symbol(symbol, (op, part, binding.dimension))
+
+    def assume(self, condition: Any, message: str) -> None:
+        """The program asserts a condition on numbers, with a message of its own."""
+        known = {id(a) for a in self._assumptions()}
+        torch._check(condition, lambda: message)
+        self._messages.update((id(a), message) for a in self._assumptions() if id(a) not in known)
+
+    def check_assumptions(self) -> None:
+        """Record a check of all that was assumed since the last call and can be computed by now."""
+        env = self._env
+        if env is None or env.num_deferred_runtime_asserts == self._seen:
+            return
+        self._seen = env.num_deferred_runtime_asserts
+        for assumption in self._assumptions():
+            if id(assumption) not in self._met and self._recorder.knows(assumption.expr.free_symbols):
+                self._met.add(id(assumption))
+                self._check(assumption.expr, self._messages.get(id(assumption)))
+
+    def _assumptions(self) -> list[Any]:
+        if self._env is None:
+            return []
+        return [assumption for found in self._env.deferred_runtime_asserts.values() for assumption in found]
+
+    def _check(self, condition: Any, message: str | None) -> None:
+        message = message or f"Runtime assertion failed for expression {condition}"
+        holds = self._recorder.computed(condition)
+        node = self._recorder.call(aten._assert_scalar.default, (holds, message), {}, None)
+        node.meta[CONDITION] = condition
+
+
+def _numbers(out: Any) -> Iterator[tuple[int, int | None, Any]]:
+    """Symbolic numbers of a result: position of the output, dimension (None: it is the number), and the number."""
+    for output, value in enumerate(out if isinstance(out, (tuple, list)) else (out,)):
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            yield output, None, value
+        elif isinstance(value, torch.Tensor):
+            for dimension, extent in enumerate(value.shape):
+                if isinstance(extent, torch.SymInt):
+                    yield output, dimension, extent
