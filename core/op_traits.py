@@ -63,6 +63,15 @@ def is_effectful(node: fx.Node) -> bool:
     return node.op in ("call_module", "call_method")
 
 
+BINDS = "binds"
+"""Key of a node's ``meta``: the numbers that depend on data which the call gives (``ir.Binding``)."""
+
+
+def gives_numbers(node: fx.Node) -> bool:
+    """Whether a call gives numbers that are known once it has run: it has to run once, where the trace has it."""
+    return BINDS in node.meta
+
+
 def is_view(node: fx.Node) -> bool:
     """Whether a node's tensor shares storage with its first tensor argument."""
     return node.op == "call_function" and is_view_op(node.target)
@@ -151,4 +160,5 @@ def is_random_call(node: fx.Node) -> bool:
 
 def is_pure_call(node: fx.Node) -> bool:
     """Whether a call may be run again, merged with an equal call, or dropped when unread."""
-    return node.op == "call_function" and not _has_effect(node.target) and not is_random_call(node)
+    pure = node.op == "call_function" and not _has_effect(node.target) and not is_random_call(node)
+    return pure and not gives_numbers(node)

@@ -253,7 +253,7 @@ class _Writer:
         given = {b.output for b in step.binds}
         results = ["_" if s is None else f"t{s}" for s in step.outputs]
         results = [f"n{k}" if r == "_" and k in given else r for k, r in enumerate(results)]
-        if step.sequence:
+        if step.sequence and results:
             expression = f"{', '.join(results)}, = {expression}"
         elif made or given:
             expression = f"{results[0]} = {expression}"
@@ -285,10 +285,8 @@ class _Writer:
 
 
 def _bound(binding: Binding, result: str) -> str:
-    """Python source of a number that a call gives; the results of ``item()`` of a bool count as 0 and 1."""
-    if binding.dimension is not None:
-        return f"{result}.size({binding.dimension})"
-    return result if binding.is_float else f"int({result})"
+    """Python source of a number that a call gives."""
+    return result if binding.dimension is None else f"{result}.size({binding.dimension})"
 
 
 def _bits(value: float) -> int:

@@ -7,21 +7,25 @@ is assumed from there on, and becomes a check of the graph in front of the next 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import sympy
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.ir.program import Binding
+from turret.op_traits import BINDS
 
 if TYPE_CHECKING:
     from turret.plugins.joint.recorder import Recorder
 
 aten = torch.ops.aten
 
-BINDS, CONDITION = "binds", "condition"
-"""Keys of ``meta``: a call's ``Binding``s, and the condition of an assertion as it was made."""
+CONDITION = "condition"
+"""Key of ``meta``: the condition of an assertion as it was made."""
 
 
 class DataNumbers:
@@ -30,6 +34,7 @@ class DataNumbers:
     def __init__(self, recorder: Recorder, shape_env: Any) -> None:
         self._recorder, self._env = recorder, shape_env
         self._met: set[int] = set()
+        self._bound: list[sympy.Symbol] = []
         self._messages: dict[int, str] = {}
         self._seen = 0 if shape_env is None else shape_env.num_deferred_runtime_asserts
 
@@ -42,7 +47,6 @@ class DataNumbers:
         found: dict[str, Binding] = {}
         for output, dimension, value in _numbers(out):
             for symbol in value.node._expr.free_symbols & pending:
-                # The result of ``item()`` of a bool is written ``symbol == 1``.
                 binding = Binding(symbol.name, output, dimension, isinstance(value, torch.SymFloat))
                 found.setdefault(symbol.name, binding)
         return tuple(found.values())
@@ -62,12 +66,31 @@ class DataNumbers:
             symbol = next(s for s in number.node._expr.free_symbols if s.name == binding.symbol)
             op = None if binding.dimension is None else aten.sym_size.int
             self._recorder.bind_symbol(symbol, (op, part, binding.dimension))
+            self._bound.append(symbol)
 
     def assume(self, condition: Any, message: str) -> None:
         """The program asserts a condition on numbers, with a message of its own."""
         known = {id(a) for a in self._assumptions()}
         torch._check(condition, lambda: message)
         self._messages.update((id(a), message) for a in self._assumptions() if id(a) not in known)
+
+    def bound(self) -> list[tuple[str, fx.Node]]:
+        """The integers that calls have given, by name, with a node of each."""
+        return [(symbol.name, self._recorder.computed(symbol)) for symbol in self._bound if symbol.is_integer]
+
+    @property
+    def assumed(self) -> int:
+        """How many assumptions there are."""
+        return 0 if self._env is None else self._env.num_deferred_runtime_asserts
+
+    @contextlib.contextmanager
+    def assuming_nothing(self, sizes: Sequence[Any]) -> Iterator[None]:
+        """What is asked of these sizes inside is neither assumed nor guarded on, if any depends on data."""
+        if not any(map(free_unbacked_symbols, sizes)):
+            yield
+            return
+        with self._env.suppress_guards():
+            yield
 
     def check_assumptions(self) -> None:
         """Record a check of all that was assumed since the last call and can be computed by now."""

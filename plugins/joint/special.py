@@ -124,6 +124,15 @@ def _no_set(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> A
     raise UnsupportedError(f"{func} is not supported in a compiled graph")
 
 
+def _item(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """``item()``: of a bool as of the int that it is, since numbers of a graph are ints and floats."""
+    if args[0].dtype is not torch.bool:
+        return tracer.call(func, args, kwargs)
+    with tracer.nested():
+        number = func(aten._to_copy.default(args[0], dtype=torch.int64))
+    return number == 1
+
+
 def _assert_scalar(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """A condition on numbers, or one that was known when the program was captured."""
     tracer.recorder.numbers.assume(*args)
@@ -147,4 +156,5 @@ SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.resize_as_.default: _no_set,
     aten._assert_tensor_metadata.default: _skip,
     aten._assert_scalar.default: _assert_scalar,
+    aten._local_scalar_dense.default: _item,
 }

@@ -239,7 +239,14 @@ class Tracer(TorchDispatchMode):
         self.remember(alias)
         return out
 
+    def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Record a call as it stands."""
+        return self._plain(func, args, kwargs)
+
     def _plain(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if self._depth and func in _OF_SOMETHING:
+            with self.recorder.numbers.assuming_nothing(args[0].shape):
+                return self._record(func, args, kwargs, self._run(func, args, kwargs))
         return self._record(func, args, kwargs, self._run(func, args, kwargs))
 
     def _record(self, func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> Any:
@@ -299,11 +306,14 @@ class Tracer(TorchDispatchMode):
         if top and not any(tag in func.tags for tag in _DYNAMIC):
             whole = self._run(func, args, kwargs)
         origin, self.recorder.origin = self.recorder.origin, self.recorder.origin or func
+        assumed = self.recorder.numbers.assumed
         try:
             with self.nested():
                 out = self.table[func](*args, **kwargs)
         finally:
             self.recorder.origin = origin
+        if whole is not None and self.recorder.numbers.assumed != assumed:
+            raise UnsupportedError(f"the decomposition of {func} assumes more of sizes that depend on data than it does")
         if out is NotImplemented:
             rule = Tracer._composite if _is_composite(func) else Tracer._plain
             return rule(self, func, args, kwargs) if whole is None else self._record(func, args, kwargs, whole)
@@ -486,6 +496,8 @@ class Tracer(TorchDispatchMode):
         return target
 
 
+_OF_SOMETHING = frozenset((aten.amax.default, aten.amin.default))
+"""Ops that refuse to reduce no elements; what they are part of (softmax) does not, and kernels know what they give."""
 _LIFTS = frozenset((aten.lift_fresh.default, aten.lift.default))
 _DETACHING = frozenset((aten.detach_.default,))
 

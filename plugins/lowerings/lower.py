@@ -30,6 +30,7 @@ from turret.ir import (
 )
 from turret.ir.symbols import has_float, symbols_of_sizes
 from turret.lowering import Builder, TensorValue, dense_strides, number_of
+from turret.op_traits import BINDS
 from turret.products import NodePlacement, Placement, StageGraph
 from turret.surface import Family, family_of, is_compiled_dtype
 
@@ -118,7 +119,7 @@ class _Lowerer:
         if node.target is torch.ops.aten._assert_scalar.default:
             return self._check(node)
         args, kwargs = self._arguments(node.args), {k: self._arguments(v) for k, v in node.kwargs.items()}
-        binds = node.meta.get("binds", ())
+        binds = node.meta.get(BINDS, ())
         if isinstance(value, _NUMBERS) and not isinstance(value, bool) and not binds:
             return self._number(node, value)
         if isinstance(node.target, torch._ops.HigherOrderOperator):
@@ -144,6 +145,9 @@ class _Lowerer:
 
     def _python_call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
         """``operator.getitem`` of results, and arithmetic on plain numbers."""
+        value = node.meta.get("val")
+        if isinstance(value, bool | float):
+            return value
         return node.target(*args, **kwargs)
 
     def _number(self, node: fx.Node, value: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.hooks import register_hook
@@ -317,6 +318,10 @@ class Symbolic(Value):
 
     def describe(self) -> str:
         return f"the size {self.number}"
+
+    def is_known(self) -> bool:
+        """Whether the number is one now: it comes from sizes and numbers of inputs, and not from data."""
+        return not free_unbacked_symbols(self.number)
 
     def fixed(self) -> Any:
         """The number, assumed (by a guard on sizes) to be what it is now."""
