@@ -81,6 +81,7 @@ class _Writer:
             "below_autograd": below_autograd,
             "relayout": _relayout,
             "math": math,
+            "torch": torch,
         }
         self.lines: list[str] = []
         tensors_used = {s for step in plan.steps for s in _slots_as_tensors(step)}

@@ -238,7 +238,7 @@ def _is_static(value: torch.Tensor) -> bool:
         value.layout is torch.strided
         and not value.is_conj()
         and not value.is_neg()
-        and all(type(s) is int for s in (*value.shape, *value.stride()))
+        and all(type(s) is int for s in (*value.shape, *value.stride(), value.storage_offset()))
     )
 
 

@@ -8,7 +8,8 @@ is assumed from there on, and becomes a check of the graph in front of the next 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -35,6 +36,7 @@ class DataNumbers:
         self._recorder, self._env = recorder, shape_env
         self._met: set[int] = set()
         self._bound: list[sympy.Symbol] = []
+        self._computed: dict[tuple, torch.SymInt] = {}
         self._messages: dict[int, str] = {}
         self._seen = 0 if shape_env is None else shape_env.num_deferred_runtime_asserts
 
@@ -50,6 +52,24 @@ class DataNumbers:
                 binding = Binding(symbol.name, output, dimension, isinstance(value, torch.SymFloat))
                 found.setdefault(symbol.name, binding)
         return tuple(found.values())
+
+    def compute(self, function: Callable[..., int], *args: Any, least: Any = None, most: Any = None) -> torch.SymInt:
+        """A number that the host computes by a function of ``data_indices``; once for equal arguments.
+
+        ``least`` and ``most`` are what the function promises.
+        """
+        key = (function, *(a.node.expr if isinstance(a, torch.SymInt) else a for a in args))
+        if key in self._computed:
+            return self._computed[key]
+        nodes = tuple(self._recorder.size(a) if isinstance(a, torch.SymInt) else a for a in args)
+        number = self._computed[key] = self._env.create_unbacked_symint()
+        self._env.pending_fresh_unbacked_symbols.clear()
+        node = self._recorder.call(function, nodes, {}, number)
+        self.bind(node, (Binding(number.node._expr.name, 0, None),))
+        for bound, compare in ((least, operator.ge), (most, operator.le)):
+            if bound is not None:
+                torch._check(compare(number, bound))
+        return number
 
     def bind(self, node: fx.Node, bindings: tuple[Binding, ...]) -> None:
         """Make the symbols of a call readable from its node."""

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.errors import UnsupportedError, VerificationError
 from turret.plugins.joint.fakes import FakeRunner, layout_key
+from turret.plugins.joint.indices import with_known_indices
 from turret.plugins.joint.layouts import has_layout_rule
 from turret.plugins.joint.mutation import pure_variant, view_variant
 from turret.plugins.joint.recorder import Recorder
@@ -65,7 +66,7 @@ class Tracer(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         rule = self._rules.get(func)
         if rule is None:
-            rule = self._rules[func] = self._rule_for(func)
+            rule = self._rules[func] = with_known_indices(self._rule_for(func), func)
         if self._depth:
             return rule(self, func, args, kwargs or {})
         with torch._C._DisablePythonDispatcher():

@@ -10,6 +10,7 @@ import sympy
 import torch
 from torch import fx
 
+from turret.data_indices import expression
 from turret.errors import UnsupportedError
 from turret.externs import CONTROL_FLOW, op_name
 from turret.ir import (
@@ -120,6 +121,11 @@ class _Lowerer:
             return self._check(node)
         args, kwargs = self._arguments(node.args), {k: self._arguments(v) for k, v in node.kwargs.items()}
         binds = node.meta.get(BINDS, ())
+        computed = expression(node.target, args)
+        if computed is not None:
+            (binding,) = binds
+            self.builder.statements.append(Number(binding.symbol, computed, origins=self.builder.origins()))
+            return number_of(value)
         if isinstance(value, _NUMBERS) and not isinstance(value, bool) and not binds:
             return self._number(node, value)
         if isinstance(node.target, torch._ops.HigherOrderOperator):

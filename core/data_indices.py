@@ -1,0 +1,46 @@
+"""Indices that depend on data, as Python and ATen take them: negative ones count from the end.
+
+Calls of these functions are nodes of a graph: the trace cannot know whether such an index is negative or too large,
+so that the host settles it, once the index is known, and shapes are written in what comes of it.  Each function
+works on ints and, for a plan, on symbols (``expression``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+from torch.utils._sympy.functions import Max, Min
+
+
+def bound_of_slice(index: int, extent: int) -> int:
+    """Where a slice that is written ``[index:]`` or ``[:index]`` starts or ends, in ``range(extent + 1)``."""
+    return max(0, min(position_of_element(index, extent), extent))
+
+
+def position_of_element(index: int, extent: int) -> int:
+    """Where the element at ``index`` is; outside of ``range(extent)`` where there is none."""
+    return index + extent if index < 0 else index
+
+
+def end_of_slice(end: int, start: int) -> int:
+    """The end of a slice, which is empty where it ends before it starts."""
+    return max(start, end)
+
+
+def _position(index: Any, extent: Any) -> sympy.Expr:
+    return sympy.Piecewise((index + extent, index < 0), (index, True))
+
+
+_EXPRESSIONS: dict[Callable[..., int], Callable[..., sympy.Expr]] = {
+    bound_of_slice: lambda index, extent: Max(0, Min(_position(index, extent), extent)),
+    position_of_element: _position,
+    end_of_slice: lambda end, start: Max(start, end),
+}
+
+
+def expression(function: Any, args: Any) -> sympy.Expr | None:
+    """What a call of one of these functions computes, over symbols; None for a call of something else."""
+    write = _EXPRESSIONS.get(function) if callable(function) else None
+    return None if write is None else write(*map(sympy.sympify, args))
