@@ -32,6 +32,14 @@ class Config:
     capture: str = _option(
         "turret", "who captures graphs: torch._dynamo through a bridge, or Turret itself", choices=("dynamo", "turret")
     )
+    capture_scalar_outputs: bool = _option(
+        False, "numbers read from tensors (item, int, float, tolist) stay in the graph as symbols; fullgraph implies it"
+    )
+    capture_dynamic_output_shape_ops: bool = _option(
+        False,
+        "results whose size depends on data (nonzero, masks, unique) stay in the graph, their sizes as symbols; "
+        "fullgraph implies it",
+    )
     recompile_limit: int = _option(8, "captures of one function, after which it runs eagerly (Turret's capture)", low=1)
     partitioner: str = _option(
         "min_cut", "how the joint graph is cut into forward and backward", choices=("min_cut", "save_all")
@@ -58,10 +66,6 @@ class Config:
         changes = {}
         for name, value in options.items():
             key = str(name).replace("-", "_").replace(".", "_")
-            if key in NOT_SUPPORTED:
-                if value not in (False, None):
-                    raise OptionError(f"option {name!r} is {value!r}: {NOT_SUPPORTED[key]}")
-                continue
             if key not in _FIELDS:
                 near = nearest(key, [*_FIELDS, *CALLABLE_OPTIONS])
                 raise OptionError(f"unknown option {name!r} (given {value!r}){near}; turret.list_options() names all")
@@ -76,16 +80,6 @@ CALLABLE_OPTIONS: dict[str, str] = {
     "a dropped guard is never checked, so what it guards must not change",
 }
 """Options that are functions: they hold for one callable, and become plugins of it."""
-
-_SIZES_OF_DATA = (
-    "plans know all numbers before the first kernel runs, so a graph with one that depends on data is not compiled; "
-    "leave the option out: the graph breaks there and goes on with the number in plain Python"
-)
-NOT_SUPPORTED: dict[str, str] = {
-    "capture_scalar_outputs": _SIZES_OF_DATA,
-    "capture_dynamic_output_shape_ops": _SIZES_OF_DATA,
-}
-"""Options of other compilers that ask for what Turret does not do; they may be given as False."""
 
 MODES: dict[str, dict[str, Any]] = {
     "default": {},

@@ -21,6 +21,7 @@ from torch import fx
 
 from turret.errors import UnsupportedError
 from turret.ir import (
+    Binding,
     Definition,
     Expr,
     Extern,
@@ -341,15 +342,24 @@ class Builder:
         self.statements.append(StridedView(decl, whole.base.name, 0))
         return TensorValue.of(decl)
 
-    def extern(self, op: Any, args: Sequence[Any], kwargs: dict[str, Any], fakes: Any, reason: str) -> Any:
+    def extern(
+        self,
+        op: Any,
+        args: Sequence[Any],
+        kwargs: dict[str, Any],
+        fakes: Any,
+        reason: str,
+        binds: tuple[Binding, ...] = (),
+    ) -> Any:
         """Call an op on tensors in memory; returns its results as ``fakes`` is built.
 
-        Sizes among them (the longest sequences of an attention) are those that the fakes tell."""
+        Numbers among them (the longest sequences of an attention) are those that the fakes tell; ``binds`` are those
+        that depend on data."""
         arguments = tuple(self._argument(a) for a in args)
         named = {k: self._argument(v) for k, v in kwargs.items()}
         several = isinstance(fakes, list | tuple)
         parts = list(fakes) if several else [fakes]
-        if any(not isinstance(p, torch.Tensor | int | torch.SymInt | None) for p in parts):
+        if any(not isinstance(p, _RESULTS) for p in parts):
             raise UnsupportedError(f"{op} returns {[type(p).__name__ for p in parts]}; tensors and sizes are handed on")
         outputs = tuple(self.declare(p) if isinstance(p, torch.Tensor) else None for p in parts)
         self.statements.append(
@@ -363,10 +373,11 @@ class Builder:
                 reason=reason,
                 origins=self.origins(),
                 source=self.source(),
+                binds=binds,
             )
         )
         values = [
-            TensorValue.of(o) if o is not None else None if p is None else size(p)
+            TensorValue.of(o) if o is not None else None if p is None else number_of(p)
             for o, p in zip(outputs, parts, strict=True)
         ]
         return values if several else values[0]
@@ -387,6 +398,14 @@ class Builder:
                 refs = value if isinstance(value, list | tuple) else [value]
                 names += [ref.name for ref in refs if isinstance(ref, Ref)]
         return tuple(names)
+
+
+_RESULTS = torch.Tensor | int | torch.SymInt | torch.SymFloat | torch.SymBool | None
+
+
+def number_of(value: Any) -> Size:
+    """A fake number as an expression over symbols: a size, or what a float or a bool is written as."""
+    return value.node.expr if isinstance(value, torch.SymFloat | torch.SymBool) else size(value)
 
 
 Lowering = Callable[..., Any]

@@ -10,6 +10,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 
@@ -61,6 +62,15 @@ def is_effectful(node: fx.Node) -> bool:
     if node.op == "call_function":
         return _has_effect(node.target)
     return node.op in ("call_module", "call_method")
+
+
+BINDS = "binds"
+"""Key of a node's ``meta``: the numbers that depend on data which the call gives (``ir.Binding``)."""
+
+
+def gives_numbers(node: fx.Node) -> bool:
+    """Whether a call gives numbers that are known once it has run: it has to run once, where the trace has it."""
+    return BINDS in node.meta
 
 
 def is_view(node: fx.Node) -> bool:
@@ -120,12 +130,16 @@ def has_static_size(value: Any) -> bool:
 
 
 def size_hint(size: Any, default: int = 64) -> int:
-    """The int of a size: itself, the hint of a SymInt, or ``default`` where a SymInt has none."""
+    """The int of a size: itself, the hint of a SymInt, or where it has none its value with ``default`` for symbols."""
     if isinstance(size, int):
         return size
     node = getattr(size, "node", None)
-    hint = getattr(node, "hint", None) if node is not None and getattr(node, "has_hint", lambda: False)() else None
-    return int(hint) if isinstance(hint, int) else default
+    if node is None:
+        return default
+    if node.has_hint():
+        return int(node.hint)
+    value = node.expr.xreplace(dict.fromkeys(node.expr.free_symbols, sympy.Integer(default)))
+    return int(value) if value.is_Integer else default
 
 
 @functools.cache
@@ -151,4 +165,5 @@ def is_random_call(node: fx.Node) -> bool:
 
 def is_pure_call(node: fx.Node) -> bool:
     """Whether a call may be run again, merged with an equal call, or dropped when unread."""
-    return node.op == "call_function" and not _has_effect(node.target) and not is_random_call(node)
+    pure = node.op == "call_function" and not _has_effect(node.target) and not is_random_call(node)
+    return pure and not gives_numbers(node)

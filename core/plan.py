@@ -16,7 +16,7 @@ import torch
 
 from turret.codec import record
 from turret.ir.index import Size
-from turret.ir.program import SizeSource
+from turret.ir.program import Binding, SizeSource
 
 SizeText = int | str
 """An int, or Python source of an int expression over size symbols."""
@@ -91,6 +91,7 @@ class SizeRef:
 class Call:
     """Call an op (``namespace::name.overload``); ``outputs`` are the slots of what it returns.
 
+    ``binds`` are the numbers that it gives: they are computed from its outputs before anything else looks at them.
     Arguments of control flow may be plans, its branches.  With ``into`` the op is the ``out=`` variant and writes to
     that slot.  ``sequence``: it returns several tensors.
     """
@@ -102,6 +103,16 @@ class Call:
     into: int | None = None
     sequence: bool = False
     origins: tuple[str, ...] = ()
+    binds: tuple[Binding, ...] = ()
+
+
+@record
+@attrs.frozen
+class Compute:
+    """Compute a number from others: ``text`` is Python source."""
+
+    symbol: str
+    text: str
 
 
 @record
@@ -131,7 +142,7 @@ class Free:
     slots: tuple[int, ...]
 
 
-Step = Allocate | Launch | Call | View | Copy | Free
+Step = Allocate | Launch | Call | View | Copy | Free | Compute
 
 
 @record
@@ -140,7 +151,8 @@ class Plan:
     """One compiled graph.
 
     ``inputs[i]`` is the slot of input ``i`` or None where it is a number.  ``outputs`` hold ``SlotRef``,
-    ``SizeRef`` and plain values.  ``size_symbols`` orders the size table.  ``library`` is the path of the
+    ``SizeRef`` and plain values.  ``size_symbols`` orders the size table; those without a source are bound by steps.
+    ``float_symbols`` stand for floats, of which the table holds the bits.  ``library`` is the path of the
     native library, or on a CUDA device of the launch table with its binaries beside it (None without kernels);
     ``source`` its source for people.  ``scratch_bytes``: memory behind the arena's that kernels work in.
     """
@@ -158,6 +170,12 @@ class Plan:
     library: str | None = None
     source: str = ""
     scratch_bytes: SizeText = 0
+    float_symbols: tuple[str, ...] = ()
+
+    @property
+    def bound_symbols(self) -> tuple[str, ...]:
+        """Symbols whose values are known in the middle of a call."""
+        return tuple(s for s in self.size_symbols if s not in self.size_sources)
 
     @property
     def scratch_offset(self) -> int:
@@ -206,11 +224,15 @@ def _describe(step: Step, slots: tuple[Slot, ...]) -> str:
             return f"copy {slots[step.source].name} into {slots[step.target].name}"
         case Free():
             return f"free {', '.join(slots[s].name for s in step.slots)}"
+        case Compute():
+            return f"{step.symbol} = {step.text}"
         case Call():
             arguments = [_argument(a, slots) for a in step.args]
             arguments += [f"{k}={_argument(v, slots)}" for k, v in step.kwargs.items()]
             results = [step.into] if step.into is not None else list(step.outputs)
-            names = ", ".join("_" if r is None else slots[r].name for r in results)
+            names = ", ".join(
+                [*("_" if r is None else slots[r].name for r in results), *(b.symbol for b in step.binds)]
+            )
             return f"{names} = {step.op}({', '.join(arguments)})"
 
 

@@ -14,11 +14,12 @@ import torch
 from turret.externs import op_name, out_variant
 from turret.ir.expr import loads, walk
 from turret.ir.index import Size
-from turret.ir.program import CopyInto, Extern, Ref, StridedView, TensorDecl
+from turret.ir.program import CopyInto, Extern, LoopProgram, Number, Ref, StridedView, TensorDecl, bound_symbols
 from turret.ir.schedule import SEPARATE_BYTES, Kernel, Schedule
 from turret.plan import (
     Allocate,
     Call,
+    Compute,
     Copy,
     Free,
     Launch,
@@ -100,7 +101,8 @@ class _Drafter:
                 self._step(step)
                 self._free(dead)
         self._flush()
-        symbols = tuple(sorted(program.symbols))
+        bound = [symbol for statement in program.statements for symbol in bound_symbols(statement)]
+        symbols = tuple(sorted([*program.symbols, *bound]))
         plan = Plan(
             name=program.name,
             device=self.device,
@@ -112,6 +114,7 @@ class _Drafter:
             size_sources=dict(program.symbols),
             constants=dict(program.constants),
             arena_bytes=self.schedule.memory.arena_bytes,
+            float_symbols=_float_symbols(program),
         )
         return PlanDraft(plan, tuple(self.segments), self.slot_of, {s: i for i, s in enumerate(symbols)})
 
@@ -186,8 +189,10 @@ class _Drafter:
         if slots:
             self.steps.append(Free(tuple(slots)))
 
-    def _step(self, step: Extern | StridedView | CopyInto) -> None:
+    def _step(self, step: Extern | StridedView | CopyInto | Number) -> None:
         match step:
+            case Number():
+                self.steps.append(Compute(step.symbol, str(size_text(step.value))))
             case StridedView():
                 self._view(step)
             case CopyInto():
@@ -214,7 +219,15 @@ class _Drafter:
             return
         outputs = tuple(None if o is None else self._memory(o.name, allocate=False) for o in step.outputs)
         self.steps.append(
-            Call(op_name(step.op), args, kwargs, outputs, sequence=step.returns_sequence, origins=step.origins)
+            Call(
+                op_name(step.op),
+                args,
+                kwargs,
+                outputs,
+                sequence=step.returns_sequence,
+                origins=step.origins,
+                binds=step.binds,
+            )
         )
 
     def _value(self, value: Any) -> Any:
@@ -227,6 +240,17 @@ class _Drafter:
         if hasattr(value, "free_symbols"):
             return SizeRef(str(size_text(value)))
         return value
+
+
+def _float_symbols(program: LoopProgram) -> tuple[str, ...]:
+    """Symbols whose values are floats: inputs, results of calls, or computed."""
+    found = [name for name, source in program.symbols.items() if source.kind == "float"]
+    for statement in program.statements:
+        if isinstance(statement, Extern):
+            found += [b.symbol for b in statement.binds if b.is_float]
+        elif isinstance(statement, Number) and statement.is_float:
+            found.append(statement.symbol)
+    return tuple(found)
 
 
 def kernel_symbols(kernel: Kernel, declarations: dict[str, TensorDecl]) -> tuple[str, ...]:

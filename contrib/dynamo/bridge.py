@@ -157,11 +157,17 @@ def turret_capture(
         guard_fail_fn=functools.partial(observe.emit_recompile, context),
         guard_filter_fn=observe.guard_filter(context),
     )
-    entry.callback = SoundCapture(entry.callback, own)
+    entry.callback = SoundCapture(entry.callback, own, _data_dependent(context.config))
     captured = entry(_traceable(target))
     if fullgraph or context.config.on_error == "raise":
         return with_own_errors(captured, fullgraph)
     return captured
+
+
+def _data_dependent(config: configuration.Config) -> dict[str, bool]:
+    """The settings of torch._dynamo for numbers that depend on data, where they are asked for here."""
+    names = ("capture_scalar_outputs", "capture_dynamic_output_shape_ops")
+    return {name: True for name in names if getattr(config, name)}
 
 
 def _traceable(target: Callable) -> Callable:

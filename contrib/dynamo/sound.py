@@ -44,14 +44,14 @@ def _always_here(known: Callable[..., None]) -> Callable[..., None]:
 
 
 class SoundCapture:
-    """Captures a frame as ``convert`` does, under the settings above.
+    """Captures a frame as ``convert`` does, under the settings above and those given.
 
     It is called when no compiled code fits a call, so later calls do not pay for the settings.  torch._dynamo
     looks through the two attributes to tell whose code is whose.
     """
 
-    def __init__(self, convert: Any, backend: Any) -> None:
-        self.convert, self.backend = convert, backend
+    def __init__(self, convert: Any, backend: Any, settings: dict[str, Any] | None = None) -> None:
+        self.convert, self.backend, self.settings = convert, backend, {**_SETTINGS, **(settings or {})}
         self._torchdynamo_orig_backend = self._torchdynamo_orig_callable = convert
 
     def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
@@ -62,7 +62,7 @@ class SoundCapture:
         _keep_shapes_current()
         _capturing.depth = getattr(_capturing, "depth", 0) + 1
         try:
-            with torch._dynamo.config.patch({**_SETTINGS, "recompile_limit": limit}):
+            with torch._dynamo.config.patch({**self.settings, "recompile_limit": limit}):
                 return self.convert(frame, *args, **kwargs)
         finally:
             _capturing.depth -= 1

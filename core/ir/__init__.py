@@ -23,16 +23,19 @@ from turret.ir.expr import (
 )
 from turret.ir.index import Index, Size, Var, flatten, product, size, unflatten
 from turret.ir.program import (
+    Binding,
     CopyInto,
     Definition,
     Extern,
     LoopProgram,
+    Number,
     Ref,
     Scatter,
     SizeSource,
     Statement,
     StridedView,
     TensorDecl,
+    bound_symbols,
     defined,
     references,
     used,
@@ -47,10 +50,12 @@ from turret.ir.schedule import (
     Step,
     Store,
 )
+from turret.ir.symbols import mentioned_symbols
 from turret.ir.verify import verify
 
 __all__ = [
     "OPS",
+    "Binding",
     "BufferPlan",
     "CopyInto",
     "Definition",
@@ -62,6 +67,7 @@ __all__ = [
     "Kernel",
     "LoopProgram",
     "MemoryPlan",
+    "Number",
     "Reduction",
     "Ref",
     "Scatter",
@@ -75,6 +81,7 @@ __all__ = [
     "TensorDecl",
     "Var",
     "bitcast",
+    "bound_symbols",
     "call",
     "cast",
     "check_index",
@@ -84,6 +91,7 @@ __all__ = [
     "index_value",
     "load",
     "loads",
+    "mentioned_symbols",
     "part",
     "product",
     "random",

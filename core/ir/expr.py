@@ -250,9 +250,14 @@ def bitcast(expr: Expr, dtype: torch.dtype) -> Expr:
 
 
 def size_value(value: Size, dtype: torch.dtype = torch.int64) -> Expr:
-    """A size (an int or an expression over size symbols) as a number."""
+    """A size (an int or an expression over size symbols) as a number.
+
+    Of a symbol that stands for a float the table of sizes holds the bits.
+    """
     if isinstance(value, int):
         return constant(value, dtype)
+    if value.is_Symbol and not value.is_integer:
+        return cast(bitcast(Expr.make("size", (), torch.int64, value), torch.float64), dtype)
     return cast(Expr.make("size", (), torch.int64, value), dtype)
 
 

@@ -6,7 +6,8 @@ constants and extents are ``Size``: ints, or sympy expressions over the graph's 
 is dynamic.  The static case never touches sympy, which is what keeps lowering cheap; ``to_sympy`` gives the
 expression for those who want it.
 
-Size symbols stand for integers of at least 1: guards of the captured graph promise it.
+Size symbols stand for integers of at least 1: guards of the captured graph promise it.  Not so numbers that depend
+on data: a symbol that is ``nonnegative`` may be 0, and one of unknown sign may be any integer (``depends_on_data``).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import functools
 import math
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import sympy
 
@@ -37,7 +38,22 @@ def size(value: object) -> Size:
     expression = node.expr if node is not None else sympy.sympify(value)
     if expression.is_Integer:
         return int(expression)
+    if node is not None and node.shape_env is not None and any(map(depends_on_data, expression.free_symbols)):
+        expression = expression.xreplace({s: _with_sign(s, node.shape_env) for s in expression.free_symbols})
     return sympy.expand(expression)
+
+
+def depends_on_data(symbol: sympy.Symbol) -> bool:
+    """Whether a symbol is one that torch's symbolic shapes make for an integer that depends on data."""
+    return symbol.name[0] == "u" and symbol.name[1:].isdigit()
+
+
+def _with_sign(symbol: sympy.Symbol, shape_env: Any) -> sympy.Symbol:
+    """A symbol that depends on data as one that knows whether it may be negative."""
+    bounds = shape_env.var_to_range.get(symbol) if depends_on_data(symbol) else None
+    if bounds is None or not bounds.lower >= 0:
+        return symbol
+    return sympy.Symbol(symbol.name, integer=True, nonnegative=True)
 
 
 def product(sizes: Iterable[Size]) -> Size:
@@ -50,14 +66,19 @@ def product(sizes: Iterable[Size]) -> Size:
 
 @functools.lru_cache(maxsize=8192)
 def _nonnegative_symbolic(expression: sympy.Expr) -> bool:
-    shifted = sympy.expand(
-        expression.subs({s: sympy.Dummy(s.name, nonnegative=True) + 1 for s in expression.free_symbols})
-    )
+    shifted = sympy.expand(expression.subs({s: _least_plus(s) for s in expression.free_symbols}))
     return bool(shifted.is_nonnegative)
 
 
+def _least_plus(symbol: sympy.Symbol) -> sympy.Expr:
+    """A symbol as its least value plus something that is not negative, where it has a least value."""
+    if not depends_on_data(symbol):
+        return sympy.Dummy(symbol.name, nonnegative=True) + 1
+    return sympy.Dummy(symbol.name, integer=True, nonnegative=True if symbol.is_nonnegative else None)
+
+
 def provably_nonnegative(value: Size) -> bool:
-    """True only if ``value >= 0`` for all size symbols of at least 1."""
+    """True only if ``value >= 0`` for all values that its size symbols may have."""
     if isinstance(value, int):
         return value >= 0
     value = size(value)
@@ -65,7 +86,7 @@ def provably_nonnegative(value: Size) -> bool:
 
 
 def provably_less(left: Size, right: Size) -> bool:
-    """True only if ``left < right`` for all size symbols of at least 1."""
+    """True only if ``left < right`` for all values that their size symbols may have."""
     return provably_nonnegative(right - left - 1)
 
 

@@ -103,6 +103,18 @@ class Ref:
         return f"%{self.name}"
 
 
+@record
+@attrs.frozen
+class Binding:
+    """A number that is known once a call has run: ``symbol`` is the size of its ``output`` in ``dimension``, or the
+    output itself (``dimension`` None), an int unless ``is_float``."""
+
+    symbol: str
+    output: int
+    dimension: int | None
+    is_float: bool = False
+
+
 @attrs.frozen(eq=False)
 class Extern:
     """A call of an ATen (or custom) op on tensors in memory.
@@ -110,7 +122,7 @@ class Extern:
     ``op`` is an ``OpOverload``.  ``args`` and ``kwargs`` hold ``Ref``, sizes (``Size``), plain values, and
     lists or tuples of them.  ``outputs`` has one entry for each tensor that the op returns (None where it
     returns None or the result is not used).  ``mutates`` names arguments that the op writes to.
-    ``reason`` says why it is not loops.
+    ``binds`` are the numbers that the call gives.  ``reason`` says why it is not loops.
     """
 
     op: Any
@@ -122,11 +134,27 @@ class Extern:
     reason: str = ""
     origins: tuple[str, ...] = ()
     source: str = ""
+    binds: tuple[Binding, ...] = ()
 
     def __str__(self) -> str:
         results = ", ".join("_" if o is None else str(o) for o in self.outputs)
         arguments = [_argument(a) for a in self.args] + [f"{k}={_argument(v)}" for k, v in self.kwargs.items()]
-        return f"{results}  = {self.op}({', '.join(arguments)})" + (f"  # {self.reason}" if self.reason else "")
+        numbers = f", numbers {', '.join(b.symbol for b in self.binds)}" if self.binds else ""
+        reason = f"  # {self.reason}" if self.reason else ""
+        return f"{results}{numbers}  = {self.op}({', '.join(arguments)}){reason}"
+
+
+@attrs.frozen(eq=False)
+class Number:
+    """``symbol = value``: a number computed by the host from others, for kernels and calls that come after it."""
+
+    symbol: str
+    value: Size
+    is_float: bool = False
+    origins: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.symbol} = {self.value}"
 
 
 @attrs.frozen(eq=False)
@@ -141,7 +169,7 @@ class CopyInto:
         return f"%{self.target}[...] = %{self.source}"
 
 
-Statement = Definition | Scatter | StridedView | Extern | CopyInto
+Statement = Definition | Scatter | StridedView | Extern | CopyInto | Number
 
 
 @record
@@ -149,13 +177,14 @@ Statement = Definition | Scatter | StridedView | Extern | CopyInto
 class SizeSource:
     """Where a size symbol's value comes from at run time.
 
-    ``dimension`` d >= 0: ``input.shape[d]``; ``dimension`` None: input number ``input`` is that int itself; for
-    ``kind`` ``"stride"`` or ``"offset"`` the stride of that dimension, or the storage offset.
+    ``dimension`` d >= 0: ``input.shape[d]``; ``dimension`` None: input number ``input`` is that number itself, an
+    int, or for ``kind`` ``"float"`` a float; for ``kind`` ``"stride"`` or ``"offset"`` the stride of that dimension,
+    or the storage offset.
     """
 
     input: int
     dimension: int | None
-    kind: Literal["size", "stride", "offset"] = "size"
+    kind: Literal["size", "stride", "offset", "float"] = "size"
 
 
 OutputValue = Ref | Size | float | bool | None
@@ -166,8 +195,9 @@ class LoopProgram:
     """One graph.
 
     ``inputs[i]`` is the declaration of tensor input ``i``, or None where input ``i`` is a number.
-    ``constants`` are tensors that belong to the program.  ``symbols`` maps the name of each size symbol to its
-    source.  ``outputs`` are in the graph's order.  ``output_strides[i]``, where not None, is demanded.
+    ``constants`` are tensors that belong to the program.  ``symbols`` maps the name of each size symbol that inputs
+    tell to its source; other symbols are numbers that statements bind (``bound_symbols``).  ``outputs`` are in the
+    graph's order.  ``output_strides[i]``, where not None, is demanded.
     """
 
     name: str
@@ -201,7 +231,14 @@ def defined(statement: Statement) -> tuple[TensorDecl, ...]:
     """Tensors that a statement defines."""
     if isinstance(statement, Extern):
         return tuple(o for o in statement.outputs if o is not None)
-    return () if isinstance(statement, CopyInto) else (statement.tensor,)
+    return () if isinstance(statement, CopyInto | Number) else (statement.tensor,)
+
+
+def bound_symbols(statement: Statement) -> tuple[str, ...]:
+    """Names of the numbers that are known once a statement has run."""
+    if isinstance(statement, Extern):
+        return tuple(b.symbol for b in statement.binds)
+    return (statement.symbol,) if isinstance(statement, Number) else ()
 
 
 def used(statement: Statement) -> tuple[str, ...]:
@@ -222,6 +259,8 @@ def used(statement: Statement) -> tuple[str, ...]:
             names = [statement.target, statement.source]
         case Extern():
             names = [ref.name for ref in references((*statement.args, statement.kwargs))]
+        case Number():
+            names = []
     return tuple(dict.fromkeys(names))
 
 

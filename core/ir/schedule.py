@@ -16,7 +16,7 @@ import attrs
 
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Size, Var
-from turret.ir.program import CopyInto, Extern, LoopProgram, ScatterMode, StridedView, TensorDecl
+from turret.ir.program import CopyInto, Extern, LoopProgram, Number, ScatterMode, StridedView, TensorDecl
 
 
 @attrs.frozen(eq=False)
@@ -63,7 +63,7 @@ class Kernel:
         return "\n".join([head, *(f"    {store}" for store in self.stores)])
 
 
-Step = Kernel | Extern | StridedView | CopyInto
+Step = Kernel | Extern | StridedView | CopyInto | Number
 
 
 @attrs.frozen(eq=False)

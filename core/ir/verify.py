@@ -139,8 +139,7 @@ def _(schedule: Schedule) -> None:
         for name in used(step):
             if name not in ready:
                 _fail(step, f"uses {name!r} before any step has made it")
-        if not isinstance(step, CopyInto):
-            ready |= {decl.name for decl in defined(step)}
+        ready |= {decl.name for decl in defined(step)}
     for output in schedule.program.outputs:
         if isinstance(output, Ref) and output.name not in ready:
             _fail(f"schedule of {schedule.program.name}", f"output {output} is never made")

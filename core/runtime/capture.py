@@ -21,6 +21,8 @@ def capture_obstacles(plan: Plan) -> tuple[str, ...]:
     """
     if torch.device(plan.device).type != "cuda":
         return (f"the plan runs on {plan.device}",)
+    if plan.bound_symbols:
+        return (f"{', '.join(plan.bound_symbols)} depend on data",)
     elsewhere = [slot.name for slot in plan.slots if torch.device(slot.device).type != "cuda"]
     obstacles = [f"{name} is a tensor of the CPU" for name in elsewhere]
     for step in plan.steps:

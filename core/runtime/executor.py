@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import linecache
 import math
+import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,8 @@ import torch
 
 from turret.errors import FakeImplementationError
 from turret.externs import TRUSTED, fast_callable
-from turret.plan import Allocate, Call, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
+from turret.ir.program import Binding
+from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
 from turret.products import BoxedCallable
 from turret.runtime.frames import FramePool
 from turret.runtime.modes import below_autograd
@@ -79,6 +82,7 @@ class _Writer:
             "below_autograd": below_autograd,
             "relayout": _relayout,
             "math": math,
+            "torch": torch,
         }
         self.lines: list[str] = []
         tensors_used = {s for step in plan.steps for s in _slots_as_tensors(step)}
@@ -135,21 +139,24 @@ class _Writer:
         if names:
             lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = args")
         lines.append("args.clear()")
-        for number, symbol in enumerate(plan.size_symbols):
-            source = plan.size_sources[symbol]
+        for symbol in plan.size_symbols:
+            source = plan.size_sources.get(symbol)
+            if source is None:
+                continue
             name = names[source.input]
-            if source.dimension is None and source.kind == "size":
+            if source.dimension is None and source.kind in ("size", "float"):
                 value = name
             elif source.kind == "offset":
                 value = f"{name}.storage_offset()"
             else:
                 value = f"{name}.{source.kind}({source.dimension})"
-            lines.append(f"{symbol} = {value}")
-            if self.launched:
-                lines.append(f"sizes[{number}] = {symbol}")
+            self._number(symbol, value)
         if self.has_arena:
             self.names["cdiv"], self.names["floor_div"] = _divide_up, int.__floordiv__
-            lines.append(f"frame.open({plan.scratch_offset} + ({plan.scratch_bytes}))")
+            later = self._scratch_symbols()
+            if later:
+                lines.append(f"{' = '.join(later)} = 0")
+            self._open_frame()
         if self.arena_tensors:
             targets = ", ".join(f"t{s}" for s in self.arena_tensors)
             lines.append(f"{targets}{',' if len(self.arena_tensors) == 1 else ''} = frame.tensors")
@@ -161,6 +168,31 @@ class _Writer:
             for number, slot in enumerate(plan.slots):
                 if slot.place in ("input", "constant"):
                     self._address(number)
+
+    def _number(self, symbol: str, value: str) -> None:
+        """A number of this call, for Python and for kernels."""
+        self.lines.append(f"{symbol} = {value}")
+        if not self.launched:
+            return
+        if symbol in self._scratch_symbols():
+            self._open_frame()
+        number, plan = self.plan.size_symbols.index(symbol), self.plan
+        if symbol in plan.float_symbols:
+            self.names["bits"] = _bits
+            self.lines.append(f"sizes[{number}] = bits({symbol})")
+        else:
+            self.lines.append(f"sizes[{number}] = {symbol}")
+
+    def _scratch_symbols(self) -> list[str]:
+        """Numbers that decide how much memory kernels work in, and that are known in the middle of a call."""
+        if not self.has_arena or not isinstance(self.plan.scratch_bytes, str):
+            return []
+        words = set(re.findall(r"[A-Za-z_]\w*", self.plan.scratch_bytes))
+        return [symbol for symbol in self.plan.bound_symbols if symbol in words]
+
+    def _open_frame(self) -> None:
+        """Take the arena and scratch memory, or more scratch memory; what is in the arena stays."""
+        self.lines.append(f"frame.open({self.plan.scratch_offset} + ({self.plan.scratch_bytes}))")
 
     def _prepare_launches(self) -> None:
         """What every launch of a call is handed: a number of threads, or a stream."""
@@ -223,6 +255,8 @@ class _Writer:
                 self.lines.append(f"t{step.target}.copy_(t{step.source})")
             case Free():
                 self.lines.append(" = ".join(f"t{s}" for s in step.slots) + " = None")
+            case Compute():
+                self._number(step.symbol, step.text)
             case Call():
                 self._call(step)
 
@@ -234,18 +268,22 @@ class _Writer:
             return
         expression = f"{function}({', '.join(arguments)})"
         made = [slot for slot in step.outputs if slot is not None]
-        if step.sequence:
-            targets = ", ".join("_" if s is None else f"t{s}" for s in step.outputs)
-            expression = f"{targets}, = {expression}"
-        elif made:
-            expression = f"t{made[0]} = {expression}"
+        given = {b.output for b in step.binds}
+        results = ["_" if s is None else f"t{s}" for s in step.outputs]
+        results = [f"n{k}" if r == "_" and k in given else r for k, r in enumerate(results)]
+        if step.sequence and results:
+            expression = f"{', '.join(results)}, = {expression}"
+        elif made or given:
+            expression = f"{results[0]} = {expression}"
         self.lines.append(expression)
+        for binding in step.binds:
+            self._number(binding.symbol, _bound(binding, results[binding.output]))
         for number in made:
             slot = self.plan.slots[number]
             shape, stride = _tuple(slot.shape), _tuple(slot.stride)
             unlike = f"t{number}.stride() != {stride} or t{number}.shape != {shape}"
             dtype = self.constant("dtype", self.plan.slots[number].torch_dtype)
-            if not step.op.startswith(TRUSTED):
+            if not step.op.startswith(TRUSTED) or step.binds:
                 unlike += f" or t{number}.dtype is not {dtype}"
             self.lines.append(f"if {unlike}:")
             self.lines.append(f"    t{number} = relayout(t{number}, {shape}, {stride}, {dtype}, {step.op!r})")
@@ -280,6 +318,19 @@ def _branch(plan: Plan) -> Callable[..., list]:
         return run(given)
 
     return branch
+
+
+def _bound(binding: Binding, result: str) -> str:
+    """Python source of a number that a call gives."""
+    return result if binding.dimension is None else f"{result}.size({binding.dimension})"
+
+
+def _bits(value: float) -> int:
+    """A float as the table of sizes holds it."""
+    return _INTEGER.unpack(_FLOAT.pack(value))[0]
+
+
+_INTEGER, _FLOAT = struct.Struct("=q"), struct.Struct("=d")
 
 
 def _is_transpose(view: Slot, base: Slot) -> bool:

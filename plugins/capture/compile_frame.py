@@ -63,7 +63,7 @@ def compile_frame(settings: Settings, history: History, function: types.Function
     sys.setrecursionlimit(max(limit, _RECURSION))
     try:
         while True:
-            policy = Policy(settings.dynamic, history, settings.fullgraph, reuse)
+            policy = Policy(settings.dynamic, history, *settings.data_dependent, reuse)
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
                 return attempt.run()

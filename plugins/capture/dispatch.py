@@ -64,6 +64,15 @@ class Settings:
     def __attrs_post_init__(self) -> None:
         frame_hook.captures.add(self)
 
+    @property
+    def data_dependent(self) -> tuple[bool, bool]:
+        """Whether numbers, and sizes, that depend on data are symbols of the graph: a full graph needs them to be."""
+        config = self.context.config
+        return (
+            self.fullgraph or config.capture_scalar_outputs,
+            self.fullgraph or config.capture_dynamic_output_shape_ops,
+        )
+
     def forget(self) -> None:
         """Drop all units and what was learned of sizes."""
         self.root = FrameCache()

@@ -13,12 +13,11 @@ import numpy
 import torch
 from torch import fx
 from torch._guards import Source as TorchSource
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     ShapeEnv,
     StatelessSymbolicContext,
-    compute_unbacked_bindings,
 )
 from torch.utils._device import _device_constructors
 
@@ -117,7 +116,7 @@ class GraphRecorder:
         self.devices: list[torch.device] = []
         """Default devices that the program set, innermost last."""
         self.shape_env = ShapeEnv(
-            allow_scalar_outputs=policy.data_dependent, allow_dynamic_output_shape_ops=policy.data_dependent
+            allow_scalar_outputs=policy.data_dependent, allow_dynamic_output_shape_ops=policy.data_sizes
         )
         self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
         self.graph = self.root_graph = fx.Graph()
@@ -294,6 +293,8 @@ class GraphRecorder:
             raise
         except Exception as error:
             name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+            if isinstance(error, DynamicOutputShapeException):
+                raise Unsupported(f"the size of what {name} gives depends on data", _SIZES_OF_DATA) from error
             first = str(error).strip().split("\n")[0]
             raise Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}") from error
         return self.result(op, target, tuple(nodes), named_nodes, result)
@@ -348,8 +349,7 @@ class GraphRecorder:
         """Add a node with its fake value and the user's stack."""
         node = self.graph.create_node(op, target, args, kwargs)
         node.meta["example_value"] = example
-        if self.shape_env.pending_fresh_unbacked_symbols:
-            node.meta["unbacked_bindings"] = compute_unbacked_bindings(self.shape_env, example)
+        self.shape_env.pending_fresh_unbacked_symbols.clear()  # of what happens inside a call nobody else hears
         node.meta.update(self.tags)
         node.meta["stack_trace"] = self.stack_text()  # type: ignore[attr-defined]
         if op != "call_method" or target != "size":
@@ -390,6 +390,7 @@ def _has_tensor(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
+_SIZES_OF_DATA = "the option capture_dynamic_output_shape_ops=True keeps such sizes in the graph"
 _STATE_DICTS = ("_modules", "_parameters", "_buffers")
 
 

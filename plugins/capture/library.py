@@ -8,6 +8,7 @@ from turret.plugins.capture import (
     handlers_control,
     handlers_copy,
     handlers_func,
+    handlers_numbers,
     handlers_numpy,
     handlers_torch,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "handlers_control",
     "handlers_copy",
     "handlers_func",
+    "handlers_numbers",
     "handlers_numpy",
     "handlers_torch",
 ]

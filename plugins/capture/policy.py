@@ -47,13 +47,19 @@ class Policy:
     """What one capture makes symbolic."""
 
     def __init__(
-        self, dynamic: bool | None, history: History, data_dependent: bool = False, reuse_blocks: bool = True
+        self,
+        dynamic: bool | None,
+        history: History,
+        data_dependent: bool = False,
+        data_sizes: bool = False,
+        reuse_blocks: bool = True,
     ) -> None:
-        """``data_dependent``: numbers and sizes that come from tensors' values become symbols, too.
-
-        ``reuse_blocks``: what following a layer recorded is recorded again for layers that are like it.
+        """``data_dependent``: numbers that come from tensors' values become symbols, too; ``data_sizes``: and so do
+        sizes of results.  ``reuse_blocks``: what following a layer recorded is recorded again for layers that are like
+        it.
         """
-        self.dynamic, self.history, self.data_dependent = dynamic, history, data_dependent
+        self.dynamic, self.history = dynamic, history
+        self.data_dependent, self.data_sizes = data_dependent, data_sizes
         self.reuse_blocks = reuse_blocks
 
     def dynamic_dimensions(self, source: Source, value: torch.Tensor) -> frozenset[int]:

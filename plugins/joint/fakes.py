@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.plugins.joint.layouts import expanded_strides, has_layout_rule, in_eagers_layout, laid_out
 from turret.plugins.joint.sizes import is_dense
@@ -27,6 +28,10 @@ _PLAIN = frozenset(
 aten = torch.ops.aten
 
 _ELEMENTWISE_WITHOUT_TAG = frozenset((aten.floor_divide.default,))
+
+
+_WITH_COUNTS = frozenset((aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default))
+"""Ops whose inverse and counts are int64; fake implementations of some versions of torch give the values' dtype."""
 
 
 class _Unkeyed(Exception):
@@ -65,7 +70,12 @@ class FakeRunner:
 
     def _fresh(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """What an op returns, in eager's layout; run on fake tensors."""
+        if func is aten.repeat.default and any(map(free_unbacked_symbols, (*args[0].shape, *args[1]))):
+            return _repeated(*args)
         out = _without_history(func(*args, **kwargs), args)
+        if func in _WITH_COUNTS:
+            values, *counts = out
+            return (values, *(torch.empty_like(c, dtype=torch.int64) for c in counts))
         if has_layout_rule(func):
             return in_eagers_layout(func, args, out)
         if type(out) is not FakeTensor:
@@ -113,6 +123,13 @@ class FakeRunner:
         finally:
             del guard
         return FakeTensor(self._mode, meta, recipe.device)
+
+
+def _repeated(value: torch.Tensor, repeats: Sequence[Any]) -> torch.Tensor:
+    """``repeat`` where sizes depend on data, of which torch's own asks whether they are 0."""
+    shape = (*[1] * (len(repeats) - value.dim()), *value.shape)
+    made = [extent * times for extent, times in zip(shape, repeats, strict=True)]
+    return torch.empty(made, dtype=value.dtype, device=value.device)
 
 
 def _elementwise_strides(
@@ -238,7 +255,7 @@ def _is_static(value: torch.Tensor) -> bool:
         value.layout is torch.strided
         and not value.is_conj()
         and not value.is_neg()
-        and all(type(s) is int for s in (*value.shape, *value.stride()))
+        and all(type(s) is int for s in (*value.shape, *value.stride(), value.storage_offset()))
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -62,6 +63,8 @@ class ForwardOutputs:
         outputs = tuple(self._output(n, value) for n, value in enumerate(results))
         for number, t in replaced.items():
             infos[number] = attrs.evolve(infos[number], replaced_by=self._tensor(f"input {number}", t.tensor))
+        symbols = size_symbols(self.inputs.values, self.inputs.before)
+        numbers = self._numbers((infos, outputs, self.described), symbols)
         groups = [g for g in self.inputs.groups if g.node is not None]
         infos += [joined.get(g.members, InputInfo(mutation=Mutation.DATA)) for g in groups]
         training = any(o.differentiable for o in self.described)
@@ -72,11 +75,24 @@ class ForwardOutputs:
             outputs=outputs,
             graph_outputs=tuple(self.described),
             training=training,
-            symbols=size_symbols(self.inputs.values, self.inputs.before),
+            symbols=symbols,
+            numbers=numbers,
             bases=tuple(g.base for g in groups),
             grad_enabled=grad_enabled,
             grad_enabled_after=grad_enabled_after,
         )
+
+    def _numbers(self, described: Any, known: Collection[str]) -> dict[str, int]:
+        """Emit the numbers that depend on data and that a description mentions; where each is."""
+        found: dict[str, int] = {}
+        words = frozenset(word for text in _texts(described) for word in _WORD.findall(text))
+        for symbol, node in self.tracer.recorder.numbers.bound():
+            if symbol in words and symbol not in known:
+                self.nodes.append(node)
+                self.tensors.append(None)
+                self.described.append(GraphOutput((), (), "SymInt", "cpu", visible=False))
+                found[symbol] = len(self.nodes) - 1
+        return found
 
     def _tracked(self, value: Any) -> Tracked | None:
         return self.tracer.tracked(value) if isinstance(value, torch.Tensor) else None
@@ -321,6 +337,26 @@ def _mutation(data: bool, metadata: bool) -> Mutation:
     if data:
         return Mutation.DATA_AND_METADATA if metadata else Mutation.DATA
     return Mutation.METADATA if metadata else Mutation.NONE
+
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def _texts(described: Any) -> Iterator[str]:
+    """Texts of sizes by which the runtime lays out views and tangents."""
+    if isinstance(described, GraphOutput):
+        described = (described.shape, described.tangent_stride) if described.differentiable else ()
+    elif isinstance(described, (InputInfo, Layout)):
+        described = attrs.astuple(described, recurse=False)
+    elif isinstance(described, OutputInfo):
+        described = (described.layout, described.steps)
+    elif isinstance(described, ViewCall):
+        described = described.args
+    if isinstance(described, str):
+        yield described
+    elif isinstance(described, (list, tuple)):
+        for part in described:
+            yield from _texts(part)
 
 
 def _text(value: Any) -> Any:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import bisect
 import operator
+from collections.abc import Iterable
 from typing import Any
 
 import sympy
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
+from turret.data_numbers import evaluated
 from turret.errors import UnsupportedError
+from turret.plugins.joint.numbers import DataNumbers
 
 aten = torch.ops.aten
 
@@ -30,7 +35,8 @@ class Recorder:
     from the forward call whose gradient they compute.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, shape_env: Any = None) -> None:
+        self.numbers = DataNumbers(self, shape_env)
         self.graph = fx.Graph()
         self.root = torch.nn.Module()
         self.tag = FORWARD
@@ -55,6 +61,7 @@ class Recorder:
 
     def call(self, target: Any, args: tuple, kwargs: dict[str, Any], value: Any) -> fx.Node:
         """One call whose arguments are nodes and plain values."""
+        self.numbers.check_assumptions()
         name = target._opname if isinstance(target, torch._ops.OpOverload) else None
         node = self.graph.create_node("call_function", target, args, kwargs, name=name)
         self.describe(node, value)
@@ -121,9 +128,16 @@ class Recorder:
 
     def _bind(self, value: Any, source: tuple[Any, fx.Node, int | None]) -> None:
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-            expression = value.node.expr
-            if isinstance(expression, sympy.Symbol):
-                self._size_of_symbol.setdefault(expression, source)
+            self.bind_symbol(value.node.expr, source)
+
+    def bind_symbol(self, symbol: Any, source: tuple[Any, fx.Node, int | None]) -> None:
+        """Make a symbol readable: ``(op, node, dimension)``, or ``(None, node, None)`` where the node is the number."""
+        if isinstance(symbol, sympy.Symbol):
+            self._size_of_symbol.setdefault(symbol, source)
+
+    def knows(self, symbols: Iterable[sympy.Symbol]) -> bool:
+        """Whether all of the symbols can be read."""
+        return all(symbol in self._size_of_symbol for symbol in symbols)
 
     def size(self, value: Any) -> Any:
         """The node (or plain number) of a symbolic number."""
@@ -137,13 +151,19 @@ class Recorder:
                 self._size_nodes[expression] = node
         return node
 
+    def computed(self, expression: sympy.Expr) -> fx.Node:
+        """The node of an expression over readable symbols, as it is written."""
+        return self._compute(None, expression)
+
     def _compute(self, value: Any, expression: sympy.Expr) -> fx.Node:
         provenance, self.provenance = self.provenance, {}
         tag, self.tag = self.tag, FORWARD
         origin, self.origin = self.origin, None
         try:
             if isinstance(expression, sympy.Symbol):
-                return self._read_symbol(value, expression)
+                return self._symbol_node(expression) if value is None else self._read_symbol(value, expression)
+            if free_unbacked_symbols(expression):
+                return self._evaluate_by_text(value, expression)
             return self._evaluate(expression)
         finally:
             self.provenance, self.tag, self.origin = provenance, tag, origin
@@ -156,6 +176,13 @@ class Recorder:
         if target is None:
             return node
         return self.call(target, (node,) if dimension is None else (node, dimension), {}, value)
+
+    def _evaluate_by_text(self, value: Any, expression: sympy.Expr) -> fx.Node:
+        """A number computed from others that depend on data, by one call; an assertion (no value) counts as true."""
+        symbols = sorted(expression.free_symbols, key=str)
+        text = PythonPrinter().doprint(expression)
+        arguments = (text, tuple(s.name for s in symbols), *map(self._symbol_node, symbols))
+        return self.call(evaluated, arguments, {}, True if value is None else value)
 
     def _evaluate(self, expression: sympy.Expr) -> fx.Node:
         shape_env_value = {s: self._symbol_node(s) for s in expression.free_symbols}

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.errors import UnsupportedError
 from turret.functional_ops import functional_op
@@ -22,7 +23,10 @@ aten = torch.ops.aten
 def _copy(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``target.copy_(source)``: the target's value is the source's, in its dtype, on its device."""
     target, source = args[:2]
-    func(*args, **kwargs)
+    if any(map(free_unbacked_symbols, target.shape)) and same_sizes(source.shape, target.shape):
+        torch.autograd.graph.increment_version(target)  # some versions of torch ask whether such a size is 1
+    else:
+        func(*args, **kwargs)
     value = source
     if source.device != target.device:
         with tracer.nested():
@@ -124,6 +128,20 @@ def _no_set(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> A
     raise UnsupportedError(f"{func} is not supported in a compiled graph")
 
 
+def _item(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """``item()``: of a bool as of the int that it is, since numbers of a graph are ints and floats."""
+    if args[0].dtype is not torch.bool:
+        return tracer.call(func, args, kwargs)
+    with tracer.nested():
+        number = func(aten._to_copy.default(args[0], dtype=torch.int64))
+    return number == 1
+
+
+def _assert_scalar(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    """A condition on numbers, or one that was known when the program was captured."""
+    tracer.recorder.numbers.assume(*args)
+
+
 def _skip(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """Checks that hold by construction in a graph of known dtypes and devices."""
 
@@ -141,4 +159,6 @@ SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.set_.source_Tensor_storage_offset: _no_set,
     aten.resize_as_.default: _no_set,
     aten._assert_tensor_metadata.default: _skip,
+    aten._assert_scalar.default: _assert_scalar,
+    aten._local_scalar_dense.default: _item,
 }

@@ -22,6 +22,7 @@ from turret.errors import TurretError, UnsupportedError, VerificationError
 from turret.op_traits import is_effectful
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
+from turret.plugins.joint.numbers import numbers_of_data
 from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
 from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.sizes import contiguous_strides, is_dense
@@ -49,6 +50,7 @@ def _trace(captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[i
     with _quiet(captured.fake_mode, gradients):
         inputs = make_inputs(tracer, captured.example_inputs, names, not captured.inference_mode, joined)
         results = _run(tracer, captured, inputs)
+        tracer.recorder.numbers.check_assumptions()
         after = torch.is_grad_enabled()
         torch.set_grad_enabled(gradients)
         forward = ForwardOutputs(tracer, inputs)
@@ -105,6 +107,7 @@ def _quiet(fake_mode: Any, gradients: bool) -> Iterator[None]:
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
         stack.enter_context(fake_mode)
+        stack.enter_context(numbers_of_data(fake_mode.shape_env))
         torch.set_autocast_cache_enabled(False)
         try:
             yield
@@ -208,6 +211,7 @@ def _tangent(tracer: Tracer, number: int, value: torch.Tensor) -> torch.Tensor:
 
 def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gradients: list[Any]) -> fx.GraphModule:
     graph = tracer.recorder.graph
+    tracer.recorder.numbers.check_assumptions()
     output = graph.output((*forward.nodes, *gradients))
     output.meta["forward_strides"] = tuple(
         tuple(t.stride()) if isinstance(t, torch.Tensor) and d.visible else None

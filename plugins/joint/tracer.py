@@ -16,12 +16,14 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator
+from torch._prims_common import is_contiguous_or_false
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.errors import UnsupportedError, VerificationError
 from turret.plugins.joint.fakes import FakeRunner, layout_key
+from turret.plugins.joint.indices import with_known_indices
 from turret.plugins.joint.layouts import has_layout_rule
 from turret.plugins.joint.mutation import pure_variant, view_variant
 from turret.plugins.joint.recorder import Recorder
@@ -54,7 +56,7 @@ class Tracer(TorchDispatchMode):
     def __init__(self, fake_mode: Any, decompositions: Mapping[Any, Callable]) -> None:
         super().__init__()
         self.fake_mode, self.table = fake_mode, decompositions
-        self.recorder = Recorder()
+        self.recorder = Recorder(fake_mode.shape_env)
         self.policy: Callable[..., Any] | None = None
         self._tracked: dict[int, Tracked] = {}
         self._handles: dict[fx.Node, torch.Tensor] = {}
@@ -65,7 +67,7 @@ class Tracer(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         rule = self._rules.get(func)
         if rule is None:
-            rule = self._rules[func] = self._rule_for(func)
+            rule = self._rules[func] = with_known_indices(self._rule_for(func), func)
         if self._depth:
             return rule(self, func, args, kwargs or {})
         with torch._C._DisablePythonDispatcher():
@@ -239,7 +241,14 @@ class Tracer(TorchDispatchMode):
         self.remember(alias)
         return out
 
+    def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Record a call as it stands."""
+        return self._plain(func, args, kwargs)
+
     def _plain(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if self._depth and func in _OF_SOMETHING:
+            with self.recorder.numbers.assuming_nothing(args[0].shape):
+                return self._record(func, args, kwargs, self._run(func, args, kwargs))
         return self._record(func, args, kwargs, self._run(func, args, kwargs))
 
     def _record(self, func: Any, args: tuple, kwargs: dict[str, Any], out: Any) -> Any:
@@ -249,9 +258,11 @@ class Tracer(TorchDispatchMode):
         diverged: list[Tracked] = []
         node_args, node_kwargs = self.nodes(args, diverged), self.nodes(kwargs, diverged)
         value = out
-        if diverged:
+        numbers = self.recorder.numbers.fresh(out)
+        if diverged and not numbers:  # run again, it would have other numbers; executables lay results out as foretold
             value = self._value_on_nodes(func, node_args, node_kwargs)
         node = self.recorder.call(func, node_args, node_kwargs, value)
+        self.recorder.numbers.bind(node, numbers)
         self.track_results(node, out, value)
         return out
 
@@ -297,11 +308,16 @@ class Tracer(TorchDispatchMode):
         if top and not any(tag in func.tags for tag in _DYNAMIC):
             whole = self._run(func, args, kwargs)
         origin, self.recorder.origin = self.recorder.origin, self.recorder.origin or func
+        assumed = self.recorder.numbers.assumed
         try:
             with self.nested():
                 out = self.table[func](*args, **kwargs)
         finally:
             self.recorder.origin = origin
+        if whole is not None and self.recorder.numbers.assumed != assumed:
+            raise UnsupportedError(
+                f"the decomposition of {func} assumes more of sizes that depend on data than it does"
+            )
         if out is NotImplemented:
             rule = Tracer._composite if _is_composite(func) else Tracer._plain
             return rule(self, func, args, kwargs) if whole is None else self._record(func, args, kwargs, whole)
@@ -391,7 +407,7 @@ class Tracer(TorchDispatchMode):
         order = sorted(range(base.dim()), key=lambda d: (-base.stride(d), d))
         flat = self.apply(aten.permute.default, root, order) if order else root
         flat = self.apply(reshape, flat, [base.numel()])
-        flat = self.apply(contiguous, flat) if not flat.meta["val"].is_contiguous() else flat
+        flat = self.apply(contiguous, flat) if not is_contiguous_or_false(flat.meta["val"]) else flat
         return self.apply(aten.as_strided.default, flat, list(out.shape), list(out.stride()), out.storage_offset())
 
     def _write(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -484,6 +500,8 @@ class Tracer(TorchDispatchMode):
         return target
 
 
+_OF_SOMETHING = frozenset((aten.amax.default, aten.amin.default))
+"""Ops that refuse to reduce no elements; what they are part of (softmax) does not, and kernels know what they give."""
 _LIFTS = frozenset((aten.lift_fresh.default, aten.lift.default))
 _DETACHING = frozenset((aten.detach_.default,))
 

@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
+import sympy
 import torch
 from torch import fx
 
 from turret.branches import PlannedBranch
 from turret.control_flow import CONTROL_FLOW
+from turret.data_numbers import expression
 from turret.errors import UnsupportedError
 from turret.externs import op_name
 from turret.ir import (
     CopyInto,
     Extern,
     LoopProgram,
+    Number,
     Ref,
     SizeSource,
     Statement,
     StridedView,
     TensorDecl,
+    bound_symbols,
     defined,
+    mentioned_symbols,
     size,
     used,
 )
-from turret.lowering import Builder, TensorValue, dense_strides
+from turret.ir.index import depends_on_data
+from turret.ir.symbols import has_float, symbols_of_sizes
+from turret.lowering import Builder, TensorValue, dense_strides, number_of
+from turret.op_traits import BINDS
 from turret.products import NodePlacement, Placement, StageGraph
 from turret.surface import Family, family_of, is_compiled_dtype
 
 _COMPILED = NodePlacement("compiled")
+_NUMBERS = torch.SymInt | torch.SymFloat | torch.SymBool | int
 
 
 def lower_graph(graph: StageGraph, placement: Placement, lowerings: Mapping[Any, Callable]) -> LoopProgram:
@@ -46,6 +55,7 @@ class _Lowerer:
         self.inputs: list[TensorDecl | None] = []
         self.symbols: dict[str, SizeSource] = {}
         self.constants: dict[str, torch.Tensor] = {}
+        self.computed: dict[Any, sympy.Symbol] = {}
 
     def run(self) -> LoopProgram:
         outputs: tuple[Any, ...] = ()
@@ -63,6 +73,7 @@ class _Lowerer:
                 case _:
                     raise UnsupportedError(f"a node {node.op} in an ATen graph: {node.format_node()}")
         statements = _without_dead(self.builder.statements, outputs)
+        _refuse_unknown_symbols(statements, frozenset(self.symbols), self.builder.statements)
         return LoopProgram(self.graph.name, tuple(self.inputs), statements, outputs, self.constants, self.symbols)
 
     # ------------------------------------------------ inputs
@@ -75,11 +86,19 @@ class _Lowerer:
             self._note_sizes(value, number)
             return TensorValue.of(decl)
         self.inputs.append(None)
-        if isinstance(value, torch.SymInt):
-            expression = size(value)
+        if isinstance(value, torch.SymInt | torch.SymFloat):
+            expression = number_of(value)
             if getattr(expression, "is_Symbol", False):
                 # The number itself is a better source than a shape that happens to mention it.
-                self.symbols[expression.name] = SizeSource(number, None)
+                kind = "float" if isinstance(value, torch.SymFloat) else "size"
+                self.symbols[expression.name] = SizeSource(number, None, kind)
+            elif has_float(expression) or any(map(depends_on_data, expression.free_symbols)):
+                # Saved by a forward that knew what it was computed from; here it is a number of its own.
+                integer = isinstance(value, torch.SymInt)
+                expression = sympy.Symbol(
+                    self.builder.unique(f"number_{node.name}"), real=True, integer=integer or None
+                )
+                self.symbols[expression.name] = SizeSource(number, None, "size" if integer else "float")
             return expression
         if isinstance(value, int | float | bool | type(None)):
             return value
@@ -110,9 +129,17 @@ class _Lowerer:
 
     def _call(self, node: fx.Node) -> Any:
         value = node.meta.get("val")
+        if node.target is torch.ops.aten._assert_scalar.default:
+            return self._check(node)
         args, kwargs = self._arguments(node.args), {k: self._arguments(v) for k, v in node.kwargs.items()}
-        if isinstance(value, torch.SymInt | int) and not isinstance(value, bool):
-            return size(value)
+        binds = node.meta.get(BINDS, ())
+        computed = expression(node.target, args)
+        if computed is not None:
+            (binding,) = binds
+            self.builder.statements.append(Number(binding.symbol, computed, origins=self.builder.origins()))
+            return number_of(value)
+        if isinstance(value, _NUMBERS) and not isinstance(value, bool) and not binds:
+            return self._number(node, value)
         if isinstance(node.target, torch._ops.HigherOrderOperator):
             if op_name(node.target) not in CONTROL_FLOW:
                 raise UnsupportedError(f"the higher-order op {node.target._name} in a compiled graph")
@@ -132,21 +159,43 @@ class _Lowerer:
                 return result
             reason = reason or self.builder.reason or "its lowering leaves this call whole"
             self.builder.reason = ""
-        return self.builder.extern(node.target, args, kwargs, value, reason or "no lowering")
+        return self.builder.extern(node.target, args, kwargs, value, reason or "no lowering", binds)
 
     def _python_call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        """``operator.getitem`` of results, and arithmetic on numbers."""
-        if isinstance(node.meta.get("val"), torch.SymFloat | torch.SymBool):
-            raise UnsupportedError(f"a symbolic {type(node.meta['val']).__name__} in {node.format_node()}")
+        """``operator.getitem`` of results, and arithmetic on plain numbers."""
+        value = node.meta.get("val")
+        if isinstance(value, bool | float):
+            return value
         return node.target(*args, **kwargs)
+
+    def _number(self, node: fx.Node, value: Any) -> Any:
+        """A number that is computed from others: a size as its expression, one that floats are part of by the host."""
+        expression = number_of(value)
+        of_floats = isinstance(value, torch.SymFloat) or has_float(expression)
+        if not of_floats or expression.is_Symbol or isinstance(value, torch.SymBool):
+            return expression
+        known = self.computed.get(expression)
+        if known is None:
+            integer = isinstance(value, torch.SymInt)
+            name = self.builder.unique(f"number_{node.name}")
+            known = self.computed[expression] = sympy.Symbol(name, real=True, integer=integer or None)
+            self.builder.statements.append(Number(name, expression, not integer, self.builder.origins()))
+        return known
+
+    def _check(self, node: fx.Node) -> None:
+        """A call that raises the message where the condition, as the trace made it, does not hold."""
+        condition = node.meta.get("condition", node.args[0])
+        if isinstance(condition, fx.Node):
+            raise UnsupportedError(f"an assertion whose condition is not known: {node.format_node()}")
+        self.builder.extern(node.target, (condition, node.args[1]), {}, (), "an assertion")
 
     def _arguments(self, value: Any) -> Any:
         if isinstance(value, fx.Node):
             return self.values[value]
         if isinstance(value, list | tuple):
             return [self._arguments(v) for v in value]
-        if isinstance(value, torch.SymInt):
-            return size(value)
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return number_of(value)
         return value
 
     def _dtypes_fit(self, args: Any, value: Any) -> bool:
@@ -234,13 +283,34 @@ def _without_unused(extern: Extern, alive: set[str]) -> Extern:
 def _without_dead(statements: list[Statement], outputs: tuple[Any, ...]) -> tuple[Statement, ...]:
     """Statements whose results somebody uses, or that have an effect."""
     alive = {output.name for output in outputs if isinstance(output, Ref)}
+    binding = any(map(bound_symbols, statements))
+    numbers = set(symbols_of_sizes(outputs))
     kept = []
     for statement in reversed(statements):
         names = {decl.name for decl in defined(statement)}
         effect = isinstance(statement, CopyInto) or (
             not isinstance(statement, StridedView) and getattr(statement, "mutates", ())
         )
-        if effect or not names or names & alive:
+        bound = numbers.intersection(bound_symbols(statement)) if binding else ()
+        unread = not names and not bound_symbols(statement)
+        if effect or unread or bound or names & alive:
             alive.update(used(statement))
+            if binding:
+                numbers |= mentioned_symbols(statement)
             kept.append(_without_unused(statement, alive) if isinstance(statement, Extern) else statement)
     return tuple(reversed(kept))
+
+
+def _refuse_unknown_symbols(statements: Sequence[Statement], given: frozenset[str], all_: Sequence[Statement]) -> None:
+    """Numbers that depend on data must be known before they are used, and loops run to integers."""
+    if not any(map(bound_symbols, all_)):
+        return
+    known = set(given)
+    for statement in statements:
+        for decl in defined(statement):
+            if any(map(has_float, (*decl.shape, *decl.stride))):
+                raise UnsupportedError(f"{decl} has a size that is computed from a float which depends on data")
+        missing = mentioned_symbols(statement) - known
+        if missing:
+            raise UnsupportedError(f"{', '.join(sorted(missing))} is used before it is known: {statement}")
+        known.update(bound_symbols(statement))

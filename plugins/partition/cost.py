@@ -14,7 +14,15 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.op_traits import has_custom_code, is_effectful, is_random_call, is_view, size_hint, tensor_bytes
+from turret.op_traits import (
+    gives_numbers,
+    has_custom_code,
+    is_effectful,
+    is_random_call,
+    is_view,
+    size_hint,
+    tensor_bytes,
+)
 from turret.surface import Family, family_of
 
 BARRIER = 4.0
@@ -55,6 +63,8 @@ def recompute_cost(node: fx.Node) -> float:
     if node.op != "call_function" or node.target is operator.getitem or is_view(node):
         return 0.0 if node.op in ("call_function", "get_attr") else math.inf
     if is_effectful(node) or is_random_call(node) or has_custom_code(node.target) or _equates_rounded(node):
+        return math.inf
+    if gives_numbers(node):
         return math.inf
     family = family_of(node.target)
     if family in (Family.VIEW, Family.SIZE, Family.CREATION) or not _has_tensor(node):

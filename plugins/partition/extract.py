@@ -137,21 +137,22 @@ class _Forward:
         return added
 
     def _size_node(self, symbol: sympy.Symbol) -> fx.Node | None:
-        """An early node of the joint graph whose value is the symbol, made from a primal's shape if need be."""
+        """An early node of the joint graph whose value is the symbol, made from an early tensor's shape if need be."""
         for node in self._analysis.order:
             if is_size(node) and _symbol(node) == symbol and node not in self._analysis.late:
                 self._emit([node])
                 return node
-        for primal in self._analysis.primals:
-            value = primal.meta.get("val")
+        for node in self._analysis.order:
+            value = node.meta.get("val") if node not in self._analysis.late else None
             for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
                 if _expression(size) == symbol:
-                    return self._make_size(primal, dim, size)
+                    self._emit([node])
+                    return self._make_size(node, dim, size)
         return None
 
-    def _make_size(self, primal: fx.Node, dim: int, size: Any) -> fx.Node:
+    def _make_size(self, tensor: fx.Node, dim: int, size: Any) -> fx.Node:
         """A size read in the forward; stands for itself in both graphs, as the joint graph has no such node."""
-        node = self._graph.call_function(torch.ops.aten.sym_size.int, (self._env[primal], dim))
+        node = self._graph.call_function(torch.ops.aten.sym_size.int, (self._env[tensor], dim))
         node.meta["val"] = size
         self._env[node] = node
         return node

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import attrs
 
 from turret.externs import may_return_alias
-from turret.ir import CopyInto, Extern, LoopProgram, StridedView, defined
+from turret.ir import CopyInto, Extern, LoopProgram, StridedView, bound_symbols, defined, mentioned_symbols
 from turret.plugins.schedule.groups import Group
 from turret.plugins.schedule.units import Unit
 
@@ -81,6 +81,7 @@ def build_graph(program: LoopProgram, units: list[Unit]) -> StepGraph:
             makers[decl.name] = unit.number
     _order_writes(units, readers, after)
     _order_effects(units, after)
+    _order_numbers(units, after)
     return StepGraph({unit.number: unit for unit in units}, dict(readers), after)
 
 
@@ -132,6 +133,23 @@ def _order_effects(units: list[Unit], after: dict[int, list[int]]) -> None:
             if last is not None:
                 after[last].append(unit.number)
             last = unit.number
+
+
+def _order_numbers(units: list[Unit], after: dict[int, list[int]]) -> None:
+    """What mentions a number that depends on data comes after the call that gives it, and after checks of it."""
+    bound = frozenset(symbol for unit in units for symbol in bound_symbols(unit.statement))
+    if not bound:
+        return
+    before: dict[str, list[int]] = defaultdict(list)
+    for unit in units:
+        symbols = mentioned_symbols(unit.statement, unit.expr) & bound
+        for symbol in symbols:
+            for number in before[symbol]:
+                after[number].append(unit.number)
+        statement = unit.statement
+        checked = symbols if isinstance(statement, Extern) and not statement.outputs else ()
+        for symbol in (*bound_symbols(statement), *checked):
+            before[symbol].append(unit.number)
 
 
 def _has_effect(extern: Extern) -> bool:

@@ -12,7 +12,7 @@ from turret.errors import DoubleBackwardError, UnsupportedError
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.handover import Handover
 from turret.plugins.wrap_runtime.modes import without_autocast
-from turret.plugins.wrap_runtime.sizes import Sizes, compile_sizes, size_reader
+from turret.plugins.wrap_runtime.sizes import Sizes, compile_sizes, number_reader, size_reader
 from turret.products import BoxedCallable
 from turret.signature import GraphOutput, GraphSignature
 
@@ -42,6 +42,7 @@ def autograd_function(
     read_tangents = _tangent_reader(signature)
     drop_unreached = _unreached_dropper(signature)
     read_sizes = size_reader(signature) if _needs_sizes(signature) else None
+    read_numbers = number_reader(signature)
     compiled = _Once(backward)
     handover = Handover(outputs, saved_tensors)
     no_sizes: Sizes = {}
@@ -56,6 +57,8 @@ def autograd_function(
             ctx.save_for_backward(*results[outputs:split])
             ctx.sizes = results[split:]
             ctx.symbols = no_sizes if read_sizes is None else read_sizes(inputs)
+            if read_numbers is not None:
+                ctx.symbols = read_numbers(ctx.symbols, results)
             ctx.set_materialize_grads(False)
             if frozen:
                 ctx.mark_non_differentiable(*(results[n] for n in frozen if isinstance(results[n], torch.Tensor)))

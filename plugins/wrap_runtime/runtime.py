@@ -15,7 +15,7 @@ from turret.plugins.wrap_runtime.autograd import autograd_function
 from turret.plugins.wrap_runtime.epilogue import Writer, finisher, hidden_writes
 from turret.plugins.wrap_runtime.handover import Handover
 from turret.plugins.wrap_runtime.modes import without_autocast, without_gradients
-from turret.plugins.wrap_runtime.sizes import Sizes, size_reader
+from turret.plugins.wrap_runtime.sizes import Sizes, number_reader, size_reader
 from turret.products import BoxedCallable
 from turret.signature import GraphSignature, SyntheticBase
 
@@ -43,12 +43,15 @@ def build_runtime(
     if finish is None and bases is None and signature.grad_enabled:
         return lambda *args: run(args)
     read_sizes = size_reader(signature) if signature.symbols else None
+    read_numbers = number_reader(signature)
     no_sizes: Sizes = {}
 
     def call(*args: Any) -> Sequence[Any]:
         sizes = no_sizes if read_sizes is None else read_sizes(args)
         inputs = args if bases is None else (*args, *bases(args))
         results = run(inputs)
+        if read_numbers is not None:
+            sizes = read_numbers(sizes, results)
         return results if finish is None else finish(inputs, results, sizes)
 
     if signature.training and not signature.grad_enabled:

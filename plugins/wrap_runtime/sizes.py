@@ -31,6 +31,14 @@ def size_reader(signature: GraphSignature) -> Callable[[Sequence[Any]], Sizes]:
     return lambda args: {name: read(args[position]) for name, position, read in readers}
 
 
+def number_reader(signature: GraphSignature) -> Callable[[Sizes, Sequence[Any]], Sizes] | None:
+    """``read(sizes, graph outputs)``: the sizes and the numbers that the graph has given; None where it gives none."""
+    if not signature.numbers:
+        return None
+    places = tuple(signature.numbers.items())
+    return lambda sizes, results: {**sizes, **{name: results[index] for name, index in places}}
+
+
 def _reader(source: Any) -> Callable[[Any], int]:
     dimension = source.dimension
     if source.kind == "offset":

@@ -241,7 +241,9 @@ INLINE double random_normal_double(Words w) {
   return __builtin_sqrt(-2.0 * log(radius)) * cos(6.283185307179586 * angle);
 }""",
     "floor_div": """\
-INLINE int64_t floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }""",
+INLINE int64_t floor_div(int64_t a, int64_t b) {  // a size that depends on data may be 0: then no loop asks for this
+  return b == 0 ? 0 : a / b - (a % b != 0 && (a < 0) != (b < 0));
+}""",
     "floor_mod": """\
 INLINE int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b; }""",
     "least": """\
@@ -260,7 +262,7 @@ template <int lanes, class T, class F> INLINE T fold_lanes(T* values, F combine)
 }""",
     "chunk_step": """\
 INLINE int64_t chunk_step(int64_t count, int64_t chunks, int64_t unit) {  // whole units, at most `chunks` chunks
-  const int64_t step = (count + chunks - 1) / chunks;
+  const int64_t step = ((count > 1 ? count : 1) + chunks - 1) / chunks;
   return (step + unit - 1) / unit * unit;
 }""",
     "team": """\
