@@ -62,6 +62,8 @@ def compile_frame(settings: Settings, history: History, function: types.Function
                 stop = _break_at(settings, attempt, error, stop)
             except RecursionError:
                 raise Unsupported("calls nested too deeply") from None
+            finally:
+                vars(attempt.tracer).clear()  # frames and values form cycles, which would keep the arguments alive
     finally:
         sys.setrecursionlimit(limit)
 
@@ -70,12 +72,15 @@ def _break_at(settings: Settings, attempt: _Attempt, error: Unsupported, stop: _
     """Where to break for a failed attempt; raises the error where no break is possible."""
     tracer = attempt.tracer
     error.stack = error.stack or _stack_lines(tracer.failed_stack)
+    step = tracer.step if error.step is None else error.step
+    if stop is not None and step < stop.step and error.step is not None:
+        stop = None
     if stop is not None:
         error.reason = f"no graph break is possible: {error.reason}; the break was wanted for: {stop.reason}"
         raise error
-    if tracer.step < 0 or settings.fullgraph:
+    if step < 0 or settings.fullgraph:
         raise error
-    return _Break(tracer.step, error.reason, error.hint, error.stack)
+    return _Break(step, error.reason, error.hint, error.stack)
 
 
 def _stack_lines(stack: list[tuple[types.CodeType, int]] | None) -> str:
@@ -123,6 +128,8 @@ class _Attempt:
         self.tidy_guards()
         if tail is None or (signal is RETURNED and not tracer.calls):
             return self.unit(None, "")
+        for generator in tracer.generators:
+            generator.check_end(rebuilder)
         return self.finish(rebuilder, tail)
 
     def start(self) -> Frame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import itertools
 import re
 import sys
 import types
@@ -270,6 +271,9 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
     kind = type(object)
     if hasattr(kind, "__members__") and type(kind).__name__ == "pybind11_type":
         return _identity(t, object, source)  # an enum of torch's
+    if isinstance(object, _TRANSIENT):
+        t.guard("TYPE", source, kind)
+        return Opaque(object, source)
     if not kind.__flags__ & _HEAP_TYPE or isinstance(object, torch.Tensor) or _foreign(kind):
         if not isinstance(source, BoundSource):
             t.guard("ID", source, object)
@@ -279,6 +283,13 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
 
 
 _HEAP_TYPE = 1 << 9
+_TRANSIENT = (
+    types.GeneratorType, types.CoroutineType, enumerate, zip, map, filter, reversed, types.TracebackType, types.FrameType,
+    *(type(iter(v)) for v in ((), [], range(0), {}, {}.values(), {}.items(), set(), "", collections.deque())),
+    *(v for v in vars(itertools).values() if isinstance(v, type)),
+)  # fmt: skip
+"""Kinds of objects that are new on every call: by type, since a guard on identity would never hold again, and would keep
+them alive."""
 
 
 def _foreign(kind: type) -> bool:
