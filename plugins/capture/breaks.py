@@ -13,10 +13,10 @@ from turret import frame_hook
 from turret.plugins.capture import resume
 from turret.plugins.capture.bytecode import VERSION, Instruction, live_variables
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.frame import Frame
+from turret.plugins.capture.frame import Frame, Generator
 from turret.plugins.capture.opcodes import _BINARY, _CONVERSIONS
 from turret.plugins.capture.rebuild import Rebuilder
-from turret.plugins.capture.values.base import NULL, PREVIOUS, Value
+from turret.plugins.capture.values.base import NULL, PREVIOUS, Lazy, Value
 from turret.plugins.capture.values.functions import Cell, Known
 
 Action = Callable[["_Break", Instruction], "list[str] | None"]
@@ -69,14 +69,14 @@ class _Break:
         return made
 
     def load_locals(self) -> dict[int, str]:
-        """Variables that are bound and still needed."""
+        """Variables that are bound and still needed, and those whose end can be seen."""
         found = {}
         keeps_first = "super" in self.frame.code.co_names  # super() reads the first variable of the frame
         for slot in range(len(self.frame.code.co_varnames)):
             value = self.frame.locals[slot]
             if slot == 0 and keeps_first and value is not None:
                 found[0] = self.r.load(value.content if isinstance(value, Cell) else value)
-            elif slot in self.live and value is not None and not isinstance(value, Cell):
+            elif value is not None and not isinstance(value, Cell) and (slot in self.live or _ends_visibly(value)):
                 found[slot] = self.r.load(value)
         return found
 
@@ -151,6 +151,13 @@ class _Break:
         """Two ways to go on."""
         first, second = self.go_on(*yes), self.go_on(*no)
         self.tails = [f"if {condition}: {first[0]}", *second]
+
+
+def _ends_visibly(value: Value) -> bool:
+    """Whether letting go of a value runs code of the program: a generator that waits in a ``try`` is closed then."""
+    if isinstance(value, Lazy):
+        return isinstance(value.object, types.GeneratorType)
+    return isinstance(value, Generator) and not value.finished
 
 
 def _letters(stack: list[str | None]) -> str:

@@ -250,10 +250,13 @@ class Generator(Value):
             frame.stack.pop()
         frame.push(result)
 
+    def ends_visibly(self) -> bool:
+        """Whether the generator waits where an end of it would be noticed."""
+        return self.started and not self.finished and self.frame.decoded.guards(self.frame.index - 1)
+
     def check_end(self, r: Rebuilder) -> None:
         """A generator that nobody holds any more is closed by the interpreter; refuse where that would do something."""
-        waits = self.started and not self.finished and id(self) not in r.names
-        if waits and self.frame.decoded.guards(self.frame.index - 1):
+        if id(self) not in r.names and self.ends_visibly():
             message = "a generator that is left waiting in a try or with block, whose end runs when it is collected"
             raise Unsupported(message, step=self.step)
 

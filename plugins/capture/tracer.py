@@ -288,7 +288,7 @@ class Tracer(GraphRecorder, Caller):
         if mine is not None and mine is theirs:
             return True
         if type(left) is type(right) and left.source is not None and right.source is not None:
-            if not (isinstance(left.source, BoundSource) and isinstance(right.source, BoundSource)):
+            if not isinstance(left, (Constant, Symbolic)) and not (isinstance(left.source, BoundSource) and isinstance(right.source, BoundSource)):
                 self.guard("NOT_SAME", left.source, others=(right.source,))
         return False
 

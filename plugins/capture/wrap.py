@@ -147,13 +147,16 @@ def known(cls: type[Known]) -> Wrapper:
 
 
 def _builtin(t: Tracer, object: Any, source: Source) -> Value:
-    """A function written in C; one that is bound to a tensor is a method of that."""
+    """A function written in C; one that is bound to a tensor or a container is a method of that."""
     owner = getattr(object, "__self__", None)
-    if isinstance(owner, torch.Tensor) and not isinstance(source, BoundSource):
+    if isinstance(owner, (torch.Tensor, *_OWNERS, *_TRANSIENT)) and not isinstance(source, BoundSource):
         t.guard("TYPE", source, type(object))
         t.guard("EQUALS", AttrSource(source, "__name__"), object.__name__)
         return MethodOfValue(t.wrap(owner, AttrSource(source, "__self__")), object.__name__)
     return known(Builtin)(t, object, source)
+
+
+_OWNERS = (list, dict, set, frozenset, tuple, str, collections.deque)
 
 
 def _function(t: Tracer, object: Any, source: Source) -> Value:
