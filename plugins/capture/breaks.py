@@ -107,13 +107,22 @@ class _Break:
         done = did or []
         tails = self.tails if self.tails is not None else self.go_on(self.index + 1, self.stack)
         entry = self.frame.decoded.handler(self.index)
-        if entry is None or not done:
+        let_go = self.let_go(0 if entry is None else entry.depth) if done else ""
+        if not done or (entry is None and not let_go):
             return [*self.handled(done), *tails]
+        body = "".join(f"\n    {line}" for line in self.handled(done))
+        if entry is None:
+            return [f"try:{body}\n  except BaseException: {let_go}raise", *tails]
         raised = self.r.fresh()
         handler = self.go_on(self.index, self.before[: entry.depth], raised)
-        body = "".join(f"\n    {line}" for line in self.handled(done))
-        caught = f"try:{body}\n  except BaseException as error: {raised} = error"
+        caught = f"try:{body}\n  except BaseException as error: {let_go}{raised} = error"
         return [f"{raised} = None", caught, f"if {raised} is not None: {handler[0]}", *tails]
+
+    def let_go(self, depth: int) -> str:
+        """Unbind what an exception takes off the stack, where its end can be seen: a traceback would keep it."""
+        held = zip(self.before[depth:], self.frame.stack[depth:], strict=True)
+        names = [n for n, v in held if n and n.isidentifier() and n not in self.locals.values() and _ends_visibly(v)]
+        return "".join(f"{name} = None; " for name in names)
 
     def handled(self, lines: list[str]) -> list[str]:
         """The lines, run while the exceptions are handled that the frame is handling."""

@@ -17,6 +17,7 @@ from turret import frame_hook
 from turret.errors import CaptureError
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
 from turret.plugins.capture import breaks, library
+from turret.plugins.capture.bytecode import decode
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.graph import GraphInput, metadata
@@ -59,7 +60,9 @@ def compile_frame(settings: Settings, history: History, function: types.Function
             try:
                 return attempt.run()
             except Unsupported as error:
-                stop = _break_at(settings, attempt, error, stop)
+                stop = _break_at(settings, attempt.tracer, error, stop)
+                if stop is None:
+                    raise
             except RecursionError:
                 raise Unsupported("calls nested too deeply") from None
             finally:
@@ -68,18 +71,17 @@ def compile_frame(settings: Settings, history: History, function: types.Function
         sys.setrecursionlimit(limit)
 
 
-def _break_at(settings: Settings, attempt: _Attempt, error: Unsupported, stop: _Break | None) -> _Break:
-    """Where to break for a failed attempt; raises the error where no break is possible."""
-    tracer = attempt.tracer
+def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Break | None) -> _Break | None:
+    """Where to break for a failed attempt; None where no break is possible (the caller raises the error then)."""
     error.stack = error.stack or _stack_lines(tracer.failed_stack)
     step = tracer.step if error.step is None else error.step
     if stop is not None and step < stop.step and error.step is not None:
         stop = None
     if stop is not None:
         error.reason = f"no graph break is possible: {error.reason}; the break was wanted for: {stop.reason}"
-        raise error
+        return None
     if step < 0 or settings.fullgraph:
-        raise error
+        return None
     return _Break(step, error.reason, error.hint, error.stack)
 
 
@@ -130,6 +132,7 @@ class _Attempt:
             return self.unit(None, "")
         for generator in tracer.generators:
             generator.check_end(rebuilder)
+        self.check_arguments(frame, rebuilder, signal)
         return self.finish(rebuilder, tail)
 
     def start(self) -> Frame:
@@ -142,6 +145,7 @@ class _Attempt:
         frame = Frame(tracer, function.__code__, function.__globals__, None, closure)
         for number, value in enumerate(self.arguments):
             frame.locals[number] = Lazy(tracer, value, LocalSource(number, function.__code__.co_varnames[number]))
+        self.first = list(frame.locals[: len(self.arguments)])
         tracer.root = frame
         return frame
 
@@ -152,6 +156,18 @@ class _Attempt:
         if signal is RETURNED:
             return [f"return {r.load(frame.result)}"]
         return breaks.write(frame, r)
+
+    def check_arguments(self, frame: Frame, r: Rebuilder, signal: Signal | None) -> None:
+        """Refuse where the frame lets go of a generator of its caller's whose end can be seen: that has its moment."""
+        kept = frame.locals if signal is RETURNED else ()
+        for number, value in enumerate(self.arguments):
+            if not isinstance(value, types.GeneratorType) or value.gi_frame is None or value.gi_frame.f_lasti < 0:
+                continue
+            decoded = decode(value.gi_code)
+            waits_in_try = decoded.guards(decoded.index_of[value.gi_frame.f_lasti])
+            held = self.first[number]
+            if (waits_in_try or value.gi_yieldfrom is not None) and id(held) not in r.names and held not in kept:
+                raise Unsupported("a generator that is let go while it waits in a try or with block")
 
     def tidy_guards(self) -> None:
         """Guards that relate inputs to one another: which of them share memory, which changed objects are distinct."""

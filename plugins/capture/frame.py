@@ -123,7 +123,10 @@ class Frame:
         """Go on at the handler of the current instruction, or let the exception out of the frame."""
         entry = self.decoded.handler(self.current)
         if entry is None:
-            raise raised
+            try:
+                raise raised
+            finally:
+                del raised  # else it is held by this frame, which it holds
         exception = raised.value
         if self.handling and isinstance(exception, ExceptionInstance) and exception.context is None:
             handled = self.handling[-1]

@@ -104,7 +104,7 @@ class World:
             try:
                 return "returned", self.call(*values.values(), *rest, **named), printed.getvalue()
             except Exception as error:
-                return "raised", error, printed.getvalue()
+                return "raised", _without_frames(error), printed.getvalue()
 
     def snapshot(self, ended: tuple[str, Any, str], before: Snapshot | None) -> Snapshot:
         """Everything that can be seen after a call."""
@@ -153,6 +153,17 @@ def _call(plain: World, mine: World, seed: int, number: int, exact: bool) -> Non
     found = difference_of(ends[1], ends[0], exact)
     if found is not None:
         raise Difference(f"call {number}: {found}")
+
+
+def _without_frames(error: Exception) -> Exception:
+    """The exception without its tracebacks, which keep what its frames held."""
+    links: list[BaseException | None] = [error]
+    while links:
+        link = links.pop()
+        if link is not None and link.__traceback__ is not None:
+            link.__traceback__ = None
+            links += [link.__cause__, link.__context__]
+    return error
 
 
 def _differentiate(result: Any) -> None:

@@ -443,7 +443,7 @@ class Writer(Expressions):
         elif over == 5 and "generators" in self.features:
             head = f"{i} in {self.one(f'numbers({k}, log)', f'Countdown({k})', f'(v + 1 for v in range({k}))')}"
         elif over == 6 and "objects" in self.features:
-            head = f"{i} in {self.var('vec')}"
+            head = f"{i} in list({self.var('vec')})"
         elif over == 7:
             head = f"held in {self.var('list')}[:2]"
             bound = {}
