@@ -193,6 +193,7 @@ def _check_tensor(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
 def _check_sizes(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
     """``expected`` is Python source over ``{0}``, ``{1}``, ...: the sizes that ``source`` and ``others`` name."""
     writer.scope.setdefault("math", math)
+    writer.scope.setdefault("torch", torch)  # ``torch.sym_float`` and the like
     return "(" + guard.expected.format(*held) + ")"
 
 

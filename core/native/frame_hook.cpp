@@ -25,6 +25,7 @@ struct ThreadState {
   int active = 0;               // whether frames of this thread are looked at
   PyObject* pending = nullptr;  // code object of the root frame about to start (borrowed: `call` holds it)
   PyObject* token = nullptr;    // what the callback is told of that root (borrowed)
+  PyObject** taken = nullptr;   // the arguments of the frame that `follow_tails` is about to start
   int depth = 0;                // nested `call`s
   _PyInterpreterFrame* passed = nullptr;  // the frame that `previous` was given and has not evaluated yet
 };
@@ -204,17 +205,20 @@ PyObject* follow_tails(PyObject* result) {
       // The frame was looked at already: evaluate it without asking again.
       PyObject* pending = local.pending;
       PyObject* token = local.token;
+      PyObject** taken = local.taken;
       local.pending = PyFunction_Check(function) ? PyFunction_GET_CODE(function) : nullptr;
       local.token = Py_False;
+      local.taken = &arguments;
       result = PyObject_Call(function, arguments, nullptr);
       local.pending = pending;
       local.token = token;
+      local.taken = taken;
     } else {
       result = call_replacement(replacement, function, arguments);
     }
     Py_XDECREF(replacement);
     Py_DECREF(function);
-    Py_DECREF(arguments);
+    Py_XDECREF(arguments);
   }
   return result;
 }
@@ -239,7 +243,12 @@ PyObject* hook(PyThreadState* thread, _PyInterpreterFrame* frame, int throwing) 
     token = local.token;
     local.pending = nullptr;
     local.token = nullptr;
-    if (token == Py_False) return evaluate(thread, frame, throwing);
+    if (token == Py_False) {
+      // The frame has its arguments: what they hold must go when the frame lets go of it, not when it ends.
+      if (local.taken) Py_CLEAR(*local.taken);
+      local.taken = nullptr;
+      return evaluate(thread, frame, throwing);
+    }
   } else {
     intptr_t kind = classify(code);
     if (kind < 0) return finish(thread, frame, nullptr);
@@ -271,6 +280,7 @@ PyObject* hook(PyThreadState* thread, _PyInterpreterFrame* frame, int throwing) 
     Py_DECREF(replacement);
   }
   Py_DECREF(arguments);
+  for (Py_ssize_t i = 0; i < count; i++) Py_CLEAR(frame->localsplus[i]);  // nor does this frame need them any more
   return finish(thread, frame, follow_tails(result));
 }
 

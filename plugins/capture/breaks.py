@@ -13,10 +13,10 @@ from turret import frame_hook
 from turret.plugins.capture import resume
 from turret.plugins.capture.bytecode import VERSION, Instruction, live_variables
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.frame import Frame
+from turret.plugins.capture.frame import Frame, Generator
 from turret.plugins.capture.opcodes import _BINARY, _CONVERSIONS
 from turret.plugins.capture.rebuild import Rebuilder
-from turret.plugins.capture.values.base import NULL, PREVIOUS, Value
+from turret.plugins.capture.values.base import NULL, PREVIOUS, Lazy, Value
 from turret.plugins.capture.values.functions import Cell, Known
 
 Action = Callable[["_Break", Instruction], "list[str] | None"]
@@ -69,14 +69,14 @@ class _Break:
         return made
 
     def load_locals(self) -> dict[int, str]:
-        """Variables that are bound and still needed."""
+        """Variables that are bound and still needed, and those whose end can be seen."""
         found = {}
         keeps_first = "super" in self.frame.code.co_names  # super() reads the first variable of the frame
         for slot in range(len(self.frame.code.co_varnames)):
             value = self.frame.locals[slot]
             if slot == 0 and keeps_first and value is not None:
                 found[0] = self.r.load(value.content if isinstance(value, Cell) else value)
-            elif slot in self.live and value is not None and not isinstance(value, Cell):
+            elif value is not None and not isinstance(value, Cell) and (slot in self.live or _ends_visibly(value)):
                 found[slot] = self.r.load(value)
         return found
 
@@ -107,13 +107,22 @@ class _Break:
         done = did or []
         tails = self.tails if self.tails is not None else self.go_on(self.index + 1, self.stack)
         entry = self.frame.decoded.handler(self.index)
-        if entry is None or not done:
+        let_go = self.let_go(0 if entry is None else entry.depth) if done else ""
+        if not done or (entry is None and not let_go):
             return [*self.handled(done), *tails]
+        body = "".join(f"\n    {line}" for line in self.handled(done))
+        if entry is None:
+            return [f"try:{body}\n  except BaseException: {let_go}raise", *tails]
         raised = self.r.fresh()
         handler = self.go_on(self.index, self.before[: entry.depth], raised)
-        body = "".join(f"\n    {line}" for line in self.handled(done))
-        caught = f"try:{body}\n  except BaseException as error: {raised} = error"
+        caught = f"try:{body}\n  except BaseException as error: {let_go}{raised} = error"
         return [f"{raised} = None", caught, f"if {raised} is not None: {handler[0]}", *tails]
+
+    def let_go(self, depth: int) -> str:
+        """Unbind what an exception takes off the stack, where its end can be seen: a traceback would keep it."""
+        held = zip(self.before[depth:], self.frame.stack[depth:], strict=True)
+        names = [n for n, v in held if n and n.isidentifier() and n not in self.locals.values() and _ends_visibly(v)]
+        return "".join(f"{name} = None; " for name in names)
 
     def handled(self, lines: list[str]) -> list[str]:
         """The lines, run while the exceptions are handled that the frame is handling."""
@@ -151,6 +160,13 @@ class _Break:
         """Two ways to go on."""
         first, second = self.go_on(*yes), self.go_on(*no)
         self.tails = [f"if {condition}: {first[0]}", *second]
+
+
+def _ends_visibly(value: Value) -> bool:
+    """Whether letting go of a value runs code of the program: a generator that waits in a ``try`` is closed then."""
+    if isinstance(value, Lazy):
+        return isinstance(value.object, types.GeneratorType)
+    return isinstance(value, Generator) and not value.finished
 
 
 def _letters(stack: list[str | None]) -> str:

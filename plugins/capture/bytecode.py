@@ -64,6 +64,17 @@ class Decoded(NamedTuple):
                 return entry
         return None
 
+    def guards(self, index: int) -> bool:
+        """Whether the program itself put a ``try`` or ``with`` around an instruction."""
+        entry = self.handler(index)
+        while entry is not None:
+            first, second = self.instructions[entry.target : entry.target + 2]
+            if first.name == "CLEANUP_THROW":  # of a delegation
+                entry = self.handler(entry.target)
+            else:  # or the interpreter's own, which turns StopIteration into RuntimeError
+                return (first.name, first.arg) != ("CALL_INTRINSIC_1", 3) or second.name != "RERAISE"
+        return False
+
     def line(self, index: int) -> int:
         """The line of the source that an instruction came from."""
         return _lines(self.code)[self.instructions[index].offset // 2] or self.code.co_firstlineno

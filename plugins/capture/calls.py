@@ -48,6 +48,22 @@ def not_followed(name: str) -> bool:
     return name.startswith(_NOT_FOLLOWED) and any(name == n or name.startswith(n + ".") for n in _NOT_FOLLOWED)
 
 
+def _too_many(function: Any, code: types.CodeType, given: int, kwargs: dict[str, Value]) -> str:
+    """The interpreter's words for too many positional arguments."""
+    nested = isinstance(function, NestedFunction)
+    defaults = len(function.defaults if nested else function.object.__defaults__ or ())
+    count = code.co_argcount
+    takes = f"from {count - defaults} to {count}" if defaults else str(count)
+    only = code.co_varnames[count : count + code.co_kwonlyargcount]
+    named = sum(n in kwargs for n in only)
+    were = f"{given} {'was' if given == 1 and not named else 'were'} given"
+    if named:
+        plural = "s" if given != 1 else ""
+        more = f"(and {named} keyword-only argument{'s' if named != 1 else ''})"
+        were = f"{given} positional argument{plural} {more} were given"
+    return f"{code.co_qualname}() takes {takes} positional argument{'s' if count != 1 or defaults else ''} but {were}"
+
+
 class Caller:
     """The part of the tracer that knows how calls work."""
 
@@ -152,9 +168,7 @@ class Caller:
             local[slot] = Tuple(args[count:])
             slot += 1
         elif len(args) > count:
-            raise self.raised(
-                TypeError, f"{code.co_qualname}() takes {count} positional arguments but {len(args)} were given"
-            )
+            raise self.raised(TypeError, _too_many(function, code, len(args), kwargs))
         for number in range(code.co_posonlyargcount if kwargs else count + keyword_only, count + keyword_only):
             name = names[number]
             if name in kwargs:
@@ -195,10 +209,15 @@ class Caller:
                     keyword[name] if nested else function.default(self, "__kwdefaults__", name, keyword[name])
                 )
                 continue
-            missing.append(repr(name))
+            missing.append(number)
         if missing:
-            what = f"{len(missing)} required argument{'s' if len(missing) > 1 else ''}: {', '.join(missing)}"
-            raise self.raised(TypeError, f"{code.co_qualname}() missing {what}")
+            positional = [n for n in missing if n < count]
+            names = [repr(code.co_varnames[n]) for n in positional or missing]
+            what = f"{'positional' if positional else 'keyword-only'} argument{'s' if len(names) > 1 else ''}"
+            listed = names[0] if len(names) == 1 else " and ".join(names)
+            if len(names) > 2:
+                listed = f"{', '.join(names[:-1])}, and {names[-1]}"
+            raise self.raised(TypeError, f"{code.co_qualname}() missing {len(names)} required {what}: {listed}")
 
     # Classes.
 

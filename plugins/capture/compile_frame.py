@@ -18,6 +18,7 @@ from turret.errors import CaptureError
 from turret.guard_entries import guard_entries
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
 from turret.plugins.capture import breaks, library
+from turret.plugins.capture.bytecode import decode
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.graph import GraphInput, metadata
@@ -71,24 +72,30 @@ def compile_frame(settings: Settings, history: History, function: types.Function
                 if attempt.tracer.blocks.reused:
                     reuse = False  # a layer that was repeated is not in the way of anything
                     continue
-                stop = _break_at(settings, attempt, error, stop)
+                stop = _break_at(settings, attempt.tracer, error, stop)
+                if stop is None:
+                    raise
             except RecursionError:
                 raise Unsupported("calls nested too deeply") from None
+            finally:
+                vars(attempt.tracer).clear()  # frames and values form cycles, which would keep the arguments alive
     finally:
         sys.setrecursionlimit(limit)
 
 
-def _break_at(settings: Settings, attempt: _Attempt, error: Unsupported, stop: _Break | None) -> _Break:
-    """Where to break for a failed attempt; raises the error where no break is possible."""
-    tracer = attempt.tracer
+def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Break | None) -> _Break | None:
+    """Where to break for a failed attempt; None where no break is possible (the caller raises the error then)."""
     stack = tracer.failed_stack or []
     error.stack = error.stack or "".join(f"  {_place(code, line)}\n" for code, line in stack)
+    step = tracer.step if error.step is None else error.step
+    if stop is not None and step < stop.step and error.step is not None:
+        stop = None
     if stop is not None:
         error.reason = f"no graph break is possible: {error.reason}; the break was wanted for: {stop.reason}"
-        raise error
-    if tracer.step < 0 or settings.fullgraph:
-        raise error
-    return _Break(tracer.step, error.reason, error.hint, stack)
+        return None
+    if step < 0 or settings.fullgraph:
+        return None
+    return _Break(step, error.reason, error.hint, stack)
 
 
 def _place(code: types.CodeType, line: int) -> str:
@@ -135,6 +142,9 @@ class _Attempt:
         self.tidy_guards()
         if tail is None or (signal is RETURNED and not tracer.calls):
             return self.unit(None, "")
+        for generator in tracer.generators:
+            generator.check_end(rebuilder)
+        self.check_arguments(frame, rebuilder, signal)
         return self.finish(rebuilder, tail)
 
     def start(self) -> Frame:
@@ -147,6 +157,7 @@ class _Attempt:
         frame = Frame(tracer, function.__code__, function.__globals__, None, closure)
         for number, value in enumerate(self.arguments):
             frame.locals[number] = Lazy(tracer, value, LocalSource(number, function.__code__.co_varnames[number]))
+        self.first = list(frame.locals[: len(self.arguments)])
         tracer.root = frame
         return frame
 
@@ -157,6 +168,18 @@ class _Attempt:
         if signal is RETURNED:
             return [f"return {r.load(frame.result)}"]
         return breaks.write(frame, r)
+
+    def check_arguments(self, frame: Frame, r: Rebuilder, signal: Signal | None) -> None:
+        """Refuse where the frame lets go of a generator of its caller's whose end can be seen: that has its moment."""
+        kept = frame.locals if signal is RETURNED else ()
+        for number, value in enumerate(self.arguments):
+            if not isinstance(value, types.GeneratorType) or value.gi_frame is None or value.gi_frame.f_lasti < 0:
+                continue
+            decoded = decode(value.gi_code)
+            waits_in_try = decoded.guards(decoded.index_of[value.gi_frame.f_lasti])
+            held = self.first[number]
+            if (waits_in_try or value.gi_yieldfrom is not None) and id(held) not in r.names and held not in kept:
+                raise Unsupported("a generator that is let go while it waits in a try or with block")
 
     def tidy_guards(self) -> None:
         """Guards that relate inputs to one another: which of them share memory, which changed objects are distinct."""

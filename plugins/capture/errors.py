@@ -10,12 +10,13 @@ from turret.errors import TurretError
 class Unsupported(TurretError):
     """Something that capture does not follow; becomes a graph break, or eager execution where none is possible.
 
-    ``reason`` is for people; ``hint`` says what to do about it, where that is known.
+    ``reason`` is for people; ``hint`` says what to do about it, where that is known.  ``step`` is the step of the root
+    frame to break at, where that is an earlier one than the step that failed.
     """
 
-    def __init__(self, reason: str, hint: str = "") -> None:
+    def __init__(self, reason: str, hint: str = "", step: int | None = None) -> None:
         super().__init__(reason)
-        self.reason, self.hint = reason, hint
+        self.reason, self.hint, self.step = reason, hint, step
         self.stack: str = ""
 
 

@@ -8,11 +8,11 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from turret.plugins.capture import resume
-from turret.plugins.capture.bytecode import Decoded, decode
+from turret.plugins.capture.bytecode import VERSION, Decoded, decode
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import NULL, Constant, Value
 from turret.plugins.capture.values.functions import Cell
-from turret.plugins.capture.values.objects import ExceptionInstance
+from turret.plugins.capture.values.objects import ExceptionInstance, Instance
 from turret.sources import BoundSource, Source
 
 if TYPE_CHECKING:
@@ -123,7 +123,10 @@ class Frame:
         """Go on at the handler of the current instruction, or let the exception out of the frame."""
         entry = self.decoded.handler(self.current)
         if entry is None:
-            raise raised
+            try:
+                raise raised
+            finally:
+                del raised  # else it is held by this frame, which it holds
         exception = raised.value
         if self.handling and isinstance(exception, ExceptionInstance) and exception.context is None:
             handled = self.handling[-1]
@@ -172,6 +175,9 @@ class Generator(Value):
         self.frame = frame
         self.started = self.finished = self.running = False
         self.returned: Value = Constant(None)
+        self.step = frame.tracer.step
+        """Of the root frame, when the generator was made."""
+        frame.tracer.generators.append(self)
 
     def type(self) -> type:
         return types.GeneratorType
@@ -190,16 +196,72 @@ class Generator(Value):
 
     def send(self, t: Tracer, value: Value) -> Value:
         """Run to the next ``yield``; StopIteration with the returned value at the end."""
+        if not self.started and not t.is_none(value):
+            raise t.raised(TypeError, "can't send non-None value to a just-started generator")
         return self.resume(t, lambda: self.frame.push(value))
 
     def throw(self, t: Tracer, exception: Value) -> Value:
-        """Raise at the ``yield`` where the generator waits."""
+        """Raise at the ``yield`` where the generator waits, or in the generator that it delegates to."""
+        if self.finished:
+            raise Raised(exception)
+        inner = self.delegate()
+        if inner is not None and not self.running:
+            self.running = True
+            try:
+                if not issubclass(exception.type(), GeneratorExit):
+                    return inner.throw(t, exception)
+                inner.m_close(t)
+            except Raised as raised:
+                exception = raised.value
+                if isinstance(exception, ExceptionInstance) and issubclass(exception.kind, StopIteration):
+                    self.running = False
+                    result = exception.args[0] if exception.args else Constant(None)
+                    return self.resume(t, lambda: self.delegated(result))
+            finally:
+                self.running = False
 
         def inject() -> None:
             self.frame.current = self.frame.index - 1
             self.frame.unwind(Raised(exception))
 
         return self.resume(t, inject)
+
+    def waits_in_delegation(self) -> bool:
+        """Whether the generator waits in a ``yield from``."""
+        frame = self.frame
+        if not self.started or self.finished or frame.instructions[frame.index - 1].name != "YIELD_VALUE":
+            return False
+        return frame.instructions[frame.index].arg & 3 == 2
+
+    def delegate(self) -> Generator | None:
+        """The generator that this one waits for in a ``yield from``."""
+        if not self.waits_in_delegation():
+            return None
+        receiver = self.frame.stack[-1].realize()
+        if isinstance(receiver, Generator):
+            return receiver
+        if isinstance(receiver, Instance):
+            raise Unsupported(f"an exception thrown into {receiver.describe()}, which a generator delegates to")
+        return None
+
+    def delegated(self, result: Value) -> None:
+        """Go on behind a ``yield from`` with its result."""
+        frame = self.frame
+        sends = next(n for n in range(frame.index - 1, -1, -1) if frame.instructions[n].name == "SEND")
+        frame.index = frame.instructions[sends].target
+        if VERSION < (3, 12):
+            frame.stack.pop()
+        frame.push(result)
+
+    def ends_visibly(self) -> bool:
+        """Whether the generator waits where an end of it would be noticed."""
+        return self.started and not self.finished and self.frame.decoded.guards(self.frame.index - 1)
+
+    def check_end(self, r: Rebuilder) -> None:
+        """A generator that nobody holds any more is closed by the interpreter; refuse where that would do something."""
+        if id(self) not in r.names and self.ends_visibly():
+            message = "a generator that is left waiting in a try or with block, whose end runs when it is collected"
+            raise Unsupported(message, step=self.step)
 
     def resume(self, t: Tracer, prepare: Any) -> Value:
         if self.running:
@@ -229,12 +291,14 @@ class Generator(Value):
     def rebuild(self, r: Rebuilder) -> str:
         """A new generator that waits where this one does."""
         if self.running:
-            raise Unsupported("a generator that is running")
+            raise Unsupported("a generator that is running", step=self.step)
         if self.finished:
             return r.assign(f"{r.constant(_exhausted)}()")
         frame = self.frame
         if frame.handling:
-            raise Unsupported("a generator that waits while it handles an exception")
+            raise Unsupported("a generator that waits while it handles an exception", step=self.step)
+        if self.waits_in_delegation():
+            raise Unsupported("a generator that waits in a yield from", step=self.step)
         unbound = frozenset(n for n in range(len(frame.code.co_varnames)) if not _is_plain(frame.locals[n]))
         at = frame.index - 1
         waiting = frame.instructions[at].name == "YIELD_VALUE"
@@ -285,13 +349,16 @@ class Generator(Value):
         return self.throw(t, t.exception_of(kind))
 
     def m_close(self, t: Tracer) -> Value:
+        if self.running:
+            raise t.raised(ValueError, "generator already executing")
         if self.finished or not self.started:
             self.finished = True
             return Constant(None)
         try:
             self.throw(t, t.new_exception(GeneratorExit))
         except Raised as raised:
-            if raised.value.kind not in (GeneratorExit, StopIteration):
+            if not issubclass(raised.value.type(), (GeneratorExit, StopIteration)):
                 raise
-            return Constant(None)
+            returned = VERSION >= (3, 13) and issubclass(raised.value.type(), StopIteration)
+            return raised.value.args[0] if returned and raised.value.args else Constant(None)
         raise t.raised(RuntimeError, "generator ignored GeneratorExit")

@@ -17,7 +17,7 @@ from turret.plugins.capture.blocks import Blocks
 from turret.plugins.capture.calls import Caller
 from turret.plugins.capture.effects import Effects
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
-from turret.plugins.capture.frame import Frame
+from turret.plugins.capture.frame import Frame, Generator
 from turret.plugins.capture.graph import GraphRecorder
 from turret.plugins.capture.policy import Policy
 from turret.plugins.capture.state import TorchState
@@ -63,6 +63,7 @@ class Tracer(GraphRecorder, Caller):
         self.loops = 0
         self.failed_stack: list[tuple[types.CodeType, int]] | None = None
         self.guarded_global_hooks = False
+        self.generators: list[Generator] = []
 
     # Frames.
 
@@ -290,7 +291,14 @@ class Tracer(GraphRecorder, Caller):
                 type(left.value) is type(right.value) is int and left.value == right.value
             )
         mine, theirs = getattr(left, "object", None), getattr(right, "object", None)
-        return mine is not None and mine is theirs
+        if mine is not None and mine is theirs:
+            return True
+        if type(left) is type(right) and left.source is not None and right.source is not None:
+            if not isinstance(left, (Constant, Symbolic)) and not (
+                isinstance(left.source, BoundSource) and isinstance(right.source, BoundSource)
+            ):
+                self.guard("NOT_SAME", left.source, others=(right.source,))
+        return False
 
     def compare(self, symbol: str, left: Value, right: Value) -> Value:
         """A comparison."""

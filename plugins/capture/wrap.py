@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import itertools
 import re
 import sys
 import types
@@ -148,13 +149,16 @@ def known(cls: type[Known]) -> Wrapper:
 
 
 def _builtin(t: Tracer, object: Any, source: Source) -> Value:
-    """A function written in C; one that is bound to a tensor is a method of that."""
+    """A function written in C; one that is bound to a tensor or a container is a method of that."""
     owner = getattr(object, "__self__", None)
-    if isinstance(owner, torch.Tensor) and not isinstance(source, BoundSource):
+    if isinstance(owner, (torch.Tensor, *_OWNERS, *_TRANSIENT)) and not isinstance(source, BoundSource):
         t.guard("TYPE", source, type(object))
         t.guard("EQUALS", AttrSource(source, "__name__"), object.__name__)
         return MethodOfValue(t.wrap(owner, AttrSource(source, "__self__")), object.__name__)
     return known(Builtin)(t, object, source)
+
+
+_OWNERS = (list, dict, set, frozenset, tuple, str, collections.deque)
 
 
 def _function(t: Tracer, object: Any, source: Source) -> Value:
@@ -272,6 +276,9 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
     kind = type(object)
     if hasattr(kind, "__members__") and type(kind).__name__ == "pybind11_type":
         return _identity(t, object, source)  # an enum of torch's
+    if isinstance(object, _TRANSIENT):
+        t.guard("TYPE", source, kind)
+        return Opaque(object, source)
     if not kind.__flags__ & _HEAP_TYPE or isinstance(object, torch.Tensor) or _foreign(kind):
         if not isinstance(source, BoundSource):
             t.guard("ID", source, object)
@@ -281,6 +288,13 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
 
 
 _HEAP_TYPE = 1 << 9
+_TRANSIENT = (
+    types.GeneratorType, types.CoroutineType, enumerate, zip, map, filter, reversed, types.TracebackType, types.FrameType,
+    *(type(iter(v)) for v in ((), [], range(0), {}, {}.values(), {}.items(), set(), "", collections.deque())),
+    *(v for v in vars(itertools).values() if isinstance(v, type)),
+)  # fmt: skip
+"""Kinds of objects that are new on every call: by type, since a guard on identity would never hold again, and would keep
+them alive."""
 
 
 def _foreign(kind: type) -> bool:

@@ -33,6 +33,24 @@ def find_in_mro(kind: type, name: str) -> tuple[Any, Any]:
     return None, None
 
 
+def assume_not_shadowed(t: Tracer, kind: type, owner: type, name: str) -> None:
+    """Guard that no class of the user's before ``owner`` gets an attribute of that name."""
+    for base in kind.__mro__:
+        if base is owner:
+            return
+        if not t.trusted(base):
+            t.guard("NO_KEY", AttrSource(BoundSource(base.__qualname__, base), "__dict__"), name)
+
+
+def changed_in_class(t: Tracer, kind: type, name: str) -> Value | None:
+    """An attribute that the program set on a class while it was captured, where that is what ``kind`` has now."""
+    for base in kind.__mro__:
+        stored = t.effects.attribute(t.wrap_known(base), name)
+        if stored is not None or name in base.__dict__:
+            return stored
+    return None
+
+
 def class_member(t: Tracer, owner: type, name: str, raw: Any) -> Value:
     """A raw attribute of a class, guarded where the class is the user's own."""
     if t.trusted(owner):
@@ -180,7 +198,7 @@ class Class(Known):
         kind = self.object
         if name in ("__name__", "__qualname__", "__module__", "__doc__", "__mro__", "__bases__", "__class__"):
             return t.wrap_known(getattr(kind, name))
-        if t.effects.class_changes and (stored := t.effects.attribute(self, name)) is not None:
+        if t.effects.class_changes and (stored := changed_in_class(t, kind, name)) is not None:
             return stored
         if isinstance(kind, enum.EnumMeta):
             return self.plain(t, name)
@@ -194,6 +212,7 @@ class Class(Known):
             return self.plain(t, name)
         if isinstance(raw, (*_C_METHODS, types.GetSetDescriptorType, types.MemberDescriptorType)):
             return self.plain(t, name)
+        assume_not_shadowed(t, kind, owner, name)
         return bind_attribute(t, self, owner, name, raw, kind)
 
     def plain(self, t: Tracer, name: str) -> Value:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
-from turret.plugins.capture.values.classes import bind_attribute, find_in_mro
+from turret.plugins.capture.values.classes import assume_not_shadowed, bind_attribute, changed_in_class, find_in_mro
 from turret.plugins.capture.values.functions import Callable_, Handler, Known, Method
 from turret.sources import AttrSource, DictSource, ItemSource, Source, TypeSource
 
@@ -97,8 +97,12 @@ class Instance(Value):
         found = self.own(t, name)
         if found is not None:
             return found
+        if t.effects.class_changes and (changed := changed_in_class(t, self.kind, name)) is not None:
+            self.assume_absent(t, name)
+            return Method(changed, self) if changed.type() is types.FunctionType else changed
         if owner is not None and not isinstance(raw, types.MemberDescriptorType):
             self.assume_absent(t, name)
+            assume_not_shadowed(t, self.kind, owner, name)
             return bind_attribute(t, self, owner, name, raw)
         return self.missing(t, name)
 
@@ -150,8 +154,20 @@ class Instance(Value):
 
     def remove(self, t: Tracer, name: str) -> None:
         """``object.__delattr__``."""
+        raw = find_in_mro(self.kind, name)[1]
+        if isinstance(raw, property):
+            if raw.fdel is None:
+                raise t.raised(AttributeError, f"property {name!r} of {self.kind.__name__!r} object has no deleter")
+            t.call(t.wrap_known(raw.fdel), [self], {})
+            return
+        if is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+            if isinstance(find_in_mro(type(raw), "__delete__")[1], types.FunctionType):
+                t.call(t.wrap_known(raw).get_attr(t, "__delete__"), [self], {})
+                return
+            raise Unsupported(f"deleting attribute {name!r} of {self.describe()}")
         if self.own(t, name) is None:
-            raise t.raised(AttributeError, name)
+            slot = isinstance(raw, types.MemberDescriptorType)
+            raise t.raised(AttributeError, name if slot else f"{self.kind.__name__!r} object has no attribute {name!r}")
         t.effects.note(self)
         if self.object is None:
             del self.stores[name]

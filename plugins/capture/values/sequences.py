@@ -268,9 +268,15 @@ class List(Sequence):
         return Constant(None)
 
     def m_extend(self, t: Tracer, items: Value) -> Value:
-        more = items.realize().unpack(t)
-        self.changed(t)
-        self.items.extend(more)
+        items = items.realize()
+        if isinstance(items, Sequence):
+            more = items.unpack(t)
+            self.changed(t)
+            self.items.extend(more)
+            return Constant(None)
+        for item in t.drain(t.iterate(items)):  # one by one: what is iterated over may look at this list, or change it
+            self.changed(t)
+            self.items.append(item)
         return Constant(None)
 
     def m_insert(self, t: Tracer, index: Value, item: Value) -> Value:

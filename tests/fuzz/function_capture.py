@@ -1,0 +1,43 @@
+"""Turret's own capture as a compile function: its graphs run as they are, or compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from turret import plugin_manager
+from turret.config import Config
+from turret.events import Event
+from turret.hookspecs import hookimpl
+from turret.pipeline import create_context
+from turret.plugins.capture.entry import turret_capture
+
+
+class Watch:
+    """Collects what capture reports: events by kind."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, list[str]] = {}
+
+    @hookimpl
+    def turret_event(self, event: Event) -> None:
+        if event.kind in ("graph_break", "fallback", "recompile"):
+            self.events.setdefault(event.kind, []).append(event.message)
+
+
+def captured(target: Callable, watch: Watch) -> Callable:
+    """``target`` with its frames captured and its graphs run eagerly; internal errors of capture are raised."""
+    context = create_context(Config(capture="turret", on_error="raise"), plugin_manager.create((watch,)))
+
+    def compile_graph(graph: Any) -> Callable:
+        watch.events.setdefault("graph", []).append(graph.name)
+        return graph.module
+
+    return turret_capture(context=context, target=target, compile_graph=compile_graph, fullgraph=False, dynamic=None)  # type: ignore[return-value]
+
+
+def compiled(target: Callable, watch: Watch) -> Callable:
+    """``target`` captured, its graphs compiled."""
+    import turret
+
+    return turret.compile(target, options={"capture": "turret", "on_error": "raise"}, plugins=[watch])

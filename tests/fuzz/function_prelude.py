@@ -1,0 +1,372 @@
+"""What every drawn function finds in its module: classes, context managers, functions and globals to use and to change."""
+
+from __future__ import annotations
+
+PRELUDE = '''
+import collections, contextlib, copy, dataclasses, enum, functools, itertools, math, operator
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Scaled:
+    """A data descriptor."""
+    def __set_name__(self, owner, name):
+        self.name = "_" + name
+    def __get__(self, instance, owner=None):
+        if instance is None:
+            return self
+        return instance.__dict__.get(self.name, 1) * 2
+    def __set__(self, instance, value):
+        instance.count += 1
+        instance.__dict__[self.name] = value
+
+
+class Twice:
+    """A descriptor that gives way to the instance's own attributes."""
+    def __get__(self, instance, owner=None):
+        return 2 if instance is None else instance.count * 2
+
+
+class Base:
+    made = 0
+    shared = []
+    def __init__(self, value):
+        self.value = value
+        self.count = 0
+    def bump(self, by=1):
+        self.count += by
+        return self.count
+    def scaled(self, factor=2.0):
+        return self.value * factor
+    @classmethod
+    def make(cls, value):
+        cls.made += 1
+        return cls(value)
+    @staticmethod
+    def half(value):
+        return value * 0.5
+
+
+class Box(Base):
+    size = Scaled()
+    twice = Twice()
+    def __init__(self, value, *rest, **named):
+        super().__init__(value)
+        self.rest = rest
+        self.items = []
+        for key, content in named.items():
+            setattr(self, key, content)
+    @property
+    def double(self):
+        return self.value * 2
+    @property
+    def level(self):
+        return self.count % 3
+    @level.setter
+    def level(self, to):
+        self.count = to
+    @level.deleter
+    def level(self):
+        self.count = -1
+    @functools.cached_property
+    def cached(self):
+        self.count += 1
+        return self.value + 1
+    def scaled(self, factor=0.5):
+        return super().scaled(factor) + self.count
+    def __add__(self, other):
+        return Box(self.value + (other.value if isinstance(other, Box) else other))
+    __radd__ = __add__
+    def __call__(self, value, *, by=1):
+        self.count += by
+        return value + self.value
+
+
+class Vec:
+    """Operators over a list of numbers."""
+    def __init__(self, numbers):
+        self.numbers = list(numbers)
+    def __add__(self, other):
+        if not isinstance(other, Vec):
+            return NotImplemented
+        return Vec([*self.numbers, *other.numbers])
+    def __iadd__(self, other):
+        self.numbers.append(other)
+        return self
+    def __mul__(self, by):
+        return Vec([n * by for n in self.numbers])
+    def __rmul__(self, by):
+        return self * by
+    def __neg__(self):
+        return self * -1
+    def __eq__(self, other):
+        return isinstance(other, Vec) and self.numbers == other.numbers
+    def __lt__(self, other):
+        return len(self) < len(other)
+    def __hash__(self):
+        return len(self.numbers)
+    def __len__(self):
+        return len(self.numbers)
+    def __getitem__(self, index):
+        return self.numbers[index]
+    def __setitem__(self, index, value):
+        self.numbers[index] = value
+    def __delitem__(self, index):
+        del self.numbers[index]
+    def __iter__(self):
+        return iter(self.numbers)
+    def __contains__(self, item):
+        return item in self.numbers
+    def __repr__(self):
+        return f"Vec({self.numbers})"
+
+
+class Dyn:
+    """Attributes through ``__getattr__`` and ``__setattr__``."""
+    def __init__(self):
+        object.__setattr__(self, "names", [])
+        object.__setattr__(self, "held", {})
+    def __getattr__(self, name):
+        if name.startswith("no_"):
+            raise AttributeError(name)
+        return self.held.get(name, 0)
+    def __setattr__(self, name, value):
+        self.names.append(name)
+        self.held[name] = value
+    def __delattr__(self, name):
+        self.names.append("-" + name)
+        self.held.pop(name, None)
+    def __bool__(self):
+        return len(self.names) % 2 == 0
+    def __enter__(self):
+        self.names.append("enter")
+        return self
+    def __exit__(self, kind, error, trace):
+        self.names.append("leave" if kind is None else kind.__name__)
+        return kind is ZeroDivisionError
+
+
+class Slotted:
+    __slots__ = ("left", "right")
+    def __init__(self, left, right=0):
+        self.left, self.right = left, right
+
+
+class Countdown:
+    def __init__(self, start):
+        self.left = start
+    def __iter__(self):
+        return self
+    def __next__(self):
+        if self.left <= 0:
+            raise StopIteration
+        self.left -= 1
+        return self.left
+
+
+class Registry(dict):
+    def register(self, name, value):
+        self[name] = value
+        return self
+    def __missing__(self, key):
+        return -1
+
+
+class Stack(list):
+    def push(self, item):
+        self.append(item)
+        return len(self)
+
+
+class Color(enum.Enum):
+    RED = 1
+    BLUE = 2
+    @property
+    def other(self):
+        return Color.BLUE if self is Color.RED else Color.RED
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 3
+
+
+Pair = collections.namedtuple("Pair", ["first", "second"], defaults=[0])
+
+
+@dataclasses.dataclass
+class Point:
+    x: object
+    y: int = 0
+    tags: list = dataclasses.field(default_factory=list)
+    def __post_init__(self):
+        self.tags.append(self.y)
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Frozen:
+    rank: int
+    name: str = "f"
+
+
+class ProgramError(Exception):
+    pass
+
+
+class CodedError(ProgramError):
+    def __init__(self, code, *more):
+        super().__init__(code, *more)
+        self.code = code
+    def __str__(self):
+        return f"code {self.code}"
+
+
+class Guarded:
+    def __init__(self, log, name="g", swallow=KeyError):
+        self.log, self.name, self.swallow = log, name, swallow
+    def __enter__(self):
+        self.log.append("enter " + self.name)
+        return self
+    def __exit__(self, kind, error, trace):
+        self.log.append(("exit " + self.name, None if kind is None else kind.__name__))
+        return kind is not None and issubclass(kind, self.swallow)
+
+
+@contextlib.contextmanager
+def managed(log, swallow=False):
+    log.append("begin")
+    try:
+        yield len(log)
+    except LookupError:
+        log.append("lookup")
+        if not swallow:
+            raise
+    finally:
+        log.append("end")
+
+
+class Block(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.weight = nn.Parameter(torch.randn(3, 3, generator=generator))
+        self.scale = 0.5
+    def forward(self, x, extra=0):
+        return (x @ self.weight.to(x.dtype)).tanh() * self.scale + extra
+
+
+class Net(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        self.blocks = nn.ModuleList([Block(seed), Block(seed + 1)])
+        self.named = nn.ModuleDict({"only": Block(seed + 2)})
+        self.register_buffer("total", torch.zeros(3))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.calls = 0
+        self.seen = []
+        self.last = None
+    def forward(self, x, skip=False):
+        self.calls += 1
+        for number, block in enumerate(self.blocks):
+            if skip and number:
+                continue
+            x = block(x)
+        if self.calls % 2 == 0:
+            self.last = x
+        self.total += x.detach().sum(0).to(self.total.dtype)
+        return x
+    def reset(self):
+        self.calls = 0
+        self.total = torch.zeros(3)
+        self.steps.zero_()
+
+
+def opaque(value):
+    return value
+opaque._torchdynamo_disable = True
+
+def change_outside(items, value):
+    items.append(value)
+    return len(items)
+change_outside._torchdynamo_disable = True
+
+def fail_outside(kind, *args):
+    raise kind(*args)
+fail_outside._torchdynamo_disable = True
+
+def scaled_sum(x, scale=2, /, *rest, offset=0, **named):
+    return x * scale + offset + len(rest) + len(named)
+
+def breaks_inside(x, n, log):
+    y = x + n
+    log.append("before")
+    y = opaque(y)
+    log.append("after")
+    return y - 1
+
+def fails_after_a_break(x, log, kind=ValueError):
+    log.append("tried")
+    y = opaque(x) + 1
+    if len(log) % 2:
+        raise kind("inside", len(log))
+    return y
+
+def counting(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        wrapper.calls += 1
+        return function(*args, **kwargs)
+    wrapper.calls = 0
+    return wrapper
+
+@counting
+def decorated(x, n=1):
+    return x * 0.5 + n
+
+def numbers(count, log):
+    try:
+        for number in range(count):
+            got = yield number
+            if got is not None:
+                log.append(got)
+    except ValueError as error:
+        log.append(str(error))
+        yield -1
+    finally:
+        log.append("closed")
+    return count
+
+def delegating(count, log):
+    result = yield from numbers(count, log)
+    yield result
+
+def tensors(x, count):
+    for number in range(count):
+        yield x + number
+
+def factorial(n):
+    return 1 if n <= 1 else n * factorial(n - 1)
+
+def default_list(item, into=[]):
+    into.append(item)
+    return len(into)
+
+def counter(start=0):
+    def step(by=1):
+        nonlocal start
+        start += by
+        return start
+    return step
+
+TOTAL = 0
+NAMES = ["a"]
+TABLE = {"g": 1}
+STEP = counter(1)
+KEPT = Box(torch.ones(2, 3))
+net = Net(5)
+'''
+"""Source of the module that a drawn function is written into."""
+
+MARK = "# The program.\n"
+"""Where the drawn part of a module begins."""

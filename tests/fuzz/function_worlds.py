@@ -1,0 +1,187 @@
+"""One program in two modules, one run plainly and one captured: their calls, and everything that they can see after each."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import random
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from function_snapshot import Snapshot, difference_of
+
+CALLS = 4
+Compile = Callable[[Callable], Callable]
+
+
+class Difference(Exception):
+    """Captured and plain execution differ."""
+
+
+class World:
+    """A module made from a program's code, its entry, and the arguments that are passed to it."""
+
+    def __init__(self, code: types.CodeType, name: str, compile: Compile | None) -> None:
+        module = types.ModuleType(name)
+        sys.modules[name] = module  # dataclasses look for it
+        try:
+            self.scope: dict[str, Any] = vars(module)
+            exec(code, self.scope)
+        finally:
+            del sys.modules[name]
+        self.module = module
+        self.entry = self.scope["entry"]
+        self.call = self.entry if compile is None else compile(self.entry)
+        self.arguments: dict[str, Any] = {}
+        self.rest: list[Any] = []
+        self.given: dict[str, Any] = {}
+
+    def take(self, choices: random.Random, fresh: bool) -> None:
+        """Make the arguments of the next call, or (not ``fresh``) keep those of the last."""
+        scope, seed = self.scope, choices.randint(0, 3)
+        tensors = torch.Generator().manual_seed(seed)
+        rows, dtype = choices.choice([(2, torch.float32)] * 5 + [(4, torch.float32), (2, torch.float64)])
+        x, y = (torch.randn(rows, 3, generator=tensors, dtype=dtype) for _ in range(2))
+        if choices.random() < 0.3:
+            x.requires_grad_()
+        if choices.random() < 0.15:
+            y = torch.randn(3, rows, generator=tensors, dtype=dtype).t()
+        if choices.random() < 0.15:
+            y = choices.choice([x, x.detach()[:], x.detach().view(-1).view(rows, 3)])
+        items = choices.choice([[1], [1, x], [], [2, "s", y]])
+        table = choices.choice([{}, {"k": seed}, {"k": x, 2: y}, {"k": items}])
+        box = scope["Box"](choices.choice([x, y]))
+        if choices.random() < 0.3:
+            box.items = items
+        net = scope["Net"](seed)
+        if scope.get("WITH_HOOKS"):
+            net.blocks[0].register_forward_hook(lambda module, args, result: result * 2)
+            net.register_forward_pre_hook(lambda module, args: net.seen.append(len(args)))
+        rest, given = (
+            choices.choice([[], [], [5], [x]]),
+            choices.choice([{}, {}, {"flag": True}, {"flag": False, "more": seed}]),
+        )
+        n = choices.choice([0, 1, 2, 3, 3])
+        if not fresh:
+            self.arguments["n"] = n
+            return
+        self.arguments = {
+            "x": x, "y": y, "n": n, "items": items, "table": table, "box": box, "vec": scope["Vec"]([1, seed]),
+            "dyn": scope["Dyn"](), "net": net, "log": [],
+        }  # fmt: skip
+        self.rest, self.given = rest, given
+
+    def disturb(self, choices: random.Random) -> None:
+        """Change state between two calls, outside of what is captured."""
+        scope, arguments = self.scope, self.arguments
+        what = choices.randrange(8)
+        if what == 0:
+            scope["TOTAL"] += 1
+        elif what == 1:
+            scope["KEPT"].value = torch.zeros(2, 3)
+        elif what == 2:
+            scope["NAMES"].append("d")
+        elif what == 3:
+            arguments["net"].calls += 1
+        elif what == 4:
+            arguments["items"].append(7)
+        elif what == 5:
+            arguments["box"].count += 2
+        elif what == 6:
+            scope["TABLE"]["g"] = 5
+
+    def run(self) -> tuple[str, Any, str]:
+        """How the call ended, with what, and what it printed."""
+        printed = io.StringIO()
+        values = dict(self.arguments)
+        rest, named = self.rest, dict(self.given)
+        if self.scope["BY_KEYWORD"]:
+            rest, named, values = [], {**dict(reversed(values.items())), **named}, {}
+        torch.manual_seed(0)
+        with contextlib.redirect_stdout(printed):
+            try:
+                return "returned", self.call(*values.values(), *rest, **named), printed.getvalue()
+            except Exception as error:
+                return "raised", _without_frames(error), printed.getvalue()
+
+    def snapshot(self, ended: tuple[str, Any, str], before: Snapshot | None) -> Snapshot:
+        """Everything that can be seen after a call."""
+        names = [n for n in self.scope if not n.startswith("__")]
+        holder = self.scope.get("holder")
+        seen = {
+            "ended": ended[0], "result": ended[1], "printed": ended[2], "arguments": self.arguments, "rest": self.rest,
+            "holder": holder() if isinstance(holder, types.FunctionType) else holder,
+            "globals": {n: self.scope[n] for n in names if n not in ("entry", "holder")},
+            "grad": torch.is_grad_enabled(), "random": torch.random.get_rng_state().sum().item(),
+        }  # fmt: skip
+        return Snapshot(seen, self.scope["__name__"])
+
+
+def check(text: str, seed: int, compile: Compile, calls: int = CALLS, *, exact: bool = True) -> None:
+    """Run a program plainly and captured, ``calls`` times; raises ``Difference`` where one can tell them apart."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        code = _compiled(text, seed)
+        plain, mine = World(code, f"program{seed}", None), World(code, f"program{seed}", compile)
+        for number in range(calls):
+            _call(plain, mine, seed, number, exact)
+
+
+def _compiled(text: str, seed: int) -> types.CodeType:
+    return compile(text, f"program{seed}.py", "exec")
+
+
+def _call(plain: World, mine: World, seed: int, number: int, exact: bool) -> None:
+    choices = random.Random(seed * 100 + number)
+    fresh, disturbed, backward = number == 0 or choices.random() < 0.6, choices.random() < 0.4, choices.random() < 0.4
+    ends = []
+    for world in (plain, mine):
+        drawn = copy.copy(choices)
+        drawn.setstate(choices.getstate())
+        world.take(drawn, fresh)
+        if disturbed and number:
+            world.disturb(drawn)
+        try:
+            ended = world.run()
+        finally:
+            torch.set_grad_enabled(True)
+        if backward and ended[0] == "returned":
+            _differentiate(ended[1])
+        ends.append(world.snapshot(ended, None))
+    found = difference_of(ends[1], ends[0], exact)
+    if found is not None:
+        raise Difference(f"call {number}: {found}")
+
+
+def _without_frames(error: Exception) -> Exception:
+    """The exception without its tracebacks, which keep what its frames held."""
+    links: list[BaseException | None] = [error]
+    while links:
+        link = links.pop()
+        if link is not None and link.__traceback__ is not None:
+            link.__traceback__ = None
+            links += [link.__cause__, link.__context__]
+    return error
+
+
+def _differentiate(result: Any) -> None:
+    """Gradients of what can be differentiated, into the leaves."""
+    tensors = [v for v in _tensors(result, 3) if v.requires_grad and v.grad_fn is not None and v.is_floating_point()]
+    if tensors:
+        with contextlib.suppress(RuntimeError):
+            sum(v.double().sum() for v in tensors).backward()  # type: ignore[union-attr]
+
+
+def _tensors(value: Any, deep: int) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if deep and isinstance(value, (list, tuple)):
+        return [t for v in value for t in _tensors(v, deep - 1)]
+    if deep and isinstance(value, dict):
+        return [t for v in value.values() for t in _tensors(v, deep - 1)]
+    return []
