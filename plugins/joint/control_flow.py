@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-
 from turret.control_flow import scan_gradient, while_loop_gradient
 from turret.errors import UnsupportedError
 from turret.plugins.joint.branches import empty_like, trace_branch, trace_gradient, untraced

@@ -138,10 +138,10 @@ def trains(program, *inputs, weights=(), **options):
     """One graph whose results and gradients are those of the same program in plain Python; what it was compiled to."""
     plans = Plans()
     fast = turret.compile(program, fullgraph=True, options=OPTIONS | options, plugins=[plans])
-    for given in inputs:
+    for value in inputs:
         found = []
         for plain in (True, False):
-            leaf = given.clone().requires_grad_()
+            leaf = value.clone().requires_grad_()
             for w in weights:
                 w.grad = None
             with pytest.MonkeyPatch.context() as patch:
@@ -218,7 +218,7 @@ def test_gradients_where_operands_and_gradients_lie_otherwise_in_memory():
 
     def program(x):
         x = x.reshape(3, 4).t()
-        return cond(x.sum() > 3, lambda x: (x * w), lambda x: (x + w).t().contiguous().t(), (x,)).t()
+        return cond(x.sum() > 3, lambda x: x * w, lambda x: (x + w).t().contiguous().t(), (x,)).t()
 
     y = torch.arange(12.0) / 5
     trains(program, y, -y, weights=(w,))
@@ -330,8 +330,16 @@ def test_a_stored_plan_has_its_branches(tmp_path):
     assert not plans.plans  # found, not made
 
 
-UNARY = {"sin": torch.sin, "tanh": torch.tanh, "exp": lambda v: (v * 0.1).exp(), "t": lambda v: v.flip(0), "sq": lambda v: v * v}
-STEPS = st.lists(st.tuples(st.sampled_from(sorted(UNARY)), st.sampled_from(["", "w", "y", "x"])), min_size=1, max_size=4)
+UNARY = {
+    "sin": torch.sin,
+    "tanh": torch.tanh,
+    "exp": lambda v: (v * 0.1).exp(),
+    "t": lambda v: v.flip(0),
+    "sq": lambda v: v * v,
+}
+STEPS = st.lists(
+    st.tuples(st.sampled_from(sorted(UNARY)), st.sampled_from(["", "w", "y", "x"])), min_size=1, max_size=4
+)
 
 
 def chain(steps, around):
