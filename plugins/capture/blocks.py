@@ -79,13 +79,15 @@ class Trace:
     result_structure: Structure | None = None
     tags: frozenset[str] = frozenset()
     modules: set[int] = attrs.field(factory=set)
+    of_one: bool = False
+    """Whether it is repeated for the same module alone."""
 
     def note_guard(self, guard: Guard) -> None:
         self.guards[guard] = None
 
     def note_known(self, known: Value, source: Source) -> None:
         """An object was met again.  What was looked at in it before this call is not on record."""
-        if id(known) in self.made or isinstance(known, (Module, Known, Tensor, Constant)):
+        if self.of_one or id(known) in self.made or isinstance(known, (Module, Known, Tensor, Constant)):
             return
         root = (known.source or source).root()
         if isinstance(root, BoundSource) and id(root.value) in self.modules:
@@ -103,13 +105,14 @@ class Blocks:
         self.failures: Counter[Any] = Counter()
         self.reused: Counter[str] = Counter()
         self.watched_at, self.watchable = -1, True
+        self.calls: Counter[int] = Counter()
         self.seen: set[int] = set()
         self.repeated: set[int] = set()
 
     # Which calls are blocks.
 
     def is_repeated(self, module: nn.Module) -> bool:
-        """Whether a module has siblings of its kind, and is large enough to matter."""
+        """Whether a module has siblings of its kind, and is large enough to matter; or is marked."""
         if id(module) not in self.seen:
             for parent in module.modules():
                 if id(parent) in self.seen:
@@ -125,10 +128,16 @@ class Blocks:
         """``module.forward(*args, **kwargs)``, followed or repeated."""
         t = self.t
         forward = module.get_attr(t, "forward")
-        if not self.enabled or not self.is_repeated(module.object):
+        if not self.enabled:
             return t.call(forward, args, kwargs)
+        key: Any = module.kind
+        if not self.is_repeated(module.object):
+            self.calls[id(module)] += 1
+            if self.calls[id(module)] == 1 or not _is_large(module.object):
+                return t.call(forward, args, kwargs)
+            key = module  # called again: what is known of it by now holds for itself alone
         arguments = [module, t.new_tuple(args), t.new_dict(kwargs)]
-        return self.call(module.kind, module.kind.__qualname__, arguments, lambda: t.call(forward, args, kwargs))
+        return self.call(key, module.kind.__qualname__, arguments, lambda: t.call(forward, args, kwargs))
 
     def call_marked(
         self, function: Value, args: list[Value], kwargs: dict[str, Value], follow: Callable[[], Value]
@@ -182,7 +191,7 @@ class Blocks:
     def follow(self, call: Call, follow: Callable[[], Value]) -> Value:
         """Follow a call, and keep what it recorded."""
         t = self.t
-        trace = Trace(call, tags=frozenset(t.tags))
+        trace = Trace(call, tags=frozenset(t.tags), of_one=isinstance(call.key, Module))
         for leaf in call.leaves:
             if isinstance(leaf, Module):
                 trace.modules.update(map(id, leaf.object.modules()))
@@ -268,7 +277,8 @@ class Blocks:
     def refuse(self, reason: str) -> None:
         """Something was looked at in a way that is not on record."""
         for trace in self.recording:
-            trace.refused = trace.refused or reason
+            if not trace.of_one:
+                trace.refused = trace.refused or reason
 
     def report(self) -> Iterator[str]:
         """A line for people about each block that was repeated."""

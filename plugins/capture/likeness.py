@@ -110,7 +110,7 @@ class Likeness:
         elif guard.kind == "SAME" and isinstance(guard.others[0], BoundSource):
             self.bind(guard.others[0].value, found, source)
         elif guard.kind == "SAME":
-            if found is not self.read(others[0]):
+            if found is not self.read(others[0] if others != guard.others else guard.source):
                 raise Unlike
         else:
             holds = _HOLDS.get(guard.kind)
@@ -198,6 +198,8 @@ class Likeness:
             if source is not guard.source:
                 expected = self.images.get(id(guard.expected), guard.expected)
                 self.t.guard(guard.kind, source, expected, tuple(map(self.image, guard.others)))
+            else:
+                self.t.blocks.note_guard(guard)  # a block around this one rests on it, too
 
     def take_inputs(self) -> None:
         """Make the other call's tensors inputs of the graph; they must look as the trace's do."""

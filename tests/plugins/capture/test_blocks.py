@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 
 import pytest
 import torch
@@ -133,6 +134,47 @@ def test_a_layer_that_differs_is_followed_anew(change):
     change(model.layers[2])
     observed = agree(model, X.clone().requires_grad_())
     assert observed.reuses and "repeated 4" not in observed.reuses[0]
+
+
+def test_one_layer_called_again_and_again():
+    class Again(Stack):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for _ in range(5):
+                x = self.layers[0](x * self.start)
+            return x
+
+    torch.manual_seed(0)
+    observed = agree(Again([Layer(p=0.5)]), X.clone().requires_grad_())
+    assert observed.reuses == ["Layer: followed 1 times, repeated 3 times"]
+
+
+def test_objects_that_layers_and_arguments_have_in_common():
+    class Partial(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.a, self.b = nn.Linear(8, 8), nn.ReLU(), nn.Tanh()
+            self.act = functools.partial(torch.nn.functional.gelu, approximate="tanh")
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.act(self.linear(x))
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([Partial() for _ in range(4)])
+
+        def forward(self, *args: torch.Tensor, **rest: torch.Tensor) -> torch.Tensor:
+            x = rest["x"].sin()
+            assert not args
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    torch.manual_seed(0)
+    model = Model()
+    observed = watch(model)
+    assert_same(observed(x=X), model(x=X))
+    assert "repeated" in observed.reuses[0]
 
 
 def test_layers_of_other_sizes_are_followed_anew():
@@ -436,6 +478,33 @@ def test_marked_functions_are_followed_once_for_arguments_that_are_alike(region)
     torch.manual_seed(0)
     (message,) = agree(Model(), X.clone().requires_grad_()).reuses
     assert message.endswith("followed 3 times, repeated 1 times")
+
+
+def test_a_region_that_was_met_before_the_block_around_it():
+    class Around(nn.Module):
+        def __init__(self, bias: bool) -> None:
+            super().__init__()
+            self.one, self.two, self.three = nn.Linear(8, 8, bias=bias), nn.ReLU(), nn.Tanh()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return marked(self.one, x.cos(), 2.0)
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([Around(True), Around(True), Around(False), Around(True)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = marked(self.layers[0].one, x.cos(), 2.0)
+            for layer in self.layers:
+                x = layer(x)
+            return x
+
+    torch.manual_seed(0)
+    model = Model()
+    for layer in model.layers:
+        layer.one.weight.requires_grad_(False)
+    assert agree(model, X).reuses
 
 
 def test_a_marked_method():

@@ -138,10 +138,10 @@ def trains(program, *inputs, weights=(), **options):
     """One graph whose results and gradients are those of the same program in plain Python; what it was compiled to."""
     plans = Plans()
     fast = turret.compile(program, fullgraph=True, options=OPTIONS | options, plugins=[plans])
-    for given in inputs:
+    for value in inputs:
         found = []
         for plain in (True, False):
-            leaf = given.clone().requires_grad_()
+            leaf = value.clone().requires_grad_()
             for w in weights:
                 w.grad = None
             with pytest.MonkeyPatch.context() as patch:
