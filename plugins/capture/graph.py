@@ -18,7 +18,6 @@ from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     ShapeEnv,
     StatelessSymbolicContext,
-    compute_unbacked_bindings,
 )
 from torch.utils._device import _device_constructors
 
@@ -348,8 +347,7 @@ class GraphRecorder:
         """Add a node with its fake value and the user's stack."""
         node = self.graph.create_node(op, target, args, kwargs)
         node.meta["example_value"] = example
-        if self.shape_env.pending_fresh_unbacked_symbols:
-            node.meta["unbacked_bindings"] = compute_unbacked_bindings(self.shape_env, example)
+        self.shape_env.pending_fresh_unbacked_symbols.clear()  # of what happens inside a call nobody else hears
         node.meta.update(self.tags)
         node.meta["stack_trace"] = self.stack_text()  # type: ignore[attr-defined]
         if op != "call_method" or target != "size":

@@ -29,6 +29,7 @@ from turret.ir import (
     size,
     used,
 )
+from turret.ir.index import depends_on_data
 from turret.ir.symbols import has_float, symbols_of_sizes
 from turret.lowering import Builder, TensorValue, dense_strides, number_of
 from turret.op_traits import BINDS
@@ -89,6 +90,11 @@ class _Lowerer:
                 # The number itself is a better source than a shape that happens to mention it.
                 kind = "float" if isinstance(value, torch.SymFloat) else "size"
                 self.symbols[expression.name] = SizeSource(number, None, kind)
+            elif has_float(expression) or any(map(depends_on_data, expression.free_symbols)):
+                # Saved by a forward that knew what it was computed from; here it is a number of its own.
+                integer = isinstance(value, torch.SymInt)
+                expression = sympy.Symbol(self.builder.unique(f"number_{node.name}"), real=True, integer=integer or None)
+                self.symbols[expression.name] = SizeSource(number, None, "size" if integer else "float")
             return expression
         if isinstance(value, int | float | bool | type(None)):
             return value

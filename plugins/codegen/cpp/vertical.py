@@ -258,7 +258,10 @@ class Vertical(RowEmitter):
         unit = max(1, 64 // rest) if isinstance(rest, int) and rest else 1
         step, chunks = emitter.fresh("step"), emitter.fresh("chunks")
         scope.line(f"const int64_t {step} = chunk_step({rows}, {CHUNKS}, {unit});")
-        scope.line(f"const int64_t {chunks} = ({rows} + {step} - 1) / {step};")
+        count = f"({rows} + {step} - 1) / {step}"
+        if not isinstance(self.nest.inner[0].extent, int):
+            count = f"most(1, {count})"  # of no rows, one chunk says what a reduction of nothing gives
+        scope.line(f"const int64_t {chunks} = {count};")
         partial = [emitter.fresh("part") for _ in keys]
         types = [lane_type(accumulator(expr.payload, expr.dtype)) for expr, _ in keys]
         for name, kind in zip(partial, types, strict=True):
