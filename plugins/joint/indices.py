@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false, statically_known_true
 
-from turret.data_indices import bound_of_slice, end_of_slice, position_of_element
+from turret.data_numbers import bound_of_slice, end_of_slice, position_of_element
 
 if TYPE_CHECKING:
     from turret.plugins.joint.tracer import Tracer
@@ -38,6 +38,14 @@ def with_known_indices(rule: Rule, func: Any) -> Rule:
         return rule(tracer, func, args, kwargs)
 
     return call
+
+
+def indexes_by_data(args: tuple) -> bool:
+    """Whether a tensor is indexed by a tuple of numbers and slices, and one of the numbers depends on data."""
+    if not isinstance(args[0], torch.Tensor) or not isinstance(args[1], tuple):
+        return False
+    plain = all(p is None or p is Ellipsis or isinstance(p, int | torch.SymInt | slice) for p in args[1])
+    return plain and any(isinstance(p, torch.SymInt) and bool(free_unbacked_symbols(p)) for p in args[1])
 
 
 def _settle_slice(tracer: Tracer, given: dict[str, Any]) -> None:

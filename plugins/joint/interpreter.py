@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,9 @@ from torch import fx
 from torch._ops import HigherOrderOperator
 from torch.utils.checkpoint import CheckpointPolicy
 
+from turret.data_numbers import element
 from turret.errors import UnsupportedError
+from turret.plugins.joint.indices import indexes_by_data
 from turret.plugins.joint.tracer import Tracer
 
 _region_ids = itertools.count(1)
@@ -56,6 +59,11 @@ class CapturedRun:
             return self._run(target, _positional(target, args, kwargs), self.tracer.recorder.provenance)
         if isinstance(target, HigherOrderOperator):
             return self._higher_order(target, args, kwargs)
+        if target in (operator.getitem, operator.setitem) and indexes_by_data(args):
+            if target is operator.getitem:
+                return element(*args)
+            shown, value = element(args[0], args[1]), args[2]
+            return shown.copy_(value) if isinstance(value, torch.Tensor) else shown.fill_(value)
         return target(*args, **kwargs)
 
     def _higher_order(self, op: HigherOrderOperator, args: tuple, kwargs: dict[str, Any]) -> Any:

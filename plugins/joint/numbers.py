@@ -54,7 +54,7 @@ class DataNumbers:
         return tuple(found.values())
 
     def compute(self, function: Callable[..., int], *args: Any, least: Any = None, most: Any = None) -> torch.SymInt:
-        """A number that the host computes by a function of ``data_indices``; once for equal arguments.
+        """A number that the host computes by a function of ``data_numbers``; once for equal arguments.
 
         ``least`` and ``most`` are what the function promises.
         """

@@ -10,9 +10,12 @@ from typing import Any
 import sympy
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
+from turret.data_numbers import evaluated
 from turret.errors import UnsupportedError
 from turret.plugins.joint.numbers import DataNumbers
 
@@ -159,6 +162,8 @@ class Recorder:
         try:
             if isinstance(expression, sympy.Symbol):
                 return self._symbol_node(expression) if value is None else self._read_symbol(value, expression)
+            if free_unbacked_symbols(expression):
+                return self._evaluate_by_text(value, expression)
             return self._evaluate(expression)
         finally:
             self.provenance, self.tag, self.origin = provenance, tag, origin
@@ -171,6 +176,13 @@ class Recorder:
         if target is None:
             return node
         return self.call(target, (node,) if dimension is None else (node, dimension), {}, value)
+
+    def _evaluate_by_text(self, value: Any, expression: sympy.Expr) -> fx.Node:
+        """A number computed from others that depend on data, by one call; an assertion (no value) counts as true."""
+        symbols = sorted(expression.free_symbols, key=str)
+        text = PythonPrinter().doprint(expression)
+        arguments = (text, tuple(s.name for s in symbols), *map(self._symbol_node, symbols))
+        return self.call(evaluated, arguments, {}, True if value is None else value)
 
     def _evaluate(self, expression: sympy.Expr) -> fx.Node:
         shape_env_value = {s: self._symbol_node(s) for s in expression.free_symbols}

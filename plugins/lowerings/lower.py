@@ -10,7 +10,7 @@ import sympy
 import torch
 from torch import fx
 
-from turret.data_indices import expression
+from turret.data_numbers import expression
 from turret.errors import UnsupportedError
 from turret.externs import CONTROL_FLOW, op_name
 from turret.ir import (

@@ -11,13 +11,14 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from turret.data_numbers import element
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.hooks import register_hook
 from turret.plugins.capture.tensor_data import DataPointer, nested_list, set_data
 from turret.plugins.capture.values.base import Constant, MethodOfValue, Value
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.iterators import ItemsIterator
-from turret.plugins.capture.values.sequences import Size, Tuple
+from turret.plugins.capture.values.sequences import Sequence, Size, Tuple
 from turret.sources import AttrSource, DictSource, Source
 
 if TYPE_CHECKING:
@@ -219,9 +220,16 @@ class Tensor(Value):
     def get_item(self, t: Tracer, key: Value) -> Value:
         if isinstance(key, Symbolic) and isinstance(key.number, torch.SymInt):
             return t.call_method_graph("select", [self, Constant(0), key], {})  # an index would have to be known
+        if _has_unknown_index(key):
+            return t.call(t.wrap_known(element), [self, key], {})
         return t.call_graph(operator.getitem, [self, index_of(t, key)], {})
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        key = Tuple([key]) if isinstance(key, Symbolic) and not key.is_known() else key
+        if _has_unknown_index(key):
+            method = "copy_" if isinstance(value.realize(), Tensor) else "fill_"
+            t.call_method_graph(method, [t.call(t.wrap_known(element), [self, key], {}), value], {})
+            return
         t.call_graph(operator.setitem, [self, index_of(t, key), value], {})
 
     def contains(self, t: Tracer, item: Value) -> Value:
@@ -285,6 +293,13 @@ def index_of(t: Tracer, key: Value) -> Value:
     if type(key) is Tuple and any(isinstance(v.realize(), (KnownArray, ArrayOfTensor)) for v in key.items):
         return t.new_tuple([index_of(t, v) for v in key.items])
     return key
+
+
+def _has_unknown_index(key: Value) -> bool:
+    """Whether a tuple of numbers and slices has a number in it that depends on data."""
+    parts = [v.realize() for v in key.items] if type(key) is Tuple else []
+    unknown = any(isinstance(v, Symbolic) and not v.is_known() for v in parts)
+    return unknown and not any(isinstance(v, (Tensor, Sequence)) for v in parts)
 
 
 def _operand(value: Value) -> bool:

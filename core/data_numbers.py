@@ -1,0 +1,85 @@
+"""Numbers that the host computes from others, which depend on data: calls of these functions are nodes of a graph.
+
+The trace cannot know whether an index is negative (and counts from the end) or too large, so that the host settles
+it, once the index is known, and shapes are written in what comes of it.  Each such function works on ints and, for a
+plan, on symbols (``expression``).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy.functions import Max, Min
+
+
+def bound_of_slice(index: int, extent: int) -> int:
+    """Where a slice that is written ``[index:]`` or ``[:index]`` starts or ends, in ``range(extent + 1)``."""
+    return max(0, min(position_of_element(index, extent), extent))
+
+
+def position_of_element(index: int, extent: int) -> int:
+    """Where the element at ``index`` is; outside of ``range(extent)`` where there is none."""
+    return index + extent if index < 0 else index
+
+
+def end_of_slice(end: int, start: int) -> int:
+    """The end of a slice, which is empty where it ends before it starts."""
+    return max(start, end)
+
+
+def evaluated(text: str, names: tuple[str, ...], *values: Any) -> Any:
+    """The number that Python source ``text`` gives for numbers of these names."""
+    return eval(_compiled(text), {"math": math, "torch": torch}, dict(zip(names, values, strict=True)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(text: str) -> Any:
+    return compile(text, "<number>", "eval")
+
+
+def element(tensor: torch.Tensor, key: tuple) -> torch.Tensor:
+    """``tensor[key]`` of a key of ints, slices, None and an ellipsis; ints may be symbols that torch would have to know.
+
+    Raises IndexError for more indices than the tensor has dimensions.
+    """
+    taken = 0
+    for part in key:
+        if part is not None and part is not Ellipsis:
+            taken += 1
+    if taken > tensor.dim():
+        raise IndexError(f"too many indices for tensor of dimension {tensor.dim()}")
+    left, dim = tensor.dim() - taken, 0
+    for part in key:
+        if part is Ellipsis:
+            dim += left
+        elif part is None:
+            tensor = tensor.unsqueeze(dim)
+            dim += 1
+        elif isinstance(part, slice):
+            tensor = tensor[(*[slice(None)] * dim, part)]
+            dim += 1
+        else:
+            tensor = tensor.select(dim, part)
+    return tensor
+
+
+def _position(index: Any, extent: Any) -> sympy.Expr:
+    return sympy.Piecewise((index + extent, index < 0), (index, True))
+
+
+_EXPRESSIONS: dict[Callable[..., int], Callable[..., sympy.Expr]] = {
+    bound_of_slice: lambda index, extent: Max(0, Min(_position(index, extent), extent)),
+    position_of_element: _position,
+    end_of_slice: lambda end, start: Max(start, end),
+}
+
+
+def expression(function: Any, args: Any) -> sympy.Expr | None:
+    """What a call of one of these functions computes, over symbols; None for a call of something else."""
+    write = _EXPRESSIONS.get(function) if callable(function) else None
+    return None if write is None else write(*map(sympy.sympify, args))
