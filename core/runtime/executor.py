@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import linecache
 import math
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -152,7 +153,10 @@ class _Writer:
             self._number(symbol, value)
         if self.has_arena:
             self.names["cdiv"], self.names["floor_div"] = _divide_up, int.__floordiv__
-            lines.append(f"frame.open({plan.scratch_offset} + ({plan.scratch_bytes}))")
+            later = self._scratch_symbols()
+            if later:
+                lines.append(f"{' = '.join(later)} = 0")
+            self._open_frame()
         if self.arena_tensors:
             targets = ", ".join(f"t{s}" for s in self.arena_tensors)
             lines.append(f"{targets}{',' if len(self.arena_tensors) == 1 else ''} = frame.tensors")
@@ -170,12 +174,25 @@ class _Writer:
         self.lines.append(f"{symbol} = {value}")
         if not self.launched:
             return
+        if symbol in self._scratch_symbols():
+            self._open_frame()
         number, plan = self.plan.size_symbols.index(symbol), self.plan
         if symbol in plan.float_symbols:
             self.names["bits"] = _bits
             self.lines.append(f"sizes[{number}] = bits({symbol})")
         else:
             self.lines.append(f"sizes[{number}] = {symbol}")
+
+    def _scratch_symbols(self) -> list[str]:
+        """Numbers that decide how much memory kernels work in, and that are known in the middle of a call."""
+        if not self.has_arena or not isinstance(self.plan.scratch_bytes, str):
+            return []
+        words = set(re.findall(r"[A-Za-z_]\w*", self.plan.scratch_bytes))
+        return [symbol for symbol in self.plan.bound_symbols if symbol in words]
+
+    def _open_frame(self) -> None:
+        """Take the arena and scratch memory, or more scratch memory; what is in the arena stays."""
+        self.lines.append(f"frame.open({self.plan.scratch_offset} + ({self.plan.scratch_bytes}))")
 
     def _prepare_launches(self) -> None:
         """What every launch of a call is handed: a number of threads, or a stream."""

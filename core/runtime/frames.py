@@ -65,7 +65,7 @@ class DeviceFrame:
         return flat.set_(self._storage, slot.number // slot.torch_dtype.itemsize, slot.shape, slot.stride)
 
     def open(self, bytes_: int) -> None:
-        """Take memory for a call; its address goes behind the slots."""
+        """Take memory for a call, or more of it in the middle of one; its address goes behind the slots."""
         self._storage.resize_(bytes_)
         self.slots[len(self.slots) - 1] = self._storage.data_ptr()
 
