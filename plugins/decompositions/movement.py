@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch._decomp import decomposition_table as torch_table
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.plugins.decompositions.registry import decomposes
 
@@ -49,6 +51,17 @@ def unsafe_view(x: torch.Tensor, size: Sequence[int], stride: Sequence[int] | No
     if stride is not None:
         return aten.as_strided.default(x, size, stride, x.storage_offset())
     return aten.view.default(x, size)
+
+
+@decomposes("repeat", any_dtype=True)
+def repeat(x: torch.Tensor, repeats: Sequence[int]) -> torch.Tensor:
+    if not any(map(free_unbacked_symbols, (*x.shape, *repeats))):
+        return torch_table[aten.repeat.default](x, repeats)
+    shape = (*[1] * (len(repeats) - x.dim()), *x.shape)
+    spread = [n for pair in zip([1] * len(shape), shape, strict=True) for n in pair]
+    wanted = [n for pair in zip(repeats, shape, strict=True) for n in pair]
+    copied = aten.clone.default(aten.expand.default(x.reshape(spread), wanted))
+    return copied.reshape([times * extent for times, extent in zip(repeats, shape, strict=True)])
 
 
 @decomposes("split.Tensor", "unsafe_split.Tensor", any_dtype=True)

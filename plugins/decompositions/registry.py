@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import attrs
 import torch
+from torch._prims_common import is_contiguous_or_false
 
 Function = TypeVar("Function", bound=Callable)
 
@@ -74,4 +75,4 @@ def rounded(value: float, dtype: torch.dtype) -> float:
 
 def contiguous(x: torch.Tensor) -> torch.Tensor:
     """``x`` with contiguous strides, which eager's kernel promises; no node when it has them."""
-    return x if x.is_contiguous() else torch.ops.aten.clone.default(x, memory_format=torch.contiguous_format)
+    return x if is_contiguous_or_false(x) else torch.ops.aten.clone.default(x, memory_format=torch.contiguous_format)

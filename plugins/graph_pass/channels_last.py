@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._prims_common import is_contiguous_or_false
 
 from turret.fake_values import compute_value, fake_mode_of, same_layout, value_of
 from turret.op_traits import has_custom_code, is_effectful, is_view, output_nodes, storage_root
@@ -134,7 +135,7 @@ def _convert_inputs(copy: fx.Node, original: fx.Node, fake_mode: Any) -> None:
         given, before = value_of(copy.args[position]), value_of(original.args[position])
         if converted or before.is_contiguous(memory_format=torch.channels_last):
             wanted = torch.channels_last
-        elif before.is_contiguous():
+        elif is_contiguous_or_false(before):
             wanted = torch.contiguous_format
         else:
             continue

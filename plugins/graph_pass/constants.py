@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._prims_common import is_contiguous_or_false
 
 from turret.op_traits import is_pure_call
 from turret.surface import Family, family_of, is_compiled_dtype
@@ -52,7 +53,7 @@ def run(module: fx.GraphModule, context: Any = None) -> bool:
             continue
         uniform[node] = value
         fake = node.meta["val"]
-        if node.target is aten.full.default or node.target in _MOVES or not fake.is_contiguous():
+        if node.target is aten.full.default or node.target in _MOVES or not is_contiguous_or_false(fake):
             continue
         with module.graph.inserting_before(node):
             full = module.graph.call_function(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._prims_common import is_contiguous_or_false
 
 from turret import random_ops
 from turret.fake_values import compute_value, fake_mode_of, value_of
@@ -46,7 +47,7 @@ def _has_generator(node: fx.Node) -> bool:
 def _is_plain(node: fx.Node) -> bool:
     """A contiguous strided result, whose elements are numbered in memory order."""
     value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.layout == torch.strided and value.is_contiguous()
+    return isinstance(value, torch.Tensor) and value.layout == torch.strided and is_contiguous_or_false(value)
 
 
 class _Rewriter:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.plugins.joint.layouts import expanded_strides, has_layout_rule, in_eagers_layout, laid_out
 from turret.plugins.joint.sizes import is_dense
@@ -65,6 +66,8 @@ class FakeRunner:
 
     def _fresh(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """What an op returns, in eager's layout; run on fake tensors."""
+        if func is aten.repeat.default and any(map(free_unbacked_symbols, (*args[0].shape, *args[1]))):
+            return _repeated(*args)
         out = _without_history(func(*args, **kwargs), args)
         if has_layout_rule(func):
             return in_eagers_layout(func, args, out)
@@ -113,6 +116,13 @@ class FakeRunner:
         finally:
             del guard
         return FakeTensor(self._mode, meta, recipe.device)
+
+
+def _repeated(value: torch.Tensor, repeats: Sequence[Any]) -> torch.Tensor:
+    """``repeat`` where sizes depend on data, of which torch's own asks whether they are 0."""
+    shape = (*[1] * (len(repeats) - value.dim()), *value.shape)
+    made = [extent * times for extent, times in zip(shape, repeats, strict=True)]
+    return torch.empty(made, dtype=value.dtype, device=value.device)
 
 
 def _elementwise_strides(

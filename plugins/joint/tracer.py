@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator
+from torch._prims_common import is_contiguous_or_false
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -404,7 +405,7 @@ class Tracer(TorchDispatchMode):
         order = sorted(range(base.dim()), key=lambda d: (-base.stride(d), d))
         flat = self.apply(aten.permute.default, root, order) if order else root
         flat = self.apply(reshape, flat, [base.numel()])
-        flat = self.apply(contiguous, flat) if not flat.meta["val"].is_contiguous() else flat
+        flat = self.apply(contiguous, flat) if not is_contiguous_or_false(flat.meta["val"]) else flat
         return self.apply(aten.as_strided.default, flat, list(out.shape), list(out.stride()), out.storage_offset())
 
     def _write(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
