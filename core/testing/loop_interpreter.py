@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
+import sympy
 import torch
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from turret.ir.program import (
     Definition,
     Extern,
     LoopProgram,
+    Number,
     Ref,
     Scatter,
     SizeSource,
@@ -68,7 +70,17 @@ class _Machine:
         """A size as an int."""
         if isinstance(value, int):
             return value
-        return int(value.subs({symbol: self.sizes[symbol.name] for symbol in value.free_symbols}))
+        return int(self._substituted(value))
+
+    def number(self, value: Any) -> int | float | bool:
+        """A number or a condition over symbols as a plain value."""
+        found = self._substituted(value)
+        if found in (sympy.true, sympy.false):
+            return bool(found)
+        return int(found) if found.is_Integer else float(found)
+
+    def _substituted(self, value: Any) -> Any:
+        return value.subs({symbol: self.sizes[symbol.name] for symbol in value.free_symbols})
 
     def _step(self, statement: Statement) -> None:
         match statement:
@@ -85,6 +97,8 @@ class _Machine:
                 self._extern(statement)
             case CopyInto():
                 self.tensors[statement.target].copy_(self.tensors[statement.source])
+            case Number():
+                self.sizes[statement.symbol] = self.number(statement.value)
 
     def _shape(self, decl: TensorDecl) -> list[int]:
         return [self.extent(e) for e in decl.shape]
@@ -106,7 +120,10 @@ class _Machine:
         )
         if not statement.returns_sequence:
             results = [results]
-        for decl, value in zip(statement.outputs, results, strict=True):
+        for bound in statement.binds:
+            result = results[bound.output]
+            self.sizes[bound.symbol] = result if bound.dimension is None else result.size(bound.dimension)
+        for decl, value in zip(statement.outputs, results or (), strict=True):
             if decl is not None:
                 self._check_like(decl, value)
                 self.tensors[decl.name] = value
@@ -117,7 +134,7 @@ class _Machine:
         if isinstance(argument, list | tuple):
             return type(argument)(map(self._value, argument))
         if hasattr(argument, "free_symbols"):
-            return self.extent(argument)
+            return self.number(argument)
         return argument
 
     def _check_like(self, decl: TensorDecl, value: Tensor) -> None:
@@ -146,8 +163,10 @@ class _Machine:
         self._allocate(decl).copy_(flat.reshape(self._shape(decl)))
 
 
-def _size_at(source: SizeSource, inputs: Sequence[Any]) -> int:
+def _size_at(source: SizeSource, inputs: Sequence[Any]) -> int | float:
     value = inputs[source.input]
+    if source.kind == "float":
+        return float(value)
     if source.kind == "offset":
         return value.storage_offset()
     if source.dimension is None:
@@ -241,7 +260,10 @@ class Evaluation:
         return self.index(expr.payload, loops, guard)
 
     def _size(self, expr: Expr, loops: tuple[Var, ...], guard: Guard) -> Tensor:
-        return torch.full([1] * len(loops), self.machine.extent(expr.payload))
+        number = expr.payload if isinstance(expr.payload, int) else self.machine.number(expr.payload)
+        if isinstance(number, float):  # the table of sizes holds its bits
+            return torch.full([1] * len(loops), number, dtype=torch.float64).view(torch.int64)
+        return torch.full([1] * len(loops), number)
 
     def _check_index(self, expr: Expr, loops: tuple[Var, ...], guard: Guard) -> Tensor:
         value, extent = self.value(expr.args[0], loops, guard), self.machine.extent(expr.payload)

@@ -368,6 +368,8 @@ def count(t: Tracer, start: Value | None = None, step: Value | None = None) -> V
 @kind(bool)
 def bool_(t: Tracer, value: Value | None = None) -> Value:
     known = None if value is None else value.realize()
+    if isinstance(known, Tensor):
+        known = known.read(t, "item") or known
     if isinstance(known, Symbolic) and known.type() is bool and not known.is_known():
         return known
     return Constant(False if value is None else t.truth(value))

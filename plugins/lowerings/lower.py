@@ -165,7 +165,8 @@ class _Lowerer:
     def _number(self, node: fx.Node, value: Any) -> Any:
         """A number that is computed from others: a size as its expression, one that floats are part of by the host."""
         expression = number_of(value)
-        if not has_float(expression) or expression.is_Symbol or isinstance(value, torch.SymBool):
+        of_floats = isinstance(value, torch.SymFloat) or has_float(expression)
+        if not of_floats or expression.is_Symbol or isinstance(value, torch.SymBool):
             return expression
         known = self.computed.get(expression)
         if known is None:
