@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 from cases import Block, randn
+from data_sizes import DATA_SIZES
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -241,4 +242,5 @@ SPECIAL: tuple[Callable[[], None], ...] = (
     autotuning,
     second_device,
     mixed_devices,
+    *DATA_SIZES,
 )

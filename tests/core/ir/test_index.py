@@ -130,3 +130,29 @@ def test_division_that_does_not_fold_stays_a_term() -> None:
     assert isinstance(rest, Mod)
     assert (j // 4).bounds() == (0, 1)
     assert (j % 4).bounds() == (0, 3)
+
+
+def test_symbols_that_depend_on_data_may_be_zero_or_negative():
+    s, n = sympy.Symbol("s0", integer=True, positive=True), sympy.Symbol("u0", integer=True, nonnegative=True)
+    any_ = sympy.Symbol("u1", integer=True)
+    assert provably_nonnegative(s - 1) and not provably_nonnegative(n - 1) and provably_nonnegative(2 * n)
+    assert not provably_nonnegative(any_) and not provably_nonnegative(any_ + n)
+    assert provably_less(n, n + 1) and not provably_less(1, n + 1) and provably_less(0, s)
+
+
+def test_an_index_into_a_size_that_may_be_zero_keeps_what_zero_would_change():
+    n = sympy.Symbol("u0", integer=True, nonnegative=True)
+    i, j = Var("i", 5), Var("j", n)
+    assert (i.index % (n + 4)).terms != i.index.terms  # the index is 4 at most, but what divides may be 4
+    assert (i.index * n + j) // n is i.index and (i.index * n + j) % n is j.index
+
+
+def test_a_size_of_the_trace_knows_its_sign():
+    import torch
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    env = ShapeEnv()
+    number, extent = env.create_unbacked_symint(), env.create_unbacked_symint()
+    torch._check(extent >= 0)
+    assert size(number).is_nonnegative is None and size(extent).is_nonnegative
+    assert size(number).name != size(extent).name and size(extent) == size(extent * 2) / 2
