@@ -283,7 +283,7 @@ class _Writer:
             shape, stride = _tuple(slot.shape), _tuple(slot.stride)
             unlike = f"t{number}.stride() != {stride} or t{number}.shape != {shape}"
             dtype = self.constant("dtype", self.plan.slots[number].torch_dtype)
-            if not step.op.startswith(TRUSTED):
+            if not step.op.startswith(TRUSTED) or step.binds:
                 unlike += f" or t{number}.dtype is not {dtype}"
             self.lines.append(f"if {unlike}:")
             self.lines.append(f"    t{number} = relayout(t{number}, {shape}, {stride}, {dtype}, {step.op!r})")

@@ -30,6 +30,10 @@ aten = torch.ops.aten
 _ELEMENTWISE_WITHOUT_TAG = frozenset((aten.floor_divide.default,))
 
 
+_WITH_COUNTS = frozenset((aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default))
+"""Ops whose inverse and counts are int64; the fake implementations of some versions of torch give them the values' dtype."""
+
+
 class _Unkeyed(Exception):
     """A call has an argument that no key can be made of (a symbolic size, a constant, a generator)."""
 
@@ -69,6 +73,9 @@ class FakeRunner:
         if func is aten.repeat.default and any(map(free_unbacked_symbols, (*args[0].shape, *args[1]))):
             return _repeated(*args)
         out = _without_history(func(*args, **kwargs), args)
+        if func in _WITH_COUNTS:
+            values, *counts = out
+            return (values, *(torch.empty_like(c, dtype=torch.int64) for c in counts))
         if has_layout_rule(func):
             return in_eagers_layout(func, args, out)
         if type(out) is not FakeTensor:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.errors import UnsupportedError
 from turret.functional_ops import functional_op
@@ -22,7 +23,10 @@ aten = torch.ops.aten
 def _copy(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``target.copy_(source)``: the target's value is the source's, in its dtype, on its device."""
     target, source = args[:2]
-    func(*args, **kwargs)
+    if any(map(free_unbacked_symbols, target.shape)) and same_sizes(source.shape, target.shape):
+        torch.autograd.graph.increment_version(target)  # some versions of torch ask whether such a size is 1
+    else:
+        func(*args, **kwargs)
     value = source
     if source.device != target.device:
         with tracer.nested():
