@@ -14,6 +14,7 @@ import torch
 from torch import fx
 from torch._guards import Source as TorchSource
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     ShapeEnv,
@@ -293,6 +294,8 @@ class GraphRecorder:
             raise
         except Exception as error:
             name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+            if isinstance(error, DynamicOutputShapeException):
+                raise Unsupported(f"the size of what {name} gives depends on data", _SIZES_OF_DATA) from error
             first = str(error).strip().split("\n")[0]
             raise Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}") from error
         return self.result(op, target, tuple(nodes), named_nodes, result)
@@ -388,6 +391,7 @@ def _has_tensor(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
+_SIZES_OF_DATA = "the option capture_dynamic_output_shape_ops=True keeps such sizes in the graph"
 _STATE_DICTS = ("_modules", "_parameters", "_buffers")
 
 

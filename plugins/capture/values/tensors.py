@@ -154,7 +154,8 @@ class Tensor(Value):
                 return read
             raise Unsupported(
                 f"Tensor.{name} {READS_DATA[name]}",
-                "keep the value in a tensor, or move it out of the compiled function",
+                "keep the value in a tensor, ask for a number of the graph with the option capture_scalar_outputs=True, "
+                "or move it out of the compiled function",
             )
         if name == "data_ptr":
             return DataPointer(self)

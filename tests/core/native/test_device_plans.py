@@ -12,7 +12,7 @@ import torch
 from driver_lab import FakeDriver, kernel
 
 from turret import codec
-from turret.ir import SizeSource
+from turret.ir import Binding, SizeSource
 from turret.native import build, device
 from turret.native.table import (
     ArenaPointer,
@@ -23,7 +23,7 @@ from turret.native.table import (
     expression,
     segment_words,
 )
-from turret.plan import Allocate, Call, Free, Launch, Plan, Slot, SlotRef, View
+from turret.plan import Allocate, Call, Free, Launch, Plan, SizeRef, Slot, SlotRef, View
 from turret.runtime import frames, load
 
 STREAM = 4242
@@ -177,3 +177,37 @@ def test_scratch_memory_grows_with_sizes(on_cpu_memory: FakeDriver) -> None:
     for length in (3, 100_000, 1):
         x = torch.randn(length)
         assert torch.equal(run([x])[0], 2 * (x + 1))
+
+
+def test_scratch_memory_grows_when_the_number_that_it_depends_on_is_known(on_cpu_memory: FakeDriver) -> None:
+    fake = on_cpu_memory
+    slots = (
+        Slot("x", (400,), (1,), "float32", "cpu", "input", 0),
+        Slot("m", (400,), (1,), "bool", "cpu", "input", 1),
+        Slot("h", (16,), (1,), "float32", "cpu", "arena", 0),
+        Slot("y", ("u0",), (1,), "float32", "cpu", "call"),
+        Slot("z", ("u0",), (1,), "float32", "cpu", "own"),
+    )
+    scratch = ArenaPointer((0, 256))
+    first = (run_kernel(0, SlotPointer(3), scratch), run_kernel(1, scratch, SlotPointer(4)))
+    table = LaunchTable(
+        (kernel("add_one"), kernel("twice")),
+        {"segment0": segment_words(len(slots), first)},
+        {"segment0": (4,)},
+    )
+    path = fake.write(table, {"add_one.cubin": b"fake 3\0", "twice.cubin": b"fake 3\0"})
+    steps = (
+        Call("aten::masked_select.default", (SlotRef(0), SlotRef(1)), {}, (3,), binds=(Binding("u0", 0, 0),)),
+        Allocate(4),
+        Launch("segment0", (2, 3, 4), ("add", "mul")),
+    )
+    plan = Plan(
+        "grows", "cuda:0", slots, (0, 1), steps, (SlotRef(4), SizeRef("u0")), ("u0",), arena_bytes=64,
+        library=str(path), scratch_bytes="max(64, cdiv(u0 * 4, 256) * 256)",
+    )  # fmt: skip
+    run = load(codec.loads(codec.dumps(plan)))
+    assert run.source.index("u0 = 0") < run.source.index("frame.open") < run.source.index("u0 = t3.size(0)")
+    x = torch.arange(400.0)
+    for mask in (x >= 0, x < 0, x == 7, x > 100):
+        z, count = run([x, mask])
+        assert torch.equal(z, 2 * (x[mask] + 1)) and count == int(mask.sum())

@@ -26,3 +26,8 @@ def test_tensors_of_the_cpu_and_plans_for_it_are_named() -> None:
     mixed = attrs.evolve(given, slots=(attrs.evolve(given.slots[0], device="cpu"), given.slots[1]))
     assert capture_obstacles(mixed) == ("x is a tensor of the CPU",)
     assert capture_obstacles(attrs.evolve(given, device="cpu")) == ("the plan runs on cpu",)
+
+
+def test_numbers_that_depend_on_data_keep_a_plan_from_being_recorded() -> None:
+    given = plan("aten::clone.default")
+    assert capture_obstacles(attrs.evolve(given, size_symbols=("u0",))) == ("u0 depend on data",)

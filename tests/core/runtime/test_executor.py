@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from turret import codec
-from turret.errors import TurretError
+from turret.errors import FakeImplementationError, TurretError
 from turret.ir import (
+    Binding,
     BufferPlan,
     Extern,
     Kernel,
@@ -32,7 +33,7 @@ from turret.ir import (
     verify,
 )
 from turret.ir import load as load_expr
-from turret.plan import Call, Plan, Slot, SlotRef
+from turret.plan import Call, Compute, Launch, Plan, SizeRef, Slot, SlotRef
 from turret.plan_builder import PlanDraft, draft_plan
 from turret.runtime import load
 
@@ -185,3 +186,60 @@ def test_a_result_in_another_layout_than_foretold_is_brought_into_it() -> None:
 def test_a_result_of_another_shape_than_foretold_is_an_error() -> None:
     with pytest.raises(TurretError, match="fake implementation"):
         load(call_plan((2, 2), (2, 1)))([torch.randn(2, 3)])
+
+
+def numbers_plan(folder: Path) -> Plan:
+    """``(x[m] * item * n, n)``: a size and a float bound by calls, a number computed from both, a kernel that reads it."""
+    slots = (
+        Slot("x", (6,), (1,), "float64", "cpu", "input", 0),
+        Slot("m", (6,), (1,), "bool", "cpu", "input", 1),
+        Slot("f", (), (), "float64", "cpu", "input", 2),
+        Slot("y", ("u0",), (1,), "float64", "cpu", "call"),
+        Slot("z", ("u0",), (1,), "float64", "cpu", "call"),
+    )
+    source = f"""
+    extern "C" long segment0(void** b, const long* sizes, int) {{
+        double scale; __builtin_memcpy(&scale, &sizes[0], 8);
+        double *z = (double*)b[4];
+        for (long i = 0; i < sizes[1]; i++) z[i] *= scale;
+        return 0;
+    }}
+    """
+    path = folder / "numbers.so"
+    subprocess.run(
+        ["g++", "-O1", "-shared", "-fPIC", "-x", "c++", "-", "-o", path], input=source, text=True, check=True
+    )
+    steps = (
+        Call("aten::_local_scalar_dense.default", (SlotRef(2),), {}, (None,), binds=(Binding("zuf0", 0, None, True),)),
+        Call("aten::masked_select.default", (SlotRef(0), SlotRef(1)), {}, (3,), binds=(Binding("u0", 0, 0),)),
+        Call("aten::_assert_scalar.default", (SizeRef("u0 <= 5"), "too many"), {}, (), sequence=True),
+        Compute("scale", "zuf0*u0"),
+        Call("aten::clone.default", (SlotRef(3),), {}, (4,)),
+        Launch("segment0", (4,), ("mul",)),
+    )
+    return Plan(
+        "numbers", "cpu", slots, (0, 1, 2), steps, (SlotRef(4), SizeRef("u0"), SizeRef("zuf0")),
+        ("scale", "u0", "zuf0"), library=str(path), float_symbols=("scale", "zuf0"),
+    )  # fmt: skip
+
+
+def test_numbers_are_bound_where_calls_give_them_and_kernels_read_them(tmp_path: Path) -> None:
+    plan = numbers_plan(tmp_path)
+    assert plan.bound_symbols == ("scale", "u0", "zuf0") and "y, u0 = aten::masked_select" in str(plan)
+    run = load(codec.loads(codec.dumps(plan)))
+    x = torch.randn(6, dtype=torch.float64)
+    for mask in (x > 9, x < x.max(), x == x.max()):
+        factor = torch.tensor(0.1, dtype=torch.float64)
+        z, count, value = run([x, mask, factor])
+        assert (count, value) == (int(mask.sum()), 0.1)
+        torch.testing.assert_close(z, x[mask] * 0.1 * count, rtol=1e-15, atol=0)
+    with pytest.raises(RuntimeError, match="too many"):
+        run([x, x < 99, factor])
+    assert run([x, x > 9, factor])[1] == 0
+
+
+def test_a_call_that_gives_numbers_must_return_the_dtype_that_was_foretold(tmp_path: Path) -> None:
+    plan = numbers_plan(tmp_path)
+    slots = (*plan.slots[:3], attrs.evolve(plan.slots[3], dtype="float32"), plan.slots[4])
+    with pytest.raises(FakeImplementationError):
+        load(attrs.evolve(plan, slots=slots))([torch.ones(6, dtype=torch.float64), torch.ones(6) > 2, torch.ones(())])

@@ -9,7 +9,9 @@ import pytest
 import torch
 from capture_lab import Observed, assert_same, check
 
+import turret
 from turret.errors import CaptureError
+from turret.hookspecs import hookimpl
 
 
 def whole(function, *calls) -> Observed:
@@ -113,3 +115,97 @@ def test_a_program_that_raises_raises_its_own_exception_in_a_full_graph():
 
     with pytest.raises(ValueError, match="the end"):
         Observed(f, fullgraph=True)(torch.ones(2))
+
+
+def test_elements_at_places_that_depend_on_data_are_read_and_written():
+    def f(x, i):
+        n = i.item()
+        y = x.clone()
+        y[:, n] = 7.0
+        y[n, 1:] += x[n, 1]
+        return x[n, None, 1:], x[..., n], y
+
+    inputs = torch.arange(12.0).reshape(4, 3)
+    whole(f, (inputs, torch.tensor(1)), (inputs, torch.tensor(-2)))
+
+
+def test_a_truth_that_is_only_a_value_is_a_number_of_the_graph():
+    def f(x):
+        return bool((x > 1).any()), bool((x > 1).any().item()), x + 1
+
+    whole(f, (torch.ones(2),), (torch.ones(2) * 2,))
+
+
+def test_checks_of_torch_become_nodes_with_their_messages():
+    def f(x):
+        n = x.sum().item()
+        torch._check(n > 0, lambda: f"of {x.dim()} dimensions")
+        torch._check_is_size(int(x[0]), max=5)
+        return x * n
+
+    observed = whole(f, (torch.ones(2),), (torch.ones(2) * 2,))
+    with pytest.raises(RuntimeError, match="of 1 dimensions"):
+        observed(-torch.ones(2))
+    with pytest.raises(RuntimeError):
+        observed(torch.tensor([7.0, 1]))
+
+
+def test_a_check_of_sizes_is_a_guard_and_a_failing_one_the_programs_own_error():
+    def f(x):
+        torch._check(x.shape[0] < 5, lambda: "too long")
+        return x * 2
+
+    observed = Observed(f, fullgraph=True, dynamic=True)
+    for n in (3, 4):
+        assert_same(observed(torch.ones(n)), torch.ones(n) * 2)
+    with pytest.raises(RuntimeError, match="too long"):
+        observed(torch.ones(6))
+
+
+def test_a_message_that_is_not_known_before_the_graph_runs_breaks_it():
+    def f(x):
+        n = x.sum().item()
+        torch._check(n > 0, lambda: f"got {n}")
+        return x * n
+
+    with pytest.raises(CaptureError):
+        Observed(f, fullgraph=True)(torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("options", "breaks"),
+    [
+        ({"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}, 0),
+        ({"capture_scalar_outputs": True}, 1),
+        ({"capture_dynamic_output_shape_ops": True}, 1),
+    ],
+)
+def test_the_options_keep_numbers_and_sizes_in_the_graph_each_for_itself(options, breaks):
+    def f(x):
+        return x[x > 0] * 2, x * x.sum().item()
+
+    watch = Breaks()
+    fast = turret.compile(f, options={"capture": "turret", "on_error": "raise", **options}, plugins=[watch])
+    for x in (torch.tensor([1.0, -2.0, 4.0]), torch.tensor([-1.0, -2.0])):
+        assert_same(fast(x), f(x))
+    assert bool(watch.reasons) == bool(breaks)
+
+
+class Breaks:
+    def __init__(self):
+        self.reasons = []
+
+    @hookimpl
+    def turret_event(self, event):
+        if event.kind == "graph_break":
+            self.reasons.append(event.message)
+
+
+def test_the_break_at_a_number_says_which_option_keeps_it_in_the_graph():
+    watch = Breaks()
+    f = turret.compile(lambda x: x * x.sum().item(), options={"capture": "turret"}, plugins=[watch])
+    f(torch.ones(2))
+    assert "capture_scalar_outputs" in watch.reasons[0]
+    watch.reasons.clear()
+    turret.compile(lambda x: x[x > 0] * 2, options={"capture": "turret"}, plugins=[watch])(torch.ones(2))
+    assert "capture_dynamic_output_shape_ops" in watch.reasons[0]

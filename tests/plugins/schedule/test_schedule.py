@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import sympy
 import torch
 from hypothesis import given, settings
 from loop_lab import (
@@ -25,6 +26,7 @@ from loop_lab import (
 import turret
 from turret.hookspecs import hookimpl
 from turret.ir import (
+    Binding,
     CopyInto,
     Definition,
     Expr,
@@ -32,6 +34,7 @@ from turret.ir import (
     FusionCandidate,
     Index,
     LoopProgram,
+    Number,
     Ref,
     Scatter,
     Schedule,
@@ -47,10 +50,13 @@ from turret.ir import (
     reduce,
     scan,
     size,
+    size_value,
     verify,
 )
+from turret.testing.loop_interpreter import run_program as interpret
 
 NEG = torch.ops.aten.neg.default
+F32 = torch.float32
 
 
 def extern(name: str, source: str, shape: tuple[int, ...]) -> Extern:
@@ -457,3 +463,33 @@ def test_loops_of_equal_count_and_other_extents_are_not_taken_for_each_other():
     compiled = turret.compile(function, options={"on_error": "raise"})
     for got, want in zip(compiled(x, y), function(x, y), strict=True):
         assert torch.equal(got, want)
+
+
+def test_what_mentions_a_number_that_depends_on_data_comes_after_its_call_and_its_checks():
+    n = sympy.Symbol("u0", integer=True, nonnegative=True)
+    half = sympy.Symbol("number_half", real=True)
+    x, mask = TensorDecl("x", (6,), (1,), F32, CPU), TensorDecl("m", (6,), (1,), torch.bool, CPU)
+    y = TensorDecl("y", (n,), (1,), F32, CPU)
+    loops = loops_of((n,))
+    select = Extern(torch.ops.aten.masked_select.default, (Ref("x"), Ref("m")), {}, (y,), binds=(Binding("u0", 0, 0),))
+    check = Extern(torch.ops.aten._assert_scalar.default, (n < 5, "few"), {}, (), returns_sequence=True)
+    fresh = Definition(TensorDecl("fresh", (n,), (1,), F32, CPU), loops, size_value(n, F32))
+    scaled = Definition(
+        TensorDecl("scaled", (n,), (1,), F32, CPU),
+        loops,
+        call("mul", load("y", loops, F32), size_value(half, F32)),
+    )
+    statements = (select, check, Number("number_half", n * sympy.Float(0.5), True), fresh, scaled)
+    made = LoopProgram("numbers", (x, mask), statements, (Ref("scaled"), Ref("fresh"), n, half))
+    found = schedule(made)
+    verify(found)
+    kinds = [type(s).__name__ if not isinstance(s, Extern) else str(s.op) for s in found.steps]
+    first = kinds.index("Kernel")
+    assert kinds.index("aten.masked_select.default") < kinds.index("aten._assert_scalar.default") < first
+    assert kinds.index("Number") < kinds.index("Kernel")
+    x, mask = torch.arange(6.0), torch.tensor([0, 1, 0, 1, 1, 0]).bool()
+    results = interpret(made, [x, mask])
+    torch.testing.assert_close(results[0], x[mask] * 1.5)
+    assert results[2:] == [3, 1.5]
+    with pytest.raises(RuntimeError, match="few"):
+        interpret(made, [x, x < 9])
