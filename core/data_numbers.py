@@ -43,7 +43,7 @@ def _compiled(text: str) -> Any:
 
 
 def element(tensor: torch.Tensor, key: tuple) -> torch.Tensor:
-    """``tensor[key]`` of a key of ints, slices, None and an ellipsis; ints may be symbols that torch would have to know.
+    """``tensor[key]`` of a key of ints, slices, None and an ellipsis; an int may be a symbol that depends on data.
 
     Raises IndexError for more indices than the tensor has dimensions.
     """

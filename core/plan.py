@@ -221,7 +221,9 @@ def _describe(step: Step, slots: tuple[Slot, ...]) -> str:
             arguments = [_argument(a, slots) for a in step.args]
             arguments += [f"{k}={_argument(v, slots)}" for k, v in step.kwargs.items()]
             results = [step.into] if step.into is not None else list(step.outputs)
-            names = ", ".join([*("_" if r is None else slots[r].name for r in results), *(b.symbol for b in step.binds)])
+            names = ", ".join(
+                [*("_" if r is None else slots[r].name for r in results), *(b.symbol for b in step.binds)]
+            )
             return f"{names} = {step.op}({', '.join(arguments)})"
 
 

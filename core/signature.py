@@ -157,9 +157,10 @@ class GraphSignature:
 
     ``inputs`` are the user's and then one for each of ``bases``, the memory that some of them share.  Graph outputs
     begin with new values of mutated inputs.  Tangents of the backward are those of the ``differentiable`` graph
-    outputs, in order.  ``numbers`` are symbols that depend on data, with the graph output that each is; what the
-    runtime lays out by them (views among the outputs, tangents) it lays out after the call.  ``grad_enabled`` is the caller's grad mode (off in a training graph: the program itself turned
-    gradients on), ``grad_enabled_after`` what the program leaves behind (None: as it was).
+    outputs, in order.  ``numbers`` are symbols that depend on data, with the graph output that each is: what the
+    runtime lays out by them (views among the outputs, tangents) it lays out after the call.  ``grad_enabled`` is the
+    caller's grad mode (off in a training graph: the program itself turned gradients on), ``grad_enabled_after`` what
+    the program leaves behind (None: as it was).
     """
 
     inputs: tuple[InputInfo, ...]

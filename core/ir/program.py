@@ -196,7 +196,8 @@ class LoopProgram:
 
     ``inputs[i]`` is the declaration of tensor input ``i``, or None where input ``i`` is a number.
     ``constants`` are tensors that belong to the program.  ``symbols`` maps the name of each size symbol that inputs
-    tell to its source; other symbols are numbers that statements bind (``bound_symbols``).  ``outputs`` are in the graph's order.  ``output_strides[i]``, where not None, is demanded.
+    tell to its source; other symbols are numbers that statements bind (``bound_symbols``).  ``outputs`` are in the
+    graph's order.  ``output_strides[i]``, where not None, is demanded.
     """
 
     name: str

@@ -13,8 +13,7 @@ import numpy
 import torch
 from torch import fx
 from torch._guards import Source as TorchSource
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     ShapeEnv,

@@ -31,7 +31,7 @@ _ELEMENTWISE_WITHOUT_TAG = frozenset((aten.floor_divide.default,))
 
 
 _WITH_COUNTS = frozenset((aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default))
-"""Ops whose inverse and counts are int64; the fake implementations of some versions of torch give them the values' dtype."""
+"""Ops whose inverse and counts are int64; fake implementations of some versions of torch give the values' dtype."""
 
 
 class _Unkeyed(Exception):

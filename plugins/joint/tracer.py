@@ -315,7 +315,9 @@ class Tracer(TorchDispatchMode):
         finally:
             self.recorder.origin = origin
         if whole is not None and self.recorder.numbers.assumed != assumed:
-            raise UnsupportedError(f"the decomposition of {func} assumes more of sizes that depend on data than it does")
+            raise UnsupportedError(
+                f"the decomposition of {func} assumes more of sizes that depend on data than it does"
+            )
         if out is NotImplemented:
             rule = Tracer._composite if _is_composite(func) else Tracer._plain
             return rule(self, func, args, kwargs) if whole is None else self._record(func, args, kwargs, whole)

@@ -93,7 +93,9 @@ class _Lowerer:
             elif has_float(expression) or any(map(depends_on_data, expression.free_symbols)):
                 # Saved by a forward that knew what it was computed from; here it is a number of its own.
                 integer = isinstance(value, torch.SymInt)
-                expression = sympy.Symbol(self.builder.unique(f"number_{node.name}"), real=True, integer=integer or None)
+                expression = sympy.Symbol(
+                    self.builder.unique(f"number_{node.name}"), real=True, integer=integer or None
+                )
                 self.symbols[expression.name] = SizeSource(number, None, "size" if integer else "float")
             return expression
         if isinstance(value, int | float | bool | type(None)):

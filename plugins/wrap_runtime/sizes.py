@@ -32,7 +32,7 @@ def size_reader(signature: GraphSignature) -> Callable[[Sequence[Any]], Sizes]:
 
 
 def number_reader(signature: GraphSignature) -> Callable[[Sizes, Sequence[Any]], Sizes] | None:
-    """``read(sizes, graph outputs)``: the sizes with the numbers that the graph has given, or None where it gives none."""
+    """``read(sizes, graph outputs)``: the sizes and the numbers that the graph has given; None where it gives none."""
     if not signature.numbers:
         return None
     places = tuple(signature.numbers.items())

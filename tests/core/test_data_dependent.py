@@ -362,4 +362,6 @@ def test_a_second_process_finds_the_graph_in_the_cache(tmp_path):
 def test_plans_without_such_numbers_are_what_they_were():
     watch = agrees(lambda x: (x * 2).sum(1), (ROWS,))
     plan = watch.plan()
-    assert plan.bound_symbols == () and plan.float_symbols == () and not any(getattr(s, "binds", ()) for s in plan.steps)
+    assert (
+        plan.bound_symbols == () and plan.float_symbols == () and not any(getattr(s, "binds", ()) for s in plan.steps)
+    )

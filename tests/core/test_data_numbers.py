@@ -36,7 +36,7 @@ def test_a_position_is_the_elements_or_outside(extent: int, index: int) -> None:
     items = list(range(extent))
     position = position_of_element(index, extent)
     if -extent <= index < extent:
-        assert items[position] == items[index] and 0 <= position
+        assert items[position] == items[index] and position >= 0
     else:
         assert not 0 <= position < extent
 

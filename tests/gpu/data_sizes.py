@@ -53,7 +53,13 @@ def _elements(x: Tensor) -> tuple:
 
 def _sliced(x: Tensor) -> tuple:
     n = int((x[:, 0] > 0).sum())
-    return x[:n].sum(0), x[n:] * 2, x[-n:].exp(), torch.arange(n, device=x.device) * 2, torch.ones(n, 2, device=x.device)
+    return (
+        x[:n].sum(0),
+        x[n:] * 2,
+        x[-n:].exp(),
+        torch.arange(n, device=x.device) * 2,
+        torch.ones(n, 2, device=x.device),
+    )
 
 
 def _placed(x: Tensor) -> tuple:

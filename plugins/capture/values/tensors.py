@@ -154,7 +154,7 @@ class Tensor(Value):
                 return read
             raise Unsupported(
                 f"Tensor.{name} {READS_DATA[name]}",
-                "keep the value in a tensor, ask for a number of the graph with the option capture_scalar_outputs=True, "
+                "keep the value in a tensor, ask for a number of the graph by the option capture_scalar_outputs=True, "
                 "or move it out of the compiled function",
             )
         if name == "data_ptr":

@@ -189,7 +189,7 @@ def test_a_result_of_another_shape_than_foretold_is_an_error() -> None:
 
 
 def numbers_plan(folder: Path) -> Plan:
-    """``(x[m] * item * n, n)``: a size and a float bound by calls, a number computed from both, a kernel that reads it."""
+    """``(x[m] * item * n, n)``: a size and a float bound by calls, a number of both, a kernel that reads it."""
     slots = (
         Slot("x", (6,), (1,), "float64", "cpu", "input", 0),
         Slot("m", (6,), (1,), "bool", "cpu", "input", 1),
@@ -197,13 +197,13 @@ def numbers_plan(folder: Path) -> Plan:
         Slot("y", ("u0",), (1,), "float64", "cpu", "call"),
         Slot("z", ("u0",), (1,), "float64", "cpu", "call"),
     )
-    source = f"""
-    extern "C" long segment0(void** b, const long* sizes, int) {{
+    source = """
+    extern "C" long segment0(void** b, const long* sizes, int) {
         double scale; __builtin_memcpy(&scale, &sizes[0], 8);
         double *z = (double*)b[4];
         for (long i = 0; i < sizes[1]; i++) z[i] *= scale;
         return 0;
-    }}
+    }
     """
     path = folder / "numbers.so"
     subprocess.run(
