@@ -8,6 +8,7 @@ is assumed from there on, and becomes a check of the graph in front of the next 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -133,6 +134,23 @@ class DataNumbers:
         holds = self._recorder.computed(condition)
         node = self._recorder.call(aten._assert_scalar.default, (holds, message), {}, None)
         node.meta[CONDITION] = condition
+
+
+@contextlib.contextmanager
+def numbers_of_data(shape_env: Any) -> Iterator[None]:
+    """The trace may make symbols for numbers that depend on data, whatever capture was allowed to.
+
+    The gradient of a write through a mask, say, is read through it.
+    """
+    if shape_env is None:
+        yield
+        return
+    before = shape_env.settings
+    shape_env.settings = dataclasses.replace(before, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+    try:
+        yield
+    finally:
+        shape_env.settings = before
 
 
 def _numbers(out: Any) -> Iterator[tuple[int, int | None, Any]]:

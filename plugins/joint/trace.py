@@ -22,6 +22,7 @@ from turret.errors import TurretError, UnsupportedError, VerificationError
 from turret.op_traits import is_effectful
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
+from turret.plugins.joint.numbers import numbers_of_data
 from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
 from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.sizes import contiguous_strides, is_dense
@@ -106,6 +107,7 @@ def _quiet(fake_mode: Any, gradients: bool) -> Iterator[None]:
         if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
         stack.enter_context(fake_mode)
+        stack.enter_context(numbers_of_data(fake_mode.shape_env))
         torch.set_autocast_cache_enabled(False)
         try:
             yield

@@ -365,3 +365,19 @@ def test_plans_without_such_numbers_are_what_they_were():
     assert (
         plan.bound_symbols == () and plan.float_symbols == () and not any(getattr(s, "binds", ()) for s in plan.steps)
     )
+
+
+@pytest.mark.parametrize("capture", CAPTURES)
+def test_the_gradient_of_a_write_through_a_mask_is_read_through_it(capture):
+    def write(x, m, v):
+        y = x.clone()
+        y[m] = v
+        return y * 2
+
+    watch = Watch()
+    options = {"capture": capture, "on_error": "raise", "cache": False}
+    fast = turret.compile(write, options=options, plugins=[watch], fullgraph=True, dynamic=False)
+    for m in (ROWS > 0, ROWS > 99):
+        args = ROWS, m, torch.tensor(3.0)
+        equal(with_gradients(fast, args), with_gradients(write, args))
+    assert watch.count("compile_started") == 2
