@@ -10,6 +10,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
+import sympy
 import torch
 from torch import fx
 
@@ -129,12 +130,16 @@ def has_static_size(value: Any) -> bool:
 
 
 def size_hint(size: Any, default: int = 64) -> int:
-    """The int of a size: itself, the hint of a SymInt, or ``default`` where a SymInt has none."""
+    """The int of a size: itself, the hint of a SymInt, or where it has none its value with ``default`` for symbols."""
     if isinstance(size, int):
         return size
     node = getattr(size, "node", None)
-    hint = getattr(node, "hint", None) if node is not None and getattr(node, "has_hint", lambda: False)() else None
-    return int(hint) if isinstance(hint, int) else default
+    if node is None:
+        return default
+    if node.has_hint():
+        return int(node.hint)
+    value = node.expr.xreplace(dict.fromkeys(node.expr.free_symbols, sympy.Integer(default)))
+    return int(value) if value.is_Integer else default
 
 
 @functools.cache

@@ -59,3 +59,11 @@ def test_effects_must_run_and_are_not_pure():
 def test_bytes_count_elements_of_nested_values():
     x = torch.empty(3, 4, dtype=torch.float16)
     assert op_traits.tensor_bytes(x) == 24 and op_traits.tensor_bytes((x, [x])) == 48 and op_traits.tensor_bytes(7) == 8
+
+
+def test_sizes_that_depend_on_data_are_guessed_symbol_by_symbol():
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    rows = ShapeEnv().create_unbacked_symint()
+    assert op_traits.size_hint(rows) == 64 and op_traits.size_hint(rows * 100, 10) == 1000 and op_traits.size_hint(rows // 3 + 1, 30) == 11
+    assert op_traits.size_hint(7) == 7 and op_traits.size_hint(object(), 5) == 5
