@@ -130,7 +130,9 @@ def has_static_size(value: Any) -> bool:
 
 
 def size_hint(size: Any, default: int = 64) -> int:
-    """The int of a size: itself, the hint of a SymInt, or where it has none its value with ``default`` for symbols."""
+    """The int of a size: itself, the hint of a SymInt, or where it has none a guess that is one of a size.
+
+    The guess is its value with ``default`` for each symbol, or with 1 where that is no size (``6 - n``)."""
     if isinstance(size, int):
         return size
     node = getattr(size, "node", None)
@@ -138,8 +140,11 @@ def size_hint(size: Any, default: int = 64) -> int:
         return default
     if node.has_hint():
         return int(node.hint)
-    value = node.expr.xreplace(dict.fromkeys(node.expr.free_symbols, sympy.Integer(default)))
-    return int(value) if value.is_Integer else default
+    for guess in (default, 1):
+        value = node.expr.xreplace(dict.fromkeys(node.expr.free_symbols, sympy.Integer(guess)))
+        if value.is_Integer and value > 0:
+            return int(value)
+    return default
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Calls with an index that depends on data: it is brought to where it counts from the start before the call sees it.
+"""Calls with an index, or into a size, that depends on data: the index is made to count from the start beforehand.
 
 A fake implementation would make a size of its own for every such slice, and nobody would know that two of them are
 one; here equal indices into equal sizes give one number, and all shapes are written in it.
@@ -31,8 +31,8 @@ def with_known_indices(rule: Rule, func: Any) -> Rule:
 
     def call(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
-        indices = [given.get(name) for name in ("start", "end", "index")]
-        if any(isinstance(v, torch.SymInt) and free_unbacked_symbols(v) for v in indices):
+        asked = (*(given.get(name) for name in ("start", "end", "index")), *_shape(given))
+        if any(isinstance(v, torch.SymInt) and free_unbacked_symbols(v) for v in asked):
             settle(tracer, given)
             return rule(tracer, func, tuple(given[name] for name in names[: len(given)] if name in given), {})
         return rule(tracer, func, args, kwargs)
@@ -69,9 +69,12 @@ def _settle_element(tracer: Tracer, given: dict[str, Any]) -> None:
 
 def _extent(given: dict[str, Any]) -> Any:
     """The size that the indices go into."""
-    shape = given["input_sizes"] if "input_sizes" in given else given["self"].shape
     given.setdefault("dim", 0)
-    return shape[given["dim"]]
+    return _shape(given)[given["dim"]]
+
+
+def _shape(given: dict[str, Any]) -> Any:
+    return given["input_sizes"] if "input_sizes" in given else given["self"].shape
 
 
 def _bound(tracer: Tracer, index: Any, extent: Any) -> Any:

@@ -61,12 +61,13 @@ def is_dense(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
     if any(isinstance(extent, int) and extent == 0 for extent in shape):
         return True
     expected: Any = 1
-    for stride, extent in sorted(zip(strides, shape, strict=True), key=lambda d: size_hint(d[0])):
-        if isinstance(extent, int) and extent == 1:
-            continue
-        if not same_size(stride, expected):
+    left = [d for d in zip(strides, shape, strict=True) if not (isinstance(d[1], int) and d[1] == 1)]
+    while left:
+        # From the innermost dimension on; symbols are not sorted, since nobody knows which is larger.
+        found = next((number for number, (stride, _) in enumerate(left) if same_size(stride, expected)), None)
+        if found is None:
             return False
-        expected = expected * extent
+        expected = expected * left.pop(found)[1]
     return True
 
 

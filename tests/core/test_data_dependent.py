@@ -381,3 +381,20 @@ def test_the_gradient_of_a_write_through_a_mask_is_read_through_it(capture):
         args = ROWS, m, torch.tensor(3.0)
         equal(with_gradients(fast, args), with_gradients(write, args))
     assert watch.count("compile_started") == 2
+
+
+@pytest.mark.parametrize("start", [None, 0, 1, 2, -1, -2, -5])
+def test_slices_of_what_is_selected_are_pythons(start):
+    def program(x):
+        y = x[x > 0]
+        return y[start:] * 2, y[:start] * 2, y[start:3].sin(), y[-3:start] + 1
+
+    agrees(program, *((x[:, 0],) for x in VARIANTS))
+
+
+@pytest.mark.parametrize("index", [[0, 1], [-1, 0]])
+def test_an_index_into_nothing_is_reported(index):
+    fast = compiled(lambda x: x[x > 0][torch.tensor(index)] * 2, fullgraph=True)
+    torch.testing.assert_close(fast(torch.tensor([5.0, -1, 6])), torch.tensor([5.0, 6])[index] * 2)
+    with pytest.raises(IndexError):
+        fast(torch.tensor([-5.0, -1, -6]))

@@ -64,10 +64,7 @@ def test_bytes_count_elements_of_nested_values():
 def test_sizes_that_depend_on_data_are_guessed_symbol_by_symbol():
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    rows = ShapeEnv().create_unbacked_symint()
-    assert (
-        op_traits.size_hint(rows) == 64
-        and op_traits.size_hint(rows * 100, 10) == 1000
-        and op_traits.size_hint(rows // 3 + 1, 30) == 11
-    )
-    assert op_traits.size_hint(7) == 7 and op_traits.size_hint(object(), 5) == 5
+    hint, rows = op_traits.size_hint, ShapeEnv().create_unbacked_symint()
+    assert (hint(rows), hint(rows * 100, 10), hint(rows // 3 + 1, 30)) == (64, 1000, 11)
+    assert hint(6 - rows) == 5 and hint(-rows) == 64  # a guess is one of a size
+    assert hint(7) == 7 and hint(object(), 5) == 5

@@ -180,6 +180,7 @@ class Emitter:
         for value in expr.coords[0].values:
             # A checked index into a tensor that turns out to be empty must not be clamped to its first element.
             if value.op == "check_index" and not provably_nonnegative(value.payload - 1):
+                self.value(value, scope, guard)  # its check still reports
                 some = call("gt", size_value(value.payload), constant(0, size_value(1).dtype))
                 guard = some if guard is None else call("logical_and", guard, some)
         offset = self.index(expr.coords[0], scope, guard)

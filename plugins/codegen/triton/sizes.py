@@ -19,10 +19,11 @@ GUESS = 64
 
 
 def estimate(value: Size) -> int:
-    """A size as a number for heuristics; each symbol counts as ``GUESS``."""
+    """A size as a number for heuristics; each symbol counts as ``GUESS``, or 1 where that makes no size (``6 - n``)."""
     if isinstance(value, int):
         return value
-    return int(sympy.sympify(value).subs({s: GUESS for s in value.free_symbols}))
+    likely, least = (int(sympy.sympify(value).subs({s: n for s in value.free_symbols})) for n in (GUESS, 1))
+    return likely if likely > 0 or least <= 0 else least
 
 
 def size_text(value: Size, namer: Namer) -> str:

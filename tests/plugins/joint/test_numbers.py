@@ -18,6 +18,7 @@ from turret.op_traits import BINDS, gives_numbers
 from turret.plugins import partition
 from turret.plugins.decompositions.table import decomposition_table
 from turret.plugins.joint import turret_joint
+from turret.plugins.joint.sizes import is_dense
 from turret.products import CapturedGraph, JointGraph
 
 aten = torch.ops.aten
@@ -190,3 +191,11 @@ def test_views_among_the_outputs_say_which_numbers_lay_them_out():
     results = interpreted(joint, X)
     assert results[numbers[symbol]] == 2
     assert any(symbol in map(str, o.layout.shape) for o in joint.signature.outputs if o.layout is not None)
+
+
+def test_memory_of_symbolic_sizes_is_known_to_be_dense_whichever_symbol_is_larger():
+    rest = 6 - ShapeEnv().create_unbacked_symint()
+    assert is_dense((rest, rest), (rest, 1)) and is_dense((3, rest, 100), (100 * rest, 100, 1))
+    assert is_dense((rest, 100), (1, rest)) and is_dense((1, rest), (7, 1))
+    assert not is_dense((rest, 100), (200, 1)) and not is_dense((rest, rest), (1, 1))
+    assert is_dense((2, 3), (3, 1)) and not is_dense((2, 3), (1, 1)) and not is_dense((2, 2), (2, 2))

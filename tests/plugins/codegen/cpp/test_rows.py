@@ -481,3 +481,29 @@ def test_welford_of_one_element_and_reductions_over_nothing() -> None:
             )
         )
     check(cases)
+
+
+EMPTY = {"sum": 0.0, "prod": 1.0, "min": math.inf, "max": -math.inf}
+"""What a reduction of nothing gives."""
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+@pytest.mark.parametrize("across", [False, True])
+def test_a_reduction_over_a_size_that_turns_out_to_be_zero_gives_its_identity(kind: str, across: bool) -> None:
+    n, m = (sympy.Symbol(k, integer=True, nonnegative=True) for k in ("u0", "u1"))
+    i, r = Var("i0", m), Var("r0", n)
+    coords, symbols = ((r, i), (n, m)) if across else ((i, r), (m, n))
+    kernel = Kernel("k", (i,), (r,), (Store("y", (i.index,), reduction(kind, (r,), load("x", coords, F32))),))
+    cases = []
+    for rows, columns in itertools.product((0, 1, 5, 3000), (0, 1, 70)):
+        x, y = data((rows, columns) if across else (columns, rows), F32), torch.full((columns,), math.nan)
+        declarations = {"x": declare("x", x, symbols), "y": declare("y", y, (m,))}
+        cases.append(Case(kernel, {"x": x, "y": y}, declarations, {"u0": rows, "u1": columns}))
+    library = build_cases(cases)
+    for threads, case in itertools.product((1, 2), cases):
+        assert run(library, case, threads) == 0
+        x, dim = case.tensors["x"], 0 if across else 1
+        expected = torch.full_like(case.tensors["y"], EMPTY[kind])
+        if x.shape[dim]:
+            expected = getattr(x, {"min": "amin", "max": "amax"}.get(kind, kind))(dim)
+        torch.testing.assert_close(case.tensors["y"], expected, rtol=2e-5, atol=1e-4)

@@ -131,6 +131,30 @@ def test_kernels_of_programs_compile_for_a_device() -> None:
         assert compile_offline(kernel).asm["cubin"]
 
 
+def of_data(x: torch.Tensor) -> tuple:
+    y = x[x[:, 0] > 0]
+    n = int((x[:, 0] > 0).sum())
+    scale = x.detach().abs().sum().item()
+    return y.softmax(1) * scale, y.sum(0), x[n:].exp().sum(1), torch.arange(n) * 2, y.t() @ y, x[: 12 - n] + n
+
+
+def test_kernels_of_sizes_that_depend_on_data_compile_once_and_take_none_at_all() -> None:
+    codegen = InterpretedCodegen()
+    options = {"on_error": "raise", "capture": "turret"}
+    function = turret.compile(of_data, options=options, plugins=[codegen], fullgraph=True, dynamic=False)
+    (x,) = leaves((12, 33))
+    kernels = None
+    for data in (x, -x.abs(), x.abs() + 1, torch.where(torch.arange(12)[:, None] == 3, x.abs(), -1.0)):
+        mine, plain = (data.detach().clone().requires_grad_() for _ in range(2))
+        found, expected = function(mine), of_data(plain)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        for given_, results in ((mine, found), (plain, expected)):
+            sum((r * r).sum() for r in results if r.requires_grad).backward(inputs=[given_])
+        torch.testing.assert_close(mine.grad, plain.grad, rtol=1e-4, atol=1e-4)
+        assert kernels in (None, list(codegen.kernels))
+        kernels = list(codegen.kernels)
+
+
 @given(programs(Features(max_steps=5)))
 @settings(
     max_examples=25,
