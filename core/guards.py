@@ -240,7 +240,13 @@ class GuardSet:
         return f"def check({head}):\n try:\n  {body or 'pass'}\n except Exception: return False\n return True\n", scope
 
     def compile(self) -> Callable[..., bool]:
-        """The check as a function of the frame's function and its arguments."""
+        """The check as a function of the frame's function and its arguments: native, or else in Python."""
+        from turret import guard_tree
+
+        return guard_tree.compile(self) or self.compile_python()
+
+    def compile_python(self) -> Callable[..., bool]:
+        """The check as a Python function; the native one answers what this one does."""
         text, scope = self.source_text()
         exec(compile(text, "<turret guards>", "exec"), scope)
         return scope["check"]
@@ -263,7 +269,7 @@ class GuardSet:
     def first_failing(self, function: Any, arguments: tuple) -> Guard | None:
         """The first guard that does not hold for a call."""
         for guard in self.guards:
-            single = GuardSet((guard,), self.parameters).compile()
+            single = GuardSet((guard,), self.parameters).compile_python()
             if not single(function, *arguments):
                 return guard
         return None

@@ -1,0 +1,253 @@
+"""Guards checked natively: a guard set becomes a tree whose steps are taken once a call, or not at all.
+
+The extension is built at first use for the running interpreter and torch, and kept in the artifact cache.  It answers
+what ``GuardSet.compile_python`` would answer and runs no code of the user's; guards of which that cannot be said are
+given back to Python, after all others hold.  Where the extension cannot be built, guards are checked in Python and
+``unavailable`` says why.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from turret import sources
+from turret.artifact_cache import ArtifactCache
+from turret.errors import CodegenError
+from turret.sources import Source
+
+if TYPE_CHECKING:
+    from turret.guards import Guard, GuardSet
+
+_FOLDER = Path(__file__).with_name("native")
+_PARTS = ("guard_tree.cpp", "guard_objects.h", "guard_tensors.h")
+_LIBRARY = "_turret_guard_tree.so"
+_FLAGS = ("-std=c++20", "-O2", "-shared", "-fPIC", "-w", "-Wl,-z,now")
+
+_STEPS = ("ARGUMENT", "BOUND", "ATTRIBUTE", "ITEM", "KEY", "VALUE", "DICT", "TYPE", "dict", "list", "tuple")
+_CHECKS = (
+    "TYPE", "ID", "EQUALS", "TENSOR", "LENGTH", "EMPTY", "KEYS", "HAS_KEY", "NO_KEY", "SAME", "NOT_SAME", "STORAGE",
+    "GLOBAL_STATE",
+)  # fmt: skip
+_STEP = {name: number for number, name in enumerate(_STEPS)}
+_CHECK = {name: number for number, name in enumerate(_CHECKS)}
+
+
+def compile(guards: GuardSet) -> Callable[..., bool] | None:
+    """The check of a guard set as a function of the frame's function and its arguments; None where not available."""
+    native = _native()
+    if native is None:
+        return None
+    made = _Translation(native)
+    for number, guard in enumerate(guards.guards):
+        made.add(number, guard)
+    made.checks.sort(key=lambda check: made.ranks[check[4]])
+
+    def in_python(numbers: tuple[int, ...]) -> Callable[..., bool]:
+        return type(guards)(tuple(guards.guards[n] for n in numbers), guards.parameters).compile_python()
+
+    return native.tree(made.steps, made.checks, tuple(made.left), in_python, guards.parameters)
+
+
+def unavailable() -> str:
+    """Why guards are checked in Python; empty where they are not."""
+    _native()
+    return "".join(_reasons)
+
+
+_reasons: list[str] = []
+
+
+@functools.cache
+def _native() -> Any | None:
+    try:
+        return load()
+    except (CodegenError, ImportError, RuntimeError, OSError, subprocess.SubprocessError) as error:
+        _reasons.append(f"guards are checked in Python, not natively: {error}")
+        return None
+
+
+class _Left(Exception):
+    """A guard that is for Python to check."""
+
+
+class _Translation:
+    """The steps and the checks of a tree, gathered guard by guard."""
+
+    def __init__(self, native: Any) -> None:
+        self.native = native
+        self.steps: list[tuple[int, int, Any, int]] = []
+        self.checks: list[tuple[int, tuple[int, ...], Any, tuple, int]] = []
+        self.left: list[int] = []
+        self.ranks: dict[int, int] = {}
+        self.numbers: dict[Source, int] = {}
+
+    def add(self, number: int, guard: Guard) -> None:
+        """Translate one guard, or leave it to Python."""
+        try:
+            kind, expected, numbers = self.check(guard)
+            steps = tuple(self.step(s) for s in (guard.source, *guard.others) if s is not None)
+        except _Left:
+            self.left.append(number)
+            return
+        self.ranks[number] = 0 if not steps else 1 if self._on_arguments(steps) else 2
+        self.checks.append((_CHECK[kind], steps, expected, numbers, number))
+
+    def _on_arguments(self, steps: tuple[int, ...]) -> bool:
+        """Whether a check looks at an argument or at what lies right in it: it is cheap, and the likeliest to fail."""
+        for step in steps:
+            base = self.steps[step][1]
+            root = self.steps[base if base >= 0 else step]
+            if root[0] != _STEP["ARGUMENT"]:
+                return False
+        return True
+
+    def check(self, guard: Guard) -> tuple[str, Any, tuple]:
+        """Kind, expected object and numbers of a native check."""
+        expected = guard.expected
+        match guard.kind:
+            case "TYPE" | "ID" | "EQUALS" | "HAS_KEY" | "NO_KEY":
+                return guard.kind, expected, ()
+            case "SAME" | "NOT_SAME":
+                return guard.kind, None, ()
+            case "LENGTH":
+                return guard.kind, None, (expected,)
+            case "KEYS":
+                return ("KEYS" if expected else "EMPTY"), tuple(expected), ()
+            case "STORAGE":
+                return guard.kind, None, tuple(expected)
+            case "TENSOR":
+                return guard.kind, self.tensor(expected), ()
+            case "GLOBAL_STATE":
+                return guard.kind, None, self.modes(expected)
+        raise _Left
+
+    def tensor(self, facts: Any) -> tuple:
+        """Properties of a tensor as the extension takes them."""
+        dtype = str(facts.dtype).removeprefix("torch.")
+        if facts.type not in (torch.Tensor, torch.nn.Parameter) or self.native.dtype_number(dtype) < 0:
+            raise _Left
+        keys = facts.keys.raw_repr()
+        return (
+            facts.type, dtype, str(facts.device), facts.requires_grad, facts.is_leaf, keys, facts.shape, facts.stride
+        )  # fmt: skip
+
+    def modes(self, state: tuple) -> tuple[int, ...]:
+        """Torch's modes as numbers, in the extension's order; only where there are no modes in Python."""
+        *flags, functions, dispatch, level = state
+        if functions or level is not None:
+            raise _Left
+        numbers = (self._mode(flag) for flag in flags)
+        return (*numbers, dispatch, 1, 0)
+
+    def _mode(self, flag: Any) -> int:
+        if isinstance(flag, torch.dtype):
+            return self.native.dtype_number(str(flag).removeprefix("torch."))
+        return int(flag)
+
+    def step(self, source: Source) -> int:
+        """The number of the step to a source."""
+        found = self.numbers.get(source)
+        if found is None:
+            kind, base, key, index = self._step(source)
+            found = self.numbers[source] = len(self.steps)
+            self.steps.append((_STEP[kind], base, key, index))
+        return found
+
+    def _step(self, source: Source) -> tuple[str, int, Any, int]:
+        match source:
+            case sources.FunctionSource():
+                return "ARGUMENT", -1, None, 0
+            case sources.LocalSource(index):
+                return "ARGUMENT", -1, None, index + 1
+            case sources.BoundSource(_, value):
+                return "BOUND", -1, value, 0
+            case sources.AttrSource(base, name):
+                return "ATTRIBUTE", self.step(base), sys.intern(name), 0
+            case sources.ItemSource(base, key):
+                return "ITEM", self.step(base), key, 0
+            case sources.KeySource(base, index):
+                return "KEY", self.step(base), None, index
+            case sources.ValueSource(base, index):
+                return "VALUE", self.step(base), None, index
+            case sources.DictSource(base):
+                return "DICT", self.step(base), None, 0
+            case sources.TypeSource(base):
+                return "TYPE", self.step(base), None, 0
+            case sources.BaseItemSource(base, cast, key) if cast in (dict, list, tuple):
+                return cast.__name__, self.step(base), key, 0
+        raise _Left
+
+
+class _Sample:
+    """A class written in Python, for what gives its instances their ``__dict__``."""
+
+
+@functools.cache
+def load() -> Any:
+    """The extension module; builds it where the cache has none for this interpreter and torch.
+
+    Raises ``CodegenError`` with what is missing, ``ImportError`` or ``RuntimeError`` where torch is not as expected.
+    """
+    if not hasattr(sys, "getrefcount") or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        raise CodegenError("the interpreter runs without its global lock")
+    folder, _ = ArtifactCache().get_or_build(_key(), lambda: {_LIBRARY: _build()})
+    spec = importlib.util.spec_from_file_location("_turret_guard_tree", folder / _LIBRARY)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    samples = [torch.Tensor(), torch.Tensor(2, 3), torch.nn.Parameter(torch.Tensor(2))]
+    descriptor = _Sample.__dict__["__dict__"]
+    module.setup(
+        tuple(samples), tuple(s._cdata for s in samples), torch.nn.Parameter, collections.OrderedDict, torch.device,
+        torch.Size, descriptor,
+    )  # fmt: skip
+    return module
+
+
+def _key() -> str:
+    facts = (sys.version, sys.implementation.cache_tag, sysconfig.get_platform(), torch.__version__, *_flags())
+    digest = hashlib.sha256(repr(facts).encode())
+    for part in _PARTS:
+        digest.update((_FOLDER / part).read_bytes())
+    return digest.hexdigest()
+
+
+def _flags() -> tuple[str, ...]:
+    return (*_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}")
+
+
+def _build() -> bytes:
+    headers, torchs = sysconfig.get_paths()["include"], Path(torch.__file__).parent
+    for needed in (Path(headers, "internal", "pycore_dict.h"), torchs / "include" / "ATen" / "core" / "TensorBase.h"):
+        if not needed.exists():
+            raise CodegenError(f"{needed} is missing")
+    named = shlex.split(os.environ.get("CXX", ""))
+    found = next((c for c in (*named[:1], "g++", "clang++", "c++") if shutil.which(c)), None)
+    if found is None:
+        raise CodegenError("there is no C++ compiler: install g++ or clang++, or name one in CXX")
+    with tempfile.TemporaryDirectory(prefix="turret-guards-") as scratch:
+        made = Path(scratch, _LIBRARY)
+        command = [
+            found, *_flags(), f"-I{headers}", f"-I{torchs / 'include'}", str(_FOLDER / _PARTS[0]), "-o", str(made),
+            f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu",
+        ]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        if done.returncode != 0:
+            messages = "\n".join(done.stderr.splitlines()[:20])
+            raise CodegenError(f"the guard tree did not compile\n  {shlex.join(command)}\n{messages}")
+        return made.read_bytes()

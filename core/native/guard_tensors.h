@@ -1,0 +1,142 @@
+// What guards read of tensors and of torch's modes, by way of c10's headers and a few exported functions of ATen.
+//
+// The place of the tensor inside its Python object is not taken from torch's Python headers (they would make the build
+// ten times as long): it is found once, from a tensor whose address Python tells.
+#pragma once
+
+#include <Python.h>
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/TensorBase.h>
+#include <c10/core/DefaultDtype.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
+
+#include <vector>
+
+// Declared here and not included, for their headers bring in the whole of ATen; the linker checks the names.
+namespace at {
+class Context {
+ public:
+  bool deterministicAlgorithms() const;
+  bool userEnabledFlashSDP() const;
+  bool userEnabledMemEfficientSDP() const;
+  bool userEnabledMathSDP() const;
+  bool userEnabledCuDNNSDP() const;
+};
+Context& globalContext();
+namespace autocast {
+bool is_autocast_enabled(c10::DeviceType);
+c10::ScalarType get_autocast_dtype(c10::DeviceType);
+bool is_autocast_cache_enabled();
+}  // namespace autocast
+namespace functorch {
+struct DynamicLayer;
+const std::vector<DynamicLayer>& getDynamicLayerStack();
+}  // namespace functorch
+}  // namespace at
+
+namespace turret {
+
+enum Answer : int { NO = 0, YES = 1, UNSURE = 2 };
+
+inline PyTypeObject* tensor_type = nullptr;
+inline PyTypeObject* parameter_type = nullptr;
+inline Py_ssize_t tensor_offset = -1;  // of the at::Tensor within its Python object
+
+// Only these two answer for themselves: a subclass may have a __torch_function__.
+inline bool is_plain_tensor(PyObject* object) {
+  return Py_TYPE(object) == tensor_type || Py_TYPE(object) == parameter_type;
+}
+
+inline const at::TensorBase& tensor_of(PyObject* object) {
+  return *reinterpret_cast<const at::TensorBase*>(reinterpret_cast<const char*>(object) + tensor_offset);
+}
+
+// Finds the place of the tensor, given plain tensors and their addresses.  False where there is no one place.
+inline bool find_tensor_offset(PyObject* tensors, PyObject* addresses) {
+  const Py_ssize_t words = tensor_type->tp_basicsize / static_cast<Py_ssize_t>(sizeof(void*));
+  for (Py_ssize_t word = 2; word < words; word++) {
+    bool all = PyTuple_GET_SIZE(tensors) > 0;
+    for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(tensors) && all; n++) {
+      void* address = PyLong_AsVoidPtr(PyTuple_GET_ITEM(addresses, n));
+      all = address && reinterpret_cast<void**>(PyTuple_GET_ITEM(tensors, n))[word] == address;
+    }
+    if (all) {
+      tensor_offset = word * static_cast<Py_ssize_t>(sizeof(void*));
+      return true;
+    }
+  }
+  return false;
+}
+
+constexpr int64_t ANY = -1;
+
+struct TensorFacts {
+  PyTypeObject* type;  // borrowed: one of the two plain types
+  c10::ScalarType dtype;
+  c10::Device device{c10::DeviceType::CPU};
+  bool requires_grad;
+  bool is_leaf;
+  uint64_t keys;
+  std::vector<int64_t> sizes, strides;  // ANY where dynamic
+};
+
+inline bool matches(c10::IntArrayRef found, const std::vector<int64_t>& expected) {
+  if (found.size() != expected.size()) return false;
+  for (size_t n = 0; n < expected.size(); n++)
+    if (expected[n] != ANY && expected[n] != found[n]) return false;
+  return true;
+}
+
+inline Answer check_tensor(const TensorFacts& facts, PyObject* object) {
+  if (Py_TYPE(object) != facts.type) return NO;
+  const at::TensorBase& tensor = tensor_of(object);
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  if (impl->key_set().raw_repr() != facts.keys || impl->dtype().toScalarType() != facts.dtype) return NO;
+  try {
+    if (impl->device() != facts.device || !matches(impl->sizes(), facts.sizes)) return NO;
+    if (!matches(impl->strides(), facts.strides) || impl->requires_grad() != facts.requires_grad) return NO;
+    return (!facts.requires_grad || tensor.is_leaf()) == facts.is_leaf ? YES : NO;
+  } catch (...) {
+    return UNSURE;
+  }
+}
+
+// The storage that a tensor lies in; null where it has none of its own.
+inline const void* storage_of(PyObject* object) {
+  try {
+    const at::TensorBase& tensor = tensor_of(object);
+    return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+inline bool function_modes_in_use() { return at::impl::PythonTorchFunctionTLS::stack_len() > 0; }
+
+// Torch's modes, in the order of Turret's `global_state`; of modes in Python only how many there are.
+inline std::vector<int64_t> mode_values() {
+  const at::Context& context = at::globalContext();
+  return {
+      c10::GradMode::is_enabled(),
+      c10::InferenceMode::is_enabled(),
+      static_cast<int64_t>(c10::get_default_dtype_as_scalartype()),
+      at::autocast::is_autocast_enabled(c10::DeviceType::CPU),
+      static_cast<int64_t>(at::autocast::get_autocast_dtype(c10::DeviceType::CPU)),
+      at::autocast::is_autocast_enabled(c10::DeviceType::CUDA),
+      static_cast<int64_t>(at::autocast::get_autocast_dtype(c10::DeviceType::CUDA)),
+      at::autocast::is_autocast_cache_enabled(),
+      context.deterministicAlgorithms(),
+      context.userEnabledFlashSDP(),
+      context.userEnabledMemEfficientSDP(),
+      context.userEnabledMathSDP(),
+      context.userEnabledCuDNNSDP(),
+      c10::impl::TorchDispatchModeTLS::stack_len(),
+      at::functorch::getDynamicLayerStack().empty(),
+      at::impl::PythonTorchFunctionTLS::stack_len(),
+  };
+}
+
+}  // namespace turret
