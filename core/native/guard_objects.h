@@ -288,49 +288,6 @@ inline Answer read_class_attribute(PyTypeObject* type, PyObject* name, Notes* no
   return bind_class_attribute(nullptr, type, found, settled, out);
 }
 
-// object.name
-inline Answer read_attribute(PyObject* object, PyObject* name, int holder, Notes* notes, Reading& out) {
-  if (PyType_Check(object))
-    return read_class_attribute(reinterpret_cast<PyTypeObject*>(object), name, notes, out);
-  PyTypeObject* type = Py_TYPE(object);
-  if (!type->tp_getattro) return UNSURE;
-  PyObject* getter = type->tp_getattro == PyObject_GenericGetAttr ? object_getattr : nullptr;
-  if (!getter) {
-    static PyObject* const text = PyUnicode_InternFromString("__getattribute__");
-    getter = _PyType_Lookup(type, text);
-  }
-  if (getter != object_getattr && getter != module_getattr) return UNSURE;
-  PyObject* of_class = _PyType_Lookup(type, name);
-  bool settled = false;
-  if (notes) {
-    notes->type_of(object);
-    settled = notes->attributes(type);
-  }
-  if (of_class && Py_TYPE(of_class)->tp_descr_set) {
-    Answer answer = read_descriptor(object, of_class, name, notes, out);
-    out.fixed = out.fixed && settled;
-    return answer == NO && type->tp_getattro != PyObject_GenericGetAttr ? UNSURE : answer;
-  }
-  PyObject** slot = dict_slot(object);
-  PyObject* own = nullptr;
-  if (slot && *slot) {
-    if (!PyDict_CheckExact(*slot)) return UNSURE;
-    Answer answer = find(*slot, name, &own);
-    if (answer != YES) return answer;
-  }
-  if (notes && settled && slot) {
-    notes->word(slot, reinterpret_cast<uintptr_t>(*slot));
-    if (*slot) notes->item(holder, *slot, name, own);
-  }
-  if (own) {
-    out.value = Held::of(own);
-    out.fixed = settled;
-    return YES;
-  }
-  if (of_class) return bind_class_attribute(object, type, of_class, settled, out);
-  return type->tp_getattro == PyObject_GenericGetAttr ? NO : UNSURE;  // else there may be a __getattr__
-}
-
 // object.__dict__, past any __getattribute__.  Of a class: its own namespace, as a plain dict.
 inline Answer read_dict(PyObject* object, Notes* notes, Reading& out) {
   PyTypeObject* type = Py_TYPE(object);
@@ -364,6 +321,53 @@ inline Answer read_dict(PyObject* object, Notes* notes, Reading& out) {
   out.value = Held::of(*slot);
   out.fixed = settled;
   return YES;
+}
+
+// object.name
+inline Answer read_attribute(PyObject* object, PyObject* name, int holder, Notes* notes, Reading& out) {
+  if (PyType_Check(object)) {
+    if (name == text_dict && Py_TYPE(object)->tp_getattro == PyType_Type.tp_getattro)
+      return read_dict(object, notes, out);
+    return read_class_attribute(reinterpret_cast<PyTypeObject*>(object), name, notes, out);
+  }
+  PyTypeObject* type = Py_TYPE(object);
+  if (!type->tp_getattro) return UNSURE;
+  PyObject* getter = type->tp_getattro == PyObject_GenericGetAttr ? object_getattr : nullptr;
+  if (!getter) {
+    static PyObject* const text = PyUnicode_InternFromString("__getattribute__");
+    getter = _PyType_Lookup(type, text);
+  }
+  if (getter != object_getattr && getter != module_getattr) return UNSURE;
+  if (name == text_dict) return read_dict(object, notes, out);
+  PyObject* of_class = _PyType_Lookup(type, name);
+  bool settled = false;
+  if (notes) {
+    notes->type_of(object);
+    settled = notes->attributes(type);
+  }
+  if (of_class && Py_TYPE(of_class)->tp_descr_set) {
+    Answer answer = read_descriptor(object, of_class, name, notes, out);
+    out.fixed = out.fixed && settled;
+    return answer == NO && type->tp_getattro != PyObject_GenericGetAttr ? UNSURE : answer;
+  }
+  PyObject** slot = dict_slot(object);
+  PyObject* own = nullptr;
+  if (slot && *slot) {
+    if (!PyDict_CheckExact(*slot)) return UNSURE;
+    Answer answer = find(*slot, name, &own);
+    if (answer != YES) return answer;
+  }
+  if (notes && settled && slot) {
+    notes->word(slot, reinterpret_cast<uintptr_t>(*slot));
+    if (*slot) notes->item(holder, *slot, name, own);
+  }
+  if (own) {
+    out.value = Held::of(own);
+    out.fixed = settled;
+    return YES;
+  }
+  if (of_class) return bind_class_attribute(object, type, of_class, settled, out);
+  return type->tp_getattro == PyObject_GenericGetAttr ? NO : UNSURE;  // else there may be a __getattr__
 }
 
 // Which container's own item look-up a step makes.
@@ -442,6 +446,16 @@ inline Answer read_item(PyObject* object, PyObject* key, Container container, in
       break;
   }
   return UNSURE;
+}
+
+// What a mappingproxy stands before; other objects stand for themselves.
+struct Proxy {
+  PyObject_HEAD
+  PyObject* mapping;
+};
+
+inline PyObject* behind_proxy(PyObject* object) {
+  return Py_IS_TYPE(object, &PyDictProxy_Type) ? reinterpret_cast<Proxy*>(object)->mapping : object;
 }
 
 // list(dict)[index] or list(dict.values())[index]
@@ -530,23 +544,40 @@ inline void note_length(PyObject* object, Notes* notes) {
     notes->word(&reinterpret_cast<PySetObject*>(object)->used, static_cast<uintptr_t>(PySet_GET_SIZE(object)));
 }
 
+inline Answer same_key(PyObject* key, PyObject* expected) {
+  if (key == expected) return YES;
+  if (Py_TYPE(key) != Py_TYPE(expected)) return NO;
+  if (!is_plain(key)) return UNSURE;
+  const int equal = PyObject_RichCompareBool(key, expected, Py_EQ);
+  if (equal >= 0) return equal ? YES : NO;
+  PyErr_Clear();
+  return UNSURE;
+}
+
+// The keys of an OrderedDict, whose order is not that of the dict which it is.
+inline Answer same_ordered_keys(PyObject* dict, PyObject* expected) {
+  if (!has_plain_keys(dict)) return UNSURE;
+  Held iterator(PyObject_GetIter(dict));
+  Answer answer = iterator ? YES : UNSURE;
+  for (Py_ssize_t n = 0; answer == YES && n < PyTuple_GET_SIZE(expected); n++) {
+    Held key(PyIter_Next(iterator.get()));
+    answer = key ? same_key(key.get(), PyTuple_GET_ITEM(expected, n)) : UNSURE;
+  }
+  if (PyErr_Occurred()) PyErr_Clear();
+  return answer;
+}
+
 // Whether the keys of a dict are the expected ones, in order.
 inline Answer same_keys(PyObject* dict, PyObject* expected) {
-  if (!PyDict_CheckExact(dict)) return UNSURE;
+  const bool ordered = Py_TYPE(dict) == ordered_dict_type;
+  if (!PyDict_CheckExact(dict) && !ordered) return UNSURE;
   if (PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(expected)) return NO;
+  if (ordered) return same_ordered_keys(dict, expected);
   Py_ssize_t position = 0;
   PyObject *key, *value;
   for (Py_ssize_t n = 0; PyDict_Next(dict, &position, &key, &value); n++) {
-    PyObject* wanted = PyTuple_GET_ITEM(expected, n);
-    if (key == wanted) continue;
-    if (Py_TYPE(key) != Py_TYPE(wanted)) return NO;
-    if (!is_plain(key)) return UNSURE;
-    const int equal = PyObject_RichCompareBool(key, wanted, Py_EQ);
-    if (equal < 0) {
-      PyErr_Clear();
-      return UNSURE;
-    }
-    if (!equal) return NO;
+    const Answer answer = same_key(key, PyTuple_GET_ITEM(expected, n));
+    if (answer != YES) return answer;
   }
   return YES;
 }

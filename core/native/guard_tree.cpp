@@ -232,15 +232,22 @@ class Run {
       reg.object = Py_NewRef((*known_)[number]);
       reg.answer = YES;
       const Step& step = p.steps[number];
-      reg.of_class = step.kind == StepKind::DICT && PyType_Check((*known_)[step.base]);
+      reg.of_class = step.base >= 0 && is_namespace(step, load(step.base));
       return reg;
     }
     Reading out;
-    reg.answer = read(number, reg, out);
+    reg.answer = read(number, out);
     if (reg.answer != YES) return reg;
     PyObject* object = reg.object = Py_NewRef(out.value.get());
     if (taking_) reg.fixed = out.fixed && stays(number, object);
+    const Step& step = p.steps[number];
+    if (step.base >= 0) reg.of_class = is_namespace(step, p.registers[step.base]);
     return reg;
+  }
+
+  static bool is_namespace(const Step& step, const Register& base) {
+    return (step.kind == StepKind::DICT || (step.kind == StepKind::ATTRIBUTE && step.key == text_dict)) &&
+           PyType_Check(base.object);
   }
 
   // Whether a step leads to the same object as a rule.
@@ -251,7 +258,7 @@ class Run {
     return habit.value_changes < FICKLE;
   }
 
-  Answer read(int number, Register& reg, Reading& out) {
+  Answer read(int number, Reading& out) {
     const Step& step = p.steps[number];
     if (step.kind == StepKind::BOUND) {
       out.value = Held::of(step.key);
@@ -273,6 +280,8 @@ class Run {
     Notes* notes = base.fixed ? taking_ : nullptr;
     if (base.of_class && step.kind != StepKind::ITEM && step.kind != StepKind::KEY && step.kind != StepKind::VALUE)
       return UNSURE;
+    if (step.kind == StepKind::ITEM || step.kind == StepKind::KEY || step.kind == StepKind::VALUE)
+      object = behind_proxy(object);
     switch (step.kind) {
       case StepKind::ATTRIBUTE:
         return read_attribute(object, step.key, step.base, notes, out);
@@ -289,7 +298,6 @@ class Run {
       case StepKind::VALUE:
         return read_nth(object, step.index, true, step.base, notes, out);
       case StepKind::DICT:
-        reg.of_class = PyType_Check(object);
         return read_dict(object, notes, out);
       case StepKind::TYPE:
         if (notes) notes->type_of(object);
@@ -314,7 +322,7 @@ class Run {
     if (check.kind == CheckKind::STORAGE) return same_storages(check);
     const Register& first = p.registers[check.steps[0]];
     if (first.of_class && check.kind != CheckKind::EMPTY && check.kind != CheckKind::KEYS &&
-        check.kind != CheckKind::HAS_KEY && check.kind != CheckKind::NO_KEY)
+        check.kind != CheckKind::LENGTH && check.kind != CheckKind::HAS_KEY && check.kind != CheckKind::NO_KEY)
       return UNSURE;
     if (check.kind == CheckKind::SAME || check.kind == CheckKind::NOT_SAME) {
       const Register& second = p.registers[check.steps[1]];
@@ -322,7 +330,10 @@ class Run {
       implied = fixed;
       return (first.object == second.object) == (check.kind == CheckKind::SAME) ? YES : NO;
     }
-    return judge_one(check, first.object, fixed ? taking_ : nullptr, implied);
+    const bool of_keys = check.kind == CheckKind::LENGTH || check.kind == CheckKind::EMPTY ||
+                         check.kind == CheckKind::KEYS || check.kind == CheckKind::HAS_KEY ||
+                         check.kind == CheckKind::NO_KEY;
+    return judge_one(check, of_keys ? behind_proxy(first.object) : first.object, fixed ? taking_ : nullptr, implied);
   }
 
   Answer judge_one(const Check& check, PyObject* object, Notes* notes, bool& implied) {
@@ -353,7 +364,9 @@ class Run {
         return judge_length(check, object, notes, implied);
       case CheckKind::KEYS: {
         const Answer answer = same_keys(object, check.expected);
-        implied = answer == YES && notes && notes->contents(step, object);
+        // The order of an OrderedDict can change while the dict in it does not.
+        implied = answer == YES && notes && (PyDict_CheckExact(object) || PyDict_GET_SIZE(object) < 2) &&
+                  notes->contents(step, object);
         return answer;
       }
       case CheckKind::HAS_KEY:
