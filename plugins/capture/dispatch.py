@@ -25,7 +25,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.policy import History
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, weakref_slot=True)
 class Unit:
     """Captured code and the guards under which it stands for the frame; ``run`` is None to run it as Python."""
 

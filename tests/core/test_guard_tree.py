@@ -6,6 +6,7 @@ import collections
 import gc
 import random
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -38,9 +39,7 @@ RAN: list[str] = []
 
 
 def native(guards: GuardSet) -> Any:
-    check = guard_tree.compile(guards)
-    assert check is not None, guard_tree.unavailable()
-    return check
+    return guard_tree._translate(guards, guard_tree.load())
 
 
 class Meta(type):
@@ -137,8 +136,8 @@ def world() -> list[Any]:
     tensor = torch.ones(2, 3)
     return [
         plain, child, slots, lazy, watched, Equal(), Table(a=1, z=tensor), Strange(a=2), Hidden(), Row([1, 2]),
-        WithMeta, WithMeta(), Pair(1, [2]), shared, items, cell_of, model, linear, module, tensor, tensor[0], tensor.t(),
-        torch.nn.Parameter(torch.zeros(3)), collections.OrderedDict(a=1, b=2), {1: "one", 2.5: Equal(), "a": 0},
+        WithMeta, WithMeta(), Pair(1, [2]), shared, items, cell_of, model, linear, module, tensor, tensor[0],
+        tensor.t(), torch.nn.Parameter(torch.zeros(3)), collections.OrderedDict(a=1, b=2), {1: "one", 2.5: Equal()},
         collections.defaultdict(list, a=1), {Equal(): 1, "a": 2}, types.MappingProxyType({"a": 1}), Plain, Child,
         torch.Size([2, 3]), torch.float32, torch.device("cpu"), float("nan"), -0.0, 10**40, "text", b"bytes", True,
         None, ..., (1, 1.0, True), frozenset({"a"}), {"a"}, 1j, range(3), slice(1, 2),
@@ -692,8 +691,6 @@ def test_a_finalizer_that_checks_in_the_middle_of_a_check_gets_its_answer() -> N
 
 
 def test_threads_check_at_once() -> None:
-    import threading
-
     things = [Thing() for _ in range(4)]
     check = check_of(Guard("TYPE", SELF, Thing), Guard("EQUALS", AttrSource(SELF, "count"), 0))
     wrong: list[Any] = []
@@ -712,18 +709,52 @@ def test_threads_check_at_once() -> None:
     assert not wrong
 
 
-def test_guards_are_checked_in_python_where_nothing_can_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def unbuilt(monkeypatch: pytest.MonkeyPatch) -> guard_tree._Extension:
+    """The state of a process whose cache does not hold the extension."""
+    extension = guard_tree._Extension()
+    monkeypatch.setattr(guard_tree, "_extension", extension)
+    monkeypatch.setattr(guard_tree, "is_built", lambda: False)
+    return extension
+
+
+def test_guards_are_checked_in_python_where_nothing_can_be_built(
+    monkeypatch: pytest.MonkeyPatch, unbuilt: guard_tree._Extension
+) -> None:
     from turret.errors import CodegenError
 
     def fail() -> Any:
         raise CodegenError("there is no C++ compiler")
 
     monkeypatch.setattr(guard_tree, "load", fail)
-    monkeypatch.setattr(guard_tree, "_reasons", [])
-    guard_tree._native.cache_clear()
-    try:
+    for _ in range(2):
         check = GuardSet((Guard("EQUALS", SELF, 1),), 1).compile()
         assert isinstance(check, types.FunctionType) and check(None, 1) and not check(None, 2)
-        assert "no C++ compiler" in guard_tree.unavailable()
-    finally:
-        guard_tree._native.cache_clear()
+        join_builders()
+    assert "no C++ compiler" in guard_tree.unavailable()
+    assert "no C++ compiler" in guard_tree.unreported() and guard_tree.unreported() == ""
+
+
+def test_nothing_waits_for_the_extension_to_be_built(
+    monkeypatch: pytest.MonkeyPatch, unbuilt: guard_tree._Extension
+) -> None:
+    built, load, done = threading.Event(), guard_tree.load, []
+
+    def load_slowly() -> Any:
+        built.wait(60)
+        return load()
+
+    monkeypatch.setattr(guard_tree, "load", load_slowly)
+    guards = GuardSet((Guard("EQUALS", SELF, 1),), 1)
+    assert isinstance(guards.compile(), types.FunctionType)
+    guard_tree.when_built(lambda: done.append(guards.compile()))
+    assert not done and guard_tree.unavailable() == ""
+    built.set()
+    join_builders()
+    assert done[0].statistics() and done[0](None, 1) and not done[0](None, 2)
+
+
+def join_builders() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "turret-guard-tree":
+            thread.join()
