@@ -131,7 +131,9 @@ def _translate(guards: GuardSet, native: Any) -> Callable[..., bool]:
     def in_python(numbers: tuple[int, ...]) -> Callable[..., bool]:
         return type(guards)(tuple(guards.guards[n] for n in numbers), guards.parameters).compile_python()
 
-    return native.tree(made.steps, made.checks, tuple(made.left), in_python, guards.parameters)
+    # A guard on torch's modes vouches for tensors, wherever it is checked: no mode in Python answers for them.
+    modes_checked = any(guard.kind == "GLOBAL_STATE" for guard in guards.guards)
+    return native.tree(made.steps, made.checks, tuple(made.left), in_python, guards.parameters, modes_checked)
 
 
 class _Left(Exception):

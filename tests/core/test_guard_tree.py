@@ -362,6 +362,30 @@ def test_attributes_that_change_beside_those_guarded_do_not_cost_a_full_check() 
     assert not check(None, thing)
 
 
+def test_objects_that_are_others_at_each_call_do_not_cost_a_full_check() -> None:
+    thing = Thing()
+    state, last = AttrSource(SELF, "state"), AttrSource(AttrSource(SELF, "state"), "count")
+    check = check_of(
+        Guard("ID", SELF, thing),
+        Guard("HAS_KEY", DictSource(SELF), "state"),
+        Guard("TYPE", state, Thing),
+        Guard("EQUALS", last, 0),
+        Guard("EQUALS", LocalSource(1, "n"), 7),
+        Guard("TYPE", LocalSource(2, "other"), Thing),
+        parameters=3,
+    )
+    kept = []
+    for _ in range(50):
+        thing.state = Thing()
+        kept.append(thing.state)
+        assert check(None, thing, 7, Thing())
+    assert check.statistics()["full"] <= 6
+    thing.state.count = 1
+    assert not check(None, thing, 7, Thing())
+    del thing.state
+    assert not check(None, thing, 7, Thing())
+
+
 @pytest.mark.parametrize("name", ["kind", "__getattribute__", "count"])
 def test_a_class_that_changes_is_seen(name: str) -> None:
     class Local(Thing): ...
@@ -552,6 +576,17 @@ def test_torchs_settings_are_seen(switch: Callable[[bool], None]) -> None:
     finally:
         switch(False)
     assert check(None)
+
+
+def test_tensors_are_checked_natively_under_a_default_device() -> None:
+    with torch.device("cpu"):
+        x = torch.ones(2)
+        guards = (Guard("GLOBAL_STATE", None, global_state()), Guard("TENSOR", SELF, TensorProperties.of(x)))
+        check = check_of(*guards)
+        warm(check, x)
+        assert check.statistics()["python"] == 1
+        assert not check(None, torch.ones(3))
+    assert not check(None, x)
 
 
 def test_dispatch_modes_and_transforms_are_seen() -> None:
