@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_dispatch.py [--only bert]
 
-The graphs run as they were captured, operation by operation, in every system, so that the difference between a call and
+The graphs run as captured, operation by operation, in every system, so that the difference between a call and
 eager is the dispatch: guards, frame hook, entry.  Least time of many calls, in microseconds.  Each system runs in a
 process of its own.  ``check`` is Turret's guards alone.
 """
@@ -62,15 +62,14 @@ def least(call: Callable[[], Any], seconds: float = 3.0) -> float:
     return found * 1e6
 
 
-def compiled_by(system: str, program: Callable, checks: list[Callable]) -> Callable:
-    """The program compiled by a system, its graphs run operation by operation; its checks of guards in ``checks``."""
+def compiled_by(system: str, program: Callable) -> Callable:
+    """The program compiled by a system, its graphs run operation by operation."""
     if system == "eager":
         return program
     if system == "dynamo":
         return torch.compile(program, backend="eager")
     from turret import guard_tree, plugin_manager
     from turret.config import Config
-    from turret.guards import GuardSet
     from turret.module import wrap_module
     from turret.pipeline import create_context
     from turret.plugins.capture import turret_capture
@@ -79,13 +78,6 @@ def compiled_by(system: str, program: Callable, checks: list[Callable]) -> Calla
         guard_tree.compile = lambda guards: None  # type: ignore[assignment,return-value]
     else:
         guard_tree.load()
-    compile_guards = GuardSet.compile
-
-    def compile_and_keep(guards: GuardSet) -> Callable:
-        checks.append(compile_guards(guards))
-        return checks[-1]
-
-    GuardSet.compile = compile_and_keep  # type: ignore[method-assign]
     context = create_context(Config(capture="turret", on_error="raise"), plugin_manager.create())
     module = isinstance(program, torch.nn.Module)
     call = turret_capture(
@@ -95,34 +87,30 @@ def compiled_by(system: str, program: Callable, checks: list[Callable]) -> Calla
     return wrap_module(program, call, lambda m: m) if isinstance(program, torch.nn.Module) else call
 
 
-def check_time(call: Callable[[], Any], checks: list[Callable]) -> float | None:
-    """Least time of the guards' check of a call; None where there is none or more than one."""
-    if len(checks) != 1:
+def check_time(compiled: Any, inputs: tuple) -> float | None:
+    """Least time of the check of a call's guards; None where Turret did not compile it as one unit."""
+    settings = getattr(getattr(compiled, "_turret_call", compiled), "turret_settings", None)
+    if settings is None or len(settings.root.units) != 1:
         return None
-    import turret.plugins.capture.dispatch as dispatch
-
-    seen: list[tuple] = []
-    on_frame = dispatch.on_frame
-    native = dispatch._native()
-    native.configure(lambda *frame: (seen.append(frame), on_frame(*frame))[1], dispatch.classify)
-    call()
-    native.configure(on_frame, dispatch.classify)
-    function, arguments, _ = seen[0]
-    return least(lambda: checks[0](function, *arguments), 1.0)
+    (unit,), seen = settings.root.units, []
+    check = unit.check
+    unit.check = lambda *call: (seen.append(call), check(*call))[1]
+    compiled(*inputs)
+    unit.check = check
+    return least(lambda: check(*seen[0]), 1.0)
 
 
 def measure(name: str, system: str) -> dict[str, float | None]:
     """Figures of one program under one system."""
     torch.manual_seed(0)
     program, inputs = PROGRAMS[name]()
-    checks: list[Callable] = []
     with torch.no_grad():
-        compiled = compiled_by(system, program, checks)
+        compiled = compiled_by(system, program)
         start = time.perf_counter()
         compiled(*inputs)
         first = time.perf_counter() - start
         call = least(lambda: compiled(*inputs))
-        return {"call": call, "check": check_time(lambda: compiled(*inputs), checks), "first s": first}
+        return {"call": call, "check": check_time(compiled, inputs), "first s": first}
 
 
 def main() -> None:
