@@ -2,8 +2,8 @@
 
 The extension is built at first use for the running interpreter and torch, and kept in the artifact cache.  It answers
 what ``GuardSet.compile_python`` would answer and runs no code of the user's; guards of which that cannot be said are
-given back to Python, after all others hold.  Where the extension cannot be built, guards are checked in Python and
-``unavailable`` says why.
+given back to Python, after all others hold.  Until the extension is built, and where it cannot be, guards are checked
+in Python; ``unavailable`` says why it cannot.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,10 +49,80 @@ _CHECK = {name: number for number, name in enumerate(_CHECKS)}
 
 
 def compile(guards: GuardSet) -> Callable[..., bool] | None:
-    """The check of a guard set as a function of the frame's function and its arguments; None where not available."""
-    native = _native()
-    if native is None:
-        return None
+    """The check of a guard set as a function of the frame's function and its arguments.
+
+    None where the extension is not there, or not yet: see ``unavailable`` and ``when_built``.
+    """
+    native = _extension.get()
+    return None if native is None else _translate(guards, native)
+
+
+def when_built(then: Callable[[], None]) -> None:
+    """Call ``then`` as soon as the extension is there (in another thread, while it is being built), or never."""
+    _extension.when_built(then)
+
+
+def unavailable() -> str:
+    """Why guards are checked in Python; empty where they are not, or only until the extension is built."""
+    _extension.get()
+    return _extension.reason
+
+
+def unreported() -> str:
+    """The same, the first time that it is asked for in a process; empty from then on."""
+    reason = "" if _extension.reported else unavailable()
+    _extension.reported = _extension.reported or bool(reason)
+    return reason
+
+
+class _Extension:
+    """The extension module: loaded from the cache at once, or built in a thread, so that no capture waits for it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.module: Any = None
+        self.reason = ""
+        self.reported = False
+        self.waiting: list[Callable[[], None]] | None = None  # a list while it is being built
+
+    def get(self) -> Any | None:
+        """The module, or None where there is none (yet)."""
+        with self.lock:
+            if self.module is None and not self.reason and self.waiting is None:
+                if is_built():
+                    self._load()
+                else:
+                    self.waiting = []
+                    # Not a daemon: a short program that ended first would leave the next one to build it again.
+                    threading.Thread(target=self._build, name="turret-guard-tree").start()
+        return self.module
+
+    def when_built(self, then: Callable[[], None]) -> None:
+        with self.lock:
+            if self.waiting is not None:
+                self.waiting.append(then)
+                return
+        if self.module is not None:
+            then()
+
+    def _load(self) -> None:
+        try:
+            self.module = load()
+        except (CodegenError, ImportError, RuntimeError, OSError, subprocess.SubprocessError) as error:
+            self.reason = f"guards are checked in Python, not natively: {error}"
+
+    def _build(self) -> None:
+        self._load()
+        with self.lock:
+            waiting, self.waiting = self.waiting or [], None
+        for then in waiting if self.module is not None else ():
+            then()
+
+
+_extension = _Extension()
+
+
+def _translate(guards: GuardSet, native: Any) -> Callable[..., bool]:
     made = _Translation(native)
     for number, guard in enumerate(guards.guards):
         made.add(number, guard)
@@ -60,25 +131,9 @@ def compile(guards: GuardSet) -> Callable[..., bool] | None:
     def in_python(numbers: tuple[int, ...]) -> Callable[..., bool]:
         return type(guards)(tuple(guards.guards[n] for n in numbers), guards.parameters).compile_python()
 
-    return native.tree(made.steps, made.checks, tuple(made.left), in_python, guards.parameters)
-
-
-def unavailable() -> str:
-    """Why guards are checked in Python; empty where they are not."""
-    _native()
-    return "".join(_reasons)
-
-
-_reasons: list[str] = []
-
-
-@functools.cache
-def _native() -> Any | None:
-    try:
-        return load()
-    except (CodegenError, ImportError, RuntimeError, OSError, subprocess.SubprocessError) as error:
-        _reasons.append(f"guards are checked in Python, not natively: {error}")
-        return None
+    # A guard on torch's modes vouches for tensors, wherever it is checked: no mode in Python answers for them.
+    modes_checked = any(guard.kind == "GLOBAL_STATE" for guard in guards.guards)
+    return native.tree(made.steps, made.checks, tuple(made.left), in_python, guards.parameters, modes_checked)
 
 
 class _Left(Exception):
@@ -203,7 +258,7 @@ def load() -> Any:
 
     Raises ``CodegenError`` with what is missing, ``ImportError`` or ``RuntimeError`` where torch is not as expected.
     """
-    if not hasattr(sys, "getrefcount") or not getattr(sys, "_is_gil_enabled", lambda: True)():
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise CodegenError("the interpreter runs without its global lock")
     folder, _ = ArtifactCache().get_or_build(_key(), lambda: {_LIBRARY: _build()})
     spec = importlib.util.spec_from_file_location("_turret_guard_tree", folder / _LIBRARY)
@@ -217,6 +272,14 @@ def load() -> Any:
         torch.Size, descriptor,
     )  # fmt: skip
     return module
+
+
+def is_built() -> bool:
+    """Whether the cache holds the extension for this interpreter and torch."""
+    try:
+        return ArtifactCache().get(_key()) is not None
+    except OSError:
+        return False
 
 
 def _key() -> str:

@@ -15,6 +15,7 @@
 #endif
 #undef Py_BUILD_CORE
 
+#include <algorithm>
 #include <vector>
 
 namespace {
@@ -142,6 +143,8 @@ PyObject* make_tail(PyObject*, PyObject* args) {
   return reinterpret_cast<PyObject*>(tail);
 }
 
+constexpr Py_ssize_t MOST_DIRECT = 32;  // parameters of a frame whose units are walked here
+
 intptr_t kind_of(PyCodeObject* code) {
   void* extra = nullptr;
   if (_PyCode_GetExtra(reinterpret_cast<PyObject*>(code), extra_index, &extra) < 0) {
@@ -172,6 +175,30 @@ PyObject* ask(PyObject* function, PyObject* arguments, PyObject* token) {
   PyObject* answer = PyObject_CallFunctionObjArgs(frame_callback, function, arguments, token, nullptr);
   local.active = 1;
   return answer;
+}
+
+// The first of a list of units whose check holds for a call, moved to the front: what its `run` is (a new reference; None
+// to evaluate as usual).  Null where there is none, with an exception set where a check raised.
+PyObject* choose(PyObject* units, PyObject* function, PyObject* const* arguments, Py_ssize_t count) {
+  static PyObject* const check_name = PyUnicode_InternFromString("check");
+  static PyObject* const run_name = PyUnicode_InternFromString("run");
+  PyObject* values[MOST_DIRECT + 1] = {function};
+  std::copy(arguments, arguments + count, values + 1);
+  for (Py_ssize_t n = 0; n < PyList_GET_SIZE(units); n++) {
+    PyObject* unit = Py_NewRef(PyList_GET_ITEM(units, n));
+    PyObject* check = PyObject_GetAttr(unit, check_name);
+    PyObject* answer = check ? PyObject_Vectorcall(check, values, count + 1, nullptr) : nullptr;
+    Py_XDECREF(check);
+    PyObject* run = answer == Py_True ? PyObject_GetAttr(unit, run_name) : nullptr;
+    const bool failed = !answer || (answer == Py_True && !run);
+    Py_XDECREF(answer);
+    if (run && n && n < PyList_GET_SIZE(units) && PyList_GET_ITEM(units, n) == unit) {
+      if (PyList_SetSlice(units, n, n + 1, nullptr) < 0 || PyList_Insert(units, 0, unit) < 0) Py_CLEAR(run);
+    }
+    Py_DECREF(unit);
+    if (run || failed) return run;
+  }
+  return nullptr;
 }
 
 PyObject* call_replacement(PyObject* replacement, PyObject* function, PyObject* arguments) {
@@ -261,6 +288,26 @@ PyObject* hook(PyThreadState* thread, _PyInterpreterFrame* frame, int throwing) 
     }
   }
   Py_ssize_t count = parameters(code);
+  if (PyList_CheckExact(token) && count <= MOST_DIRECT) {
+    Py_INCREF(token);
+    local.active = 0;
+    PyObject* run = choose(token, function, frame->localsplus, count);
+    local.active = 1;
+    Py_DECREF(token);
+    if (run == Py_None) {
+      Py_DECREF(run);
+      return evaluate(thread, frame, throwing);
+    }
+    if (run) {
+      PyObject* values[MOST_DIRECT + 1] = {Py_NewRef(function)};
+      std::copy(frame->localsplus, frame->localsplus + count, values + 1);
+      PyObject* result = PyObject_Vectorcall(run, values, count + 1, nullptr);
+      Py_DECREF(function);
+      Py_DECREF(run);
+      return finish(thread, frame, follow_tails(result));
+    }
+    if (PyErr_Occurred()) return finish(thread, frame, nullptr);
+  }
   PyObject* arguments = PyTuple_New(count);
   if (!arguments) return finish(thread, frame, nullptr);
   for (Py_ssize_t i = 0; i < count; i++) PyTuple_SET_ITEM(arguments, i, Py_NewRef(frame->localsplus[i]));
@@ -394,7 +441,8 @@ PyObject* after_fork(PyObject*, PyObject*) {
 PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, "configure(frame_callback, classify_callback)"},
     {"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call)), METH_FASTCALL,
-     "call(target, args, kwargs, root_code, token): call with the hook active on this thread"},
+     "call(target, args, kwargs, root_code, token): call with the hook active on this thread; a token that is a list "
+     "holds units, whose checks are made before the callback is asked"},
     {"suspend", suspend, METH_O, "suspend(function): a callable that runs it with the hook inactive"},
     {"tail", make_tail, METH_VARARGS, "tail(function, args): what a replacement returns to go on elsewhere"},
     {"mark", mark, METH_VARARGS, "mark(code, kind): 0 ask, 1 skip, 2 capture, 3 skip with all that it calls"},

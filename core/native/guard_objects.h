@@ -122,7 +122,10 @@ class Notes {
   // That a class and its bases have the attributes that they have.  False where the interpreter cannot tell.
   bool attributes(PyTypeObject* type) {
     if (type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) return true;
-    if (!PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) || type->tp_version_tag == 0) return false;
+#if PY_VERSION_HEX < 0x030D0000
+    if (!PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG)) return false;
+#endif
+    if (type->tp_version_tag == 0) return false;
     if (noted_.insert(&type->tp_version_tag).second) {
       notes.push_back({halves.size() << 3 | HALF, type->tp_version_tag});
       halves.push_back(&type->tp_version_tag);

@@ -94,10 +94,11 @@ inline Answer check_tensor(const TensorFacts& facts, PyObject* object) {
   if (Py_TYPE(object) != facts.type) return NO;
   const at::TensorBase& tensor = tensor_of(object);
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
-  if (impl->key_set().raw_repr() != facts.keys || impl->dtype().toScalarType() != facts.dtype) return NO;
+  if (impl->key_set().raw_repr() != facts.keys) return NO;
   try {
-    if (impl->device() != facts.device || !matches(impl->sizes(), facts.sizes)) return NO;
-    if (!matches(impl->strides(), facts.strides) || impl->requires_grad() != facts.requires_grad) return NO;
+    if (impl->dtype().toScalarType() != facts.dtype || impl->device() != facts.device) return NO;
+    if (!matches(impl->sizes(), facts.sizes) || !matches(impl->strides(), facts.strides)) return NO;
+    if (impl->requires_grad() != facts.requires_grad) return NO;
     return (!facts.requires_grad || tensor.is_leaf()) == facts.is_leaf ? YES : NO;
   } catch (...) {
     return UNSURE;

@@ -67,7 +67,7 @@ struct Program {
   std::vector<int> left;  // guards that are always left to Python
   PyObject* python = nullptr;
   Py_ssize_t parameters = 0;
-  bool modes_checked = false;
+  bool modes_checked = false;  // here, or by a guard that is left to Python
 
   std::vector<int> order;  // of checks in the full way
   std::vector<Register> registers;
@@ -277,7 +277,7 @@ class Run {
     const Register& base = load(step.base);
     if (base.answer != YES) return base.answer;
     PyObject* object = base.object;
-    Notes* notes = base.fixed ? taking_ : nullptr;
+    Notes* notes = base.fixed && p.habits[number].value_changes < FICKLE ? taking_ : nullptr;
     if (base.of_class && step.kind != StepKind::ITEM && step.kind != StepKind::KEY && step.kind != StepKind::VALUE)
       return UNSURE;
     if (step.kind == StepKind::ITEM || step.kind == StepKind::KEY || step.kind == StepKind::VALUE)
@@ -396,8 +396,12 @@ class Run {
     const Answer answer = find(object, check.expected, &found);
     if (answer != YES) return answer;
     if ((found != nullptr) != (check.kind == CheckKind::HAS_KEY)) return NO;
-    if (notes) notes->item(check.steps[0], object, check.expected, found);
-    implied = notes != nullptr;
+    if (notes && found) {  // the value beside the key may change
+      implied = notes->contents(check.steps[0], object);
+    } else if (notes) {
+      notes->item(check.steps[0], object, check.expected, nullptr);
+      implied = true;
+    }
     return YES;
   }
 
@@ -544,19 +548,19 @@ bool add_check(Program& p, PyObject* tuple) {
   for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(steps); n++)
     check.steps.push_back(static_cast<int>(PyLong_AsLong(PyTuple_GET_ITEM(steps, n))));
   if (PyErr_Occurred()) return false;
-  if (check.kind == CheckKind::MODES) p.modes_checked = true;
   if (check.kind == CheckKind::TENSOR) return (check.tensor = facts_of(expected)) != nullptr;
   return numbers_of(numbers, check.numbers);
 }
 
 PyTypeObject tree_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
-// tree(steps, checks, left, python, parameters)
+// tree(steps, checks, left, python, parameters, modes_checked)
 PyObject* make_tree(PyObject*, PyObject* args) {
   PyObject *steps, *checks, *left, *python;
   Py_ssize_t parameters;
-  if (!PyArg_ParseTuple(args, "O!O!O!On", &PyList_Type, &steps, &PyList_Type, &checks, &PyTuple_Type, &left, &python,
-                        &parameters))
+  int modes_checked;
+  if (!PyArg_ParseTuple(args, "O!O!O!Onp", &PyList_Type, &steps, &PyList_Type, &checks, &PyTuple_Type, &left, &python,
+                        &parameters, &modes_checked))
     return nullptr;
   Tree* tree = PyObject_GC_New(Tree, &tree_type);
   if (!tree) return nullptr;
@@ -564,6 +568,7 @@ PyObject* make_tree(PyObject*, PyObject* args) {
   Program& p = *(tree->program = new Program);
   p.python = Py_NewRef(python);
   p.parameters = parameters;
+  p.modes_checked = modes_checked;
   bool made = true;
   for (Py_ssize_t n = 0; made && n < PyList_GET_SIZE(steps); n++) made = add_step(p, PyList_GET_ITEM(steps, n));
   for (Py_ssize_t n = 0; made && n < PyList_GET_SIZE(checks); n++) made = add_check(p, PyList_GET_ITEM(checks, n));
@@ -632,7 +637,7 @@ PyMethodDef tree_methods[] = {{"statistics", statistics, METH_NOARGS, "how calls
 
 PyMethodDef methods[] = {
     {"setup", setup, METH_VARARGS, "setup(tensors, addresses, Parameter, OrderedDict, device, Size, descriptor)"},
-    {"tree", make_tree, METH_VARARGS, "tree(steps, checks, left, python, parameters): a check of guards"},
+    {"tree", make_tree, METH_VARARGS, "tree(steps, checks, left, python, parameters, modes_checked): a check of guards"},
     {"modes", modes, METH_NOARGS, "torch's modes as numbers"},
     {"dtype_number", dtype_number, METH_O, "the number of a dtype, by its name; -1 where there is none"},
     {"plain", plain, METH_O, "whether looking a key up runs no code of the user's"},

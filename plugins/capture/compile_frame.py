@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 import sys
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -13,7 +15,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-from turret import frame_hook
+from turret import frame_hook, guard_tree
 from turret.errors import CaptureError
 from turret.guard_entries import guard_entries
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
@@ -253,10 +255,21 @@ class _Attempt:
         made = GuardSet(guards, len(self.arguments))
         self.settings.context.emit("product", stage="guards", name=self.function.__qualname__, product=made)
         check = made.compile()
+        if reason := guard_tree.unreported():
+            self.settings.context.emit("fallback", stage="capture", name="guards", message=reason)
         if not check(self.function, *self.arguments):
             reason = made.explain(self.function, self.arguments)
             raise CaptureError(f"a guard of {self.function.__qualname__} fails right after capture: {reason}")
-        return Unit(made, check, run, text)
+        unit = Unit(made, check, run, text)
+        if isinstance(check, types.FunctionType):
+            guard_tree.when_built(functools.partial(_check_natively, weakref.ref(unit)))
+        return unit
+
+
+def _check_natively(unit: weakref.ref[Unit]) -> None:
+    """The native check for a unit that was made before the extension was built."""
+    if (made := unit()) is not None:
+        made.check = made.guards.compile()
 
 
 def _filtered(settings: Settings, guards: tuple[Guard, ...], function: Any, arguments: tuple) -> tuple[Guard, ...]:

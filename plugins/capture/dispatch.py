@@ -25,7 +25,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.policy import History
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, weakref_slot=True)
 class Unit:
     """Captured code and the guards under which it stands for the frame; ``run`` is None to run it as Python."""
 
@@ -91,11 +91,11 @@ _lock = threading.RLock()
 def enter(settings: Settings, target: Callable, root: types.CodeType, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call ``target`` with its frames (and those that it reaches through graph breaks) captured."""
     torchs_callback = _set_torchs_callback(None)
-    native = _native()
+    native = _hook or _native()
     outer = _thread.settings
     _thread.settings = settings
     try:
-        return native.call(target, args, kwargs, root, True)
+        return native.call(target, args, kwargs, root, settings.root.units)
     finally:
         _thread.settings = outer
         _set_torchs_callback(torchs_callback)
@@ -133,10 +133,8 @@ def _native() -> Any:
     return _hook
 
 
-def cache_of(settings: Settings, code: types.CodeType, arguments: tuple, is_root: bool) -> FrameCache:
-    """Where the units of a frame are kept."""
-    if is_root:
-        return settings.root
+def cache_of(settings: Settings, code: types.CodeType, arguments: tuple) -> FrameCache:
+    """Where the units of a frame behind a graph break are kept."""
     if arguments and isinstance(arguments[0], torch.nn.Module):
         kept = settings.modules.setdefault(arguments[0], {})
         return kept.setdefault(code, None) or kept.__setitem__(code, FrameCache()) or kept[code]
@@ -151,12 +149,15 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
     settings = _thread.settings
     if settings is None:
         return None
-    is_root = token is True
-    if settings.fullgraph and not is_root:
+    is_root = type(token) is list
+    if is_root:
+        cache = settings.root
+    elif settings.fullgraph:
         return None  # the root is one graph, or raises and so runs as Python, with all that it calls
-    if not is_root and not resume.is_resume(function.__code__) and not _holds_tensors(arguments):
+    elif not resume.is_resume(function.__code__) and not _holds_tensors(arguments):
         return None
-    cache = cache_of(settings, function.__code__, arguments, is_root)
+    else:
+        cache = cache_of(settings, function.__code__, arguments)
     units = cache.units
     for number, unit in enumerate(units):
         if unit.check(function, *arguments):

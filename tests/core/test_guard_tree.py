@@ -6,6 +6,7 @@ import collections
 import gc
 import random
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -38,9 +39,7 @@ RAN: list[str] = []
 
 
 def native(guards: GuardSet) -> Any:
-    check = guard_tree.compile(guards)
-    assert check is not None, guard_tree.unavailable()
-    return check
+    return guard_tree._translate(guards, guard_tree.load())
 
 
 class Meta(type):
@@ -137,8 +136,8 @@ def world() -> list[Any]:
     tensor = torch.ones(2, 3)
     return [
         plain, child, slots, lazy, watched, Equal(), Table(a=1, z=tensor), Strange(a=2), Hidden(), Row([1, 2]),
-        WithMeta, WithMeta(), Pair(1, [2]), shared, items, cell_of, model, linear, module, tensor, tensor[0], tensor.t(),
-        torch.nn.Parameter(torch.zeros(3)), collections.OrderedDict(a=1, b=2), {1: "one", 2.5: Equal(), "a": 0},
+        WithMeta, WithMeta(), Pair(1, [2]), shared, items, cell_of, model, linear, module, tensor, tensor[0],
+        tensor.t(), torch.nn.Parameter(torch.zeros(3)), collections.OrderedDict(a=1, b=2), {1: "one", 2.5: Equal()},
         collections.defaultdict(list, a=1), {Equal(): 1, "a": 2}, types.MappingProxyType({"a": 1}), Plain, Child,
         torch.Size([2, 3]), torch.float32, torch.device("cpu"), float("nan"), -0.0, 10**40, "text", b"bytes", True,
         None, ..., (1, 1.0, True), frozenset({"a"}), {"a"}, 1j, range(3), slice(1, 2),
@@ -363,6 +362,30 @@ def test_attributes_that_change_beside_those_guarded_do_not_cost_a_full_check() 
     assert not check(None, thing)
 
 
+def test_objects_that_are_others_at_each_call_do_not_cost_a_full_check() -> None:
+    thing = Thing()
+    state, last = AttrSource(SELF, "state"), AttrSource(AttrSource(SELF, "state"), "count")
+    check = check_of(
+        Guard("ID", SELF, thing),
+        Guard("HAS_KEY", DictSource(SELF), "state"),
+        Guard("TYPE", state, Thing),
+        Guard("EQUALS", last, 0),
+        Guard("EQUALS", LocalSource(1, "n"), 7),
+        Guard("TYPE", LocalSource(2, "other"), Thing),
+        parameters=3,
+    )
+    kept = []
+    for _ in range(50):
+        thing.state = Thing()
+        kept.append(thing.state)
+        assert check(None, thing, 7, Thing())
+    assert check.statistics()["full"] <= 6
+    thing.state.count = 1
+    assert not check(None, thing, 7, Thing())
+    del thing.state
+    assert not check(None, thing, 7, Thing())
+
+
 @pytest.mark.parametrize("name", ["kind", "__getattribute__", "count"])
 def test_a_class_that_changes_is_seen(name: str) -> None:
     class Local(Thing): ...
@@ -555,6 +578,17 @@ def test_torchs_settings_are_seen(switch: Callable[[bool], None]) -> None:
     assert check(None)
 
 
+def test_tensors_are_checked_natively_under_a_default_device() -> None:
+    with torch.device("cpu"):
+        x = torch.ones(2)
+        guards = (Guard("GLOBAL_STATE", None, global_state()), Guard("TENSOR", SELF, TensorProperties.of(x)))
+        check = check_of(*guards)
+        warm(check, x)
+        assert check.statistics()["python"] == 1
+        assert not check(None, torch.ones(3))
+    assert not check(None, x)
+
+
 def test_dispatch_modes_and_transforms_are_seen() -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -692,8 +726,6 @@ def test_a_finalizer_that_checks_in_the_middle_of_a_check_gets_its_answer() -> N
 
 
 def test_threads_check_at_once() -> None:
-    import threading
-
     things = [Thing() for _ in range(4)]
     check = check_of(Guard("TYPE", SELF, Thing), Guard("EQUALS", AttrSource(SELF, "count"), 0))
     wrong: list[Any] = []
@@ -712,18 +744,52 @@ def test_threads_check_at_once() -> None:
     assert not wrong
 
 
-def test_guards_are_checked_in_python_where_nothing_can_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def unbuilt(monkeypatch: pytest.MonkeyPatch) -> guard_tree._Extension:
+    """The state of a process whose cache does not hold the extension."""
+    extension = guard_tree._Extension()
+    monkeypatch.setattr(guard_tree, "_extension", extension)
+    monkeypatch.setattr(guard_tree, "is_built", lambda: False)
+    return extension
+
+
+def test_guards_are_checked_in_python_where_nothing_can_be_built(
+    monkeypatch: pytest.MonkeyPatch, unbuilt: guard_tree._Extension
+) -> None:
     from turret.errors import CodegenError
 
     def fail() -> Any:
         raise CodegenError("there is no C++ compiler")
 
     monkeypatch.setattr(guard_tree, "load", fail)
-    monkeypatch.setattr(guard_tree, "_reasons", [])
-    guard_tree._native.cache_clear()
-    try:
+    for _ in range(2):
         check = GuardSet((Guard("EQUALS", SELF, 1),), 1).compile()
         assert isinstance(check, types.FunctionType) and check(None, 1) and not check(None, 2)
-        assert "no C++ compiler" in guard_tree.unavailable()
-    finally:
-        guard_tree._native.cache_clear()
+        join_builders()
+    assert "no C++ compiler" in guard_tree.unavailable()
+    assert "no C++ compiler" in guard_tree.unreported() and guard_tree.unreported() == ""
+
+
+def test_nothing_waits_for_the_extension_to_be_built(
+    monkeypatch: pytest.MonkeyPatch, unbuilt: guard_tree._Extension
+) -> None:
+    built, load, done = threading.Event(), guard_tree.load, []
+
+    def load_slowly() -> Any:
+        built.wait(60)
+        return load()
+
+    monkeypatch.setattr(guard_tree, "load", load_slowly)
+    guards = GuardSet((Guard("EQUALS", SELF, 1),), 1)
+    assert isinstance(guards.compile(), types.FunctionType)
+    guard_tree.when_built(lambda: done.append(guards.compile()))
+    assert not done and guard_tree.unavailable() == ""
+    built.set()
+    join_builders()
+    assert done[0].statistics() and done[0](None, 1) and not done[0](None, 2)
+
+
+def join_builders() -> None:
+    for thread in threading.enumerate():
+        if thread.name == "turret-guard-tree":
+            thread.join()
