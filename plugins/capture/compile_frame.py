@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from turret import frame_hook
 from turret.errors import CaptureError
+from turret.guard_checks import GuardChecker
 from turret.guard_entries import guard_entries
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
 from turret.plugins.capture import breaks, library
@@ -223,7 +224,7 @@ class _Attempt:
         guards = _filtered(self.settings, tuple(self.tracer.guards), self.function, self.arguments)
         made = GuardSet(guards, len(self.arguments))
         self.settings.context.emit("product", stage="guards", name=self.function.__qualname__, product=made)
-        check = made.compile()
+        check = GuardChecker(made).check
         if not check(self.function, *self.arguments):
             reason = made.explain(self.function, self.arguments)
             raise CaptureError(f"a guard of {self.function.__qualname__} fails right after capture: {reason}")

@@ -1,0 +1,222 @@
+"""How the guards of a unit are checked on every call: what cannot have changed since it was last checked is not.
+
+Guards stay data (core/guards.py), and their plain check says what they mean; a ``GuardChecker`` gives the same answer
+sooner.  Guards that rest on objects that stamps watch (core/guard_grounds.py) are checked again when one of these
+changed; properties of tensors are compared by native code; the rest is the plain check.  Without the native parts
+(while they are being built, or where they cannot be) everything is the plain check.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+
+from turret.errors import TurretError
+from turret.guard_grounds import Grounds
+from turret.guards import KINDS, Guard, GuardSet, TensorProperties, check_text, write_guard
+from turret.native.extension import Extension
+from turret.sources import BoundSource, SourceWriter
+
+_FOLDER = Path(__file__).with_name("native")
+_QUIET = 4
+"""Calls without a change after which an object counts as settled again."""
+_PATIENCE = 5
+"""Changes, one shortly after the other, after which an object is watched no more."""
+
+
+@attrs.frozen(eq=False)
+class Natives:
+    """The native parts: stamps of objects, checks of tensors."""
+
+    stamps: Any
+    tensors: Any
+
+    def tensor_check(self, expected: TensorProperties) -> Callable[[Any], bool] | None:
+        """A native ``expected.holds``; None where there is none for such tensors."""
+        number = _scalar_type(self.tensors, expected.dtype)
+        if number is None or not issubclass(expected.type, torch.Tensor):
+            return None
+        return self.tensors.TensorCheck(
+            expected.type, expected.keys.raw_repr(), number, str(expected.device), expected.requires_grad,
+            expected.is_leaf, expected.shape, expected.stride,
+        )  # fmt: skip
+
+    def tensor_test(self, guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+        """As in ``KINDS``."""
+        check = self.tensor_check(guard.expected)
+        return KINDS["TENSOR"](guard, writer, held) if check is None else f"{writer.constant(check)}({held[0]})"
+
+    def storage_test(self, guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+        """As in ``KINDS``."""
+        pattern = writer.constant(self.tensors.storage_pattern)
+        return f"{pattern}({', '.join(held)}) == {writer.constant(guard.expected)}"
+
+
+@functools.cache
+def _scalar_type(tensors: Any, dtype: torch.dtype) -> int | None:
+    """Torch's number of a dtype; None for those of quantized tensors."""
+    try:
+        return tensors.scalar_type(torch.empty(0, dtype=dtype, device="meta"))
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+@functools.cache
+def _extensions() -> tuple[Extension, Extension]:
+    torch_folder = Path(torch.__file__).parent
+    abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
+    flags = (f"-I{torch_folder / 'include'}", f"-L{torch_folder / 'lib'}", abi, "-lc10")
+    purpose = "Turret's check of guards"
+    return (
+        Extension(_FOLDER / "stamps.cpp", purpose),
+        Extension(_FOLDER / "tensor_checks.cpp", purpose, flags, (torch.__version__, abi)),
+    )
+
+
+_lock = threading.Lock()
+_found: list[Natives | None] = []
+_builder: threading.Thread | None = None
+_waiting: weakref.WeakSet[GuardChecker] = weakref.WeakSet()
+
+
+def natives() -> Natives | None:
+    """The native parts, or None where they are not there: not yet, the first time on a machine, or for good."""
+    global _builder
+    if not _found:
+        with _lock:
+            if not _found and _builder is None:
+                if all(extension.is_built() for extension in _extensions()):
+                    _found.append(_load())
+                else:  # a compiler takes seconds, in which the plain check does
+                    _builder = threading.Thread(target=_build, name="turret-guard-checks", daemon=True)
+                    _builder.start()
+    return _found[0] if _found else None
+
+
+def wait() -> None:
+    """Wait until the native parts are there, where they can be."""
+    natives()
+    if _builder is not None:
+        _builder.join()
+
+
+def _load() -> Natives | None:
+    """Built where need be; None where that fails, for whatever reason: only speed depends on them."""
+    try:
+        stamps, tensors = (extension.load() for extension in _extensions())
+    except (TurretError, OSError, ImportError):
+        return None
+    samples = (torch.empty(1), torch.nn.Parameter(torch.empty(2)), torch.empty(3)[1:])
+    return Natives(stamps, tensors) if tensors.prepare(torch._C.TensorBase, samples) else None
+
+
+def _build() -> None:
+    loaded = _load()
+    with _lock:
+        _found.append(loaded)
+        waiting = list(_waiting)
+        _waiting.clear()
+    for checker in waiting:
+        checker.write()
+
+
+class GuardChecker:
+    """Checks a guard set: ``check(f, *arguments)`` answers what ``guards.compile()`` answers, but sooner."""
+
+    check: Callable[..., bool]
+
+    def __init__(self, guards: GuardSet) -> None:
+        self.guards = guards
+        self.resting: tuple[Guard, ...] = ()
+        """Guards that rest on what ``stamps`` watch, as of the last full check."""
+        self.stamps: Any = None
+        self._keys: list = []
+        self._recheck: Callable[..., bool] | None = None
+        self._streaks: Counter = Counter()
+        self._restless: set = set()
+        self._scope: dict[str, Any] = {"fresh": bool, "settle": self.settle}
+        if natives() is None:
+            with _lock:
+                if not _found:
+                    _waiting.add(self)
+        self.write()
+
+    def settle(self) -> bool:
+        """Check what rests, and watch what it rests on from now; whether all of it holds."""
+        native = natives()
+        assert native is not None
+        if self.stamps is not None:
+            self._note_changes()
+            if not self._recheck_resting():
+                return False
+        grounds = Grounds()
+        found = [(guard, grounds.of(guard)) for guard in self.guards.guards]
+        rests = [(guard, keys) for guard, keys in found if keys is not None and not keys & self._restless]
+        watched = list(dict.fromkeys(key for _, keys in rests for key in keys))
+        stamps = native.stamps.Stamps([grounds.records[key] for key in watched])
+        resting = tuple(guard for guard, _ in rests)
+        if resting != self.resting:
+            self.resting, self._recheck = resting, None
+            self.write()
+        # The look comes after the stamps: what changes from here on leaves them stale.
+        if not self._recheck_resting():
+            return False
+        self.stamps, self._keys = stamps, watched
+        self._scope["fresh"] = stamps.fresh
+        return True
+
+    def _note_changes(self) -> None:
+        """Give up watching what keeps changing: what rests on that is checked on every call."""
+        if self.stamps.hits >= _QUIET:
+            self._streaks.clear()
+        changed = [self._keys[number] for number in self.stamps.stale()]
+        self._streaks.update(changed)
+        self._restless.update(key for key in changed if self._streaks[key] >= _PATIENCE)
+
+    def _recheck_resting(self) -> bool:
+        if self._recheck is None:
+            self._recheck = GuardSet(self.resting, 0).compile()
+        return self._recheck(None)
+
+    def write(self) -> None:
+        """Write the check of what does not rest; functions given out before change as well.
+
+        Names of earlier texts stay as they are, for threads that are in the middle of one.
+        """
+        native, writer, kinds = natives(), SourceWriter(self._scope), KINDS
+        passed = set(map(id, self.resting))
+        if native is not None:
+            kinds = {**KINDS, "TENSOR": native.tensor_test, "STORAGE": native.storage_test}
+            writer.lines.append("if not fresh() and not settle(): return False")
+            passed |= self._write_bound_tensors(native, writer)
+        for guard in self.guards.guards:
+            if id(guard) not in passed:
+                write_guard(guard, writer, kinds)
+        exec(compile(check_text(writer.lines, self.guards.parameters), "<turret guards>", "exec"), self._scope)
+        made = self._scope["check"]
+        if hasattr(self, "check"):
+            self.check.__code__ = made.__code__  # type: ignore[attr-defined]
+        else:
+            self.check = made
+
+    def _write_bound_tensors(self, native: Natives, writer: SourceWriter) -> set[int]:
+        """Write one call that checks all tensors that the unit holds; returns which guards that checks."""
+        pairs, passed = [], set()
+        for guard in self.guards.guards:
+            if guard.kind == "TENSOR" and isinstance(guard.source, BoundSource):
+                check = native.tensor_check(guard.expected)
+                if check is not None:
+                    pairs.append((check, guard.source.value))
+                    passed.add(id(guard))
+        if pairs:
+            everything = writer.constant(native.tensors.all_hold), writer.constant(tuple(pairs))
+            writer.lines.append("if not {}({}): return False".format(*everything))
+        return passed
