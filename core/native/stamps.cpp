@@ -241,7 +241,9 @@ PyObject* stamps_new(PyTypeObject* type, PyObject* args, PyObject*) {
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(records); i++) {
     const char* kind;
     PyObject *object, *extra;
-    if (!PyArg_ParseTuple(PyList_GET_ITEM(records, i), "sOO", &kind, &object, &extra)) {
+    PyObject* record = PyList_GET_ITEM(records, i);
+    if (!PyTuple_Check(record) || !PyArg_ParseTuple(record, "sOO", &kind, &object, &extra)) {
+      if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a record is a tuple (kind, object, extra)");
       Py_DECREF(self);
       return nullptr;
     }

@@ -12,7 +12,7 @@
 namespace {
 
 PyObject* tensor_base = nullptr;  // torch's class that all tensors are instances of
-PyObject* is_leaf_name = nullptr;
+PyGetSetDef* is_leaf = nullptr;   // how torch answers `tensor.is_leaf`
 Py_ssize_t place_of_impl = -1;    // where a Python tensor keeps the address of its TensorImpl
 
 c10::TensorImpl* impl_of(PyObject* tensor) {
@@ -61,7 +61,7 @@ int holds(const Properties& p, PyObject* tensor) {
     return 0;  // a tensor that has no such property
   }
   if (!requires_grad) return p.leaf;  // what needs no gradient is a leaf
-  PyObject* leaf = PyObject_GetAttr(tensor, is_leaf_name);
+  PyObject* leaf = is_leaf->get(tensor, is_leaf->closure);
   if (!leaf) return -1;
   const bool same = (leaf == Py_True) == p.leaf;
   Py_DECREF(leaf);
@@ -180,6 +180,12 @@ PyObject* scalar_type(PyObject*, PyObject* tensor) {
 PyObject* prepare(PyObject*, PyObject* args) {
   PyObject *base, *tensors;
   if (!PyArg_ParseTuple(args, "O!O!", &PyType_Type, &base, &PyTuple_Type, &tensors)) return nullptr;
+  PyObject* leaf = PyObject_GetAttrString(base, "is_leaf");
+  if (!leaf) return nullptr;
+  const bool known = Py_IS_TYPE(leaf, &PyGetSetDescr_Type);
+  if (known) is_leaf = reinterpret_cast<PyGetSetDescrObject*>(leaf)->d_getset;  // as static as the class
+  Py_DECREF(leaf);
+  if (!known) Py_RETURN_FALSE;
   const Py_ssize_t end = reinterpret_cast<PyTypeObject*>(base)->tp_basicsize;
   for (Py_ssize_t place = sizeof(PyObject); place + Py_ssize_t(sizeof(void*)) <= end; place += sizeof(void*)) {
     bool everywhere = PyTuple_GET_SIZE(tensors) > 0;
@@ -223,7 +229,6 @@ PyMODINIT_FUNC PyInit__turret_tensor_checks(void) {
   check_type.tp_call = PyVectorcall_Call;
   check_type.tp_vectorcall_offset = offsetof(Check, vectorcall);
   if (PyType_Ready(&check_type) < 0) return nullptr;
-  is_leaf_name = PyUnicode_InternFromString("is_leaf");
   PyObject* made = PyModule_Create(&module);
   if (made && PyModule_AddObjectRef(made, "TensorCheck", reinterpret_cast<PyObject*>(&check_type)) < 0) Py_CLEAR(made);
   return made;

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import turret
-from turret import frame_hook
 from turret.plugins.capture import dispatch
 
 OPTIONS = {"capture": "turret", "cache": False, "on_error": "raise"}
