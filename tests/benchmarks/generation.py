@@ -71,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help=f"decoders ({' '.join(DECODERS)})")
     options = parser.parse_args()
-    import torch._dynamo  # noqa: F401
+    import torch._dynamo
     import transformers
 
     import turret.plugins.capture  # noqa: F401

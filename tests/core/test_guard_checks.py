@@ -331,5 +331,3 @@ def test_without_native_parts_the_check_stays_plain(monkeypatch):
     guard = Guard("TENSOR", LocalSource(0, "x"), TensorProperties.of(torch.ones(2)))
     checker = GuardChecker(GuardSet((guard,), 1))
     assert checker.check(None, torch.ones(2)) and not checker.check(None, torch.ones(3))
-
-
