@@ -20,7 +20,7 @@ import attrs
 import torch
 
 from turret.errors import TurretError
-from turret.guard_grounds import Grounds
+from turret.guard_grounds import Grounds, Key
 from turret.guards import KINDS, Guard, GuardSet, TensorProperties, check_text, write_guard
 from turret.native.extension import Extension
 from turret.sources import BoundSource, SourceWriter
@@ -125,7 +125,8 @@ def _build() -> None:
         waiting = list(_waiting)
         _waiting.clear()
     for checker in waiting:
-        checker.write()
+        with checker._settling:
+            checker.write()
 
 
 class GuardChecker:
@@ -136,42 +137,47 @@ class GuardChecker:
     def __init__(self, guards: GuardSet) -> None:
         self.guards = guards
         self.resting: tuple[Guard, ...] = ()
-        """Guards that rest on what ``stamps`` watch, as of the last full check."""
+        """Guards that the present text of the check leaves to the stamps."""
         self.stamps: Any = None
-        self._keys: list = []
-        self._recheck: Callable[..., bool] | None = None
-        self._streaks: Counter = Counter()
-        self._restless: set = set()
-        self._scope: dict[str, Any] = {"fresh": bool, "settle": self.settle}
+        self._texts = 0
+        self._keys: list[Key] = []
+        self._streaks: Counter[Key] = Counter()
+        self._restless: set[Key] = set()
+        self._scope: dict[str, Any] = {}
+        self._settling = threading.RLock()
         if natives() is None:
             with _lock:
                 if not _found:
                     _waiting.add(self)
-        self.write()
+        if natives() is None or not self.settle(()):
+            self.write()
 
-    def settle(self) -> bool:
-        """Check what rests, and watch what it rests on from now; whether all of it holds."""
+    def settle(self, resting: tuple[Guard, ...]) -> bool:
+        """Check what rests, and watch what it rests on from now; whether all of it holds, and all of ``resting``.
+
+        ``resting`` are the guards that the text which calls this leaves to the stamps.
+        """
         native = natives()
         assert native is not None
-        if self.stamps is not None:
-            self._note_changes()
-            if not self._recheck_resting():
-                return False
-        grounds = Grounds()
-        found = [(guard, grounds.of(guard)) for guard in self.guards.guards]
-        rests = [(guard, keys) for guard, keys in found if keys is not None and not keys & self._restless]
-        watched = list(dict.fromkeys(key for _, keys in rests for key in keys))
-        stamps = native.stamps.Stamps([grounds.records[key] for key in watched])
-        resting = tuple(guard for guard, _ in rests)
-        if resting != self.resting:
-            self.resting, self._recheck = resting, None
-            self.write()
-        # The look comes after the stamps: what changes from here on leaves them stale.
-        if not self._recheck_resting():
-            return False
-        self.stamps, self._keys = stamps, watched
-        self._scope["fresh"] = stamps.fresh
-        return True
+        with self._settling:
+            if self.stamps is not None:
+                self._note_changes()
+            grounds = Grounds(native.stamps.Stamps(), self._restless)
+            found = []
+            for guard in self.guards.guards:
+                holds = grounds.holds(guard)
+                if holds is False:
+                    return False
+                if holds:
+                    found.append(guard)
+            if tuple(found) != self.resting or self.stamps is None:
+                self.resting = tuple(found)
+                self.write()
+            self.stamps, self._keys = grounds.stamps, list(grounds.keys)
+            self._scope[f"fresh{self._texts}"] = self.stamps.fresh
+        kept = set(map(id, found))
+        restless = tuple(guard for guard in resting if id(guard) not in kept)
+        return not restless or GuardSet(restless, 0).compile()(None)
 
     def _note_changes(self) -> None:
         """Give up watching what keeps changing: what rests on that is checked on every call."""
@@ -181,11 +187,6 @@ class GuardChecker:
         self._streaks.update(changed)
         self._restless.update(key for key in changed if self._streaks[key] >= _PATIENCE)
 
-    def _recheck_resting(self) -> bool:
-        if self._recheck is None:
-            self._recheck = GuardSet(self.resting, 0).compile()
-        return self._recheck(None)
-
     def write(self) -> None:
         """Write the check of what does not rest; functions given out before change as well.
 
@@ -194,8 +195,11 @@ class GuardChecker:
         native, writer, kinds = natives(), SourceWriter(self._scope), KINDS
         passed = set(map(id, self.resting))
         if native is not None:
+            self._texts += 1
             kinds = {**KINDS, "TENSOR": native.tensor_test, "STORAGE": native.storage_test}
-            writer.lines.append("if not fresh() and not settle(): return False")
+            self._scope[f"fresh{self._texts}"] = bool  # nothing was looked at yet
+            self._scope[f"settle{self._texts}"] = functools.partial(self.settle, self.resting)
+            writer.lines.append(f"if not fresh{self._texts}() and not settle{self._texts}(): return False")
             passed |= self._write_bound_tensors(native, writer)
         for guard in self.guards.guards:
             if id(guard) not in passed:

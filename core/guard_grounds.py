@@ -2,20 +2,21 @@
 
 A guard that held once, and whose sources lead from an object that the unit holds through dicts, instances, classes and
 other things that stamps can watch (core/native/stamps.cpp), holds for as long as none of these changes.  ``Grounds``
-walks sources as Python would, past any code of the program's, and notes what each step depends on; a step that it
-does not know is no error: such a guard is checked on every call.
+walks sources as Python would, past any code of the program's.  What a step depends on is watched before it is read, so
+that no change in between is missed.  A step that it does not know is no error: such a guard is checked on every call.
 """
 
 from __future__ import annotations
 
 import collections
 import types
+from collections.abc import Callable, Container
 from typing import Any
 
 import attrs
 import torch
 
-from turret.guards import Guard
+from turret.guards import Guard, same_constant, same_keys
 from turret.sources import (
     AttrSource,
     BaseItemSource,
@@ -26,13 +27,18 @@ from turret.sources import (
     TypeSource,
 )
 
-Record = tuple[str, Any, Any]
-"""Kind, object and what else a stamp takes."""
+Key = tuple[str, int, int]
+"""Names a record: its kind, and the identities of its object and of what else the stamp takes."""
 
 _HEAP_TYPE = 1 << 9
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _CONSTANTS = (type(None), bool, int, float, complex, str, bytes, type(...), torch.dtype, torch.device, range)
 _READ_PLAINLY = (object.__getattribute__, types.ModuleType.__getattribute__)
+_FIXED = {
+    (types.FunctionType, "__closure__"), (types.FunctionType, "__globals__"),
+    (types.MethodType, "__func__"), (types.MethodType, "__self__"),
+}  # fmt: skip
+"""Attributes that no assignment changes."""
 _MISSING = object()
 
 
@@ -47,205 +53,247 @@ class _ClassDict:
     owner: type
 
 
-@attrs.define(eq=False)
 class Grounds:
-    """Grounds of guards; ``records`` are those of all guards asked about, each once, by their keys."""
+    """A walk over guards that notes what they rest on in a set of stamps.
 
-    records: dict[tuple[str, int, int], Record] = attrs.field(factory=dict)
-    _found: dict[Source, tuple[Any, frozenset]] = attrs.field(factory=dict)
+    ``restless`` are keys of what is not to be watched; ``keys`` are those of the records, in the stamps' order.
+    """
 
-    def of(self, guard: Guard) -> frozenset | None:
-        """Keys of the records that a guard rests on; None for a guard that must be checked on every call."""
-        relevant = _LEAVES.get(guard.kind)
-        if relevant is None or guard.source is None:
+    def __init__(self, stamps: Any, restless: Container[Key] = ()) -> None:
+        self.stamps, self.restless = stamps, restless
+        self.keys: dict[Key, Any] = {}
+        """With what keeps the identities from being others': the objects."""
+        self._found: dict[Source, Any] = {}
+
+    def holds(self, guard: Guard) -> bool | None:
+        """Whether a guard holds, and will for as long as the stamps are fresh; None for one that does not rest."""
+        leaf = _LEAVES.get(guard.kind)
+        if leaf is None or guard.source is None:
             return None
         try:
-            values, keys = [], frozenset()
-            for source in (guard.source, *guard.others):
-                value, more = self.find(source)
-                values.append(value)
-                keys |= more
-            own = relevant(guard, values[0])
-            if own is None or any(isinstance(v, _ClassDict) for v in values[1:]):
-                return None
-            return keys | {self._note(*record) for record in own}
+            return leaf(self, guard, *(self.find(s) for s in (guard.source, *guard.others)))
         except Restless:
             return None
 
-    def find(self, source: Source) -> tuple[Any, frozenset]:
-        """What a source leads to now, and the keys of what that depends on.  Raises ``Restless``."""
-        known = self._found.get(source)
-        if known is None:
+    def watch(self, kind: str, object: Any, extra: Any = None) -> None:
+        """Note that what comes depends on an object.  Raises ``Restless`` for one that is not to be watched."""
+        key = (kind, id(object), id(extra))
+        if key in self.keys:
+            return
+        if key in self.restless:
+            raise Restless
+        self.stamps.add(kind, object, extra)
+        self.keys[key] = object
+
+    def watch_class(self, kind: type) -> None:
+        """The same for the attributes of a class; one that is written in C does not change."""
+        if kind.__flags__ & _HEAP_TYPE:
+            self.watch("type", kind)
+
+    def find(self, source: Source) -> Any:
+        """What a source leads to now.  Raises ``Restless``."""
+        known = self._found.get(source, _MISSING)
+        if known is _MISSING:
             known = self._found[source] = self._step(source)
         return known
 
-    def _note(self, kind: str, object: Any, extra: Any = None) -> tuple[str, int, int]:
-        key = (kind, id(object), id(extra))
-        self.records.setdefault(key, (kind, object, extra))
-        return key
-
-    def _step(self, source: Source) -> tuple[Any, frozenset]:
+    def _step(self, source: Source) -> Any:
         if isinstance(source, BoundSource):
-            return source.value, frozenset()
+            return source.value
         base = source.base_source()
         if base is None:
             raise Restless
-        held, keys = self.find(base)
+        held = self.find(base)
+        if isinstance(held, _ClassDict):
+            return self._class_dict_item(held.owner, source)
         if isinstance(source, AttrSource):
-            value, records = _attribute(held, source.name)
-        elif isinstance(source, ItemSource):
-            value, records = _item(held, source.key)
-        elif isinstance(source, BaseItemSource) and source.cast is dict and isinstance(held, dict):
-            value, records = _dict_item(held, source.key)
-        elif isinstance(source, DictSource):
-            value, records = _instance_dict(held)
-        elif isinstance(source, TypeSource):
-            value, records = type(held), [("instance", held, None)]
-        else:
+            return self._attribute(held, source.name)
+        if isinstance(source, ItemSource):
+            return self._item(held, source.key)
+        if isinstance(source, BaseItemSource) and source.cast is dict and isinstance(held, dict):
+            return self._dict_item(held, source.key)
+        if isinstance(source, DictSource):
+            return self._instance_dict(held)
+        if isinstance(source, TypeSource):
+            self.watch("instance", held)
+            return type(held)
+        raise Restless
+
+    def _attribute(self, held: Any, name: str) -> Any:
+        kind = type(held)
+        if isinstance(held, type):
+            return self._class_attribute(held, name)
+        if kind is types.FunctionType and name in ("__code__", "__defaults__", "__kwdefaults__"):
+            self.watch("function", held)
+            return getattr(held, name)
+        if (kind, name) in _FIXED:
+            return getattr(held, name)
+        if kind is types.CellType and name == "cell_contents":
+            self.watch("cell", held)
+            try:
+                return held.cell_contents
+            except ValueError:
+                raise Restless from None
+        return self._instance_attribute(held, name)
+
+    def _instance_attribute(self, held: Any, name: str) -> Any:
+        """An attribute that the instance or, past no descriptor, its class has."""
+        self.watch("instance", held)
+        kind = type(held)
+        self.watch_class(kind)
+        if _in_mro(kind, "__getattribute__") not in _READ_PLAINLY:
             raise Restless
-        return value, keys | {self._note(*record) for record in records}
-
-
-def _attribute(held: Any, name: str) -> tuple[Any, list[Record]]:
-    kind = type(held)
-    if isinstance(held, _ClassDict):
-        raise Restless
-    if isinstance(held, type):
-        return _class_attribute(held, name)
-    if kind is types.FunctionType and name in ("__code__", "__defaults__", "__kwdefaults__"):
-        return getattr(held, name), [("function", held, None)]
-    if kind is types.FunctionType and name in ("__closure__", "__globals__"):
-        return getattr(held, name), []
-    if kind is types.MethodType and name in ("__func__", "__self__"):
-        return getattr(held, name), []
-    if kind is types.CellType and name == "cell_contents":
-        try:
-            return held.cell_contents, [("cell", held, None)]
-        except ValueError:
-            raise Restless from None
-    return _instance_attribute(held, name)
-
-
-def _instance_attribute(held: Any, name: str) -> tuple[Any, list[Record]]:
-    """An attribute that the instance or, past no descriptor, its class has."""
-    kind = type(held)
-    if _in_mro(kind, "__getattribute__") not in _READ_PLAINLY:
-        raise Restless
-    of_class = _in_mro(kind, name)
-    own = type(of_class)
-    if isinstance(of_class, types.MemberDescriptorType) and of_class.__objclass__.__flags__ & _HEAP_TYPE:
-        try:
-            return of_class.__get__(held), [("instance", held, None), *_class(kind), ("slot", held, of_class)]
-        except AttributeError:
-            raise Restless from None
-    if of_class is not _MISSING and (hasattr(own, "__set__") or hasattr(own, "__delete__")):
-        raise Restless
-    attributes, records = _instance_dict(held)
-    found = dict.get(attributes, name, _MISSING)
-    if found is _MISSING:
+        of_class = _in_mro(kind, name)
+        own = type(of_class)
+        if own is types.MemberDescriptorType and of_class.__objclass__.__flags__ & _HEAP_TYPE:
+            self.watch("slot", held, of_class)
+            try:
+                return of_class.__get__(held)
+            except AttributeError:
+                raise Restless from None
+        if of_class is not _MISSING and (hasattr(own, "__set__") or hasattr(own, "__delete__")):
+            raise Restless
+        attributes = self._instance_dict(held)
+        self.watch("dict", attributes)
+        found = attributes.get(name, _MISSING)
+        if found is not _MISSING:
+            return found
         if of_class is _MISSING or hasattr(own, "__get__"):
             raise Restless
-        found = of_class
-    return found, [*records, *_class(kind), ("dict", attributes, None)]
+        return of_class
 
+    def _class_attribute(self, held: type, name: str) -> Any:
+        """An attribute of a class."""
+        if name == "__dict__":
+            return _ClassDict(held)
+        self.watch("instance", held)
+        kind = type(held)
+        self.watch_class(kind)
+        self.watch_class(held)
+        if _in_mro(kind, "__getattribute__") is not type.__getattribute__ or _in_mro(kind, name) is not _MISSING:
+            raise Restless
+        found = _in_mro(held, name)
+        if found is _MISSING or (hasattr(type(found), "__get__") and type(found) is not types.FunctionType):
+            raise Restless
+        return found
 
-def _class_attribute(held: type, name: str) -> tuple[Any, list[Record]]:
-    """An attribute of a class."""
-    if name == "__dict__":
-        return _ClassDict(held), []
-    if type(held).__getattribute__ is not type.__getattribute__ or _in_mro(type(held), name) is not _MISSING:
-        raise Restless
-    found = _in_mro(held, name)
-    if found is _MISSING or (hasattr(type(found), "__get__") and type(found) is not types.FunctionType):
-        raise Restless
-    return found, [*_class(held), *_class(type(held)), ("instance", held, None)]
-
-
-def _item(held: Any, key: Any) -> tuple[Any, list[Record]]:
-    if isinstance(held, _ClassDict):
-        found = vars(held.owner).get(key, _MISSING)
+    def _class_dict_item(self, owner: type, source: Source) -> Any:
+        if not isinstance(source, ItemSource):
+            raise Restless
+        self.watch_class(owner)
+        found = vars(owner).get(source.key, _MISSING)
         if found is _MISSING:
             raise Restless
-        return found, _class(held.owner)
-    if type(held) is tuple and type(key) is int and -len(held) <= key < len(held):
-        return held[key], []
-    if type(held) in _DICTS:
-        return _dict_item(held, key)
-    raise Restless
+        return found
 
-
-def _dict_item(held: dict, key: Any) -> tuple[Any, list[Record]]:
-    found = dict.get(held, key, _MISSING)
-    if found is _MISSING:
+    def _item(self, held: Any, key: Any) -> Any:
+        if type(held) is tuple and type(key) is int and -len(held) <= key < len(held):
+            return held[key]
+        if type(held) in _DICTS:
+            return self._dict_item(held, key)
         raise Restless
-    return found, [("dict", held, None)]
 
+    def _dict_item(self, held: dict, key: Any) -> Any:
+        self.watch("dict", held)
+        found = dict.get(held, key, _MISSING)
+        if found is _MISSING:
+            raise Restless
+        return found
 
-def _instance_dict(held: Any) -> tuple[dict, list[Record]]:
-    try:
-        found = object.__getattribute__(held, "__dict__")
-    except AttributeError:
-        raise Restless from None
-    if type(found) is not dict or isinstance(held, type):
-        raise Restless
-    return found, [("instance", held, True)]
-
-
-def _class(kind: type) -> list[Record]:
-    """A class and its bases; those that are written in C do not change."""
-    return [("type", kind, None)] if kind.__flags__ & _HEAP_TYPE else []
+    def _instance_dict(self, held: Any) -> dict:
+        try:
+            found = object.__getattribute__(held, "__dict__")
+        except AttributeError:
+            raise Restless from None
+        if type(found) is not dict or isinstance(held, type):
+            raise Restless
+        self.watch("instance", held, True)
+        return found
 
 
 def _in_mro(kind: type, name: str) -> Any:
-    return next((vars(k)[name] for k in kind.__mro__ if name in vars(k)), _MISSING)
+    for base in kind.__mro__:
+        attributes = base.__dict__
+        if name in attributes:
+            return attributes[name]
+    return _MISSING
 
 
-# What a guard of each kind assumes of the object that its source leads to; None: more than stamps can tell.
+# Whether a guard of each kind holds of what its sources lead to; ``Restless`` where that is more than stamps can tell.
 
 
-def _identity(guard: Guard, value: Any) -> list[Record] | None:
-    return None if isinstance(value, _ClassDict) else []
+def _identity(g: Grounds, guard: Guard, value: Any) -> bool:
+    return _one_object(value) is guard.expected
 
 
-def _type(guard: Guard, value: Any) -> list[Record] | None:
-    return None if isinstance(value, _ClassDict) else [("instance", value, None)]
+def _same(g: Grounds, guard: Guard, value: Any, other: Any) -> bool:
+    return _one_object(value) is _one_object(other)
 
 
-def _equality(guard: Guard, value: Any) -> list[Record] | None:
-    return [] if _immutable(value) else None
+def _not_same(g: Grounds, guard: Guard, value: Any, other: Any) -> bool:
+    return _one_object(value) is not _one_object(other)
+
+
+def _one_object(value: Any) -> Any:
+    if isinstance(value, _ClassDict):
+        raise Restless
+    return value
+
+
+def _type(g: Grounds, guard: Guard, value: Any) -> bool:
+    g.watch("instance", _one_object(value))
+    return type(value) is guard.expected
+
+
+def _equality(g: Grounds, guard: Guard, value: Any) -> bool:
+    if not _immutable(value):
+        raise Restless
+    return same_constant(value, guard.expected)
 
 
 def _immutable(value: Any) -> bool:
     return type(value) in _CONSTANTS or (type(value) in (tuple, torch.Size) and all(map(_immutable, value)))
 
 
-def _length(guard: Guard, value: Any) -> list[Record] | None:
-    if type(value) in (tuple, str):
-        return []
-    return [("dict", value, None)] if type(value) in _DICTS else None
+def _length(g: Grounds, guard: Guard, value: Any) -> bool:
+    if type(value) not in (tuple, str):
+        g.watch("dict", _any_dict(value))
+    return len(value) == guard.expected
 
 
-def _keys(guard: Guard, value: Any) -> list[Record] | None:
-    # The order of an OrderedDict can change without the dict inside it.
-    if type(value) is dict or (type(value) in _DICTS and not guard.expected):
-        return [("dict", value, None)]
-    return None
+def _keys(g: Grounds, guard: Guard, value: Any) -> bool:
+    if type(value) is not dict and guard.expected:
+        raise Restless  # the order of an OrderedDict can change without the dict inside it
+    g.watch("dict", _any_dict(value))
+    return same_keys(value, guard.expected)
 
 
-def _membership(guard: Guard, value: Any) -> list[Record] | None:
+def _has_key(g: Grounds, guard: Guard, value: Any) -> bool:
     if isinstance(value, _ClassDict):
-        return _class(value.owner)
-    return [("dict", value, None)] if type(value) in _DICTS else None
+        g.watch_class(value.owner)
+        return guard.expected in vars(value.owner)
+    g.watch("dict", _any_dict(value))
+    return guard.expected in value
 
 
-_LEAVES = {
+def _no_key(g: Grounds, guard: Guard, value: Any) -> bool:
+    return not _has_key(g, guard, value)
+
+
+def _any_dict(value: Any) -> dict:
+    if type(value) not in _DICTS:
+        raise Restless
+    return value
+
+
+_LEAVES: dict[str, Callable[..., bool]] = {
     "ID": _identity,
-    "SAME": _identity,
-    "NOT_SAME": _identity,
+    "SAME": _same,
+    "NOT_SAME": _not_same,
     "TYPE": _type,
     "EQUALS": _equality,
     "LENGTH": _length,
     "KEYS": _keys,
-    "HAS_KEY": _membership,
-    "NO_KEY": _membership,
+    "HAS_KEY": _has_key,
+    "NO_KEY": _no_key,
 }

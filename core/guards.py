@@ -131,7 +131,7 @@ def global_state() -> tuple:
     )
 
 
-def _same_constant(found: Any, expected: Any) -> bool:
+def same_constant(found: Any, expected: Any) -> bool:
     """Equality that tells types, signs of zero and NaN apart."""
     if type(found) is not type(expected):
         return False
@@ -142,11 +142,12 @@ def _same_constant(found: Any, expected: Any) -> bool:
     if isinstance(expected, numpy.generic):
         return found.tobytes() == expected.tobytes()
     if type(expected) in (tuple, list):
-        return len(found) == len(expected) and all(map(_same_constant, found, expected))
+        return len(found) == len(expected) and all(map(same_constant, found, expected))
     return bool(found == expected)
 
 
-def _same_keys(found: Any, expected: tuple) -> bool:
+def same_keys(found: Any, expected: tuple) -> bool:
+    """Whether a dict or set has these keys, in this order."""
     return len(found) == len(expected) and all(
         k is e or (type(k) is type(e) and k == e) for k, e in zip(found, expected, strict=True)
     )
@@ -167,7 +168,7 @@ def _check_equals(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
         return f"{held[0]} is {expected!r}"
     if type(expected) in (int, str, bytes):
         return f"type({held[0]}) is {type(expected).__name__} and {held[0]} == {expected!r}"
-    writer.scope.setdefault("same_constant", _same_constant)
+    writer.scope.setdefault("same_constant", same_constant)
     return f"same_constant({held[0]}, {writer.constant(expected)})"
 
 
@@ -182,7 +183,7 @@ def _helper(name: str, function: Callable) -> Check:
 def _check_keys(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
     if not guard.expected:
         return f"not {held[0]}"
-    writer.scope.setdefault("same_keys", _same_keys)
+    writer.scope.setdefault("same_keys", same_keys)
     return f"same_keys({held[0]}, {writer.constant(guard.expected)})"
 
 

@@ -233,27 +233,20 @@ void clear(Contents* c) {
 }
 
 PyObject* stamps_new(PyTypeObject* type, PyObject* args, PyObject*) {
-  PyObject* records;
-  if (!PyArg_ParseTuple(args, "O!", &PyList_Type, &records)) return nullptr;
+  if (!PyArg_ParseTuple(args, "")) return nullptr;
   Stamps* self = reinterpret_cast<Stamps*>(type->tp_alloc(type, 0));
-  if (!self) return nullptr;
-  self->contents = new Contents;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(records); i++) {
-    const char* kind;
-    PyObject *object, *extra;
-    PyObject* record = PyList_GET_ITEM(records, i);
-    if (!PyTuple_Check(record) || !PyArg_ParseTuple(record, "sOO", &kind, &object, &extra)) {
-      if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "a record is a tuple (kind, object, extra)");
-      Py_DECREF(self);
-      return nullptr;
-    }
-    if (!add(self->contents, kind, object, extra)) {
-      if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "no stamp of kind %s for %R", kind, object);
-      Py_DECREF(self);
-      return nullptr;
-    }
-  }
+  if (self) self->contents = new Contents;
   return reinterpret_cast<PyObject*>(self);
+}
+
+PyObject* stamps_add(PyObject* self, PyObject* args) {
+  const char* kind;
+  PyObject *object, *extra = Py_None;
+  if (!PyArg_ParseTuple(args, "sO|O", &kind, &object, &extra)) return nullptr;
+  Contents* c = reinterpret_cast<Stamps*>(self)->contents;
+  if (add(c, kind, object, extra)) return PyLong_FromSize_t(c->order.size() - 1);
+  if (!PyErr_Occurred()) PyErr_Format(PyExc_ValueError, "no stamp of kind %s for %R", kind, object);
+  return nullptr;
 }
 
 int stamps_traverse(PyObject* self, visitproc visit, void* arg) {
@@ -334,7 +327,8 @@ PyObject* stamps_hits(PyObject* self, void*) {
 }
 
 PyMethodDef stamps_methods[] = {
-    {"fresh", stamps_fresh, METH_NOARGS, "fresh(): whether nothing changed since the set was made"},
+    {"add", stamps_add, METH_VARARGS, "add(kind, object, extra=None): watch from now; returns the record's number"},
+    {"fresh", stamps_fresh, METH_NOARGS, "fresh(): whether nothing changed since it was added"},
     {"stale", stamps_stale, METH_NOARGS, "stale(): the numbers of the records that changed"},
     {nullptr, nullptr, 0, nullptr}};
 
@@ -349,7 +343,7 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "_turret_stamps", nullptr, -1, null
 
 PyMODINIT_FUNC PyInit__turret_stamps(void) {
   stamps_type.tp_name = "turret.Stamps";
-  stamps_type.tp_doc = "Stamps([(kind, object, extra), ...]): the objects as they are now";
+  stamps_type.tp_doc = "Stamps(): an empty set of records";
   stamps_type.tp_basicsize = sizeof(Stamps);
   stamps_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;
   stamps_type.tp_new = stamps_new;

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import functools
 import random
+import threading
+import time
 import types
 from collections.abc import Callable
 from typing import Any
@@ -197,7 +199,7 @@ class World:
 print_code = (lambda a=1: print(a)).__code__
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(20))
 def test_it_agrees_with_the_plain_check(seed: int):
     chance, world = random.Random(seed), World()
     guards = world.guards()
@@ -231,7 +233,7 @@ def test_what_did_not_change_is_not_read_again():
     for _ in range(3):
         assert checker.check(None)
     assert len(checker.resting) == 1 and len(looked) == 3
-    assert checker.stamps.hits == 2
+    assert checker.stamps.hits == 3
     module.eval()
     assert not checker.check(None) and not checker.check(None)
     module.train()
@@ -251,6 +253,9 @@ def test_what_changes_all_the_time_is_checked_on_every_call():
     assert checker.resting == guards.guards[1:]
     hits = checker.stamps.hits
     assert hits > 10
+    for number in range(20):
+        first.counter, first.training = number, number % 3 > 0
+        assert checker.check(None) is first.training
     for block in (first, second):
         block.eval()
         assert not checker.check(None)
@@ -308,6 +313,29 @@ def test_tensors_whose_insides_were_swapped_are_looked_at_again():
     assert checker.check(None)
     torch.utils.swap_tensors(held, other)
     assert not checker.check(None)
+
+
+def test_threads_that_check_while_objects_change_agree_in_the_end():
+    blocks = [Block(0) for _ in range(3)]
+    guards = tuple(Guard("EQUALS", AttrSource(BoundSource("block", b), "training"), True) for b in blocks)
+    checker, stop = GuardChecker(GuardSet(guards, 0)), threading.Event()
+
+    def churn(block: Block) -> None:
+        while not stop.is_set():
+            block.counter = time.perf_counter()
+            checker.check(None)
+
+    threads = [threading.Thread(target=churn, args=(block,)) for block in blocks]
+    for thread in threads:
+        thread.start()
+    for number in range(200):
+        blocks[number % 3].training = False
+        assert not checker.check(None)
+        blocks[number % 3].training = True
+        assert checker.check(None)
+    stop.set()
+    for thread in threads:
+        thread.join()
 
 
 def test_before_the_native_parts_are_built_the_check_is_plain(monkeypatch):

@@ -15,7 +15,13 @@ def make():
     guard_checks.wait()
     native = guard_checks.natives()
     assert native is not None
-    return native.stamps.Stamps
+
+    def make(records):
+        stamps = native.stamps.Stamps()
+        assert [stamps.add(*record) for record in records] == list(range(len(records)))
+        return stamps
+
+    return make
 
 
 class Thing:
@@ -161,7 +167,7 @@ def test_what_cannot_be_watched_is_refused(make):
         with pytest.raises(ValueError, match="no stamp"):
             make([record])
     with pytest.raises(TypeError):
-        make(["dict"])
+        make([("dict",)])
 
 
 def test_watched_objects_are_let_go(make):
