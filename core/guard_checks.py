@@ -26,6 +26,8 @@ from turret.native.extension import Extension
 from turret.sources import BoundSource, SourceWriter
 
 _FOLDER = Path(__file__).with_name("native")
+_WORTHWHILE = 3
+"""Checks of one unit, the one right after its capture included, after which the native parts are built."""
 _QUIET = 4
 """Calls without a change after which an object counts as settled again."""
 _PATIENCE = 5
@@ -89,21 +91,26 @@ _waiting: weakref.WeakSet[GuardChecker] = weakref.WeakSet()
 
 def natives() -> Natives | None:
     """The native parts, or None where they are not there: not yet, the first time on a machine, or for good."""
-    global _builder
     if not _found:
         with _lock:
-            if not _found and _builder is None:
-                if all(extension.is_built() for extension in _extensions()):
-                    _found.append(_load())
-                else:  # a compiler takes seconds, in which the plain check does
-                    _builder = threading.Thread(target=_build, name="turret-guard-checks", daemon=True)
-                    _builder.start()
+            if not _found and _builder is None and all(extension.is_built() for extension in _extensions()):
+                _found.append(_load())
     return _found[0] if _found else None
+
+
+def start_building() -> None:
+    """Build the native parts in the background, where they are not there; the plain check serves until then."""
+    global _builder
+    with _lock:
+        if not _found and _builder is None:
+            _builder = threading.Thread(target=_build, name="turret-guard-checks", daemon=True)
+            _builder.start()
 
 
 def wait() -> None:
     """Wait until the native parts are there, where they can be."""
-    natives()
+    if natives() is None:
+        start_building()
     if _builder is not None:
         _builder.join()
 
@@ -139,7 +146,7 @@ class GuardChecker:
         self.resting: tuple[Guard, ...] = ()
         """Guards that the present text of the check leaves to the stamps."""
         self.stamps: Any = None
-        self._texts = 0
+        self._texts, self._calls = 0, 0
         self._keys: list[Key] = []
         self._streaks: Counter[Key] = Counter()
         self._restless: set[Key] = set()
@@ -201,6 +208,9 @@ class GuardChecker:
             self._scope[f"settle{self._texts}"] = functools.partial(self.settle, self.resting)
             writer.lines.append(f"if not fresh{self._texts}() and not settle{self._texts}(): return False")
             passed |= self._write_bound_tensors(native, writer)
+        elif not _found:
+            self._scope["note_call"] = self._note_call
+            writer.lines.append("note_call()")
         for guard in self.guards.guards:
             if id(guard) not in passed:
                 write_guard(guard, writer, kinds)
@@ -210,6 +220,12 @@ class GuardChecker:
             self.check.__code__ = made.__code__  # type: ignore[attr-defined]
         else:
             self.check = made
+
+    def _note_call(self) -> None:
+        """A unit that is called again is worth the native parts; until then the compiler is needed for kernels."""
+        self._calls += 1
+        if self._calls == _WORTHWHILE:
+            start_building()
 
     def _write_bound_tensors(self, native: Natives, writer: SourceWriter) -> set[int]:
         """Write one call that checks all tensors that the unit holds; returns which guards that checks."""
