@@ -5,6 +5,7 @@
 #include <Python.h>
 #include <structmember.h>
 
+#include <c10/core/ScalarTypeToTypeMeta.h>
 #include <c10/core/TensorImpl.h>
 
 #include <vector>
