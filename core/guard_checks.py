@@ -28,8 +28,8 @@ from turret.sources import BoundSource, SourceWriter
 _FOLDER = Path(__file__).with_name("native")
 _WORTHWHILE = 3
 """Checks of one unit, the one right after its capture included, after which the native parts are built."""
-_QUIET = 4
-"""Calls without a change after which an object counts as settled again."""
+_QUIET = 10
+"""Calls without a change after which an object counts as settled again: a walk costs about as many plain checks."""
 _PATIENCE = 5
 """Changes, one shortly after the other, after which an object is watched no more."""
 
