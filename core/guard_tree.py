@@ -10,15 +10,8 @@ from __future__ import annotations
 
 import collections
 import functools
-import hashlib
-import importlib.util
-import os
-import shlex
-import shutil
 import subprocess
 import sys
-import sysconfig
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -27,17 +20,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from turret import sources
-from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError
+from turret.native.extension import Extension
 from turret.sources import Source
 
 if TYPE_CHECKING:
     from turret.guards import Guard, GuardSet
-
-_FOLDER = Path(__file__).with_name("native")
-_PARTS = ("guard_tree.cpp", "guard_objects.h", "guard_tensors.h")
-_LIBRARY = "_turret_guard_tree.so"
-_FLAGS = ("-std=c++20", "-O2", "-shared", "-fPIC", "-w", "-Wl,-z,now")
 
 _STEPS = ("ARGUMENT", "BOUND", "ATTRIBUTE", "ITEM", "KEY", "VALUE", "DICT", "TYPE", "dict", "list", "tuple")
 _CHECKS = (
@@ -260,11 +248,7 @@ def load() -> Any:
     """
     if not getattr(sys, "_is_gil_enabled", lambda: True)():
         raise CodegenError("the interpreter runs without its global lock")
-    folder, _ = ArtifactCache().get_or_build(_key(), lambda: {_LIBRARY: _build()})
-    spec = importlib.util.spec_from_file_location("_turret_guard_tree", folder / _LIBRARY)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = _source().load()
     samples = [torch.Tensor(), torch.Tensor(2, 3), torch.nn.Parameter(torch.Tensor(2))]
     descriptor = _Sample.__dict__["__dict__"]
     module.setup(
@@ -277,40 +261,20 @@ def load() -> Any:
 def is_built() -> bool:
     """Whether the cache holds the extension for this interpreter and torch."""
     try:
-        return ArtifactCache().get(_key()) is not None
+        return _source().is_built()
     except OSError:
         return False
 
 
-def _key() -> str:
-    facts = (sys.version, sys.implementation.cache_tag, sysconfig.get_platform(), torch.__version__, *_flags())
-    digest = hashlib.sha256(repr(facts).encode())
-    for part in _PARTS:
-        digest.update((_FOLDER / part).read_bytes())
-    return digest.hexdigest()
-
-
-def _flags() -> tuple[str, ...]:
-    return (*_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}")
-
-
-def _build() -> bytes:
-    headers, torchs = sysconfig.get_paths()["include"], Path(torch.__file__).parent
-    for needed in (Path(headers, "internal", "pycore_dict.h"), torchs / "include" / "ATen" / "core" / "TensorBase.h"):
-        if not needed.exists():
-            raise CodegenError(f"{needed} is missing")
-    named = shlex.split(os.environ.get("CXX", ""))
-    found = next((c for c in (*named[:1], "g++", "clang++", "c++") if shutil.which(c)), None)
-    if found is None:
-        raise CodegenError("there is no C++ compiler: install g++ or clang++, or name one in CXX")
-    with tempfile.TemporaryDirectory(prefix="turret-guards-") as scratch:
-        made = Path(scratch, _LIBRARY)
-        command = [
-            found, *_flags(), f"-I{headers}", f"-I{torchs / 'include'}", str(_FOLDER / _PARTS[0]), "-o", str(made),
-            f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu",
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-        if done.returncode != 0:
-            messages = "\n".join(done.stderr.splitlines()[:20])
-            raise CodegenError(f"the guard tree did not compile\n  {shlex.join(command)}\n{messages}")
-        return made.read_bytes()
+def _source() -> Extension:
+    torchs, folder = Path(torch.__file__).parent, Path(__file__).with_name("native")
+    return Extension(
+        folder / "guard_tree.cpp",
+        "checking guards natively",
+        flags=(
+            "-std=c++20", "-Wl,-z,now", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+            f"-I{torchs / 'include'}", f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu",
+        ),
+        facts=(torch.__version__,),
+        headers=(folder / "guard_objects.h", folder / "guard_tensors.h"),
+    )  # fmt: skip

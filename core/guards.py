@@ -8,7 +8,7 @@ and ``GuardSet.explain`` says which guard failed first, and what was found inste
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -147,6 +147,7 @@ def same_constant(found: Any, expected: Any) -> bool:
 
 
 def same_keys(found: Any, expected: tuple) -> bool:
+    """Whether a dict or set has these keys, in this order."""
     return len(found) == len(expected) and all(
         k is e or (type(k) is type(e) and k == e) for k, e in zip(found, expected, strict=True)
     )
@@ -235,10 +236,8 @@ class GuardSet:
         scope: dict[str, Any] = {}
         writer = SourceWriter(scope)
         for guard in self.guards:
-            writer.lines.append(f"if not ({_expression(guard, writer)}): return False")
-        body = "\n  ".join(writer.lines)
-        head = ", ".join(["f", *(f"a{n}" for n in range(self.parameters))])
-        return f"def check({head}):\n try:\n  {body or 'pass'}\n except Exception: return False\n return True\n", scope
+            write_guard(guard, writer)
+        return check_text(writer.lines, self.parameters), scope
 
     def compile(self) -> Callable[..., bool]:
         """The check as a function of the frame's function and its arguments: native, or else in Python."""
@@ -276,9 +275,18 @@ class GuardSet:
         return None
 
 
-def _expression(guard: Guard, writer: SourceWriter) -> str:
+def write_guard(guard: Guard, writer: SourceWriter, kinds: Mapping[str, Check] = KINDS) -> None:
+    """Write the lines that leave the check where a guard does not hold."""
     sources = [s for s in (guard.source, *guard.others) if s is not None]
-    return KINDS[guard.kind](guard, writer, [writer.load(s) for s in sources])
+    test = kinds[guard.kind](guard, writer, [writer.load(s) for s in sources])
+    writer.lines.append(f"if not ({test}): return False")
+
+
+def check_text(lines: Sequence[str], parameters: int) -> str:
+    """Source of a check with these lines, of a function of ``parameters`` parameters."""
+    head = ", ".join(["f", *(f"a{n}" for n in range(parameters))])
+    body = "\n  ".join(lines) or "pass"
+    return f"def check({head}):\n try:\n  {body}\n except Exception: return False\n return True\n"
 
 
 def read(source: Source | None, function: Any, arguments: tuple) -> Any:

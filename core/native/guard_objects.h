@@ -71,8 +71,7 @@ inline PyTypeObject* device_type = nullptr;
 inline PyTypeObject* size_type = nullptr;
 
 #if PY_VERSION_HEX >= 0x030D0000
-// In 3.13 an attribute that is stored in its instance leaves the version of the instance's dict as it was; but
-// watchers are told.  A watched dict has a stamp that each change makes another.
+// A watched dict has a stamp that each change makes another.
 #include <unordered_map>
 inline std::unordered_map<PyObject*, uint64_t*> stamps;  // stamps are never freed: notes may still point at them
 inline int watcher = -1;
@@ -157,6 +156,8 @@ class Notes {
   static const uint64_t* version_of(PyObject* dict) {
 #if PY_VERSION_HEX >= 0x030D0000
     if (watcher < 0) return nullptr;
+    // Attributes kept inside their instance are changed there, of which watchers are not always told.
+    if (reinterpret_cast<PyDictObject*>(dict)->ma_values) return nullptr;
     uint64_t*& stamp = stamps[dict];
     if (!stamp) stamp = new uint64_t(1);
     if (PyDict_Watch(watcher, dict) < 0) {

@@ -12,6 +12,7 @@ import attrs
 import numpy
 import torch
 from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import Source as TorchSource
 from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
@@ -255,7 +256,8 @@ class GraphRecorder:
         """Record a call of a function of a region's inputs, made on the fake values of what these stand for."""
         nodes = tuple(map(self.node_here, inputs))
         try:
-            result = target(*(node.meta["example_value"] for node in nodes))
+            with self.symbolic_kernels():
+                result = target(*(node.meta["example_value"] for node in nodes))
         except Unsupported:
             raise
         except Exception as error:
@@ -273,6 +275,10 @@ class GraphRecorder:
         """Record a call of a method of the first argument."""
         return self._call("call_method", name, args, kwargs)
 
+    def symbolic_kernels(self) -> contextlib.AbstractContextManager:
+        """Where sizes are symbols: has operations of many parts ask Python for their kernels, as C++ needs numbers."""
+        return enable_python_dispatcher() if self.shape_env.var_to_range else contextlib.nullcontext()
+
     def _call(self, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         nodes, fakes = [], []
         for value in args:
@@ -285,10 +291,11 @@ class GraphRecorder:
         if self.devices and target in _device_constructors() and named_fakes.get("device") is None:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
         try:
-            if op == "call_method":
-                result = getattr(fakes[0], target)(*fakes[1:], **named_fakes)
-            else:
-                result = target(*fakes, **named_fakes)
+            with self.symbolic_kernels():
+                if op == "call_method":
+                    result = getattr(fakes[0], target)(*fakes[1:], **named_fakes)
+                else:
+                    result = target(*fakes, **named_fakes)
         except Unsupported:
             raise
         except Exception as error:

@@ -143,7 +143,7 @@ def _vmap_call(func: Value, options: dict[str, Any], t: Tracer, args: list[Value
         used.append(dims[number])
         if not -value.fake.dim() <= dims[number] < value.fake.dim():
             raise Unsupported(f"torch.vmap over dimension {dims[number]} of {value.describe()}")
-        return value.fake.select(dims[number], 0)
+        return _slice(value.fake, dims[number])
 
     traced = trace(t, func, args, kwargs, example)
     if not used:
@@ -151,6 +151,11 @@ def _vmap_call(func: Value, options: dict[str, Any], t: Tracer, args: list[Value
     out = _flat_out_dims(options["out_dims"], traced.structure)
     transform = Vmap(traced.graph, len(used), "vmap", tuple(used), out, options["randomness"])
     return traced.structure.build(t, iter(traced.call(t, transform)))
+
+
+def _slice(fake: torch.Tensor, dim: int) -> torch.Tensor:
+    """What a function under vmap sees of a tensor; one without slices stands for slices of its shape, too."""
+    return fake.sum(dim, dtype=fake.dtype) if fake.shape[dim] == 0 else fake.select(dim, 0)
 
 
 def _spread(t: Tracer, in_dims: Any, args: list[Value]) -> list[int | None]:

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 import turret
-from turret import frame_hook
 from turret.plugins.capture import dispatch
 
 OPTIONS = {"capture": "turret", "cache": False, "on_error": "raise"}
@@ -165,28 +164,6 @@ def test_arguments_of_every_kind_reach_the_captured_code(hook):
     x = torch.ones(2)
     for args, kwargs in (((x, 1), {}), ((x, 1, 2, 3), {"c": 4}), ((x,), {"b": 2, "d": 5})):
         assert torch.equal(compiled(*args, **kwargs), program(*args, **kwargs))
-
-
-def test_it_is_built_once_for_an_interpreter(tmp_path, monkeypatch):
-    monkeypatch.setattr(frame_hook, "_cache", lambda: frame_hook.ArtifactCache(tmp_path / "cache"))
-    source = frame_hook._SOURCE.read_bytes()
-    cache = frame_hook._cache()
-    built = []
-
-    def build():
-        built.append(1)
-        return {frame_hook._LIBRARY: frame_hook._build()}
-
-    first, found = cache.get_or_build(frame_hook._key(source), build)
-    again, found_again = cache.get_or_build(frame_hook._key(source), build)
-    assert (found, found_again, first, len(built)) == (False, True, again, 1)
-
-
-def test_a_missing_compiler_is_named(monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(frame_hook.CodegenError, match=r"C\+\+ compiler"):
-        frame_hook._build()
 
 
 def test_deep_recursion_raises_recursion_error(hook):

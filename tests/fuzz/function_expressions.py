@@ -342,7 +342,7 @@ class Expressions:
             f"('k' in {table})", f"isinstance({self.var('list')}, (list, tuple))", f"{t}.requires_grad", f"callable({self.leaf_func(0)})",
             f"({t}.dtype == torch.float32)", f"isinstance({t}, torch.Tensor)", "torch.is_grad_enabled()", f"{t}.is_contiguous()",
             f"({self.var('int')} is None)", f"({table} == {table})", f"hasattr({self.var('box')}, 'extra')", f"({t}.shape[0] == 2)",
-            f"issubclass(Box, Base)", f"({t}.shape == {self.var('tensor')}.shape)", f"({table}.keys() >= {{'k'}})",
+            "issubclass(Box, Base)", f"({t}.shape == {self.var('tensor')}.shape)", f"({table}.keys() >= {{'k'}})",
         )  # fmt: skip
 
     @rule("bool", 2, "identity")
@@ -397,8 +397,8 @@ class Expressions:
         return self.one(
             f"[{t} * i for i in range({k})]", f"list({table})", f"list({table}.values())", f"list({table}.items())", f"list({t}.shape)",
             f"list({t}.unbind(0))", f"[a + b for a in range({k}) for b in range(2) if a != b]", f"list(itertools.accumulate([1, 2, {k}]))",
-            f"list({t}.split(1))", f"[[a * b for a in range(2)] for b in range({k})]", f"[*range({k})]", f"list(dict.fromkeys('aba'))",
-            f"list(itertools.product(range(2), repeat=2))", f"list(itertools.pairwise(range({k})))", f"[y for x in [[1], [2, {k}]] for y in x]",
+            f"list({t}.split(1))", f"[[a * b for a in range(2)] for b in range({k})]", f"[*range({k})]", "list(dict.fromkeys('aba'))",
+            "list(itertools.product(range(2), repeat=2))", f"list(itertools.pairwise(range({k})))", f"[y for x in [[1], [2, {k}]] for y in x]",
         )  # fmt: skip
 
     @rule("list", 1, "generators")

@@ -269,7 +269,7 @@ class Writer(Expressions):
             self.one(
                 f"print({self.some('int', 1)}, {self.some('str', 0)})", f"opaque({self.var('list')})", f"change_outside({self.var('list')}, {self.some('int', 0)})",
                 f"change_outside({self.var('box')}.items, {self.some('int', 0)})", f"print(f'{{{self.quoteless('int')}}}', end='')", f"opaque(lambda: {self.var('int')})",
-                "torch._dynamo.graph_break()", f"float({t}.detach().sum())", f"print(len({self.var('list')}))", f"print('x', {t}.shape)", f"opaque(log).append('o')",
+                "torch._dynamo.graph_break()", f"float({t}.detach().sum())", f"print(len({self.var('list')}))", f"print('x', {t}.shape)", "opaque(log).append('o')",
             )
         )  # fmt: skip
 
@@ -279,8 +279,8 @@ class Writer(Expressions):
             self.one(
                 f"net.calls += {self.some('int', 0)}", f"net.seen.append({self.some('int', 1)})", f"net.total = {self.some('row', 1)}.detach()",
                 f"net.last = {self.some('tensor', 1)}", "net.reset()", "net.steps += 1", "net.total.add_(1)", "net.steps.add_(1)", f"net.blocks[0].scale = {self.some('float', 1)}",
-                f"net.extra = {self.any(1)}", f"net.named['only'].scale *= 0.5", f"log.append([name for name, _ in net.named_parameters()])", f"log.append(len(net.blocks))",
-                f"log.append(net.training)", f"net.eval()" if self.chance(0.2) else "net.calls = 0", f"log.append(sum(1 for _ in net.buffers()))", f"net.seen = {self.var('list')}",
+                f"net.extra = {self.any(1)}", "net.named['only'].scale *= 0.5", "log.append([name for name, _ in net.named_parameters()])", "log.append(len(net.blocks))",
+                "log.append(net.training)", "net.eval()" if self.chance(0.2) else "net.calls = 0", "log.append(sum(1 for _ in net.buffers()))", f"net.seen = {self.var('list')}",
             )
         )  # fmt: skip
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import architectures
 import bench_capture
 import pytest
 import torch
+from architecture_zoo import ARCHITECTURES, OTHER_SIZES, SIZES
 from capture_lab import Observed
+from crawled_modules import same
 
 pytest.importorskip("transformers")
 
@@ -20,3 +23,31 @@ def test_a_language_model_is_one_graph(name, attention):
         for _ in range(2):
             torch.testing.assert_close(observed(tokens)[0], model(tokens)[0])
     assert len(observed.graphs) == 1 and not observed.breaks and not observed.fallbacks
+
+
+CHOSEN = ("deberta-v2", "gemma3", "bloom", "mixtral", "t5", "swin", "clip", "wav2vec2", "mamba", "recurrent-gemma")
+"""One or two of each kind; ``tests/benchmarks/architectures.py`` has them all."""
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_an_architecture_is_one_graph_for_each_kind_of_sizes(name):
+    architecture = ARCHITECTURES[name]
+    model = architecture.build()
+    observed = Observed(model.__call__, fullgraph=True)
+    for sizes in (SIZES, SIZES, OTHER_SIZES):
+        inputs = architecture.inputs(model.config, sizes)
+        with torch.no_grad():
+            same(observed(**inputs), model(**inputs), "")
+    assert len(observed.graphs) <= 2 and not observed.breaks and not observed.fallbacks
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "t5", "vit", "mamba2"])
+def test_gradients_of_an_architecture(name):
+    architecture = ARCHITECTURES[name]
+    model = architecture.build().train()
+    inputs = architecture.inputs(model.config, SIZES)
+    observed = Observed(model.__call__, fullgraph=True)
+    expected = architectures.observe(model, inputs, model, training=True)
+    for _ in range(2):
+        same(architectures.observe(observed, inputs, model, training=True), expected, "")
+    assert len(observed.graphs) == 1

@@ -34,6 +34,11 @@ def test_vmap_over_arguments_and_results():
     full(lambda x: vmap(vmap(lambda a, b: a * b), in_dims=(0, None))(x, x[0]), X, run=False)
 
 
+def test_vmap_over_no_slices():
+    full(lambda x: vmap(lambda a: a * 2 + 1)(x[:0]), X, run=False)
+    full(lambda x: vmap(lambda a, b: (a @ b, b.sum()), in_dims=(0, 1))(x[:0], x.T[:, :0]), X, run=False)
+
+
 def test_vmap_with_a_keyword_and_a_constant():
     full(lambda x: vmap(lambda a, n, *, k: a * n + k, in_dims=(0, None))(x, 3, k=x), X, run=False)
 

@@ -1,0 +1,95 @@
+"""Extension modules in C++: built for the running interpreter at first use, kept in the artifact cache, loaded.
+
+They are built at first use and not at install because they reach into the interpreter's objects: a binary fits one
+minor version of CPython alone, and an install made for one environment is often used from another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from turret.artifact_cache import ArtifactCache
+from turret.errors import CodegenError
+
+_FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-w")
+
+
+@attrs.frozen
+class Extension:
+    """The extension module of one C++ source; it is named ``_turret_`` and the file's stem.
+
+    ``purpose`` is named in errors; ``flags`` go to the compiler, behind the source; ``facts`` are what else the binary
+    depends on, ``headers`` the files that the source includes from beside it.
+    """
+
+    source: Path
+    purpose: str
+    flags: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+    headers: tuple[Path, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"_turret_{self.source.stem}"
+
+    @property
+    def library(self) -> str:
+        return f"{self.name}.so"
+
+    def key(self) -> str:
+        """The address of the binary in the artifact cache."""
+        known = (sys.version, sys.implementation.cache_tag, sysconfig.get_platform(), *_FLAGS, *self.flags, *self.facts)
+        digest = hashlib.sha256(repr(known).encode())
+        for part in (self.source, *self.headers):
+            digest.update(part.read_bytes())
+        return digest.hexdigest()
+
+    def is_built(self) -> bool:
+        """Whether the artifact cache has the binary."""
+        return ArtifactCache().get(self.key()) is not None
+
+    def load(self) -> Any:
+        """A new module, built where the artifact cache does not have it.
+
+        Raises ``CodegenError`` with what is missing (a C++ compiler, the Python headers) and how to get it.
+        """
+        folder, _ = ArtifactCache().get_or_build(self.key(), lambda: {self.library: self.build()})
+        spec = importlib.util.spec_from_file_location(self.name, folder / self.library)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    def build(self) -> bytes:
+        """Compile; raises as ``load``."""
+        headers = sysconfig.get_paths()["include"]
+        if not Path(headers, "internal", "pycore_frame.h").exists():
+            raise CodegenError(
+                f"{self.purpose} needs the Python headers, and {headers} lacks them; install them "
+                f"(Debian and Ubuntu: apt install python{sys.version_info[0]}.{sys.version_info[1]}-dev)"
+            )
+        named = shlex.split(os.environ.get("CXX", ""))
+        found = next((c for c in (*named[:1], "g++", "clang++", "c++") if shutil.which(c)), None)
+        if found is None:
+            raise CodegenError(f"{self.purpose} needs a C++ compiler: install g++ or clang++, or name one in CXX")
+        with tempfile.TemporaryDirectory(prefix="turret-extension-") as scratch:
+            made = Path(scratch, self.library)
+            includes = (f"-I{headers}", f"-I{headers}/internal")
+            command = [found, *_FLAGS, *includes, str(self.source), *self.flags, "-o", str(made)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            if done.returncode != 0:
+                messages = "\n".join(done.stderr.splitlines()[:20])
+                raise CodegenError(f"{self.source.name} did not compile\n  {shlex.join(command)}\n{messages}")
+            return made.read_bytes()
