@@ -85,6 +85,14 @@ def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Bre
     return _Break(step, error.reason, error.hint, error.stack)
 
 
+def view_kind(value: torch.Tensor) -> str:
+    """How a tensor became a view, which decides whether autograd lets it be changed in place; empty for no view."""
+    return str(torch._C._autograd._get_creation_meta(value)) if value._is_view() else ""
+
+
+_PLAIN_VIEWS = ("", str(torch._C._autograd.CreationMeta.DEFAULT))
+
+
 def _stack_lines(stack: list[tuple[types.CodeType, int]] | None) -> str:
     from turret.plugins.capture.tracer import _line_text
 
@@ -133,6 +141,9 @@ class _Attempt:
         for generator in tracer.generators:
             generator.check_end(rebuilder)
         self.check_arguments(frame, rebuilder, signal)
+        for item in tracer.inputs:
+            if isinstance(item.real, torch.Tensor) and item.example._version and view_kind(item.real) not in _PLAIN_VIEWS:
+                raise Unsupported("a change in place of a view that was made without gradients")
         return self.finish(rebuilder, tail)
 
     def start(self) -> Frame:
@@ -174,6 +185,9 @@ class _Attempt:
         tracer = self.tracer
         tensors = [i for i in tracer.inputs if isinstance(i.real, torch.Tensor)]
         changed = any(i.example._version for i in tensors)
+        for item in tensors if changed else ():
+            if item.example._version:
+                tracer.guards[Guard("CALL", item.source, (view_kind, view_kind(item.real)))] = None
         related = [i for i in tensors if changed or not i.static]
         if len(related) > 1 and not all(i.static for i in related):
             pattern = storage_pattern([i.real for i in related])

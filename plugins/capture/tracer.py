@@ -280,6 +280,8 @@ class Tracer(GraphRecorder, Caller):
         left, right = left.realize(), right.realize()
         if left is right:
             return True
+        if isinstance(left, Symbolic) or isinstance(right, Symbolic):
+            left, right = (Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in self.alike(left, right))
         if isinstance(left, Constant) and isinstance(right, Constant):
             return left.value is right.value or (
                 type(left.value) is type(right.value) is int and left.value == right.value
@@ -291,6 +293,12 @@ class Tracer(GraphRecorder, Caller):
             if not isinstance(left, (Constant, Symbolic)) and not (isinstance(left.source, BoundSource) and isinstance(right.source, BoundSource)):
                 self.guard("NOT_SAME", left.source, others=(right.source,))
         return False
+
+    def alike(self, left: Value, right: Value) -> tuple[Value, Value]:
+        """Two values, one of them symbolic; nothing is assumed of their numbers where their types differ anyway."""
+        if left.type() is right.type():
+            return left, right
+        return Constant(None), Constant(NotImplemented)
 
     def compare(self, symbol: str, left: Value, right: Value) -> Value:
         """A comparison."""
