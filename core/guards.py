@@ -8,6 +8,7 @@ and ``GuardSet.explain`` says which guard failed first, and what was found inste
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -291,6 +292,10 @@ def _read(source: Source | None, function: Any, arguments: tuple) -> Any:
         return error
 
 
+_repr = reprlib.Repr()
+_repr.maxlevel, _repr.maxstring, _repr.maxother = 3, 120, 120
+
+
 def _short(value: Any) -> str:
-    text = repr(value) if not isinstance(value, torch.Tensor) else f"a tensor of {value.dtype}{list(value.shape)}"
+    text = f"a tensor of {value.dtype}{list(value.shape)}" if isinstance(value, torch.Tensor) else _repr.repr(value)
     return text if len(text) < 120 else text[:117] + "..."

@@ -174,7 +174,7 @@ class Writer(Expressions):
     @rule("simple", 1, "objects")
     def add_in_place(self) -> None:
         known = [n for n in self.kinds.get("vec", ()) if n in self.writable]
-        if known:
+        if known and not self.loops:  # loops over it would grow without end
             self.line(f"{self.random.choice(known)} += {self.some('int', 0)}")
 
     @rule("simple", 3, "in_place")
@@ -288,7 +288,8 @@ class Writer(Expressions):
     @rule("simple", 0.3)
     def delete(self) -> None:
         known = [n for n in self.kinds.get("int", ()) if n in self.writable and len(self.kinds["int"]) > 2]
-        if known and not self.loops:
+        # A variable that a nested function shares is, behind a break, one of an enclosing function, and said to be one.
+        if known and not self.loops and "closures" not in self.features:
             name = self.random.choice(known)
             self.line(f"del {name}")
             if not self.chance(0.1):

@@ -169,10 +169,16 @@ class Instance(Value):
             slot = isinstance(raw, types.MemberDescriptorType)
             raise t.raised(AttributeError, name if slot else f"{self.kind.__name__!r} object has no attribute {name!r}")
         t.effects.note(self)
-        if self.object is None:
+        if self.object is None or not self.had(name):
             del self.stores[name]
         else:
             self.stores[name] = DELETED
+
+    def had(self, name: str) -> bool:
+        """Whether the object itself has an attribute, before what is noted here is replayed."""
+        if name in getattr(self.object, "__dict__", ()):
+            return True
+        return isinstance(find_in_mro(self.kind, name)[1], types.MemberDescriptorType) and hasattr(self.object, name)
 
     def special(self, t: Tracer, name: str) -> Value | None:
         """A special method, looked up on the class and bound, or None."""
