@@ -160,7 +160,9 @@ class _Break:
         else:
             target = self.r.constant(resume.make_function(made, function.scope, name, ()))
         arguments = [self.locals.get(slot, "None") for slot in range(self.plain_count())]
-        arguments += [entry.removeprefix("#") for entry in stack if entry is not None] + ([f"{raised}.pop()"] if raised else [])
+        arguments += [entry.removeprefix("#") for entry in stack if entry is not None] + (
+            [f"{raised}.pop()"] if raised else []
+        )
         return target, f"({''.join(a + ',' for a in arguments)})"
 
     def plain_count(self) -> int:

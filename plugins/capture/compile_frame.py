@@ -66,6 +66,8 @@ def compile_frame(settings: Settings, history: History, function: types.Function
             except RecursionError:
                 raise Unsupported("calls nested too deeply") from None
             finally:
+                for generator in attempt.tracer.generators:
+                    vars(generator.frame).clear()
                 vars(attempt.tracer).clear()  # frames and values form cycles, which would keep the arguments alive
     finally:
         sys.setrecursionlimit(limit)
@@ -142,7 +144,11 @@ class _Attempt:
             generator.check_end(rebuilder)
         self.check_arguments(frame, rebuilder, signal)
         for item in tracer.inputs:
-            if isinstance(item.real, torch.Tensor) and item.example._version and view_kind(item.real) not in _PLAIN_VIEWS:
+            if (
+                isinstance(item.real, torch.Tensor)
+                and item.example._version
+                and view_kind(item.real) not in _PLAIN_VIEWS
+            ):
                 raise Unsupported("a change in place of a view that was made without gradients")
         return self.finish(rebuilder, tail)
 

@@ -289,9 +289,9 @@ class Tracer(GraphRecorder, Caller):
         mine, theirs = getattr(left, "object", None), getattr(right, "object", None)
         if mine is not None and mine is theirs:
             return True
-        if type(left) is type(right) and left.source is not None and right.source is not None:
-            if not isinstance(left, (Constant, Symbolic)) and not (isinstance(left.source, BoundSource) and isinstance(right.source, BoundSource)):
-                self.guard("NOT_SAME", left.source, others=(right.source,))
+        unknown = type(left) is type(right) and not isinstance(left, (Constant, Symbolic))
+        if unknown and left.source is not None and right.source is not None:
+            self.guard("NOT_SAME", left.source, others=(right.source,))
         return False
 
     def alike(self, left: Value, right: Value) -> tuple[Value, Value]:

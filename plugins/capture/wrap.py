@@ -291,8 +291,8 @@ _TRANSIENT = (
     *(type(iter(v)) for v in ((), [], range(0), {}, {}.values(), {}.items(), set(), "", collections.deque())),
     *(v for v in vars(itertools).values() if isinstance(v, type)),
 )  # fmt: skip
-"""Kinds of objects that are new on every call: by type, since a guard on identity would never hold again, and would keep
-them alive."""
+"""Kinds of objects that are new on every call: guarded by type, since identity would never hold again (and would keep
+them alive)."""
 
 
 def _foreign(kind: type) -> bool:

@@ -78,7 +78,9 @@ class Expressions:
 
     @rule("tensor", 5)
     def tensor_operator(self, d: int) -> str:
-        right = self.random.choice([self.some("tensor", d), self.some("int", 0), self.some("float", d), self.some("row", d)])
+        right = self.random.choice(
+            [self.some("tensor", d), self.some("int", 0), self.some("float", d), self.some("row", d)]
+        )
         return f"({self.some('tensor', d)} {self.one('+', '-', '*')} {right})"
 
     @rule("tensor", 4)
@@ -172,7 +174,14 @@ class Expressions:
 
     @rule("func", 1)
     def leaf_func(self, d: int) -> str:
-        return self.one("decorated", "torch.tanh", "(lambda v: v * 2)", "F.relu", "Box.half", "functools.partial(scaled_sum, offset=1)")
+        return self.one(
+            "decorated",
+            "torch.tanh",
+            "(lambda v: v * 2)",
+            "F.relu",
+            "Box.half",
+            "functools.partial(scaled_sum, offset=1)",
+        )
 
     @rule("tensor", 1, "randomness")
     def tensor_random(self, d: int) -> str:
@@ -187,7 +196,9 @@ class Expressions:
     @rule("scalar", 1)
     def leaf_scalar(self, d: int) -> str:
         t = self.var("tensor")
-        return self.one(f"{t}.sum()", f"{t}[0, 0]", f"torch.tensor({self.some('float', 0)})", f"{t}.mean()", f"{t}.max()")
+        return self.one(
+            f"{t}.sum()", f"{t}[0, 0]", f"torch.tensor({self.some('float', 0)})", f"{t}.mean()", f"{t}.max()"
+        )
 
     # Numbers.
 
@@ -238,12 +249,23 @@ class Expressions:
 
     @rule("int", 1, "globals")
     def int_global(self, d: int) -> str:
-        return self.one("TOTAL", "len(NAMES)", "STEP()", f"STEP({self.some('int', 0)})", "TABLE['g']", f"default_list({self.some('int', 0)})")
+        return self.one(
+            "TOTAL",
+            "len(NAMES)",
+            "STEP()",
+            f"STEP({self.some('int', 0)})",
+            "TABLE['g']",
+            f"default_list({self.some('int', 0)})",
+        )
 
     @rule("int", 1, "generators")
     def int_of_generator(self, d: int) -> str:
         g = self.var("gen")
-        return self.one(f"next({g}, -1)", f"sum(numbers({self.random.randint(0, 3)}, log))", f"len(list(Countdown({self.random.randint(0, 3)})))")
+        return self.one(
+            f"next({g}, -1)",
+            f"sum(numbers({self.random.randint(0, 3)}, log))",
+            f"len(list(Countdown({self.random.randint(0, 3)})))",
+        )
 
     @rule("int", 1)
     def int_recursive(self, d: int) -> str:
@@ -265,7 +287,9 @@ class Expressions:
     @rule("float", 1)
     def float_arithmetic(self, d: int) -> str:
         f, i = self.some("float", d), self.some("int", d)
-        return self.one(f"({f} * 0.5)", f"({f} + {i})", f"({i} / 2)", f"float({i} % 9)", f"abs({f})", f"math.sqrt(abs({i} % 10))")
+        return self.one(
+            f"({f} * 0.5)", f"({f} + {i})", f"({i} / 2)", f"float({i} % 9)", f"abs({f})", f"math.sqrt(abs({i} % 10))"
+        )
 
     # Text.
 
@@ -318,7 +342,7 @@ class Expressions:
             f"('k' in {table})", f"isinstance({self.var('list')}, (list, tuple))", f"{t}.requires_grad", f"callable({self.leaf_func(0)})",
             f"({t}.dtype == torch.float32)", f"isinstance({t}, torch.Tensor)", "torch.is_grad_enabled()", f"{t}.is_contiguous()",
             f"({self.var('int')} is None)", f"({table} == {table})", f"hasattr({self.var('box')}, 'extra')", f"({t}.shape[0] == 2)",
-            f"issubclass(Box, Base)", f"({t}.shape == {self.var('tensor')}.shape)", f"({table}.keys() >= {{'k'}})",
+            "issubclass(Box, Base)", f"({t}.shape == {self.var('tensor')}.shape)", f"({table}.keys() >= {{'k'}})",
         )  # fmt: skip
 
     @rule("bool", 2, "identity")
@@ -342,7 +366,13 @@ class Expressions:
     @rule("bool", 1, "breaks")
     def bool_of_tensor(self, d: int) -> str:
         s = self.some("scalar", 0)
-        return self.one(f"({s} > 0)", f"bool({s} < 1)", f"(not {s} > 0.5)", f"({s}.item() > 0)", f"torch.allclose({self.var('tensor')}, {self.var('tensor')})")
+        return self.one(
+            f"({s} > 0)",
+            f"bool({s} < 1)",
+            f"(not {s} > 0.5)",
+            f"({s}.item() > 0)",
+            f"torch.allclose({self.var('tensor')}, {self.var('tensor')})",
+        )
 
     # Containers.
 
@@ -367,8 +397,8 @@ class Expressions:
         return self.one(
             f"[{t} * i for i in range({k})]", f"list({table})", f"list({table}.values())", f"list({table}.items())", f"list({t}.shape)",
             f"list({t}.unbind(0))", f"[a + b for a in range({k}) for b in range(2) if a != b]", f"list(itertools.accumulate([1, 2, {k}]))",
-            f"list({t}.split(1))", f"[[a * b for a in range(2)] for b in range({k})]", f"[*range({k})]", f"list(dict.fromkeys('aba'))",
-            f"list(itertools.product(range(2), repeat=2))", f"list(itertools.pairwise(range({k})))", f"[y for x in [[1], [2, {k}]] for y in x]",
+            f"list({t}.split(1))", f"[[a * b for a in range(2)] for b in range({k})]", f"[*range({k})]", "list(dict.fromkeys('aba'))",
+            "list(itertools.product(range(2), repeat=2))", f"list(itertools.pairwise(range({k})))", f"[y for x in [[1], [2, {k}]] for y in x]",
         )  # fmt: skip
 
     @rule("list", 1, "generators")
@@ -414,12 +444,21 @@ class Expressions:
     @rule("box", 1)
     def leaf_box(self, d: int) -> str:
         t = self.var("tensor")
-        return self.one(f"Box({t})", f"Box({t}, 1, extra=2)", f"Box.make({t})", "KEPT", f"type(KEPT)({t})", f"(Box({t}) + 1)")
+        return self.one(
+            f"Box({t})", f"Box({t}, 1, extra=2)", f"Box.make({t})", "KEPT", f"type(KEPT)({t})", f"(Box({t}) + 1)"
+        )
 
     @rule("vec", 1)
     def leaf_vec(self, d: int) -> str:
         i = self.some("int", 0)
-        return self.one(f"Vec([{i}, 1])", "Vec([])", f"Vec(range({self.random.randint(0, 3)}))", f"(Vec([1]) + Vec([{i}]))", f"(-Vec([{i}]))", f"(2 * Vec([{i}]))")
+        return self.one(
+            f"Vec([{i}, 1])",
+            "Vec([])",
+            f"Vec(range({self.random.randint(0, 3)}))",
+            f"(Vec([1]) + Vec([{i}]))",
+            f"(-Vec([{i}]))",
+            f"(2 * Vec([{i}]))",
+        )
 
     @rule("dyn", 1)
     def leaf_dyn(self, d: int) -> str:

@@ -33,10 +33,6 @@ def shrink(text: str, fails: Fails, attempts: int = 300) -> str:
     return head + mark + ast.unparse(tree) + "\n"
 
 
-
-
-
-
 def _written(tree: ast.Module) -> str | None:
     try:
         text = ast.unparse(ast.fix_missing_locations(tree)) + "\n"

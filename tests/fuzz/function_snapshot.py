@@ -11,7 +11,20 @@ from typing import Any
 import torch
 from torch import nn
 
-_ATOMS = (bool, int, float, complex, str, bytes, type(None), type(...), type(NotImplemented), torch.dtype, torch.device, enum.Enum)
+_ATOMS = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(...),
+    type(NotImplemented),
+    torch.dtype,
+    torch.device,
+    enum.Enum,
+)
 _ITERATORS = ("generator", "list_iterator", "tuple_iterator", "range_iterator", "enumerate", "zip", "map", "filter", "chain",
               "list_reverseiterator", "reversed", "dict_itemiterator", "dict_keyiterator", "count", "islice")  # fmt: skip
 _LIMIT = 4000
@@ -96,7 +109,9 @@ class Snapshot:
         if id(value) in self.numbers or issubclass(value, enum.Enum):
             return None
         self.numbers[id(value)] = len(self.numbers)
-        plain = {k: v for k, v in vars(value).items() if not k.startswith("_") and isinstance(v, (int, str, list, dict))}
+        plain = {
+            k: v for k, v in vars(value).items() if not k.startswith("_") and isinstance(v, (int, str, list, dict))
+        }
         return [(k, self.of(v)) for k, v in plain.items()]
 
     def of_tensor(self, value: torch.Tensor) -> tuple:
@@ -106,7 +121,14 @@ class Snapshot:
             grad = self.of(value.grad) if value.is_leaf and value.grad is not None else None
         except RuntimeError:  # a view that was changed where autograd forbids it
             return ("forbidden",)
-        kept = (tuple(value.shape), tuple(value.stride()), str(value.dtype), value.requires_grad, value.is_leaf, storage)
+        kept = (
+            tuple(value.shape),
+            tuple(value.stride()),
+            str(value.dtype),
+            value.requires_grad,
+            value.is_leaf,
+            storage,
+        )
         return (Data(value), kept, value.storage_offset(), grad, extra)
 
     def of_function(self, value: types.FunctionType) -> tuple:
@@ -114,7 +136,9 @@ class Snapshot:
             return (value.__qualname__,)
         cells = [self.cell(c) for c in value.__closure__ or ()]
         defaults = (self.of(value.__defaults__), self.of(value.__kwdefaults__))
-        attributes = [(k, self.of(v)) for k, v in vars(value).items() if k != "__wrapped__" and not k.startswith("_torch")]
+        attributes = [
+            (k, self.of(v)) for k, v in vars(value).items() if k != "__wrapped__" and not k.startswith("_torch")
+        ]
         return (value.__qualname__, value.__name__, defaults, cells, attributes)
 
     def cell(self, cell: types.CellType) -> Any:
@@ -184,11 +208,17 @@ def _difference(found: Any, expected: Any, exact: bool, where: str) -> str | Non
             label = str(found[0]) if number and isinstance(found[0], str) else str(number)
             if isinstance(found[0], tuple) and len(found) == 2 and number:
                 label = str(found[0][-1])
-            message = _difference(mine, theirs, exact, f"{where}.{label}" if number or not isinstance(mine, str) else where)
+            message = _difference(
+                mine, theirs, exact, f"{where}.{label}" if number or not isinstance(mine, str) else where
+            )
             if message is not None:
                 return message
         return None
-    return None if type(found) is type(expected) and found == expected else f"{where}: {_short(found)} is not {_short(expected)}"
+    return (
+        None
+        if type(found) is type(expected) and found == expected
+        else f"{where}: {_short(found)} is not {_short(expected)}"
+    )
 
 
 def _short(value: Any) -> str:

@@ -62,7 +62,10 @@ class World:
         if scope.get("WITH_HOOKS"):
             net.blocks[0].register_forward_hook(lambda module, args, result: result * 2)
             net.register_forward_pre_hook(lambda module, args: net.seen.append(len(args)))
-        rest, given = choices.choice([[], [], [5], [x]]), choices.choice([{}, {}, {"flag": True}, {"flag": False, "more": seed}])
+        rest, given = (
+            choices.choice([[], [], [5], [x]]),
+            choices.choice([{}, {}, {"flag": True}, {"flag": False, "more": seed}]),
+        )
         n = choices.choice([0, 1, 2, 3, 3])
         if not fresh:
             self.arguments["n"] = n

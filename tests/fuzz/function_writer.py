@@ -102,7 +102,9 @@ class Writer(Expressions):
 
     @rule("simple", 6)
     def assign(self) -> None:
-        kind = self.one("tensor", "tensor", "tensor", "int", "int", "list", "dict", "str", "bool", "row", "float", "set", "ints")
+        kind = self.one(
+            "tensor", "tensor", "tensor", "int", "int", "list", "dict", "str", "bool", "row", "float", "set", "ints"
+        )
         self.bind(kind, self.some(kind, 3))
 
     @rule("simple", 2, "objects")
@@ -114,7 +116,9 @@ class Writer(Expressions):
     def augment(self) -> None:
         known = [n for n in self.kinds.get("int", ()) if n in self.writable]
         if known:
-            self.line(f"{self.random.choice(known)} {self.one('+=', '-=', '*=', '//=', '|=')} {self.random.randint(1, 3)}")
+            self.line(
+                f"{self.random.choice(known)} {self.one('+=', '-=', '*=', '//=', '|=')} {self.random.randint(1, 3)}"
+            )
 
     @rule("simple", 3)
     def change_list(self) -> None:
@@ -146,14 +150,30 @@ class Writer(Expressions):
         target = self.name("set")
         self.line(f"{target} = {{{self.some('int', 1)}, 2, 9}}")
         i = self.some("int", 1)
-        self.line(self.one(f"{target}.add({i})", f"{target}.discard({i})", f"{target} |= {{{i}}}", f"{target} -= {{{i}}}", f"{target}.update([1, {i}])"))
+        self.line(
+            self.one(
+                f"{target}.add({i})",
+                f"{target}.discard({i})",
+                f"{target} |= {{{i}}}",
+                f"{target} -= {{{i}}}",
+                f"{target}.update([1, {i}])",
+            )
+        )
         self.bound("set", target)
 
     @rule("simple", 1)
     def queue(self) -> None:
         name, i = self.name("queue"), self.some("int", 1)
         self.line(f"{name} = collections.deque([{i}, {self.any(1)}], maxlen={self.one('None', '2', '3')})")
-        self.line(self.one(f"{name}.append({i})", f"{name}.appendleft({self.any(1)})", f"{name}.rotate(1)", f"{name}.popleft()", f"{name}.extend([1, {i}])"))
+        self.line(
+            self.one(
+                f"{name}.append({i})",
+                f"{name}.appendleft({self.any(1)})",
+                f"{name}.rotate(1)",
+                f"{name}.popleft()",
+                f"{name}.extend([1, {i}])",
+            )
+        )
         self.bind("list", f"list({name})")
         if self.chance(0.3):
             self.line(f"{self.var('list')}.append({name})")
@@ -249,7 +269,7 @@ class Writer(Expressions):
             self.one(
                 f"print({self.some('int', 1)}, {self.some('str', 0)})", f"opaque({self.var('list')})", f"change_outside({self.var('list')}, {self.some('int', 0)})",
                 f"change_outside({self.var('box')}.items, {self.some('int', 0)})", f"print(f'{{{self.quoteless('int')}}}', end='')", f"opaque(lambda: {self.var('int')})",
-                "torch._dynamo.graph_break()", f"float({t}.detach().sum())", f"print(len({self.var('list')}))", f"print('x', {t}.shape)", f"opaque(log).append('o')",
+                "torch._dynamo.graph_break()", f"float({t}.detach().sum())", f"print(len({self.var('list')}))", f"print('x', {t}.shape)", "opaque(log).append('o')",
             )
         )  # fmt: skip
 
@@ -259,8 +279,8 @@ class Writer(Expressions):
             self.one(
                 f"net.calls += {self.some('int', 0)}", f"net.seen.append({self.some('int', 1)})", f"net.total = {self.some('row', 1)}.detach()",
                 f"net.last = {self.some('tensor', 1)}", "net.reset()", "net.steps += 1", "net.total.add_(1)", "net.steps.add_(1)", f"net.blocks[0].scale = {self.some('float', 1)}",
-                f"net.extra = {self.any(1)}", f"net.named['only'].scale *= 0.5", f"log.append([name for name, _ in net.named_parameters()])", f"log.append(len(net.blocks))",
-                f"log.append(net.training)", f"net.eval()" if self.chance(0.2) else "net.calls = 0", f"log.append(sum(1 for _ in net.buffers()))", f"net.seen = {self.var('list')}",
+                f"net.extra = {self.any(1)}", "net.named['only'].scale *= 0.5", "log.append([name for name, _ in net.named_parameters()])", "log.append(len(net.blocks))",
+                "log.append(net.training)", "net.eval()" if self.chance(0.2) else "net.calls = 0", "log.append(sum(1 for _ in net.buffers()))", f"net.seen = {self.var('list')}",
             )
         )  # fmt: skip
 
@@ -391,11 +411,11 @@ class Writer(Expressions):
     def function(self, parameters: dict[str, list[str]], returns: bool = True) -> Iterator[None]:
         """The body of a nested function: names around it can be read, its own bound."""
         saved = (self.kinds, self.writable, self.loops, self.returns, self.depth, self.budget)
-        self.outer_locals = set(self.writable)
-        self.kinds = {k: [n for n in v if n not in sum(parameters.values(), [])] for k, v in self.kinds.items()}
+        self.outer_locals, own = set(self.writable), {n for names in parameters.values() for n in names}
+        self.kinds = {k: [n for n in v if n not in own] for k, v in self.kinds.items()}
         for kind, names in parameters.items():
             self.kinds[kind] = [*self.kinds.get(kind, []), *names, *names]
-        self.writable = set(sum(parameters.values(), []))
+        self.writable = own
         self.loops, self.returns, self.nested = 0, returns, self.nested + 1
         self.indent += 1
         self.depth += 2
@@ -488,17 +508,35 @@ class Writer(Expressions):
             self.statement()
         caught = self.chance(0.85)
         if caught:
-            for kinds in self.random.sample(["ValueError", "(KeyError, IndexError)", "ProgramError", "Exception", "ArithmeticError"], self.random.randint(1, 2)):
+            for kinds in self.random.sample(
+                ["ValueError", "(KeyError, IndexError)", "ProgramError", "Exception", "ArithmeticError"],
+                self.random.randint(1, 2),
+            ):
                 self.line(f"except {kinds}{self.one('', ' as error')}:")
                 with self.indented():
                     if self.lines[-1].endswith("as error:"):
-                        self.line(self.one("log.append(type(error).__name__)", "log.append(error.args)", "log.append(str(error))", f"{self.var('list')}.append(error)", "log.append(repr(error))"))
+                        self.line(
+                            self.one(
+                                "log.append(type(error).__name__)",
+                                "log.append(error.args)",
+                                "log.append(str(error))",
+                                f"{self.var('list')}.append(error)",
+                                "log.append(repr(error))",
+                            )
+                        )
                         if self.chance(0.1):
                             self.line("log.append(type(error.__context__).__name__)")
                     for _ in range(self.random.randint(0, 2)):
                         self.statement()
                     if self.chance(0.2):
-                        self.line(self.one("raise", f"if {self.some('bool', 1)}: raise", "raise RuntimeError('again')", "raise CodedError(5) from None"))
+                        self.line(
+                            self.one(
+                                "raise",
+                                f"if {self.some('bool', 1)}: raise",
+                                "raise RuntimeError('again')",
+                                "raise CodedError(5) from None",
+                            )
+                        )
                 if kinds == "Exception":
                     break
             if self.chance(0.3):
@@ -528,7 +566,16 @@ class Writer(Expressions):
 
     @rule("compound", 2, "matching")
     def match(self) -> None:
-        subject = self.one(self.some("int", 1), self.var("list"), self.var("dict"), f"Point({self.some('int', 0)}, 2)", self.some("str", 1), self.var("box"), "Color.RED", f"({self.some('int', 0)}, {self.some('tensor', 0)})")
+        subject = self.one(
+            self.some("int", 1),
+            self.var("list"),
+            self.var("dict"),
+            f"Point({self.some('int', 0)}, 2)",
+            self.some("str", 1),
+            self.var("box"),
+            "Color.RED",
+            f"({self.some('int', 0)}, {self.some('tensor', 0)})",
+        )
         self.line(f"match {subject}:")
         cases = [
             "case 0 | 1 | 2:", "case [first, *others]:", "case {'k': held, **others}:", "case Point(x=0 | 1 as px):", "case Point(px, 2):", "case 'k' | 'a':", "case str() as text:",
@@ -558,7 +605,11 @@ class Writer(Expressions):
     def helper(self) -> str:
         name = f"helper{len(self.helpers)}"
         self.line(f"def {name}(x, n=1, items=None, log=None, *rest, key=0, **named):")
-        self.body({"tensor": ["x"], "int": ["n", "key"], "list": ["items"], "dict": ["named"]}, self.random.randint(1, 5), None)
+        self.body(
+            {"tensor": ["x"], "int": ["n", "key"], "list": ["items"], "dict": ["named"]},
+            self.random.randint(1, 5),
+            None,
+        )
         self.indent = 0
         self.line("")
         return name
@@ -597,7 +648,12 @@ class Writer(Expressions):
             self.line("self.held.append(self.state)")
             self.indent = 1
         elif entry == "module":
-            self.lines += ["class Holder(nn.Module):", "    def __init__(self):", "        super().__init__()", "        self.state = 0"]
+            self.lines += [
+                "class Holder(nn.Module):",
+                "    def __init__(self):",
+                "        super().__init__()",
+                "        self.state = 0",
+            ]
             self.lines += ["        self.inner = Block(7)", "        self.register_buffer('mean', torch.zeros(3))"]
             self.indent = 1
             self.line(f"def forward(self, {parameters}):")
@@ -618,7 +674,11 @@ class Writer(Expressions):
             self.line(f"def program({parameters}):")
         self.body(kinds, budget, "")
         self.indent = 0
-        made = {"method": "holder = Holder(); entry = holder.program", "module": "holder = entry = Holder()", "closure": "    return program, (lambda: (state, history))"}
+        made = {
+            "method": "holder = Holder(); entry = holder.program",
+            "module": "holder = entry = Holder()",
+            "closure": "    return program, (lambda: (state, history))",
+        }
         self.line(made.get(entry, "entry = program"))
         if entry == "closure":
             self.line("entry, holder = make()")

@@ -37,7 +37,9 @@ _LATE = "the program takes too long"
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser, timeout=600.0, batch=20, shrink=400)
-    parser.add_argument("--compile-every", type=int, default=0, metavar="N", help="compile the graphs of one in N; 0: none")
+    parser.add_argument(
+        "--compile-every", type=int, default=0, metavar="N", help="compile the graphs of one in N; 0: none"
+    )
     return parser.parse_args(arguments)
 
 

@@ -24,7 +24,11 @@ def test_a_random_function_is_the_same_for_the_same_seed():
 
 def test_a_difference_is_noticed_and_shrunk():
     head = program_of(0).partition(MARK)[0]
-    text = head + MARK + "def program(x, **rest):\n    y = x + 1\n    z = y * 2\n    return z, __debug__\nentry = program\n"
+    text = (
+        head
+        + MARK
+        + "def program(x, **rest):\n    y = x + 1\n    z = y * 2\n    return z, __debug__\nentry = program\n"
+    )
 
     def fails(candidate: str) -> bool:
         return "return" in candidate.partition(MARK)[2] and "x + 1" in candidate

@@ -302,10 +302,9 @@ class List(Sequence):
         return self.items.pop(where)
 
     def m_remove(self, t: Tracer, item: Value) -> Value:
-        for where, held in enumerate(self.items):
-            if t.is_same(held, item) or t.truth(t.compare("==", held, item)):
-                break
-        else:
+        equal = (n for n, v in enumerate(self.items) if t.is_same(v, item) or t.truth(t.compare("==", v, item)))
+        where = next(equal, None)
+        if where is None:
             name = self.kind.__name__
             raise t.raised(ValueError, f"{name}.remove(x): x not in {name}")
         self.changed(t)
