@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -128,7 +129,8 @@ def reset() -> None:
     """Forget all compiled code in this process; callables compile again when next called."""
     from turret import frame_hook
 
-    torch.compiler.reset()
+    if "torch._dynamo" in sys.modules:  # importing it takes a second, to forget nothing
+        torch.compiler.reset()
     frame_hook.forget_captures()
 
 

@@ -30,7 +30,7 @@ class Config:
         choices=("fallback", "raise"),
     )
     capture: str = _option(
-        "dynamo", "who captures graphs: torch._dynamo through a bridge, or Turret itself", choices=("dynamo", "turret")
+        "turret", "who captures graphs: torch._dynamo through a bridge, or Turret itself", choices=("dynamo", "turret")
     )
     recompile_limit: int = _option(8, "captures of one function, after which it runs eagerly (Turret's capture)", low=1)
     partitioner: str = _option(

@@ -36,7 +36,7 @@ class Guard:
 
     def __str__(self) -> str:
         others = "".join(f", {o}" for o in self.others)
-        expected = "" if self.expected is None else f" {self.expected!r}"
+        expected = "" if self.expected is None else f" {_short(self.expected)}"
         return f"{self.kind} {self.source if self.source is not None else ''}{others}{expected}"
 
 
@@ -252,7 +252,7 @@ class GuardSet:
         guard = self.first_failing(function, arguments)
         if guard is None:
             return ""
-        found = _read(guard.source, function, arguments)
+        found = read(guard.source, function, arguments)
         where = f" (assumed at {guard.stack})" if guard.stack else ""
         if guard.kind == "TENSOR" and isinstance(found, torch.Tensor):
             return f"tensor {guard.source}: {guard.expected.difference(found)}{where}"
@@ -276,7 +276,7 @@ def _expression(guard: Guard, writer: SourceWriter) -> str:
     return KINDS[guard.kind](guard, writer, [writer.load(s) for s in sources])
 
 
-def _read(source: Source | None, function: Any, arguments: tuple) -> Any:
+def read(source: Source | None, function: Any, arguments: tuple) -> Any:
     """What a source names in a call, or the exception that finding it raised."""
     if source is None:
         return None
@@ -293,9 +293,20 @@ def _read(source: Source | None, function: Any, arguments: tuple) -> Any:
 
 
 _repr = reprlib.Repr()
-_repr.maxlevel, _repr.maxstring, _repr.maxother = 3, 120, 120
+_repr.maxlevel, _repr.maxstring, _repr.maxother = 3, 400, 400  # nested containers may be shared: exponentially long
 
 
 def _short(value: Any) -> str:
-    text = f"a tensor of {value.dtype}{list(value.shape)}" if isinstance(value, torch.Tensor) else _repr.repr(value)
-    return text if len(text) < 120 else text[:117] + "..."
+    """A value for people, in one line; not the whole of a namespace or a module."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {value.dtype}{list(value.shape)}"
+    if isinstance(value, dict) and "__name__" in value:
+        return f"the namespace of {value['__name__']}"
+    if isinstance(value, torch.nn.Module):
+        return f"a {type(value).__name__}"
+    text = " ".join(_repr.repr(value).split())
+    return text if len(text) < _WIDEST else text[: _WIDEST - 3] + "..."
+
+
+_WIDEST = 400
+"""Characters of a value in a message."""

@@ -3,8 +3,8 @@
 The plugin holds for one callable.  It keeps inputs and results of library calls (matrix products) and leaves all
 else to be computed again; the built-in partitioner weighs bytes against the cost of recomputing.  Prints::
 
-    built-in:       2560 bytes in 3 tensors: l_x_, mm, div
-    library calls:  1536 bytes in 2 tensors: l_x_, mm
+    built-in:       2560 bytes in 3 tensors: x, mm, div
+    library calls:  1536 bytes in 2 tensors: x, mm
     gradients agree with eager's
 """
 

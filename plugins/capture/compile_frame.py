@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from turret import frame_hook
 from turret.errors import CaptureError
+from turret.guard_entries import guard_entries
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
 from turret.plugins.capture import breaks, library
 from turret.plugins.capture.bytecode import decode
@@ -45,7 +46,14 @@ class _Break:
     step: int
     reason: str
     hint: str
-    stack: str
+    stack: list[tuple[types.CodeType, int]]
+
+    def __str__(self) -> str:
+        """The line that broke the graph, the reason, the calls that led there (innermost first), and what to do."""
+        lines = [_place(*frame) for frame in reversed(self.stack)]
+        lines[1:1] = [f"  {self.reason}"]
+        lines[2:] = [f"  called from {line}" for line in lines[2:]]
+        return "\n".join([*lines, *([f"  hint: {self.hint}"] if self.hint else [])])
 
 
 def compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> Unit:
@@ -75,7 +83,8 @@ def compile_frame(settings: Settings, history: History, function: types.Function
 
 def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Break | None) -> _Break | None:
     """Where to break for a failed attempt; None where no break is possible (the caller raises the error then)."""
-    error.stack = error.stack or _stack_lines(tracer.failed_stack)
+    stack = tracer.failed_stack or []
+    error.stack = error.stack or "".join(f"  {_place(code, line)}\n" for code, line in stack)
     step = tracer.step if error.step is None else error.step
     if stop is not None and step < stop.step and error.step is not None:
         stop = None
@@ -84,7 +93,7 @@ def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Bre
         return None
     if step < 0 or settings.fullgraph:
         return None
-    return _Break(step, error.reason, error.hint, error.stack)
+    return _Break(step, error.reason, error.hint, stack)
 
 
 def view_kind(value: torch.Tensor) -> str:
@@ -95,10 +104,9 @@ def view_kind(value: torch.Tensor) -> str:
 _PLAIN_VIEWS = ("", str(torch._C._autograd.CreationMeta.DEFAULT))
 
 
-def _stack_lines(stack: list[tuple[types.CodeType, int]] | None) -> str:
-    from turret.plugins.capture.tracer import _line_text
-
-    return "".join(_line_text(code, line) for code, line in stack or ())
+def _place(code: types.CodeType, line: int) -> str:
+    source = linecache.getline(code.co_filename, line).strip()
+    return f"{code.co_filename}:{line} in {code.co_name}" + (f"\n    {source}" if source else "")
 
 
 class _Attempt:
@@ -210,9 +218,9 @@ class _Attempt:
         """Compile the graph and the rebuilt code."""
         tracer = self.tracer
         if self.stop is not None:
-            stop = self.stop
-            message = f"{stop.reason}\n{stop.stack}" + (f"hint: {stop.hint}" if stop.hint else "")
-            self.settings.context.emit("graph_break", stage="capture", name=self.function.__qualname__, message=message)
+            self.settings.context.emit(
+                "graph_break", stage="capture", name=self.function.__code__.co_name, message=str(self.stop)
+            )
         runs = bool(tracer.calls or r.outputs)
         if runs:
             inputs = self.close_graph(list(r.outputs))
@@ -255,7 +263,7 @@ class _Attempt:
     def unit(self, run: Any, text: str) -> Unit:
         from turret.plugins.capture.dispatch import Unit
 
-        guards = _filtered(self.settings, tuple(self.tracer.guards))
+        guards = _filtered(self.settings, tuple(self.tracer.guards), self.function, self.arguments)
         made = GuardSet(guards, len(self.arguments))
         self.settings.context.emit("product", stage="guards", name=self.function.__qualname__, product=made)
         check = made.compile()
@@ -265,10 +273,18 @@ class _Attempt:
         return Unit(made, check, run, text)
 
 
-def _filtered(settings: Settings, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+def _filtered(settings: Settings, guards: tuple[Guard, ...], function: Any, arguments: tuple) -> tuple[Guard, ...]:
     """Guards that all guard filters keep."""
-    answers = settings.context.hooks.turret_guard_filter(context=settings.context, guards=guards)
-    return tuple(g for n, g in enumerate(guards) if all(a[n] for a in answers))
+    hook = settings.context.hooks.turret_guard_filter
+    if not hook.get_hookimpls():
+        return guards
+    entries = guard_entries(guards, function, arguments)
+    kept = list(guards)
+    for answer in hook(context=settings.context, guards=entries):
+        if len(answer) != len(guards):
+            raise CaptureError(f"a guard filter answered for {len(answer)} guards, it was given {len(guards)}")
+        kept = [g for g, keep in zip(guards, answer, strict=True) if keep and g in kept]
+    return tuple(kept)
 
 
 def _pristine(tracer: Tracer, item: GraphInput) -> Any:
@@ -282,7 +298,10 @@ def _pristine(tracer: Tracer, item: GraphInput) -> Any:
         if offset != 0:
             raise Unsupported("a change of shape of an input that is a view")
         made = torch.empty_strided(shape, stride, dtype=dtype, device=item.example.device)
-        return made.requires_grad_() if requires_grad else made
+        if not requires_grad or item.real.is_leaf:
+            return made.requires_grad_(requires_grad)
+        with torch.enable_grad():  # not a leaf, which may be written to
+            return made.copy_(torch.zeros((), dtype=dtype, device=made.device, requires_grad=True))
 
 
 def _share(first: GraphInput, second: GraphInput) -> bool:

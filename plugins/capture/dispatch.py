@@ -177,7 +177,9 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     context = settings.context
     if cache.units:
         reasons = [u.guards.explain(function, arguments) for u in cache.units]
-        context.emit("recompile", stage="capture", name=name, message=f"{name}: " + "; ".join(filter(None, reasons)))
+        code = function.__code__
+        message = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}\n  " + "\n  ".join(filter(None, reasons))
+        context.emit("recompile", stage="capture", name=code.co_name, message=message)
         if cache.captures >= context.config.recompile_limit:
             cache.given_up = True
             message = (

@@ -29,6 +29,7 @@ def turret_capture(
     """Capture calls of ``target`` frame by frame, where the option ``capture`` asks for it."""
     if context.config.capture != "turret":
         return None
+    target = with_a_frame(getattr(target, "turret_target", target))
     root = root_code(target)
     settings = Settings(context, compile_graph, fullgraph, dynamic)
 
@@ -41,6 +42,21 @@ def turret_capture(
     updated.turret_target = target  # type: ignore[attr-defined]
     updated._torchdynamo_disable = True  # type: ignore[attr-defined]
     return updated
+
+
+def with_a_frame(target: Callable) -> Callable:
+    """``target``, or for a builtin (``torch.sin``), whose call runs no Python code, a function that calls it."""
+    try:
+        root_code(target)
+    except CaptureError:
+        called = target
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return called(*args, **kwargs)
+
+        call.__name__ = call.__qualname__ = getattr(target, "__name__", type(target).__name__)
+        return call
+    return target
 
 
 def root_code(target: Callable) -> types.CodeType:

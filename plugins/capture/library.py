@@ -1,5 +1,7 @@
 """All handlers of functions and classes, loaded: what the interpreter answers for instead of following it."""
 
+import torch
+
 from turret.plugins.capture import (
     handlers_autograd,
     handlers_checkpoint,
@@ -10,6 +12,9 @@ from turret.plugins.capture import (
     handlers_torch,
 )
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS
+
+if torch.distributed.is_available():
+    from turret.plugins.capture import collectives  # noqa: F401
 
 __all__ = [
     "CLASSES",

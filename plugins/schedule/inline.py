@@ -7,8 +7,9 @@ from collections import defaultdict
 from turret.ir import Definition, Expr, rewrite
 from turret.ir.expr import loads
 from turret.ir.index import Index, Size, product, provably_nonnegative
+from turret.plugins.schedule.one_hot import fold_one_hot_sums
 from turret.plugins.schedule.roundings import keep_roundings, skip_rounding
-from turret.plugins.schedule.units import Unit, contains, expression_size, is_cheap, work
+from turret.plugins.schedule.units import Unit, contains, expression_size, is_cheap, row_variables, work
 
 LARGEST_EXPRESSION = 400
 """Nodes; beyond this an expression spills registers, and compiling it takes long."""
@@ -41,6 +42,9 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool) -> list[Unit]
         if elide_casts:
             unit.expr = keep_roundings(unit.expr)
         substitute(unit, by_tensor, gone, elide_casts)
+        if unit.rows:
+            unit.expr = fold_one_hot_sums(unit.expr)
+            unit.rows, unit.scans = row_variables(unit.expr)
         name = unit.tensor.name
         if name not in needed and _inlinable(unit, users[name]):
             gone.add(name)

@@ -157,7 +157,7 @@ def expression_size(expr: Expr) -> int:
 @functools.lru_cache(maxsize=16384)
 def is_cheap(expr: Expr) -> bool:
     """True where recomputing a value costs about as little as loading it: few simple ops."""
-    return work(expr) <= 4 and not contains(expr, *EXPENSIVE, *_WHOLE)
+    return work(expr) <= 4
 
 
 _WHOLE = ("reduce", "scan", "part", "check_index")
@@ -166,11 +166,16 @@ _WHOLE = ("reduce", "scan", "part", "check_index")
 
 @functools.lru_cache(maxsize=16384)
 def work(expr: Expr) -> float:
-    """About how many additions computing one element costs; infinite with a reduction or a check inside."""
+    """About how many additions computing one element costs; infinite with a reduction or a check inside.
+
+    Scalars inside cost nothing: a kernel computes them once.
+    """
     total = 0.0
     for node in walk(expr):
         if node.op in _WHOLE:
             return math.inf
+        if expr.variables and not node.variables:
+            continue
         total += 8 if node.op in EXPENSIVE else node.op not in ("const", "load", "index", "size", "cast")
     return total
 

@@ -112,7 +112,7 @@ def _shares(host: Step, properties: DeviceProperties) -> int:
         return 0
     if not all(node.payload.variables == host.inner for node in _rows(host)):
         return 0
-    most = min(4 * properties.multiprocessors, outer // 8)
+    most = min(2 * properties.multiprocessors, outer // 8)
     return next((p for p in range(most, properties.multiprocessors - 1, -1) if outer % p == 0), 0)
 
 

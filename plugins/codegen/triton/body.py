@@ -94,7 +94,9 @@ def _sweep(emitter: Emitter) -> None:
     base.line(f"r = {_range(emitter, row)}")
     base.variables[row.variable] = "r"
     RowWriter(emitter)
-    scope = Scope(base, f"for xoffset in range(0, {emitter.size(rows.extent)}, {rows.block}):")
+    bounds = f"0, {emitter.size(rows.extent)}, {rows.block}"
+    ahead = f"tl.range({bounds}, num_stages={tiling.stages})" if tiling.stages > 1 else f"range({bounds})"
+    scope = Scope(base, f"for xoffset in {ahead}:")
     scope.line(f"x = xoffset + {_range(emitter, rows)}{wide}")
     scope.variables[rows.variable] = "x"
     sums = [store for store in tiling.stores if store.mode == "sum"]

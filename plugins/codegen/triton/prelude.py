@@ -95,14 +95,6 @@ def welford_of(mean_a, m2_a, n_a, mean_b, m2_b, n_b):
     return mean_a + delta * part, m2_a + m2_b + delta * delta * n_a * part, n
 
 
-def softmax_of(max_a, sum_a, max_b, sum_b):
-    # Sums of exponentials relative to either maximum, brought to the larger one.
-    m = max_nan(max_a, max_b)
-    scale_a = tl.where(max_a == m, 1.0, libdevice.exp(max_a - m))
-    scale_b = tl.where(max_b == m, 1.0, libdevice.exp(max_b - m))
-    return m, sum_a * scale_a + sum_b * scale_b
-
-
 def random_words(seed, linear, low_stream: tl.constexpr, high_stream: tl.constexpr):
     c0 = (linear & 0xFFFFFFFF).to(tl.uint32)
     c1 = ((linear >> 32) & 0xFFFFFFFF).to(tl.uint32)

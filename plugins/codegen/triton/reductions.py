@@ -10,6 +10,7 @@ import torch
 from turret.errors import UnsupportedError
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Var
+from turret.plugins.codegen.triton import softmax
 from turret.plugins.codegen.triton.dtypes import accumulator, identity, literal, triton_type
 from turret.plugins.codegen.triton.emitter import Emitter, Guard
 from turret.plugins.codegen.triton.nest import FlatStore
@@ -181,7 +182,7 @@ class RowWriter:
         """
         facts = self.emitter.facts
         found = [n for n in walk(*(root for s in self.tiling.stores for root in s.roots)) if facts.is_row(n)]
-        facts.together |= _softmax_sums(found, self.emitter)
+        facts.together |= softmax.softmax_sums(found, facts.is_row)
         levels = {node: facts.level(node) for node in found}
         count = max(levels.values(), default=0)
         at_once = count == 1 and not any(facts.level(root) for s in along for root in s.roots)
@@ -229,16 +230,20 @@ class _Carried:
     def kind(self) -> str:
         return self.node.payload.kind
 
-    def _start(self, stem: str, value: str, dtype: torch.dtype) -> str:
+    def _start(self, stem: str, value: str, dtype: torch.dtype, shape: str | None = None) -> str:
         name = self.writer.emitter.fresh(stem)
-        self.writer.emitter.base.line(f"{name} = {self.writer.block(self.writer.full, value, dtype)}")
+        shape = shape or self.writer.emitter.shape(self.writer.full)
+        self.writer.emitter.base.line(f"{name} = tl.full({shape}, {value}, {triton_type(dtype).register})")
         self.names.append(name)
         return name
 
     def step(self, scope: Scope) -> None:
         """Take in one block."""
         if self.softmax_sum is not None:
-            self._softmax_step(scope)
+            shape, dtype = softmax.lane_shape(self.writer, self.node), self.node.dtype
+            best = self._start("max", softmax.NOTHING, dtype, shape)
+            total = self._start("sum", "0.0", dtype, shape)
+            softmax.write_step(self.writer, self.node, best, total, scope)
         elif self.kind == "welford":
             self._welford_step(scope)
         elif self.kind in ("argmin", "argmax"):
@@ -250,10 +255,7 @@ class _Carried:
         """Reduce the accumulators, and name the results."""
         emitter, writer, node = self.writer.emitter, self.writer, self.node
         if self.softmax_sum is not None:
-            best, total = emitter.fresh("max"), emitter.fresh("sum")
-            scope.line(f"{best}, {total} = {writer.collapsed_by('softmax_of', *self.names)}")
-            # An infinite maximum makes inf - inf of its own element.
-            scope.line(f'{total} = tl.where(tl.abs({best}) == float("inf"), float("nan"), {total})')
+            best, total = softmax.write_end(writer, *self.names, scope)
             scope.names[node, None], scope.names[self.softmax_sum, None] = best, total
         elif self.kind == "welford":
             results = emitter.fresh("mean"), emitter.fresh("m2"), emitter.fresh("count")
@@ -309,42 +311,12 @@ class _Carried:
         name = emitter.named(scope, ("lanes", register), "lanes", f"tl.maximum({count}, 0).to({register})")
         return emitter.spread(name, frozenset((tile.variable,)), self.writer.full)
 
-    def _softmax_step(self, scope: Scope) -> None:
-        """One exponential an element: of the smaller of maximum and value, relative to the larger."""
-        dtype = self.node.dtype
-        best, total = self._start("max", 'float("-inf")', dtype), self._start("sum", "0.0", dtype)
-        emitter, writer = self.writer.emitter, self.writer
-        value = writer.inside(writer.element(self.node.args[0], dtype, scope, None), 'float("-inf")', scope)
-        held, larger, term = emitter.fresh("v"), emitter.fresh("larger"), emitter.fresh("e")
-        scope.line(f"{held} = {value}")
-        scope.line(f"{larger} = max_nan({best}, {held})")
-        scope.line(f"{term} = tl.where({best} == {held}, 1.0, libdevice.exp(tl.minimum({best}, {held}) - {larger}))")
-        counted = writer.inside("1.0", "0.0", scope)
-        scope.line(f"{total} = tl.where({held} > {best}, {total} * {term} + {counted}, {total} + {term} * {counted})")
-        scope.line(f"{best} = {larger}")
-
 
 def number_type(number: Expr) -> torch.dtype:
     """The dtype in which an arg reduction carries its numbers: int32 where they are known to fit."""
     low, high = number.payload.bounds() if number.op == "index" else (None, None)
     fits = isinstance(low, int) and isinstance(high, int) and low >= 0 and high < (1 << 31) - 1
     return torch.int32 if fits else torch.int64
-
-
-def _softmax_sums(found: list[Expr], emitter: Emitter) -> dict[Expr, Expr]:
-    """Sums of ``exp(v - max v)`` that one pass can compute along with the maximum, by sum."""
-    sums: dict[Expr, Expr] = {}
-    for node in found:
-        body = node.args[0]
-        if node.payload.kind != "sum" or body.op != "exp" or body.args[0].op != "sub" or body.dtype != torch.float32:
-            continue
-        value, best = body.args[0].args
-        is_maximum = best.op == "reduce" and best.payload == attrs.evolve(node.payload, kind="max")
-        if not is_maximum or best.args[0] is not value or best in sums.values():
-            continue
-        if not any(map(emitter.facts.is_row, walk(value))):
-            sums[node] = best
-    return sums
 
 
 def serial_reduction(emitter: Emitter, expr: Expr, scope: Scope, guard: Guard) -> str:

@@ -20,14 +20,14 @@ from turret.plugins.codegen.triton.dtypes import identity
 from turret.plugins.codegen.triton.kernel import DeviceProperties
 from turret.plugins.codegen.triton.nest import normalise
 from turret.plugins.codegen.triton.stages import Stages, scratch_of, scratch_tensor
-from turret.plugins.codegen.triton.tiling import is_along_row
+from turret.plugins.codegen.triton.tiling import PERSISTENT_OUTER, is_along_row
 
 LEAST_WORK = 1 << 16
 """Elements below which one stage is faster than two, whatever the device."""
 LEAST_CHUNK = {True: 1024, False: 64}
 """Shortest part of a row worth a program: where the row is contiguous, and where the rows lie side by side."""
-COLUMNS = 64
-"""Rows that one program takes where they lie side by side."""
+COLUMNS, NARROWEST = 64, 16
+"""Rows that one program takes where they lie side by side, and the fewest (two sectors of float32)."""
 RESIDENT = {True: 2, False: 8}
 """Programs that a multiprocessor should have: blocks of whole rows are larger than those of rows side by side."""
 SYMBOLIC_PARTS = 128
@@ -88,6 +88,8 @@ def _parts(
         return SYMBOLIC_PARTS if rows <= 4 else 1
     if rows * row < LEAST_WORK:
         return 1
+    if not contiguous and row <= PERSISTENT_OUTER and rows // NARROWEST >= properties.multiprocessors:
+        return 1  # rows this short lie in one block: programs that take fewer of them spare the second launch
     resident = RESIDENT[contiguous] * properties.multiprocessors
     wanted = min(-(-resident // programs), row // LEAST_CHUNK[contiguous])
     head = inner[0].extent

@@ -17,6 +17,7 @@ from turret.hookspecs import hookimpl
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.setenv("TURRET_ON_ERROR", "raise")
+    monkeypatch.setenv("TURRET_CAPTURE", "dynamo")
     turret.reset()
     yield
     turret.reset()

@@ -162,3 +162,32 @@ def test_the_recompile_limit_is_an_option():
     with pytest.warns(UserWarning, match="compiled 2 times"):
         for text in ("a", "bb", "ccc"):
             assert torch.equal(fast(torch.ones(2), text), torch.full((2,), float(len(text))))
+
+
+def test_an_input_that_is_no_leaf_may_change_its_shape_and_be_written_to():
+    def program(x):
+        x.unsqueeze_(0)
+        x.mul_(2)
+        return x.sum()
+
+    def gradient(function):
+        leaf = torch.arange(4.0, requires_grad=True)
+        function(leaf.clone()).backward()
+        return leaf.grad
+
+    compiled = turret.compile(program, options={"capture": "turret", "on_error": "raise", "cache": False})
+    torch.testing.assert_close(gradient(compiled), gradient(program))
+
+
+def test_functions_that_run_no_python_code_compile():
+    compiled = turret.compile(torch.tanh, fullgraph=True, options={"capture": "turret", "on_error": "raise"})
+    torch.testing.assert_close(compiled(torch.ones(3)), torch.tanh(torch.ones(3)))
+
+
+def test_compiling_what_is_compiled_starts_from_the_function():
+    def program(x):
+        return torch.sin(x) + 1
+
+    options = {"capture": "turret", "on_error": "raise"}
+    again = turret.compile(turret.compile(program, options=options), fullgraph=True, options=options)
+    torch.testing.assert_close(again(torch.ones(3)), program(torch.ones(3)))
