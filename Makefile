@@ -14,6 +14,8 @@ test: $(STAMP) lint
 
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz/run.py --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 --out fuzz.jsonl
+	$(BIN)/python tests/fuzz/functions.py --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \
+		--out functions.jsonl
 
 bench: $(STAMP)
 	$(BIN)/python tests/benchmarks/bench.py

@@ -8,6 +8,7 @@ and ``GuardSet.explain`` says which guard failed first, and what was found inste
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -305,6 +306,10 @@ def read(source: Source | None, function: Any, arguments: tuple) -> Any:
         return error
 
 
+_repr = reprlib.Repr()
+_repr.maxlevel, _repr.maxstring, _repr.maxother = 3, 400, 400  # nested containers may be shared: exponentially long
+
+
 def _short(value: Any) -> str:
     """A value for people, in one line; not the whole of a namespace or a module."""
     if isinstance(value, torch.Tensor):
@@ -313,7 +318,7 @@ def _short(value: Any) -> str:
         return f"the namespace of {value['__name__']}"
     if isinstance(value, torch.nn.Module):
         return f"a {type(value).__name__}"
-    text = " ".join(repr(value).split())
+    text = " ".join(_repr.repr(value).split())
     return text if len(text) < _WIDEST else text[: _WIDEST - 3] + "..."
 
 

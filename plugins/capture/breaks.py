@@ -113,29 +113,41 @@ class _Break:
         body = "".join(f"\n    {line}" for line in self.handled(done))
         if entry is None:
             return [f"try:{body}\n  except BaseException: {let_go}raise", *tails]
-        raised = self.r.fresh()
-        handler = self.go_on(self.index, self.before[: entry.depth], raised)
-        caught = f"try:{body}\n  except BaseException as error: {let_go}{raised} = error"
-        return [f"{raised} = None", caught, f"if {raised} is not None: {handler[0]}", *tails]
+        raised = self.r.fresh()  # a list, emptied in the end: the exception's traceback holds this frame
+        target, arguments = self.destination(self.index, self.before[: entry.depth], raised)
+        caught = f"try:{body}\n  except BaseException as error: {let_go}{raised} = [error]"
+        handing_on = f"{raised}.append({arguments}); {self.let_go(0, True)}return tail({target}, {raised}.pop())"
+        return [f"{raised} = None", caught, f"if {raised} is not None: {handing_on}", *tails]
 
-    def let_go(self, depth: int) -> str:
-        """Unbind what an exception takes off the stack, where its end can be seen: a traceback would keep it."""
+    def let_go(self, depth: int, variables: bool = False) -> str:
+        """Unbind what is on the stack above ``depth``, where its end can be seen: a traceback would keep it.
+
+        Not what is a variable too, unless ``variables`` says so.
+        """
         held = zip(self.before[depth:], self.frame.stack[depth:], strict=True)
-        names = [n for n, v in held if n and n.isidentifier() and n not in self.locals.values() and _ends_visibly(v)]
+        kept = () if variables else self.locals.values()
+        names = [n for n, v in held if n and n.isidentifier() and n not in kept and _ends_visibly(v)]
         return "".join(f"{name} = None; " for name in names)
 
     def handled(self, lines: list[str]) -> list[str]:
         """The lines, run while the exceptions are handled that the frame is handling."""
         for held in reversed(self.handling if lines else []):
+            trace = self.r.fresh()  # raising it here puts this frame into its traceback, and the frame holds it
+            lines = [f"{held}.__traceback__ = {trace}", *lines]
             lines = [f"try: raise {held}", "except BaseException:", *("  " + line for line in lines)]
+            lines = [f"{trace} = {held}.__traceback__", *lines]
         return lines
 
     def go_on(self, index: int, stack: list[str | None], raised: str | None = None) -> list[str]:
         """Go on at an instruction with a stack; with ``raised``, raise that there."""
-        code, function = self.frame.code, self.frame
-        following = self.frame.instructions[index]
-        if raised is None and following.name == "RETURN_VALUE":
+        if raised is None and self.frame.instructions[index].name == "RETURN_VALUE":
             return [f"return {stack[-1]}"]
+        target, arguments = self.destination(index, stack, raised)
+        return [f"return tail({target}, {arguments})"]
+
+    def destination(self, index: int, stack: list[str | None], raised: str | None = None) -> tuple[str, str]:
+        """The resume function that goes on at an instruction, and the tuple of its arguments, as expressions."""
+        code, function = self.frame.code, self.frame
         letters = _letters(stack)
         unbound = frozenset(n for n in range(self.plain_count()) if n not in self.locals)
         made = resume.resume_code(code, index, letters, unbound, raising=raised is not None)
@@ -148,8 +160,10 @@ class _Break:
         else:
             target = self.r.constant(resume.make_function(made, function.scope, name, ()))
         arguments = [self.locals.get(slot, "None") for slot in range(self.plain_count())]
-        arguments += [entry.removeprefix("#") for entry in stack if entry is not None] + ([raised] if raised else [])
-        return [f"return tail({target}, ({''.join(a + ',' for a in arguments)}))"]
+        arguments += [entry.removeprefix("#") for entry in stack if entry is not None] + (
+            [f"{raised}.pop()"] if raised else []
+        )
+        return target, f"({''.join(a + ',' for a in arguments)})"
 
     def plain_count(self) -> int:
         """Variables of the user's code (a resume function has more: its stack)."""

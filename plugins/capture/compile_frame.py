@@ -80,6 +80,8 @@ def compile_frame(settings: Settings, history: History, function: types.Function
             except RecursionError:
                 raise Unsupported("calls nested too deeply") from None
             finally:
+                for generator in attempt.tracer.generators:
+                    vars(generator.frame).clear()
                 vars(attempt.tracer).clear()  # frames and values form cycles, which would keep the arguments alive
     finally:
         sys.setrecursionlimit(limit)
@@ -98,6 +100,14 @@ def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Bre
     if step < 0 or settings.fullgraph:
         return None
     return _Break(step, error.reason, error.hint, stack)
+
+
+def view_kind(value: torch.Tensor) -> str:
+    """How a tensor became a view, which decides whether autograd lets it be changed in place; empty for no view."""
+    return str(torch._C._autograd._get_creation_meta(value)) if value._is_view() else ""
+
+
+_PLAIN_VIEWS = ("", str(torch._C._autograd.CreationMeta.DEFAULT))
 
 
 def _place(code: types.CodeType, line: int) -> str:
@@ -147,6 +157,13 @@ class _Attempt:
         for generator in tracer.generators:
             generator.check_end(rebuilder)
         self.check_arguments(frame, rebuilder, signal)
+        for item in tracer.inputs:
+            if (
+                isinstance(item.real, torch.Tensor)
+                and item.example._version
+                and view_kind(item.real) not in _PLAIN_VIEWS
+            ):
+                raise Unsupported("a change in place of a view that was made without gradients")
         return self.finish(rebuilder, tail)
 
     def start(self) -> Frame:
@@ -188,6 +205,9 @@ class _Attempt:
         tracer = self.tracer
         tensors = [i for i in tracer.inputs if isinstance(i.real, torch.Tensor)]
         changed = any(i.example._version for i in tensors)
+        for item in tensors if changed else ():
+            if item.example._version:
+                tracer.guards[Guard("CALL", item.source, (view_kind, view_kind(item.real)))] = None
         related = [i for i in tensors if changed or not i.static]
         if len(related) > 1 and not all(i.static for i in related):
             pattern = storage_pattern([i.real for i in related])

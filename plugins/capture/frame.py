@@ -196,7 +196,7 @@ class Generator(Value):
 
     def send(self, t: Tracer, value: Value) -> Value:
         """Run to the next ``yield``; StopIteration with the returned value at the end."""
-        if not self.started and not t.is_none(value):
+        if not self.started and not self.finished and not t.is_none(value):
             raise t.raised(TypeError, "can't send non-None value to a just-started generator")
         return self.resume(t, lambda: self.frame.push(value))
 

@@ -148,6 +148,11 @@ class GraphRecorder:
             raise Unsupported(f"a {real.layout} tensor as an input")
         if torch._C._functorch.is_functorch_wrapped_tensor(real) or isinstance(real, torch._subclasses.FakeTensor):
             raise Unsupported("a tensor inside another transformation")
+        if real._is_view():
+            try:
+                _ = real.grad_fn
+            except RuntimeError as error:  # changed where autograd forbids it: any use of it fails
+                raise Unsupported(f"a view without a history: {str(error).partition('.')[0]}") from None
         static = isinstance(source, BoundSource) or isinstance(real, torch.nn.Parameter)
         if static and not isinstance(source, BoundSource):
             self.guard("ID", source, real)  # type: ignore[attr-defined]

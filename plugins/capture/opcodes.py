@@ -85,6 +85,11 @@ def load_slot(f: Frame, slot: int) -> None:
     f.push(value)
 
 
+def store_slot(f: Frame, slot: int) -> None:
+    value = f.stack.pop()
+    f.locals[slot] = None if value is NULL else value  # NULL: a variable that a comprehension put aside was unbound
+
+
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE", "LOAD_FAST_BORROW")
 def load_fast(f: Frame, i: Instruction) -> None:
     load_slot(f, i.arg)
@@ -98,19 +103,19 @@ def load_fast_load_fast(f: Frame, i: Instruction) -> None:
 
 @opcode("STORE_FAST")
 def store_fast(f: Frame, i: Instruction) -> None:
-    f.locals[i.arg] = f.stack.pop()
+    store_slot(f, i.arg)
 
 
 @opcode("STORE_FAST_LOAD_FAST")
 def store_fast_load_fast(f: Frame, i: Instruction) -> None:
-    f.locals[i.arg >> 4] = f.stack.pop()
+    store_slot(f, i.arg >> 4)
     load_slot(f, i.arg & 15)
 
 
 @opcode("STORE_FAST_STORE_FAST")
 def store_fast_store_fast(f: Frame, i: Instruction) -> None:
-    f.locals[i.arg >> 4] = f.stack.pop()
-    f.locals[i.arg & 15] = f.stack.pop()
+    store_slot(f, i.arg >> 4)
+    store_slot(f, i.arg & 15)
 
 
 @opcode("DELETE_FAST")

@@ -293,6 +293,7 @@ def raise_varargs(f: Frame, i: Instruction) -> None:
     exception = f.tracer.exception_of(f.pop())
     if cause is not None:
         exception.cause = None if f.tracer.is_none(cause) else f.tracer.exception_of(cause)
+        exception.suppressed = True
     raise Raised(exception)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Rebuilder:
-    """Collects the lines of the function, in four parts: sources, the graph's call, values, effects."""
+    """Collects the lines of the function, in parts: sources, the graph's call, values, effects, what needs these."""
 
     def __init__(self, t: Tracer) -> None:
         self.t = t
@@ -28,6 +28,7 @@ class Rebuilder:
         self.outputs: dict[fx.Node, int] = {}
         self.body: list[str] = []
         self.effects: list[str] = []
+        self.after: list[str] = []
         self.kept: list[Value] = []
         self.building: set[int] = set()
 
@@ -52,6 +53,10 @@ class Rebuilder:
 
     def effect(self, text: str) -> None:
         self.effects.append(text)
+
+    def after_effects(self, text: str) -> None:
+        """A line that needs objects from before as the effects leave them."""
+        self.after.append(text)
 
     def remember(self, value: Value, name: str) -> str:
         """Give a value its name before its parts are made, so that cycles end."""
@@ -123,6 +128,6 @@ class Rebuilder:
         lines = [*self.writer.lines]
         if calls_graph:
             lines.append(f"o = graph({arguments})")
-        lines += [*self.body, *self.effects, *tail]
+        lines += [*self.body, *self.effects, *self.after, *tail]
         head = ", ".join(["f", *(f"a{n}" for n in range(parameters))])
         return f"def compiled({head}):\n  " + "\n  ".join(lines) + "\n"

@@ -286,6 +286,8 @@ class Tracer(GraphRecorder, Caller):
         left, right = left.realize(), right.realize()
         if left is right:
             return True
+        if isinstance(left, Symbolic) or isinstance(right, Symbolic):
+            left, right = (Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in self.alike(left, right))
         if isinstance(left, Constant) and isinstance(right, Constant):
             return left.value is right.value or (
                 type(left.value) is type(right.value) is int and left.value == right.value
@@ -293,12 +295,17 @@ class Tracer(GraphRecorder, Caller):
         mine, theirs = getattr(left, "object", None), getattr(right, "object", None)
         if mine is not None and mine is theirs:
             return True
-        if type(left) is type(right) and left.source is not None and right.source is not None:
-            if not isinstance(left, (Constant, Symbolic)) and not (
-                isinstance(left.source, BoundSource) and isinstance(right.source, BoundSource)
-            ):
-                self.guard("NOT_SAME", left.source, others=(right.source,))
+        unknown = type(left) is type(right) and not isinstance(left, (Constant, Symbolic))
+        bound = isinstance(left.source, BoundSource) and isinstance(right.source, BoundSource)
+        if unknown and not bound and left.source is not None and right.source is not None:
+            self.guard("NOT_SAME", left.source, others=(right.source,))
         return False
+
+    def alike(self, left: Value, right: Value) -> tuple[Value, Value]:
+        """Two values, one of them symbolic; nothing is assumed of their numbers where their types differ anyway."""
+        if left.type() is right.type():
+            return left, right
+        return Constant(None), Constant(NotImplemented)
 
     def compare(self, symbol: str, left: Value, right: Value) -> Value:
         """A comparison."""

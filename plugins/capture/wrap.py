@@ -289,12 +289,13 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
 
 _HEAP_TYPE = 1 << 9
 _TRANSIENT = (
-    types.GeneratorType, types.CoroutineType, enumerate, zip, map, filter, reversed, types.TracebackType, types.FrameType,
+    types.GeneratorType, types.CoroutineType, types.TracebackType, types.FrameType, enumerate, zip, map, filter,
+    reversed,
     *(type(iter(v)) for v in ((), [], range(0), {}, {}.values(), {}.items(), set(), "", collections.deque())),
     *(v for v in vars(itertools).values() if isinstance(v, type)),
 )  # fmt: skip
-"""Kinds of objects that are new on every call: by type, since a guard on identity would never hold again, and would keep
-them alive."""
+"""Kinds of objects that are new on every call: guarded by type, since identity would never hold again (and would keep
+them alive)."""
 
 
 def _foreign(kind: type) -> bool:

@@ -117,7 +117,10 @@ class Snapshot:
     def of_tensor(self, value: torch.Tensor) -> tuple:
         storage = self.storages.setdefault(value.untyped_storage()._cdata, len(self.storages)) if value.numel() else -1
         extra = [(k, self.of(v)) for k, v in vars(value).items() if not k.startswith("_")]
-        grad = None if value.grad_fn is not None or value.grad is None else self.of(value.grad)
+        try:
+            grad = self.of(value.grad) if value.is_leaf and value.grad is not None else None
+        except RuntimeError:  # a view that was changed where autograd forbids it
+            return ("forbidden",)
         kept = (
             tuple(value.shape),
             tuple(value.stride()),

@@ -109,15 +109,15 @@ class World:
             except Exception as error:
                 return "raised", _without_frames(error), printed.getvalue()
 
-    def snapshot(self, ended: tuple[str, Any, str], before: Snapshot | None) -> Snapshot:
-        """Everything that can be seen after a call."""
+    def snapshot(self, ended: tuple[str, Any, str], exact: bool) -> Snapshot:
+        """Everything that can be seen after a call; with ``exact``, how many random numbers were drawn, too."""
         names = [n for n in self.scope if not n.startswith("__")]
         holder = self.scope.get("holder")
         seen = {
             "ended": ended[0], "result": ended[1], "printed": ended[2], "arguments": self.arguments, "rest": self.rest,
             "holder": holder() if isinstance(holder, types.FunctionType) else holder,
             "globals": {n: self.scope[n] for n in names if n not in ("entry", "holder")},
-            "grad": torch.is_grad_enabled(), "random": torch.random.get_rng_state().sum().item(),
+            "grad": torch.is_grad_enabled(), "random": torch.random.get_rng_state().sum().item() if exact else None,
         }  # fmt: skip
         return Snapshot(seen, self.scope["__name__"])
 
@@ -152,7 +152,7 @@ def _call(plain: World, mine: World, seed: int, number: int, exact: bool) -> Non
             torch.set_grad_enabled(True)
         if backward and ended[0] == "returned":
             _differentiate(ended[1])
-        ends.append(world.snapshot(ended, None))
+        ends.append(world.snapshot(ended, exact))
     found = difference_of(ends[1], ends[0], exact)
     if found is not None:
         raise Difference(f"call {number}: {found}")

@@ -194,7 +194,7 @@ class Writer(Expressions):
     @rule("simple", 1, "objects")
     def add_in_place(self) -> None:
         known = [n for n in self.kinds.get("vec", ()) if n in self.writable]
-        if known:
+        if known and not self.loops:  # loops over it would grow without end
             self.line(f"{self.random.choice(known)} += {self.some('int', 0)}")
 
     @rule("simple", 3, "in_place")
@@ -308,7 +308,8 @@ class Writer(Expressions):
     @rule("simple", 0.3)
     def delete(self) -> None:
         known = [n for n in self.kinds.get("int", ()) if n in self.writable and len(self.kinds["int"]) > 2]
-        if known and not self.loops:
+        # A variable that a nested function shares is, behind a break, one of an enclosing function, and said to be one.
+        if known and not self.loops and "closures" not in self.features:
             name = self.random.choice(known)
             self.line(f"del {name}")
             if not self.chance(0.1):
@@ -410,11 +411,11 @@ class Writer(Expressions):
     def function(self, parameters: dict[str, list[str]], returns: bool = True) -> Iterator[None]:
         """The body of a nested function: names around it can be read, its own bound."""
         saved = (self.kinds, self.writable, self.loops, self.returns, self.depth, self.budget)
-        self.outer_locals = set(self.writable)
-        self.kinds = {k: [n for n in v if n not in sum(parameters.values(), [])] for k, v in self.kinds.items()}
+        self.outer_locals, own = set(self.writable), {n for names in parameters.values() for n in names}
+        self.kinds = {k: [n for n in v if n not in own] for k, v in self.kinds.items()}
         for kind, names in parameters.items():
             self.kinds[kind] = [*self.kinds.get(kind, []), *names, *names]
-        self.writable = set(sum(parameters.values(), []))
+        self.writable = own
         self.loops, self.returns, self.nested = 0, returns, self.nested + 1
         self.indent += 1
         self.depth += 2

@@ -228,6 +228,8 @@ class Constant(Value):
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
         if not other.is_constant():
             return None
+        if inplace:  # the same for immutable objects, but for the words of its TypeError
+            operation = getattr(operator, "i" + operation.__name__.rstrip("_"))
         return t.fold(operation, [self, other], {})
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:

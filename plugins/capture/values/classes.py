@@ -114,6 +114,9 @@ def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, *
     if payload is not None and isinstance(payload.type(), type):
         if name == "__init__" and not hasattr(payload, "m___init__"):
             return Constant(None)
+        absent = find_in_mro(value.type(), "__missing__")[1] if name == "__getitem__" else None
+        if isinstance(absent, types.FunctionType) and not t.truth(payload.contains(t, args[0])):
+            return t.call(Method(t.wrap_known(absent), value), list(args), {})
         special = _CONTAINER_SPECIALS.get(name)
         if special is not None:
             result = special(t, payload, *args)

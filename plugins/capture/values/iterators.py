@@ -64,7 +64,7 @@ class SequenceIterator(Iterator):
         if self.position:
             if type(self.sequence).__name__ == "Deque":
                 raise Unsupported("a graph break while iterating over a deque")
-            r.line(f"{name}.__setstate__({self.position})")
+            r.after_effects(f"{name}.__setstate__({self.position})")  # no further than the list is long by then
         return name
 
 

@@ -169,10 +169,16 @@ class Instance(Value):
             slot = isinstance(raw, types.MemberDescriptorType)
             raise t.raised(AttributeError, name if slot else f"{self.kind.__name__!r} object has no attribute {name!r}")
         t.effects.note(self)
-        if self.object is None:
+        if self.object is None or not self.had(name):
             del self.stores[name]
         else:
             self.stores[name] = DELETED
+
+    def had(self, name: str) -> bool:
+        """Whether the object itself has an attribute, before what is noted here is replayed."""
+        if name in getattr(self.object, "__dict__", ()):
+            return True
+        return isinstance(find_in_mro(self.kind, name)[1], types.MemberDescriptorType) and hasattr(self.object, name)
 
     def special(self, t: Tracer, name: str) -> Value | None:
         """A special method, looked up on the class and bound, or None."""
@@ -310,6 +316,8 @@ class ExceptionInstance(Instance):
         self.args = args
         self.cause: Value | None = None
         self.context: Value | None = None
+        self.suppressed = False
+        """``__suppress_context__``: set by ``raise ... from``."""
 
     def describe(self) -> str:
         said = ", ".join(str(a.value) if isinstance(a, Constant) else a.describe() for a in self.args)
@@ -322,6 +330,8 @@ class ExceptionInstance(Instance):
             return (self.cause if name == "__cause__" else self.context) or Constant(None)
         if name == "value" and self.kind is StopIteration:
             return self.args[0] if self.args else Constant(None)
+        if name == "__suppress_context__" and self.object is None:
+            return Constant(self.suppressed)
         if name in ("__traceback__", "__suppress_context__", "__notes__"):
             raise Unsupported(f"{name} of an exception")
         if name == "with_traceback":
@@ -330,10 +340,12 @@ class ExceptionInstance(Instance):
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         if name == "__cause__":
-            self.cause = value
+            self.cause, self.suppressed = None if t.is_none(value) else value, True
         elif name == "__context__":
             self.context = value
-        elif name in ("__traceback__", "__suppress_context__"):
+        elif name == "__suppress_context__":
+            self.suppressed = t.truth(value)
+        elif name == "__traceback__":
             pass
         elif name == "args":
             self.args = value.unpack(t)
@@ -353,6 +365,8 @@ class ExceptionInstance(Instance):
             r.line(f"{name}.__cause__ = {r.load(self.cause)}")
         if self.context is not None:
             r.line(f"{name}.__context__ = {r.load(self.context)}")
+        if self.suppressed != (self.cause is not None):  # giving it a cause sets it
+            r.line(f"{name}.__suppress_context__ = {self.suppressed}")
         return name
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from turret.plugins.capture.errors import NotConstant
+from turret.plugins.capture.errors import NotConstant, Unsupported
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.iterators import SequenceIterator
 from turret.sources import Source
@@ -114,7 +114,16 @@ class Sequence(Value):
         for number in numbers:
             if t.is_same(self.items[number], item) or t.truth(t.compare("==", self.items[number], item)):
                 return Constant(number)
-        raise t.raised(ValueError, "value is not in list")
+        raise t.raised(ValueError, self.not_found(t, item))
+
+    def not_found(self, t: Tracer, item: Value) -> str:
+        """The interpreter's words where ``index`` finds nothing."""
+        if not self.mutable():
+            return "tuple.index(x): x not in tuple"
+        try:
+            return f"{t.constant_of(item)!r} is not in {self.kind.__name__}"
+        except Unsupported:
+            return f"{item.describe()} is not in {self.kind.__name__}"
 
     def m_count(self, t: Tracer, item: Value) -> Value:
         return Constant(sum(t.is_same(v, item) or t.truth(t.compare("==", v, item)) for v in self.items))
@@ -293,7 +302,11 @@ class List(Sequence):
         return self.items.pop(where)
 
     def m_remove(self, t: Tracer, item: Value) -> Value:
-        where = self.m_index(t, item).constant()
+        equal = (n for n, v in enumerate(self.items) if t.is_same(v, item) or t.truth(t.compare("==", v, item)))
+        where = next(equal, None)
+        if where is None:
+            name = self.kind.__name__
+            raise t.raised(ValueError, f"{name}.remove(x): x not in {name}")
         self.changed(t)
         del self.items[where]
         return Constant(None)

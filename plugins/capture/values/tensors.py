@@ -323,6 +323,10 @@ def type_name(value: torch.Tensor) -> str:
     return f"{module}.{names[value.dtype]}Tensor"
 
 
+_BITWISE = (operator.and_, operator.or_, operator.xor)
+"""Operators whose results torch's symbols cannot compare: it takes ``(n | 1) < (n | 1)`` for true."""
+
+
 class Symbolic(Value):
     """A number that is known only when the graph runs: a size, or an int that was seen to change."""
 
@@ -372,14 +376,17 @@ class Symbolic(Value):
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
         if isinstance(other, Symbolic) or (isinstance(other, Constant) and isinstance(other.value, (int, float))):
+            if operation in _BITWISE:
+                right = Constant(other.fixed()) if isinstance(other, Symbolic) else other
+                return t.fold(operation, [Constant(self.fixed()), right], {})
             return t.call_graph(operation, [self, other], {})
         return None
 
     def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
+        if isinstance(other, Constant) and (isinstance(other.value, str) or operation in _BITWISE):
+            return t.fold(operation, [other, Constant(self.fixed())], {})
         if isinstance(other, Constant) and isinstance(other.value, (int, float)):
             return t.call_graph(operation, [other, self], {})
-        if isinstance(other, Constant) and isinstance(other.value, str):
-            return t.fold(operation, [other, Constant(self.fixed())], {})
         return None
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:

@@ -1,0 +1,253 @@
+"""Programs that once were captured wrongly, found by ``tests/fuzz/functions.py`` and made small."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+
+import torch
+from capture_lab import Observed, assert_same, check, outcome
+
+
+def numbers(count, log):
+    try:
+        for number in range(count):
+            yield number
+    except ValueError as error:
+        log.append(str(error))
+        yield -1
+    finally:
+        log.append("closed")
+
+
+def delegating(count, log):
+    yield from numbers(count, log)
+    yield "end"
+
+
+def fail(kind=KeyError):
+    raise kind
+
+
+fail._torchdynamo_disable = True
+
+
+class Box:
+    made = 0
+
+    def __init__(self):
+        self.count = 0
+
+    @property
+    def level(self):
+        return self.count
+
+    @level.deleter
+    def level(self):
+        self.count = -1
+
+    @classmethod
+    def make(cls):
+        cls.made += 1
+        return cls.made
+
+
+class Small(Box):
+    pass
+
+
+class Defaults(dict):
+    def __missing__(self, key):
+        return -1
+
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+def same(function, *args):
+    """Plain and captured; for programs that may break anywhere, or run as Python."""
+    mine, theirs = Observed(function), [[] if a is None else a for a in args]
+    for _ in range(2):
+        ours, plain = [list(a) if isinstance(a, list) else a for a in theirs], list(theirs)
+        expected, found = outcome(function, plain, {}), outcome(mine, ours, {})
+        assert found[0] == expected[0], (found, expected)
+        assert_same(found[1], expected[1])
+        assert_same(ours, [list(a) if isinstance(a, list) else a for a in plain])
+        theirs = [[] if a is None else a for a in args]
+
+
+def test_a_generator_left_in_a_try_block_is_closed_when_its_variable_ends():
+    def left(x, log):
+        for _ in range(2):
+            generator = numbers(2, log)
+            log.append(next(generator))
+        return x + 1
+
+    def in_a_loop(x, log):
+        for number in numbers(3, log):
+            if number:
+                break
+        log.append("behind")
+        return x + 1
+
+    def with_an_exception(x, log):
+        try:
+            for _ in numbers(2, log):
+                fail()
+        except KeyError:
+            log.append("caught")
+        return x * 2
+
+    for function in (left, in_a_loop, with_an_exception):
+        same(function, X, None)
+
+
+def test_exceptions_are_thrown_into_the_generator_that_another_delegates_to():
+    def program(x, log):
+        generator = delegating(2, log)
+        next(generator)
+        log.append(generator.throw(ValueError("t")))
+        generator.close()
+        log.append(next(generator, "over"))
+        return x + 1
+
+    same(program, X, None)
+
+
+def test_a_generator_that_was_not_started_takes_none_only():
+    def program(x):
+        try:
+            numbers(2, []).send(3)
+        except TypeError as error:
+            return x + 1, str(error)
+
+    check(program, X, breaks=None)
+
+
+def test_a_list_grows_while_it_is_extended():
+    def program(x, log):
+        log.extend(numbers(2, log))
+        return x + 1
+
+    check(program, X, [], breaks=0)
+
+
+def test_an_iterator_over_a_list_that_grew_goes_on_where_it_was():
+    def program(x, items):
+        seen = []
+        items.extend([1, 2])
+        for item in items:
+            seen.append((item, float(x.sum())))
+        return x + 1, seen
+
+    same(program, X, None)
+
+
+def test_a_deleter_of_a_property_is_called():
+    def program(x):
+        box = Box()
+        del box.level
+        return x + box.count
+
+    check(program, X)
+
+
+def test_an_attribute_that_was_only_there_for_a_while_leaves_nothing():
+    def program(x, box):
+        box.extra = 1
+        del box.extra
+        return x + 1
+
+    check(program, X, Box())
+
+
+def test_a_class_attribute_may_be_set_on_a_subclass_between_calls():
+    Small.__dict__.get("made") is not None and delattr(Small, "made")
+    plain = [outcome(lambda x: (x + 1, Small.make()), (X,), {})[1][1] for _ in range(3)]
+    del Small.made
+    mine = Observed(lambda x: (x + 1, Small.make()))
+    assert [mine(X)[1] for _ in range(3)] == plain == [1, 2, 3]
+    del Small.made
+
+
+def test_missing_keys_are_asked_for():
+    check(lambda x: x + Defaults(a=1)["b"], X)
+
+
+def test_identity_of_lists_is_guarded():
+    mine = Observed(lambda x, a, b: (x + 1, a is b))
+    one = [1]
+    assert mine(X, one, [1])[1] is False
+    assert mine(X, one, one)[1] is True
+
+
+def test_numbers_that_are_symbols_compare_and_round_as_they_should():
+    mine = Observed(lambda x, n: (x + 1, (n == n) is True, math.floor(n * 0.5), (n | 2) > (n | 2), n is None))
+    for n in (5, 3, 8, 9):
+        assert mine(X, n)[1:] == (True, n // 2, False, False)
+
+
+def test_words_of_exceptions_are_the_interpreters():
+    def required(a, b, *, c):
+        pass
+
+    def program(x, case):
+        try:
+            if case == 0:
+                required(1, 2, 3)
+            elif case == 1:
+                required(c=1)
+            elif case == 2:
+                [1].remove(2)
+            else:
+                [1].index(2)
+        except (TypeError, ValueError) as error:
+            return x + 1, str(error)
+
+    for case in range(4):
+        check(program, X, case)
+
+
+def test_raise_from_none_hides_the_context():
+    def program(x):
+        try:
+            try:
+                raise KeyError("a")
+            except KeyError:
+                raise ValueError("b") from None
+        except ValueError as error:
+            return x + 1, error
+
+    result = Observed(program)(X)[1]
+    assert result.__suppress_context__ and result.__cause__ is None and isinstance(result.__context__, KeyError)
+
+
+def test_a_bound_method_of_a_list_is_no_reason_to_compile_again():
+    def program(x, items):
+        append = items.append
+        fail_quietly = contextlib.suppress(KeyError)
+        with fail_quietly:
+            fail()
+        append(1)
+        return x + 1
+
+    mine = Observed(program)
+    for _ in range(4):
+        assert mine(X, items := [])[0, 0] == 1
+        assert items == [1]
+    assert len(mine.recompiles) == 0
+
+
+def test_a_view_that_autograd_forbids_to_change_raises_after_what_came_before():
+    def program(x, items):
+        with torch.no_grad():
+            view = x[:]
+            view.add_(1)
+        print(end="")
+        items.insert(0, 1)
+        view[0] = 1
+
+    for function in (program, Observed(program)):
+        items: list = []
+        assert outcome(function, (torch.ones(2, 3, requires_grad=True), items), {})[0] == "raised"
+        assert items == [1]
