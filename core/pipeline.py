@@ -27,7 +27,6 @@ from turret.context import CompileContext
 from turret.errors import CodegenError, StageError, TurretError
 from turret.events import Event
 from turret.graph_cache import Artifact, GraphCache, graph_key, with_usable_cache
-from turret.ir import verify
 from turret.plan import Plan
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph, Target
 from turret.recourse import eager_where_fakes_lie, trusts_fake_implementations
@@ -256,6 +255,8 @@ class _Pipeline:
             self.context.emit("perf_hint", stage="place", name=name, message=message)
 
     def verify(self, stage: str, product: Any) -> None:
+        from turret.ir import verify  # expressions of sizes are sympy's, whose import a warm start does without
+
         try:
             verify(product)
         except TurretError as error:

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import attrs
 import torch
 
-from turret.codec import record
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Size, Var
+from turret.size_source import SizeSource
 
 
 @attrs.frozen(eq=False)
@@ -142,20 +142,6 @@ class CopyInto:
 
 
 Statement = Definition | Scatter | StridedView | Extern | CopyInto
-
-
-@record
-@attrs.frozen
-class SizeSource:
-    """Where a size symbol's value comes from at run time.
-
-    ``dimension`` d >= 0: ``input.shape[d]``; ``dimension`` None: input number ``input`` is that int itself; for
-    ``kind`` ``"stride"`` or ``"offset"`` the stride of that dimension, or the storage offset.
-    """
-
-    input: int
-    dimension: int | None
-    kind: Literal["size", "stride", "offset"] = "size"
 
 
 OutputValue = Ref | Size | float | bool | None

@@ -20,7 +20,6 @@ from turret import frame_hook, plugins
 from turret.errors import CaptureError, TurretError
 from turret.guards import GuardSet, global_state
 from turret.plugins.capture import resume
-from turret.plugins.capture.compile_frame import compile_frame
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.policy import History
 
@@ -190,6 +189,8 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
             return None
     if _modes_in_the_way():
         return None
+    from turret.plugins.capture.compile_frame import compile_frame  # a warm start traces nothing
+
     cache.captures += 1
     try:
         unit = compile_frame(settings, cache.history, function, arguments)
