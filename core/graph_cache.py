@@ -14,6 +14,7 @@ import hashlib
 import platform
 import types
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def graph_key(captured: CapturedGraph, settings: str) -> str | None:
     """Hex key of a captured graph under ``settings`` (text of the configuration and of the plugins), or None."""
     digest = hashlib.sha256()
     try:
-        for part in (settings, source_fingerprint(), *_environment(captured), *_inputs(captured)):
+        for part in (settings, source_fingerprint(), *environment(captured), *_inputs(captured)):
             digest.update(part.encode() + b"\0")
         _hash_module(captured.module, digest)
     except _Unstable:
@@ -60,19 +61,23 @@ def source_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def _environment(captured: CapturedGraph) -> list[str]:
-    """Versions, and the modes of torch that change what a trace of the same graph gives."""
-    devices = {x.device.type for x in captured.example_inputs if isinstance(x, torch.Tensor)} | {"cpu"}
+def environment(captured: CapturedGraph | None = None) -> list[str]:
+    """Versions, and the modes of torch that change what a trace of the same graph gives (of any, for None)."""
+    inputs = () if captured is None else captured.example_inputs
+    devices = {x.device.type for x in inputs if isinstance(x, torch.Tensor)} | {"cpu"}
     autocast = [
         (d, torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else "")
         for d in sorted(devices)
     ]
+    modes = (
+        None if captured is None else (captured.grad_enabled, captured.inference_mode, sorted(captured.static_inputs))
+    )
     return [
         torch.__version__,
         platform.python_version(),
         processor(),
-        *_accelerators(captured),
-        repr((captured.grad_enabled, captured.inference_mode, sorted(captured.static_inputs))),
+        *_accelerators(inputs),
+        repr(modes),
         repr(autocast),
         str(torch.get_default_dtype()),
         repr((torch.are_deterministic_algorithms_enabled(), torch.backends.mkldnn.enabled)),
@@ -80,10 +85,10 @@ def _environment(captured: CapturedGraph) -> list[str]:
     ]
 
 
-def _accelerators(captured: CapturedGraph) -> list[str]:
+def _accelerators(inputs: Sequence[Any]) -> list[str]:
     """The GPUs that a graph's tensors lie on, by name and capability; binaries made for one do not run on another."""
-    indices = {x.device.index or 0 for x in captured.example_inputs if isinstance(x, torch.Tensor) and x.is_cuda}
-    if not torch.cuda.is_available():
+    indices = {x.device.index or 0 for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda}
+    if not indices or not torch.cuda.is_available():
         return []
     return [f"{torch.cuda.get_device_name(i)} {torch.cuda.get_device_capability(i)}" for i in sorted(indices)]
 

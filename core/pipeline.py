@@ -56,6 +56,13 @@ def create_context(config: Config, manager: pluggy.PluginManager) -> CompileCont
 
 def compile_captured(manager: pluggy.PluginManager, config: Config, captured: CapturedGraph) -> Callable[..., Any]:
     """Compile one captured graph to a callable over its flat inputs, by the failure policy of ``config``."""
+    return _compile_with_key(manager, config, captured)[0]
+
+
+def _compile_with_key(
+    manager: pluggy.PluginManager, config: Config, captured: CapturedGraph
+) -> tuple[Callable[..., Any], str | None]:
+    """The callable of one captured graph, and a key by which ``Compiler.stored`` finds it again (None: it cannot)."""
     pipeline = _Pipeline(manager, config)
     try:
         return pipeline.compile(captured)
@@ -63,7 +70,7 @@ def compile_captured(manager: pluggy.PluginManager, config: Config, captured: Ca
         if config.on_error == "raise":
             raise
         pipeline.report_fallback(error)
-        return captured.module
+        return captured.module, None
 
 
 class _Pipeline:
@@ -125,8 +132,11 @@ class _Pipeline:
             plugin = plugin_manager.plugin_of(self.manager, "turret_graph_pass", error.__traceback__)
             raise StageError("graph_pass", plugin, f"{phase}: {type(error).__name__}: {error}") from error
 
-    def compile(self, captured: CapturedGraph) -> Callable[..., Any]:
-        """The callable of one captured graph, from the cache where an equal graph was compiled before."""
+    def compile(self, captured: CapturedGraph) -> tuple[Callable[..., Any], str | None]:
+        """The callable of one captured graph, from the cache where an equal graph was compiled before.
+
+        With it comes the key under which all of it is stored; None where a later process needs the graph itself.
+        """
         with self.compilation(captured.name):
             self.context.emit("product", stage="capture", name=captured.name, product=captured)
             with self.failures("graph_cache"):
@@ -141,22 +151,49 @@ class _Pipeline:
             self.context.emit("cache_miss" if forward is None else "cache_hit", stage="graph", name=captured.name)
             if forward is None:
                 stored, forward = work.compile_forward()
-            function = self.stage(
-                "turret_runtime",
-                captured.name,
-                signature=stored.signature,
-                saved_tensors=stored.saved_tensors,
-                saved_sizes=stored.saved_sizes,
-                forward=forward,
-                backward=functools.partial(work.backward, stored),
-            )
+            function = self.runtime(captured.name, stored, forward, functools.partial(work.backward, stored))
+        key = None if work.cache is None else key
         check = sharing_check(stored.signature, captured.example_inputs, captured.static_inputs)
         if check is not None:
             report = functools.partial(self.context.emit, "fallback", stage="runtime", name=captured.name)
-            function = eager_where_shared_otherwise(function, captured.module, check, report)
-        if self.config.on_error == "fallback" and trusts_fake_implementations(stored.plan):
-            return eager_where_fakes_lie(function, captured.module, stored.plan, self.report_fallback)
-        return function
+            function, key = eager_where_shared_otherwise(function, captured.module, check, report), None
+        if trusts_fake_implementations(stored.plan):
+            key = None
+            if self.config.on_error == "fallback":
+                function = eager_where_fakes_lie(function, captured.module, stored.plan, self.report_fallback)
+        return function, key
+
+    def runtime(
+        self, name: str, stored: Artifact, forward: BoxedCallable, backward: Callable[[], BoxedCallable]
+    ) -> Callable[..., Any]:
+        """Executables joined into what user code calls."""
+        return self.stage(
+            "turret_runtime",
+            name,
+            signature=stored.signature,
+            saved_tensors=stored.saved_tensors,
+            saved_sizes=stored.saved_sizes,
+            forward=forward,
+            backward=backward,
+        )
+
+    def stored(self, key: str, name: str) -> Callable[..., Any] | None:
+        """The callable of a graph that another process compiled under ``key``, its backward included."""
+        with self.failures("graph_cache"):
+            cache = self.graph_cache()
+            artifact = None if cache is None else cache.get(key, "forward")
+            if artifact is None or artifact.signature is None:
+                return None
+            forward = loaded(artifact)
+            backward: BoxedCallable | None = None
+            if artifact.signature.training:
+                found = cache.get(key, "backward")
+                backward = None if found is None else loaded(found)
+            if forward is None or (artifact.signature.training and backward is None):
+                return None
+        with self.compilation(name):
+            self.context.emit("cache_hit", stage="graph", name=name)
+            return self.runtime(name, artifact, forward, lambda: backward)
 
     def graph_cache(self) -> GraphCache | None:
         """The cache, unless it is off or a foreign plugin without a ``cache_key`` has a say in what is compiled.
@@ -409,3 +446,16 @@ class Compiler:
 
     def __call__(self, captured: CapturedGraph) -> Callable[..., Any]:
         return compile_captured(self.manager, self.config, captured)
+
+    def with_key(self, captured: CapturedGraph) -> tuple[Callable[..., Any], str | None]:
+        """The callable of a graph, and the key by which ``stored`` finds it in another process (None: not at all)."""
+        return _compile_with_key(self.manager, self.config, captured)
+
+    def stored(self, key: str, name: str) -> Callable[..., Any] | None:
+        """What ``with_key`` gave a key for, from the cache; None where a part of it is not there (any more)."""
+        return _Pipeline(self.manager, self.config).stored(key, name)
+
+    def settings(self) -> str | None:
+        """Text of all that decides what a graph compiles to, beside the graph; None where nothing can be stored."""
+        pipeline = _Pipeline(self.manager, self.config)
+        return None if pipeline.graph_cache() is None else pipeline.settings()

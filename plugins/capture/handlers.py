@@ -186,6 +186,7 @@ def id_(t: Tracer, value: Value) -> Value:
     if isinstance(value, (Known, Instance)) and getattr(value, "object", None) is not None:
         if value.source is not None and not isinstance(value, Known):
             t.guard("ID", value.source, value.object)
+        t.provenance.bound_to_process("the address of an object")
         return Constant(id(value.object))
     raise Unsupported(f"id of {value.describe()}")
 
@@ -195,6 +196,7 @@ def hash_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Instance):
         return value.need_special(t, "__hash__")
+    t.provenance.bound_to_process("a hash")
     return t.fold(hash, [value], {})
 
 

@@ -88,6 +88,7 @@ def custom_op(t: Tracer, definition: Value, *args: Value, **kwargs: Value) -> Va
 @function(inspect.signature)
 def signature(t: Tracer, value: Value, **kwargs: Value) -> Value:
     value = value.realize()
+    t.provenance.bound_to_process("the signature of a function")
     if isinstance(value, Known):
         return t.wrap_known(inspect.signature(value.object))
     if isinstance(value, Method) and isinstance(value.function, Known):
@@ -158,11 +159,13 @@ def environment_item(t: Tracer, environment: Value, name: Value) -> Value:
 
 @function(importlib.util.find_spec)
 def find_spec(t: Tracer, name: Value, package: Value | None = None) -> Value:
+    t.provenance.bound_to_process("whether a package is installed")
     return t.wrap_known(importlib.util.find_spec(t.constant_of(name)))
 
 
 @function(importlib.metadata.version)
 def version(t: Tracer, name: Value) -> Value:
+    t.provenance.bound_to_process("the version of a package")
     return t.fold(importlib.metadata.version, [name], {})
 
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from turret.guards import TensorProperties
 from turret.plugins.capture.constructors import ScriptFunction
+from turret.plugins.capture.fingerprints import TRUSTED_ROOTS
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Value
 from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.functions import Builtin, Function, Known, Method, Partial, PythonModule
@@ -72,13 +73,6 @@ _BUILTIN_TYPES = (
 
 UNGUARDED_TYPES = (*_EQUAL_TYPES, *_IDENTITY_TYPES, *_BUILTIN_TYPES, types.FunctionType, types.ModuleType, type)
 """Kinds of globals that are taken for what they are in a package that programs do not patch."""
-
-TRUSTED_ROOTS = (frozenset(sys.stdlib_module_names) | {"torch", "builtins", "turret", "typing_extensions"}) - {
-    "__main__",
-    "test",
-    "this",
-}
-"""Packages whose functions, classes and modules programs do not replace; they need no guards."""
 
 Wrapper = Callable[["Tracer", Any, Source], Value]
 
