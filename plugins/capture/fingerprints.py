@@ -37,6 +37,9 @@ _READ_PAST_GUARDS = frozenset({"_fields", "_field_defaults", "__match_args__", "
 """Data of a user's class that capture reads as they are; everything else is guarded where it is read."""
 _NESTING = 4
 
+Memo = dict
+"""Fingerprints of classes, for as long as nothing of the program runs."""
+
 
 def _digest(*parts: Any) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
@@ -79,27 +82,27 @@ def name_of(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def of_class(kind: type) -> str:
+def of_class(kind: type, memo: Memo) -> str:
     """Of the classes that it inherits from, and of all that they define."""
-    return _digest([_own_class(base) for base in kind.__mro__], _metaclass(type(kind)))
+    found = memo.get(kind)
+    if found is None:
+        bases = [_own_class(base, memo) for base in kind.__mro__]
+        found = memo[kind] = _digest(bases, _metaclass(type(kind), memo))
+    return found
 
 
-def _metaclass(kind: type) -> str:
-    return name_of(kind) if kind.__module__.partition(".")[0] in TRUSTED_ROOTS else of_class(kind)
+def _metaclass(kind: type, memo: Memo) -> str:
+    return name_of(kind) if kind.__module__.partition(".")[0] in TRUSTED_ROOTS else of_class(kind, memo)
 
 
-@functools.lru_cache(maxsize=1024)
-def _torchs_class(kind: type) -> str:
-    return _members(kind)
-
-
-def _own_class(kind: type) -> str:
+def _own_class(kind: type, memo: Memo) -> str:
     """What one class defines itself."""
     if not kind.__flags__ & _HEAP_TYPE:
         return name_of(kind)
-    if kind in (torch.Tensor, torch._C.TensorBase):
-        return _torchs_class(kind)  # hundreds of members, that programs add to at most once
-    return _members(kind)
+    key = ("own", kind)
+    if key not in memo:
+        memo[key] = _members(kind)
+    return memo[key]
 
 
 def _members(kind: type) -> str:
@@ -137,11 +140,11 @@ def _member(raw: Any) -> str:
     return describe(raw)
 
 
-def of_module(module: nn.Module) -> str:
+def of_module(module: nn.Module, memo: Memo) -> str:
     """Of its class, and of the names of what it has: attributes, parameters, buffers and submodules."""
     own = vars(module)
     parts = [tuple(own.get(part) or ()) for part in ("_parameters", "_buffers", "_modules")]
-    return _digest(of_class(type(module)), sorted(own), parts)
+    return _digest(of_class(type(module), memo), sorted(own), parts)
 
 
 def describe(value: Any, nesting: int = _NESTING) -> str:

@@ -15,6 +15,7 @@ import torch
 from turret import sources as source_kinds
 from turret.guards import Guard, TensorProperties, read
 from turret.plugins.capture import references
+from turret.plugins.capture.fingerprints import Memo
 from turret.plugins.capture.references import FOUND_BY_SOURCE, Changed, NotPortable
 from turret.sources import BoundSource, Source, SourceReader
 
@@ -47,6 +48,7 @@ class Packer:
         self._objects: dict[int, int] = {}
         self._sources: dict[Source, int] = {}
         self._open: set[int] = set()
+        self._memo: Memo = {}
 
     @property
     def packed(self) -> Packed:
@@ -62,7 +64,7 @@ class Packer:
         if reference is None:
             raise NotPortable(f"{label or _short(value)} ({type(value).__qualname__}) has no name outside this process")
         number = self._objects[id(value)] = len(self.objects)
-        self.objects.append([reference, references.fingerprint(value)])
+        self.objects.append([reference, references.fingerprint(value, self._memo)])
         self.values.append(value)
         return number
 
@@ -140,6 +142,7 @@ class Unpacker:
         self.reader = SourceReader(function, arguments)
         self._objects: dict[int, Any] = {}
         self._sources: dict[int, Source] = {}
+        self._memo: Memo = {}
 
     def objects(self) -> list[Any]:
         """All objects, found and compared.  What was found by source must be as many objects as there were."""
@@ -158,7 +161,7 @@ class Unpacker:
             value = self.read(self.source(reference[1])) if by_source else references.find(reference)
             if by_source and not isinstance(value, FOUND_BY_SOURCE):
                 raise Changed(f"{self.source(reference[1])} is a {type(value).__name__} now")
-            if references.fingerprint(value) != fingerprint:
+            if references.fingerprint(value, self._memo) != fingerprint:
                 raise Changed(f"{self.source(reference[1]) if by_source else _short(value)} was changed")
             self._objects[number] = value
         return self._objects[number]

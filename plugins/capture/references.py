@@ -185,14 +185,14 @@ FOUND_BY_SOURCE = (
 in their fingerprints."""
 
 
-def fingerprint(value: Any) -> str:
+def fingerprint(value: Any, memo: fingerprints.Memo) -> str:
     """What is compared, in the other process, of an object that a reference or a source led to."""
     if isinstance(value, types.FunctionType):
         return fingerprints.of_function(value)
     if isinstance(value, type):
-        return fingerprints.of_class(value)
+        return fingerprints.of_class(value, memo)
     if isinstance(value, nn.Module):
-        return fingerprints.of_module(value)
+        return fingerprints.of_module(value, memo)
     if isinstance(value, torch.Tensor):
         return "tensor"  # a guard speaks of its properties
     if isinstance(value, dict):
