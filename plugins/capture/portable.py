@@ -37,10 +37,13 @@ class Packed:
 
 
 class Packer:
-    """Writes; ``origins`` tells, for objects without a name, the source at which capture found them."""
+    """Writes; ``origins`` tells, for objects without a name, the source at which capture found them.
 
-    def __init__(self, origins: dict[int, Source]) -> None:
-        self.origins = origins
+    ``places`` are expressions of attributes of modules that hold objects without a name of their own (``os.environ``).
+    """
+
+    def __init__(self, origins: dict[int, Source], places: dict[int, str]) -> None:
+        self.origins, self.places = origins, places
         self.objects: list[list] = []
         self.sources: list[list] = []
         self.values: list[Any] = []
@@ -60,7 +63,9 @@ class Packer:
         if known is not None:
             return known
         reference = self._origin(value) if isinstance(value, torch.Tensor | torch.nn.Module) else None
-        reference = reference or references.reference_of(value, label) or self._origin(value)
+        reference = (
+            reference or references.reference_of(value, self.places.get(id(value), label)) or self._origin(value)
+        )
         if reference is None:
             raise NotPortable(f"{label or _short(value)} ({type(value).__qualname__}) has no name outside this process")
         number = self._objects[id(value)] = len(self.objects)

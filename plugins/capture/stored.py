@@ -161,11 +161,13 @@ def _pack(
     if "graph" in scope and graph is None:
         raise NotPortable("its graph is not stored")
     guards = tuple(tracer.guards)
-    packer = Packer({id(g.expected): g.source for g in guards if g.kind == "ID" and g.source is not None})
+    origins = {id(g.expected): g.source for g in guards if g.kind == "ID" and g.source is not None}
+    facts = [f for f in provenance.facts.values() if f.kind == "attribute" and isinstance(f.owner, types.ModuleType)]
+    packer = Packer(origins, {id(f.found): f"{f.owner.__name__}.{f.name}" for f in facts})
     rows = [packer.guard(g) for g in guards]
     names = {n: packer.value(v) for n, v in scope.items() if n not in _OF_THIS_PROCESS}
     witnesses = [packer.object(w) for w in _witnesses(tracer)]
-    facts = [_pack_fact(packer, fact) for fact in provenance.facts.values()]
+    packed_facts = [_pack_fact(packer, fact) for fact in provenance.facts.values()]
     tensors = [i for i in tracer.inputs if isinstance(i.real, torch.Tensor)]
     storages = [[packer.source(i.source) for i in tensors], list(storage_pattern([i.real for i in tensors]))]
     _check_tensors(packer, guards)
@@ -173,7 +175,7 @@ def _pack(
     packed = {
         "name": function.__qualname__,
         "files": _files(provenance),
-        "facts": facts,
+        "facts": packed_facts,
         "storages": storages,
         "witnesses": witnesses,
         "guards": rows,

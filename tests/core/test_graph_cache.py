@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import turret
 from turret import artifact_cache
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("fresh")
 PROGRAM = """
 import json, sys, torch, turret
 from torch import nn
+from torch.nn import functional as F
 from turret.hookspecs import hookimpl
 
 class Watch:
@@ -222,3 +224,11 @@ def test_a_forward_stored_without_its_backward_gets_the_right_one(options):
     found, layer.weight.grad = layer.weight.grad, None
     layer(x).square().sum().backward()
     torch.testing.assert_close(found, layer.weight.grad)
+
+
+@pytest.mark.parametrize("other", [lambda x: F.adaptive_max_pool2d(x, 2), lambda x: F.max_pool2d(x, 3)])
+def test_functions_that_torch_made_in_one_place_are_told_apart(tmp_path, other):
+    options = {"cache_dir": str(tmp_path), "on_error": "raise"}
+    x = torch.randn(1, 2, 6, 6)
+    for function in (lambda x: F.max_pool2d(x, 2), other):
+        torch.testing.assert_close(turret.compile(function, options=options)(x), function(x))
