@@ -25,6 +25,10 @@ _SOURCES: dict[str, type[Source]] = {
 _TORCH_NAMES = (torch.dtype, torch.layout, torch.memory_format)
 
 
+Made = dict[int, tuple[Any, Any, tuple]]
+"""Objects that capture made, by id: the object, the function that makes it, and its arguments."""
+
+
 @attrs.frozen
 class Packed:
     """The tables that packed data refers to by number.
@@ -40,10 +44,11 @@ class Packer:
     """Writes; ``origins`` tells, for objects without a name, the source at which capture found them.
 
     ``places`` are expressions of attributes of modules that hold objects without a name of their own (``os.environ``).
+    ``made`` are objects that capture made, with the function and arguments that make them again.
     """
 
-    def __init__(self, origins: dict[int, Source], places: dict[int, str]) -> None:
-        self.origins, self.places = origins, places
+    def __init__(self, origins: dict[int, Source], places: dict[int, str], made: Made) -> None:
+        self.origins, self.places, self.made = origins, places, made
         self.objects: list[list] = []
         self.sources: list[list] = []
         self.values: list[Any] = []
@@ -62,12 +67,18 @@ class Packer:
         known = self._objects.get(id(value))
         if known is not None:
             return known
+        if id(value) in self.made:
+            _, function, arguments = self.made[id(value)]
+            return self._add(value, ["made", self.value(function), [self.value(a) for a in arguments]])
         reference = self._origin(value) if isinstance(value, torch.Tensor | torch.nn.Module) else None
         reference = (
             reference or references.reference_of(value, self.places.get(id(value), label)) or self._origin(value)
         )
         if reference is None:
             raise NotPortable(f"{label or _short(value)} ({type(value).__qualname__}) has no name outside this process")
+        return self._add(value, reference)
+
+    def _add(self, value: Any, reference: list) -> int:
         number = self._objects[id(value)] = len(self.objects)
         self.objects.append([reference, references.fingerprint(value, self._memo)])
         self.values.append(value)
@@ -163,13 +174,21 @@ class Unpacker:
         if number not in self._objects:
             reference, fingerprint = self.packed.objects[number]
             by_source = reference[0] == "source"
-            value = self.read(self.source(reference[1])) if by_source else references.find(reference)
+            value = self._find(reference)
             if by_source and not isinstance(value, FOUND_BY_SOURCE):
                 raise Changed(f"{self.source(reference[1])} is a {type(value).__name__} now")
             if references.fingerprint(value, self._memo) != fingerprint:
                 raise Changed(f"{self.source(reference[1]) if by_source else _short(value)} was changed")
             self._objects[number] = value
         return self._objects[number]
+
+    def _find(self, reference: list) -> Any:
+        match reference:
+            case ["source", number]:
+                return self.read(self.source(number))
+            case ["made", function, arguments]:
+                return self.value(function)(*map(self.value, arguments))
+        return references.find(reference)
 
     def read(self, source: Source) -> Any:
         """What lies at a source in this call."""

@@ -12,12 +12,15 @@ from typing import Any, Literal
 
 import attrs
 
-FactKind = Literal["attribute", "item", "absent", "call"]
+FactKind = Literal["attribute", "item", "absent", "call", "refers"]
 
 
 @attrs.frozen(eq=False)
 class Fact:
-    """Something that was so: ``owner.name`` (or ``owner[name]``) was ``found``, or absent; ``owner(*name)`` gave it."""
+    """Something that was so: ``owner.name`` (or ``owner[name]``) was ``found``, or absent; ``owner(*name)`` gave it.
+
+    For a weak reference: ``owner`` refers to ``found`` itself.
+    """
 
     kind: FactKind
     owner: Any
@@ -32,6 +35,8 @@ class Provenance:
         self.codes: set[types.CodeType] = set()
         """Code objects that were followed."""
         self.facts: dict[tuple, Fact] = {}
+        self.made: dict[int, tuple[Any, Callable, tuple]] = {}
+        """Objects that capture made, by their ids: the object, and the function and arguments that make it again."""
         self.obstacles: list[str] = []
         """Why no other process may use the result."""
 
@@ -50,6 +55,16 @@ class Provenance:
     def call(self, function: Callable, arguments: tuple, found: Any) -> None:
         """A question about torch's state was answered."""
         self.facts.setdefault(("call", id(function), repr(arguments)), Fact("call", function, arguments, found))
+
+    def refers(self, reference: Callable, found: Any) -> None:
+        """A weak reference led to an object."""
+        self.facts.setdefault(("refers", id(reference)), Fact("refers", reference, None, found))
+
+    def make(self, function: Callable, *arguments: Any) -> Any:
+        """What a function of Turret's or torch's makes of known objects; another process makes its own."""
+        value = function(*arguments)
+        self.made[id(value)] = (value, function, arguments)
+        return value
 
     def bound_to_process(self, reason: str) -> None:
         """The result holds in this process alone."""

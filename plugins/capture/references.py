@@ -9,9 +9,11 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import importlib
 import re
 import sys
 import types
+import weakref
 from typing import Any
 
 import torch
@@ -37,6 +39,7 @@ _STEPS: tuple[tuple[type, tuple[str, ...]], ...] = (
 """Descriptors, and the attributes by which they hold functions."""
 _WRAPPERS = 8
 """Functions around a function that ``functools.wraps`` leads through."""
+_LOOKUPS = "turret.plugins.capture.lookups"
 _HOMES = ("torch", "torch._C", "torch._C._nn", "torch.nn.functional", "torch._C._VariableFunctions")
 
 Reference = list
@@ -113,7 +116,7 @@ def _ways_into(module: str, name: str) -> list[list[str]]:
 
 
 def find(reference: Reference) -> Any:
-    """The object of a reference; raises ``Changed`` where there is none.  Imports nothing."""
+    """The object of a reference; raises ``Changed`` where there is none.  Imports nothing of the program's."""
     match reference:
         case ["module", name]:
             return _module(name)
@@ -135,6 +138,8 @@ def find(reference: Reference) -> Any:
 
 def _container(name: str) -> Any:
     """A module, or an attribute of one that acts as one (``torch._C._VariableFunctions``)."""
+    if name == _LOOKUPS:
+        return importlib.import_module(name)
     found = sys.modules.get(name)
     if found is None and name.startswith("torch."):
         parent, _, last = name.rpartition(".")
@@ -179,7 +184,7 @@ def _operator(text: str) -> Any:
 
 FOUND_BY_SOURCE = (
     nn.Module, torch.Tensor, types.FunctionType, property, staticmethod, classmethod, functools.cached_property,
-    types.CodeType,
+    types.CodeType, weakref.ref,
 )  # fmt: skip
 """Kinds of objects that may stand for one another in two processes: all that capture assumed of them is guarded, or
 in their fingerprints."""

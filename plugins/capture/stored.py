@@ -32,6 +32,7 @@ from turret.plugins.capture.portable import Packed, Packer, Unpacker
 from turret.plugins.capture.provenance import Fact, Provenance
 from turret.plugins.capture.references import Changed, NotPortable
 from turret.plugins.capture.unit import Unit, filtered, load_source
+from turret.sources import BoundSource
 
 if TYPE_CHECKING:
     from turret.plugins.capture.dispatch import FrameCache, Settings
@@ -161,9 +162,9 @@ def _pack(
     if "graph" in scope and graph is None:
         raise NotPortable("its graph is not stored")
     guards = tuple(tracer.guards)
-    origins = {id(g.expected): g.source for g in guards if g.kind == "ID" and g.source is not None}
+    origins = _origins(guards)
     facts = [f for f in provenance.facts.values() if f.kind == "attribute" and isinstance(f.owner, types.ModuleType)]
-    packer = Packer(origins, {id(f.found): f"{f.owner.__name__}.{f.name}" for f in facts})
+    packer = Packer(origins, {id(f.found): f"{f.owner.__name__}.{f.name}" for f in facts}, provenance.made)
     rows = [packer.guard(g) for g in guards]
     names = {n: packer.value(v) for n, v in scope.items() if n not in _OF_THIS_PROCESS}
     witnesses = [packer.object(w) for w in _witnesses(tracer)]
@@ -191,6 +192,15 @@ def _pack(
     return packed
 
 
+def _origins(guards: Sequence[Guard]) -> dict[int, Source]:
+    """Where capture found objects that it knows by identity, by their ids."""
+    found = {id(g.expected): g.source for g in guards if g.kind == "ID" and g.source is not None}
+    for guard in guards:
+        if guard.kind == "SAME" and isinstance(guard.others[0], BoundSource) and guard.source is not None:
+            found.setdefault(id(guard.others[0].value), guard.source)
+    return found
+
+
 def _witnesses(tracer: Tracer) -> list[Any]:
     """Functions, classes and modules that the capture met, guarded or not; empty cells are in the way."""
     from turret.plugins.capture.values.functions import Builtin, Cell, Known
@@ -206,7 +216,13 @@ def _witnesses(tracer: Tracer) -> list[Any]:
             found.append(value.object)
         elif isinstance(value, Instance) and value.object is not None:
             found.append(value.kind)
-    return found
+    return [v for v in found if not _is_turrets(v)]
+
+
+def _is_turrets(value: Any) -> bool:
+    """Whether something is Turret's own, which the key covers."""
+    name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+    return isinstance(name, str) and name.partition(".")[0] == "turret"
 
 
 _CONSTANT_OWNERS = (*fingerprints.PLAIN, tuple, torch.dtype, torch.device, torch.Size)
@@ -219,6 +235,8 @@ def _method_of_a_constant(function: Any) -> bool:
 
 def _pack_fact(packer: Packer, fact: Fact) -> list:
     """A fact with the description of what was found; raises ``NotPortable`` for one that does not hold any more."""
+    if fact.kind == "refers":
+        return ["refers", packer.object(fact.owner), packer.value(fact.found), ""]
     if fact.kind == "call":
         row: list = ["call", packer.object(fact.owner), packer.value(fact.name), fingerprints.describe(fact.found)]
     else:
@@ -239,6 +257,8 @@ def _holds(kind: str, owner: Any, name: Any, description: str) -> bool:
             return hasattr(owner, name) and fingerprints.describe(getattr(owner, name)) == description
         case "item":
             return name in owner and fingerprints.describe(owner[name]) == description
+        case "refers":
+            return owner() is name
         case "absent":
             return not hasattr(owner, name)
         case "call":
@@ -326,8 +346,9 @@ def _read_back(
         again = [unpacker.guard(row) for row in packed["guards"]]
     except Changed as error:
         raise NotPortable(f"what it names is not found again: {error}") from error
+    made = {id(value) for value, _, _ in packer.made.values()}
     for one, other in zip(found, packer.values, strict=True):
-        if one is not other:
+        if one is not other and id(other) not in made:
             raise NotPortable(f"another object is found in place of {other!r:.80}")
     if [str(g) for g in again] != [str(g) for g in guards]:
         raise NotPortable("its guards do not survive being written")

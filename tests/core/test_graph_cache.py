@@ -77,6 +77,37 @@ def test_a_later_process_loads_what_two_at_once_compiled(tmp_path):
     assert set(third["hits"]) == {"capture cache_hit", "graph cache_hit"}
 
 
+WARM = """
+import sys, torch, turret
+from torch import nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU())
+x = torch.randn(4, 8)
+net(x).square().sum().backward()
+expected = [p.grad.clone() for p in net.parameters()]
+net.zero_grad()
+turret.compile(net, options=dict(cache_dir=sys.argv[1], on_error="raise"))(x).square().sum().backward()
+for grad, p in zip(expected, net.parameters()):
+    assert torch.allclose(p.grad, grad, atol=1e-5)
+slow = ("torch._dynamo", "torch._inductor", "sympy", "triton", "torch.fx.experimental.symbolic_shapes",
+        "turret.plugins.capture.tracer", "turret.ir", "turret.plugins.joint.trace")
+print([name for name in slow if name in sys.modules])
+"""
+
+
+@pytest.mark.slow
+def test_a_warm_start_imports_no_compiler(tmp_path):
+    """The second process loads a training step and needs neither the tracer nor what it stands on."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    found = []
+    for _ in range(2):
+        command = [sys.executable, "-c", WARM, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
+        assert done.returncode == 0, done.stderr[-3000:]
+        found.append(done.stdout.splitlines()[-1])
+    assert "turret.plugins.capture.tracer" in found[0] and found[1] == "[]"
+
+
 class Watch:
     def __init__(self):
         self.stages = []

@@ -143,6 +143,33 @@ class Net(nn.Module):
     def forward(self, x): return self.b(self.a(x))
 make = Net
 """,
+    "signature": """
+import inspect
+def g(x, scale=2): return x * scale
+def f(x): return g(x) * len(inspect.signature(g).parameters)
+def make(): return f
+""",
+    "slice of modules": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+    def forward(self, x):
+        for layer in self.layers[1:]: x = layer(x)
+        return x
+make = Net
+""",
+    "weak references": """
+import weakref
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.refs = [weakref.ref(self.layer.weight)]
+    def forward(self, x):
+        return nn.functional.linear(x, self.refs[0]()) + self.layer(x)
+make = Net
+""",
     "method": """
 class Thing:
     def __init__(self): self.k = 2
@@ -289,6 +316,17 @@ def test_a_guard_filter_holds_for_stored_captures(programs):
 
 # Edited between two runs.
 
+WEAK = """
+import weakref
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.refs = [weakref.ref({})]
+    def forward(self, x):
+        return nn.functional.linear(x, self.refs[0]()) + self.a(x) + self.b(x)
+make = Net
+"""
 SEQUENTIAL = "def make(): return nn.Sequential({})"
 EDITS: dict[str, tuple[dict[str, str], dict[str, str]]] = {
     "the function": (
@@ -482,6 +520,10 @@ class Net(nn.Module):
         {"prog": SEQUENTIAL.format("nn.Linear(4, 4)")},
         {"prog": "def make():\n    n = nn.Sequential(nn.Linear(4, 4))\n"
                  "    n[0].register_forward_hook(lambda m, a, r: r * 3)\n    return n"},
+    ),
+    "what a weak reference leads to": (
+        {"prog": WEAK.format("self.a.weight")},
+        {"prog": WEAK.format("self.b.weight")},
     ),
     "a parameter without gradients": (
         {"prog": SEQUENTIAL.format("nn.Linear(4, 4)")},
