@@ -81,6 +81,7 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
     actual = value.type()
     flat = classes if isinstance(classes, tuple) else (classes,)
     for cls in flat:
+        _assume_ordinary(t, cls)
         if isinstance(value, (Constant, Known)):
             if isinstance(value.constant(), cls):
                 return Constant(True)
@@ -97,8 +98,18 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
     return Constant(False)
 
 
+def _assume_ordinary(t: Tracer, cls: Any) -> None:
+    """Whatever a program's own metaclass answers to ``isinstance`` holds in this process."""
+    if isinstance(cls, tuple):
+        for part in cls:
+            _assume_ordinary(t, part)
+    elif isinstance(cls, type) and not t.trusted(type(cls)):
+        t.provenance.bound_to_process(f"what {type(cls).__qualname__} says of instances")
+
+
 @function(issubclass)
 def issubclass_(t: Tracer, cls: Value, kinds: Value) -> Value:
+    _assume_ordinary(t, _classes(t, kinds))
     return t.fold(issubclass, [cls, t.made(_classes(t, kinds))], {})
 
 

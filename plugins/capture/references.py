@@ -39,7 +39,8 @@ _STEPS: tuple[tuple[type, tuple[str, ...]], ...] = (
 """Descriptors, and the attributes by which they hold functions."""
 _WRAPPERS = 8
 """Functions around a function that ``functools.wraps`` leads through."""
-_LOOKUPS = "turret.plugins.capture.lookups"
+_OWN = "turret.plugins.capture."
+"""Functions that guards call lie here; what is not loaded of it is harmless to load."""
 _HOMES = ("torch", "torch._C", "torch._C._nn", "torch.nn.functional", "torch._C._VariableFunctions")
 
 Reference = list
@@ -138,7 +139,7 @@ def find(reference: Reference) -> Any:
 
 def _container(name: str) -> Any:
     """A module, or an attribute of one that acts as one (``torch._C._VariableFunctions``)."""
-    if name == _LOOKUPS:
+    if name.startswith(_OWN):
         return importlib.import_module(name)
     found = sys.modules.get(name)
     if found is None and name.startswith("torch."):

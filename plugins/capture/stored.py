@@ -32,7 +32,7 @@ from turret.plugins.capture.portable import Packed, Packer, Unpacker
 from turret.plugins.capture.provenance import Fact, Provenance
 from turret.plugins.capture.references import Changed, NotPortable
 from turret.plugins.capture.unit import Unit, filtered, load_source
-from turret.sources import BoundSource
+from turret.sources import BoundSource, Source
 
 if TYPE_CHECKING:
     from turret.plugins.capture.dispatch import FrameCache, Settings
@@ -170,7 +170,8 @@ def _pack(
     witnesses = [packer.object(w) for w in _witnesses(tracer)]
     packed_facts = [_pack_fact(packer, fact) for fact in provenance.facts.values()]
     tensors = [i for i in tracer.inputs if isinstance(i.real, torch.Tensor)]
-    storages = [[packer.source(i.source) for i in tensors], list(storage_pattern([i.real for i in tensors]))]
+    places = [i.real.storage_offset() if i.static else None for i in tensors]
+    storages = [[packer.source(i.source) for i in tensors], places, list(storage_pattern([i.real for i in tensors]))]
     _check_tensors(packer, guards)
     _check_covered(provenance, function, packer.values)
     packed = {
@@ -404,10 +405,12 @@ def _load(
         held, key = unpacker.object(owner), unpacker.value(name)
         if not _holds(kind, held, key, description):
             raise Changed(f"{_fact_text(held, key)} was changed")
-    sources, pattern = packed["storages"]
+    sources, places, pattern = packed["storages"]
     tensors = [unpacker.read(unpacker.source(s)) for s in sources]
     if not all(isinstance(v, torch.Tensor) for v in tensors) or list(storage_pattern(tensors)) != pattern:
         raise Changed("tensors share memory in another way")
+    if any(p is not None and v.storage_offset() != p for v, p in zip(tensors, places, strict=True)):
+        raise Changed("a parameter begins elsewhere in its memory")
     guards = tuple(map(unpacker.guard, packed["guards"]))
     unit_guards, check = _checked(settings, guards, function, arguments)
     scope = {name: unpacker.value(value) for name, value in packed["scope"].items()}

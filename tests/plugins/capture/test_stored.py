@@ -504,6 +504,11 @@ class Net(nn.Module):
         {"prog": "def make():\n    n = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))\n"
                  "    n[1].weight = n[0].weight\n    return n"},
     ),
+    "parameters that share memory": (
+        {"prog": SEQUENTIAL.format("nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)")},
+        {"prog": "def make():\n    n = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))\n"
+                 "    n[1].weight = nn.Parameter(n[0].weight.data)\n    return n"},
+    ),
     "one layer used twice": (
         {"prog": SEQUENTIAL.format("nn.Linear(4, 4), nn.Linear(4, 4)")},
         {"prog": "def make():\n    one = nn.Linear(4, 4)\n    return nn.Sequential(one, one)"},
@@ -633,6 +638,11 @@ NOT_KEPT = {
     "constant result": (
         "@torch.compiler.assume_constant_result\ndef g(): return 2\ndef f(x): return x * g()\ndef make(): return f",
         "assumed to be constant",
+    ),
+    "metaclass": (
+        "class M(type):\n    def __instancecheck__(cls, x): return True\nclass A(metaclass=M): pass\n"
+        "def f(x): return x * (2 if isinstance(3, A) else 3)\ndef make(): return f",
+        "says of instances",
     ),
     "cached function": (
         "import functools\n@functools.lru_cache\ndef g(k): return k * 2\ndef f(x): return x * g(2)\ndef make(): return f",
