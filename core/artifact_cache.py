@@ -105,6 +105,12 @@ class ArtifactCache:
         finally:
             shutil.rmtree(building, ignore_errors=True)
 
+    def remove(self, key: str) -> None:
+        """Remove the entry of a key, if there is one."""
+        shutil.rmtree(self.path(key), ignore_errors=True)
+        with _lock:
+            _verified.discard(self.path(key))
+
     def get_or_build(self, key: str, build: Callable[[], Mapping[str, bytes]]) -> tuple[Path, bool]:
         """The entry of a key, made by ``build`` where it is missing; and whether it was there."""
         found = self.get(key)

@@ -14,6 +14,7 @@ import hashlib
 import platform
 import types
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,11 @@ from turret.plan import Plan
 from turret.products import CapturedGraph
 from turret.signature import GraphSignature
 
+TAGS = ("recompute", "ac_graph_id")
+"""Notes on nodes of a captured graph that change what it compiles to."""
 
-class _Unstable(Exception):
+
+class Unstable(Exception):
     """Something in the graph has no name that is the same in every process."""
 
 
@@ -40,10 +44,10 @@ def graph_key(captured: CapturedGraph, settings: str) -> str | None:
     """Hex key of a captured graph under ``settings`` (text of the configuration and of the plugins), or None."""
     digest = hashlib.sha256()
     try:
-        for part in (settings, source_fingerprint(), *_environment(captured), *_inputs(captured)):
+        for part in (settings, source_fingerprint(), *environment(captured), *_inputs(captured)):
             digest.update(part.encode() + b"\0")
         _hash_module(captured.module, digest)
-    except _Unstable:
+    except Unstable:
         return None
     return digest.hexdigest()
 
@@ -60,19 +64,23 @@ def source_fingerprint() -> str:
     return digest.hexdigest()
 
 
-def _environment(captured: CapturedGraph) -> list[str]:
-    """Versions, and the modes of torch that change what a trace of the same graph gives."""
-    devices = {x.device.type for x in captured.example_inputs if isinstance(x, torch.Tensor)} | {"cpu"}
+def environment(captured: CapturedGraph | None = None) -> list[str]:
+    """Versions, and the modes of torch that change what a trace of the same graph gives (of any, for None)."""
+    inputs = () if captured is None else captured.example_inputs
+    devices = {x.device.type for x in inputs if isinstance(x, torch.Tensor)} | {"cpu"}
     autocast = [
         (d, torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else "")
         for d in sorted(devices)
     ]
+    modes = (
+        None if captured is None else (captured.grad_enabled, captured.inference_mode, sorted(captured.static_inputs))
+    )
     return [
         torch.__version__,
         platform.python_version(),
         processor(),
-        *_accelerators(captured),
-        repr((captured.grad_enabled, captured.inference_mode, sorted(captured.static_inputs))),
+        *_accelerators(inputs),
+        repr(modes),
         repr(autocast),
         str(torch.get_default_dtype()),
         repr((torch.are_deterministic_algorithms_enabled(), torch.backends.mkldnn.enabled)),
@@ -80,10 +88,10 @@ def _environment(captured: CapturedGraph) -> list[str]:
     ]
 
 
-def _accelerators(captured: CapturedGraph) -> list[str]:
+def _accelerators(inputs: Sequence[Any]) -> list[str]:
     """The GPUs that a graph's tensors lie on, by name and capability; binaries made for one do not run on another."""
-    indices = {x.device.index or 0 for x in captured.example_inputs if isinstance(x, torch.Tensor) and x.is_cuda}
-    if not torch.cuda.is_available():
+    indices = {x.device.index or 0 for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda}
+    if not indices or not torch.cuda.is_available():
         return []
     return [f"{torch.cuda.get_device_name(i)} {torch.cuda.get_device_capability(i)}" for i in sorted(indices)]
 
@@ -95,7 +103,7 @@ def _inputs(captured: CapturedGraph) -> list[str]:
     for value in captured.example_inputs:
         if isinstance(value, torch.Tensor):
             if value.layout != torch.strided or (type(value).__name__ not in ("FakeTensor", "Tensor", "Parameter")):
-                raise _Unstable
+                raise Unstable
             storage = storages.setdefault(value.untyped_storage()._cdata, len(storages))
             lines.append(
                 f"{value.dtype} {value.device} {list(value.shape)} {list(value.stride())} {value.storage_offset()} "
@@ -104,7 +112,7 @@ def _inputs(captured: CapturedGraph) -> list[str]:
         elif isinstance(value, (int, float, bool, torch.SymInt)):
             lines.append(f"{type(value).__name__} {value}")
         else:
-            raise _Unstable
+            raise Unstable
     return lines
 
 
@@ -115,7 +123,7 @@ def _hash_module(module: fx.GraphModule, digest: Any) -> None:
         target = node.target if node.op in ("call_method", "placeholder") else _target(module, node, digest)
         name = "" if node.op == "placeholder" else target
         line = f"{node.op} {name} {_text(node.args, numbers)} {_text(node.kwargs, numbers)}"
-        tags = {k: str(node.meta[k]) for k in ("recompute", "ac_graph_id") if k in node.meta}
+        tags = {k: str(node.meta[k]) for k in TAGS if k in node.meta}
         digest.update(f"{line} {tags}\0".encode())
 
 
@@ -132,12 +140,13 @@ def _target(module: fx.GraphModule, node: fx.Node, digest: Any) -> str:
             digest.update(f"{value.dtype} {list(value.shape)} {value.stride()} {value.requires_grad}".encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         else:
-            raise _Unstable
+            raise Unstable
         return node.op
-    return _function_name(node.target)
+    return function_name(node.target)
 
 
-def _function_name(target: Any) -> str:
+def function_name(target: Any) -> str:
+    """A function's name that is the same in every process; raises ``Unstable`` where it has none."""
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket | torch._ops.HigherOrderOperator):
         return f"{type(target).__name__} {target}"
     if isinstance(target, types.FunctionType | types.BuiltinFunctionType | type | types.MethodDescriptorType):
@@ -145,6 +154,8 @@ def _function_name(target: Any) -> str:
             getattr(target, "__objclass__", None), "__module__", None
         )
         root = (owner or "").partition(".")[0]
+        if "<locals>" in target.__qualname__:
+            return _local_name(target)
         if root in ("torch", "_operator", "operator", "math", "builtins"):
             return f"{owner}.{target.__qualname__}"
         if owner is None and getattr(torch, target.__name__, None) is target:
@@ -152,7 +163,15 @@ def _function_name(target: Any) -> str:
     name = getattr(target, "__name__", None)
     if name is not None and any(getattr(m, name, None) is target for m in (torch, torch._C._nn, torch.nn.functional)):
         return f"torch:{name}"
-    raise _Unstable
+    raise Unstable
+
+
+def _local_name(target: Any) -> str:
+    """Of a function that torch made inside another one (``max_pool2d``): those all have the same name of their own."""
+    for name, function in vars(torch.nn.functional).items():
+        if function is target:
+            return f"torch.nn.functional.{name}"
+    raise Unstable
 
 
 _PLAIN = (bool, int, float, complex, str, type(None), type(...))
@@ -172,7 +191,7 @@ def _text(value: Any, numbers: dict[fx.Node, int]) -> str:
         return f"dict({','.join(f'{k!r}:{_text(v, numbers)}' for k, v in value.items())})"
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return str(value)
-    return _function_name(value)
+    return function_name(value)
 
 
 @record
@@ -230,6 +249,22 @@ class GraphCache:
             self.store.put(_entry(key, role), {_FILE: text.encode()})
         except CacheError as error:
             warnings.warn(f"Turret could not keep a compiled artifact: {error}", stacklevel=2)
+
+    def get_graph(self, key: str) -> Any:
+        """The captured graph itself, a ``StoredGraph``, or None."""
+        entry = self.store.get(_entry(key, "captured"))
+        try:
+            return None if entry is None else codec.loads((entry / _FILE).read_text())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
+            return None
+
+    def put_graph(self, key: str, graph: Any) -> bool:
+        """Store a ``StoredGraph``; returns whether it is there now."""
+        try:
+            self.store.put(_entry(key, "captured"), {_FILE: codec.dumps(graph).encode()})
+        except CacheError:
+            return False
+        return True
 
 
 _FILE = "artifact.json"

@@ -21,7 +21,7 @@ import pluggy
 import torch
 from torch import fx
 
-from turret import plugin_manager
+from turret import plugin_manager, stored_graph
 from turret.ambient import AmbientModes, neutral
 from turret.branches import Branch, branches_of
 from turret.config import Config
@@ -29,12 +29,11 @@ from turret.context import CompileContext
 from turret.errors import CodegenError, StageError, TurretError
 from turret.events import Event
 from turret.graph_cache import Artifact, GraphCache, graph_key, with_usable_cache
-from turret.ir import verify
 from turret.plan import Plan
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph, Target
 from turret.recourse import eager_where_fakes_lie, trusts_fake_implementations
 from turret.runtime import load
-from turret.sharing import eager_where_shared_otherwise, sharing_check
+from turret.sharing import eager_where_shared_otherwise, sharing_check, writes_inputs
 
 _compile_ids = itertools.count(1)
 
@@ -59,14 +58,21 @@ def create_context(config: Config, manager: pluggy.PluginManager) -> CompileCont
 
 def compile_captured(manager: pluggy.PluginManager, config: Config, captured: CapturedGraph) -> Callable[..., Any]:
     """Compile one captured graph to a callable over its flat inputs, by the failure policy of ``config``."""
+    return _compile_with_key(manager, config, captured, False)[0]
+
+
+def _compile_with_key(
+    manager: pluggy.PluginManager, config: Config, captured: CapturedGraph, keep_graph: bool
+) -> tuple[Callable[..., Any], str | None]:
+    """The callable of one captured graph, and a key by which ``Compiler.stored`` finds it again (None: it cannot)."""
     pipeline = _Pipeline(manager, config)
     try:
-        return pipeline.compile(captured)
+        return pipeline.compile(captured, keep_graph)
     except StageError as error:
         if config.on_error == "raise":
             raise
         pipeline.report_fallback(error)
-        return captured.module
+        return captured.module, None
 
 
 class _Pipeline:
@@ -128,8 +134,11 @@ class _Pipeline:
             plugin = plugin_manager.plugin_of(self.manager, "turret_graph_pass", error.__traceback__)
             raise StageError("graph_pass", plugin, f"{phase}: {type(error).__name__}: {error}") from error
 
-    def compile(self, captured: CapturedGraph) -> Callable[..., Any]:
-        """The callable of one captured graph, from the cache where an equal graph was compiled before."""
+    def compile(self, captured: CapturedGraph, keep_graph: bool) -> tuple[Callable[..., Any], str | None]:
+        """The callable of one captured graph, from the cache where an equal graph was compiled before.
+
+        With it comes the key under which all of it is stored, or None.  ``keep_graph``: store the graph, too.
+        """
         with self.compilation(captured.name):
             self.context.emit("product", stage="capture", name=captured.name, product=captured)
             with self.failures("graph_cache"):
@@ -139,27 +148,75 @@ class _Pipeline:
             if cache is not None and key is None:
                 message = f"{captured.name} calls something without a stable name and is compiled in every process"
                 self.context.emit("perf_hint", stage="graph_cache", name=captured.name, message=message)
+            kept = keep_graph and key is not None and self.keep_graph(cache, key, captured)
             work = _Graph(self, captured, cache if key is not None else None, key)
             forward = None if stored is None else loaded(stored)
             self.context.emit("cache_miss" if forward is None else "cache_hit", stage="graph", name=captured.name)
             if forward is None:
                 stored, forward = work.compile_forward()
-            function = self.stage(
-                "turret_runtime",
-                captured.name,
-                signature=stored.signature,
-                saved_tensors=stored.saved_tensors,
-                saved_sizes=stored.saved_sizes,
-                forward=forward,
-                backward=functools.partial(work.backward, stored),
-            )
+            function = self.runtime(captured.name, stored, forward, functools.partial(work.backward, stored))
+        alone = work.cache is not None
         check = sharing_check(stored.signature, captured.example_inputs, captured.static_inputs)
         if check is not None:
             report = functools.partial(self.context.emit, "fallback", stage="runtime", name=captured.name)
-            function = eager_where_shared_otherwise(function, captured.module, check, report)
-        if self.config.on_error == "fallback" and trusts_fake_implementations(stored.plan):
-            return eager_where_fakes_lie(function, captured.module, stored.plan, self.report_fallback)
-        return function
+            function, alone = eager_where_shared_otherwise(function, captured.module, check, report), alone and kept
+        if trusts_fake_implementations(stored.plan):
+            alone = False
+            if self.config.on_error == "fallback":
+                function = eager_where_fakes_lie(function, captured.module, stored.plan, self.report_fallback)
+        return function, key if alone else None
+
+    def keep_graph(self, cache: GraphCache, key: str, captured: CapturedGraph) -> bool:
+        """Store a graph, if what is read back from what is written is the same graph; whether it is stored."""
+        if cache.get_graph(key) is not None:
+            return True
+        with self.failures("graph_cache"):
+            graph = stored_graph.stored(captured)
+            if graph is None:
+                return False
+            again = stored_graph.restored(graph, captured.name)
+            same = target_of(again) == target_of(captured) and graph_key(again, self.settings()) == key
+            return same and cache.put_graph(key, graph)
+
+    def runtime(
+        self, name: str, stored: Artifact, forward: BoxedCallable, backward: Callable[[], BoxedCallable]
+    ) -> Callable[..., Any]:
+        """Executables joined into what user code calls."""
+        return self.stage(
+            "turret_runtime",
+            name,
+            signature=stored.signature,
+            saved_tensors=stored.saved_tensors,
+            saved_sizes=stored.saved_sizes,
+            forward=forward,
+            backward=backward,
+        )
+
+    def stored(self, key: str, name: str) -> Callable[..., Any] | None:
+        """The callable of a graph that another process compiled under ``key``; None where a part of it is missing."""
+        with self.failures("graph_cache"):
+            cache = self.graph_cache()
+            artifact = None if cache is None else cache.get(key, "forward")
+            if artifact is None or artifact.signature is None:
+                return None
+            forward, backward = loaded(artifact), cache.get(key, "backward")
+            load_backward = None if backward is None else loaded(backward)
+            needed = writes_inputs(artifact.signature) or (artifact.signature.training and load_backward is None)
+            graph = cache.get_graph(key) if needed else None
+            if forward is None or (needed and graph is None):
+                return None
+        later = None if graph is None else _LaterGraph(self, graph, cache, key, name)
+        with self.compilation(name):
+            self.context.emit("cache_hit", stage="graph", name=name)
+            get_backward = functools.partial(later.backward, artifact) if load_backward is None and later else None
+            function = self.runtime(name, artifact, forward, get_backward or (lambda: load_backward))
+        if later is None or not writes_inputs(artifact.signature):
+            return function
+        check = sharing_check(artifact.signature, graph.examples(), frozenset(graph.static_inputs))
+        if check is None:
+            return function
+        report = functools.partial(self.context.emit, "fallback", stage="runtime", name=name)
+        return eager_where_shared_otherwise(function, later.eagerly, check, report)
 
     def graph_cache(self) -> GraphCache | None:
         """The cache, unless it is off or a foreign plugin without a ``cache_key`` has a say in what is compiled.
@@ -280,6 +337,8 @@ class _Pipeline:
             self.context.emit("perf_hint", stage="place", name=name, message=message)
 
     def verify(self, stage: str, product: Any) -> None:
+        from turret.ir import verify  # expressions of sizes are sympy's, whose import a warm start does without
+
         try:
             verify(product)
         except TurretError as error:
@@ -364,6 +423,32 @@ class _Graph:
         return function
 
 
+class _LaterGraph:
+    """A stored graph that is made again when it is needed: for a backward that nobody compiled yet, or eagerly."""
+
+    def __init__(self, pipeline: _Pipeline, graph: Any, cache: GraphCache, key: str, name: str) -> None:
+        self.pipeline, self.graph, self.cache, self.key, self.name = pipeline, graph, cache, key, name
+        devices = {torch.device(i.device).type for i in graph.inputs}
+        self.ambient = AmbientModes.now(("cpu", *devices))
+        self.lock = threading.Lock()
+        self.made: _Graph | None = None
+
+    def work(self) -> _Graph:
+        """The graph under compilation."""
+        with self.lock:
+            if self.made is None:
+                captured = stored_graph.restored(self.graph, self.name)
+                self.made = _Graph(self.pipeline, captured, self.cache, self.key)
+                self.made.ambient = self.ambient
+            return self.made
+
+    def backward(self, forward: Artifact) -> BoxedCallable:
+        return self.work().backward(forward)
+
+    def eagerly(self, *args: Any) -> Any:
+        return self.work().captured.module(*args)
+
+
 def loaded(artifact: Artifact) -> BoxedCallable | None:
     """The executable of a stored plan, or None where its library does not load (removed since, or of another build)."""
     try:
@@ -432,3 +517,16 @@ class Compiler:
 
     def __call__(self, captured: CapturedGraph) -> Callable[..., Any]:
         return compile_captured(self.manager, self.config, captured)
+
+    def with_key(self, captured: CapturedGraph) -> tuple[Callable[..., Any], str | None]:
+        """The callable of a graph, and the key by which ``stored`` finds it in another process (None: not at all)."""
+        return _compile_with_key(self.manager, self.config, captured, True)
+
+    def stored(self, key: str, name: str) -> Callable[..., Any] | None:
+        """What ``with_key`` gave a key for, from the cache; None where a part of it is not there (any more)."""
+        return _Pipeline(self.manager, self.config).stored(key, name)
+
+    def settings(self) -> str | None:
+        """Text of all that decides what a graph compiles to, beside the graph; None where nothing can be stored."""
+        pipeline = _Pipeline(self.manager, self.config)
+        return None if pipeline.graph_cache() is None else pipeline.settings()

@@ -8,15 +8,16 @@ on demand, one for each thread that is inside the plan at the same time, and kep
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
-import sympy
 import torch
 
 from turret.codec import record
-from turret.ir.index import Size
-from turret.ir.program import Binding, SizeSource
+from turret.size_source import Binding, SizeSource
+
+if TYPE_CHECKING:
+    from turret.ir.index import Size
 
 SizeText = int | str
 """An int, or Python source of an int expression over size symbols."""
@@ -240,6 +241,7 @@ def size_text(value: Size) -> SizeText:
     """A size as an int or as Python source over the names of its symbols."""
     if isinstance(value, int):
         return value
+    import sympy
     from torch.utils._sympy.printers import PythonPrinter
 
     return PythonPrinter().doprint(sympy.sympify(value))

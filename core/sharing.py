@@ -18,6 +18,11 @@ Span = tuple[int, int, bool]
 """First byte, one past the last, and whether it is written to."""
 
 
+def writes_inputs(signature: GraphSignature) -> bool:
+    """Whether a graph writes to memory that its inputs lie in."""
+    return bool(signature.bases) or any(i.mutation in _WRITES for i in signature.inputs)
+
+
 def sharing_check(
     signature: GraphSignature, example_inputs: Sequence[Any], static_inputs: frozenset[int]
 ) -> Callable[[Sequence[Any]], bool] | None:

@@ -14,7 +14,7 @@ import torch
 
 from turret.codec import dumps, loads, record
 from turret.errors import CacheError
-from turret.ir.program import SizeSource
+from turret.size_source import SizeSource
 
 SizeText = int | str
 """An int, or Python source of an int expression over size symbols."""

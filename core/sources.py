@@ -238,6 +238,51 @@ class SourceWriter:
         raise TypeError(f"no way to write {source!r}")
 
 
+class SourceReader:
+    """Reads sources in one call of a frame's function; each step is taken once.
+
+    ``read`` raises ``TypeError`` for a kind of source that it does not know, and whatever a step raises.
+    """
+
+    def __init__(self, function: Any, arguments: tuple) -> None:
+        self.function, self.arguments = function, arguments
+        self.found: dict[Source, Any] = {}
+
+    def read(self, source: Source) -> Any:
+        """What a source names in this call."""
+        known = self.found.get(source, self)
+        if known is not self:
+            return known
+        found = self.found[source] = self._read(source)
+        return found
+
+    def _read(self, source: Source) -> Any:
+        match source:
+            case LocalSource(index):
+                return self.arguments[index]
+            case FunctionSource():
+                return self.function
+            case BoundSource(_, value):
+                return value
+            case AttrSource(base, name):
+                return getattr(self.read(base), name)
+            case ItemSource(base, key):
+                return self.read(base)[key]
+            case KeySource(base, index):
+                return list(self.read(base))[index]
+            case DictSource(base):
+                return instance_dict(self.read(base))
+            case TypeSource(base):
+                return type(self.read(base))
+            case ValueSource(base, index):
+                return list(self.read(base).values())[index]
+            case BaseItemSource(base, cast, key):
+                return cast.__getitem__(self.read(base), key)
+            case CallSource(base, function):
+                return function(self.read(base))
+        raise TypeError(f"no way to read {source!r}")
+
+
 def instance_dict(value: Any) -> dict:
     """The instance's own ``__dict__``, whatever its class makes of attribute access."""
     return object.__getattribute__(value, "__dict__")

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import attrs
 import torch
 
-from turret.codec import record
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Size, Var
+from turret.size_source import Binding, SizeSource
 
 
 @attrs.frozen(eq=False)
@@ -103,18 +103,6 @@ class Ref:
         return f"%{self.name}"
 
 
-@record
-@attrs.frozen
-class Binding:
-    """A number that is known once a call has run: ``symbol`` is the size of its ``output`` in ``dimension``, or the
-    output itself (``dimension`` None), an int unless ``is_float``."""
-
-    symbol: str
-    output: int
-    dimension: int | None
-    is_float: bool = False
-
-
 @attrs.frozen(eq=False)
 class Extern:
     """A call of an ATen (or custom) op on tensors in memory.
@@ -170,21 +158,6 @@ class CopyInto:
 
 
 Statement = Definition | Scatter | StridedView | Extern | CopyInto | Number
-
-
-@record
-@attrs.frozen
-class SizeSource:
-    """Where a size symbol's value comes from at run time.
-
-    ``dimension`` d >= 0: ``input.shape[d]``; ``dimension`` None: input number ``input`` is that number itself, an
-    int, or for ``kind`` ``"float"`` a float; for ``kind`` ``"stride"`` or ``"offset"`` the stride of that dimension,
-    or the storage offset.
-    """
-
-    input: int
-    dimension: int | None
-    kind: Literal["size", "stride", "offset", "float"] = "size"
 
 
 OutputValue = Ref | Size | float | bool | None

@@ -136,6 +136,7 @@ class Caller:
             named = {k: self.constant_of(v) for k, v in kwargs.items()}
             with unset_fake_temporarily():
                 result = object(*plain, **named)
+            self.provenance.bound_to_process(f"{object.__qualname__} gives a result that is assumed to be constant")
             return self.wrap_known(result)
         if getattr(object, "_torchdynamo_disable", False):
             reason = getattr(object, "_torchdynamo_disable_msg", None)
@@ -328,6 +329,8 @@ class Caller:
         if marked is not None:
             return marked
         if isinstance(object, functools._lru_cache_wrapper) and all(v.is_constant() for v in (*args, *kwargs.values())):
+            if not self.trusted(object):
+                self.provenance.bound_to_process(f"{object.__qualname__} remembers its results")
             return self.fold(object, args, kwargs)  # as in plain execution: computed once, then remembered
         if hasattr(object, "__wrapped__") and isinstance(object.__wrapped__, types.FunctionType):
             return self.call(self.wrap_known(object.__wrapped__), args, kwargs)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import linecache
 import sys
 import types
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -17,9 +15,8 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from turret import frame_hook, guard_tree
 from turret.errors import CaptureError
-from turret.guard_entries import guard_entries
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
-from turret.plugins.capture import breaks, library
+from turret.plugins.capture import breaks, library, stored
 from turret.plugins.capture.bytecode import decode
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame, Signal
@@ -29,12 +26,13 @@ from turret.plugins.capture.rebuild import Rebuilder
 from turret.plugins.capture.sizes import size_guards
 from turret.plugins.capture.tensor_data import check_copies
 from turret.plugins.capture.tracer import Tracer
+from turret.plugins.capture.unit import Unit, filtered, load_source, make_unit
 from turret.plugins.capture.values.base import Lazy
 from turret.products import CapturedGraph
 from turret.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.dispatch import Settings, Unit
+    from turret.plugins.capture.dispatch import Settings
 
 assert library.FUNCTIONS, "handlers register what they know when they are loaded"
 _numbers = itertools.count()
@@ -69,7 +67,7 @@ def compile_frame(settings: Settings, history: History, function: types.Function
             policy = Policy(settings.dynamic, history, *settings.data_dependent, reuse)
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
-                return attempt.run()
+                unit = attempt.run()
             except Unsupported as error:
                 if attempt.tracer.blocks.reused:
                     reuse = False  # a layer that was repeated is not in the way of anything
@@ -79,6 +77,10 @@ def compile_frame(settings: Settings, history: History, function: types.Function
                     raise
             except RecursionError:
                 raise Unsupported("calls nested too deeply") from None
+            else:
+                if stop is None and unit.run is not None:
+                    stored.keep(settings, history, function, arguments, attempt.tracer, unit, *attempt.parts)
+                return unit
             finally:
                 for generator in attempt.tracer.generators:
                     vars(generator.frame).clear()
@@ -129,6 +131,8 @@ class _Attempt:
         self.settings, self.function, self.arguments, self.stop = settings, function, arguments, stop
         self.tracer = Tracer(policy, None if stop is None else stop.step)
         self.modes = global_state()
+        self.parts: tuple[dict[str, Any], str | None] = ({}, None)
+        """Of the rebuilt code: its scope, and the key of its graph in the cache."""
 
     def run(self) -> Unit:
         tracer = self.tracer
@@ -232,14 +236,15 @@ class _Attempt:
         runs = bool(tracer.calls or r.outputs)
         if runs:
             inputs = self.close_graph(list(r.outputs))
-            r.scope["graph"] = self.compile_graph(inputs)
+            r.scope["graph"], key = self.compile_graph(inputs)
         else:
-            inputs = []
+            inputs, key = [], None
         for guard in size_guards(tracer):
             tracer.guards.setdefault(guard)
         r.scope["tail"] = frame_hook.load().tail
         text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs)
-        return self.unit(_load(text, r.scope, self.function), text)
+        self.parts = (r.scope, key)
+        return self.unit(load_source(text, r.scope, self.function), text)
 
     def close_graph(self, outputs: list[fx.Node]) -> list[GraphInput]:
         """Add the outputs; drop inputs that nothing uses."""
@@ -253,8 +258,8 @@ class _Attempt:
                 tracer.graph.erase_node(item.node)
         return used
 
-    def compile_graph(self, inputs: list[GraphInput]) -> Any:
-        """The compiled graph as a callable that runs with the frame hook suspended."""
+    def compile_graph(self, inputs: list[GraphInput]) -> tuple[Any, str | None]:
+        """The compiled graph as a callable that runs with the frame hook suspended; its key, if it is stored."""
         tracer = self.tracer
         module = fx.GraphModule(tracer.root_module, tracer.graph)
         captured = CapturedGraph(
@@ -266,12 +271,12 @@ class _Attempt:
             inference_mode=self.modes[1],
             name=f"graph{next(_numbers)}",
         )
-        return frame_hook.load().suspend(self.settings.compile_graph(captured))
+        compiler = self.settings.compile_graph
+        function, key = compiler.with_key(captured) if hasattr(compiler, "with_key") else (compiler(captured), None)
+        return frame_hook.load().suspend(function), key
 
     def unit(self, run: Any, text: str) -> Unit:
-        from turret.plugins.capture.dispatch import Unit
-
-        guards = _filtered(self.settings, tuple(self.tracer.guards), self.function, self.arguments)
+        guards = filtered(self.settings.context, tuple(self.tracer.guards), self.function, self.arguments)
         made = GuardSet(guards, len(self.arguments))
         self.settings.context.emit("product", stage="guards", name=self.function.__qualname__, product=made)
         check = made.compile()
@@ -280,30 +285,7 @@ class _Attempt:
         if not check(self.function, *self.arguments):
             reason = made.explain(self.function, self.arguments)
             raise CaptureError(f"a guard of {self.function.__qualname__} fails right after capture: {reason}")
-        unit = Unit(made, check, run, text)
-        if isinstance(check, types.FunctionType):
-            guard_tree.when_built(functools.partial(_check_natively, weakref.ref(unit)))
-        return unit
-
-
-def _check_natively(unit: weakref.ref[Unit]) -> None:
-    """The native check for a unit that was made before the extension was built."""
-    if (made := unit()) is not None:
-        made.check = made.guards.compile()
-
-
-def _filtered(settings: Settings, guards: tuple[Guard, ...], function: Any, arguments: tuple) -> tuple[Guard, ...]:
-    """Guards that all guard filters keep."""
-    hook = settings.context.hooks.turret_guard_filter
-    if not hook.get_hookimpls():
-        return guards
-    entries = guard_entries(guards, function, arguments)
-    kept = list(guards)
-    for answer in hook(context=settings.context, guards=entries):
-        if len(answer) != len(guards):
-            raise CaptureError(f"a guard filter answered for {len(answer)} guards, it was given {len(guards)}")
-        kept = [g for g, keep in zip(guards, answer, strict=True) if keep and g in kept]
-    return tuple(kept)
+        return make_unit(made, check, run, text)
 
 
 def _pristine(tracer: Tracer, item: GraphInput) -> Any:
@@ -327,13 +309,3 @@ def _share(first: GraphInput, second: GraphInput) -> bool:
     if not isinstance(first.real, torch.Tensor) or not isinstance(second.real, torch.Tensor):
         return False
     return first.real.untyped_storage()._cdata == second.real.untyped_storage()._cdata
-
-
-def _load(text: str, scope: dict[str, Any], function: types.FunctionType) -> types.FunctionType:
-    """The rebuilt code as a function, which the frame hook leaves alone."""
-    name = f"<turret {function.__qualname__} {next(_numbers)}>"
-    linecache.cache[name] = (len(text), None, text.splitlines(True), name)  # tracebacks show the lines
-    exec(compile(text, name, "exec"), scope)
-    made = scope["compiled"]
-    frame_hook.load().mark(made.__code__, frame_hook.SKIP)
-    return made

@@ -18,24 +18,11 @@ import torch
 
 from turret import frame_hook, plugins
 from turret.errors import CaptureError, TurretError
-from turret.guards import GuardSet, global_state
-from turret.plugins.capture import resume
-from turret.plugins.capture.compile_frame import compile_frame
+from turret.guards import global_state
+from turret.plugins.capture import resume, stored
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.policy import History
-
-
-@attrs.define(eq=False, weakref_slot=True)
-class Unit:
-    """Captured code and the guards under which it stands for the frame; ``run`` is None to run it as Python."""
-
-    guards: GuardSet
-    check: Callable[..., bool]
-    run: Callable | None
-    source: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.guards}\n{self.source}"
+from turret.plugins.capture.unit import Unit
 
 
 @attrs.define(eq=False)
@@ -46,6 +33,8 @@ class FrameCache:
     history: History = attrs.field(factory=History)
     given_up: bool = False
     captures: int = 0
+    taken: set[str] = attrs.field(factory=set)
+    """Entries of the artifact cache whose units are here."""
 
 
 @attrs.define(eq=False, weakref_slot=True)
@@ -60,6 +49,11 @@ class Settings:
     root: FrameCache = attrs.field(factory=FrameCache)
     frames: dict[Any, FrameCache] = attrs.field(factory=dict)
     modules: weakref.WeakKeyDictionary = attrs.field(factory=weakref.WeakKeyDictionary)
+
+    @functools.cached_property
+    def stored_under(self) -> str | None:
+        """Text that is part of the key of stored units; None where none are kept."""
+        return stored.settings_text(self)
 
     def __attrs_post_init__(self) -> None:
         frame_hook.captures.add(self)
@@ -202,6 +196,12 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     if _modes_in_the_way():
         return None
     cache.captures += 1
+    unit = stored.find(settings, cache, function, arguments)
+    if unit is not None:
+        cache.units.insert(0, unit)
+        return unit.run
+    from turret.plugins.capture.compile_frame import compile_frame  # a warm start traces nothing
+
     try:
         unit = compile_frame(settings, cache.history, function, arguments)
     except Unsupported as error:

@@ -47,6 +47,7 @@ class Frame:
         self.tracer, self.code, self.scope = tracer, code, scope
         self.scope_source = scope_source or BoundSource(f"G[{scope.get('__name__', '?')}]", scope)
         self.decoded: Decoded = decode(code)
+        tracer.provenance.codes.add(code)
         self.instructions = self.decoded.instructions
         self.locals: list[Any] = [None] * len(self.decoded.slots)
         self.closure = closure

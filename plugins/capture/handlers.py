@@ -81,6 +81,7 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
     actual = value.type()
     flat = classes if isinstance(classes, tuple) else (classes,)
     for cls in flat:
+        _assume_ordinary(t, cls)
         if isinstance(value, (Constant, Known)):
             if isinstance(value.constant(), cls):
                 return Constant(True)
@@ -97,8 +98,18 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
     return Constant(False)
 
 
+def _assume_ordinary(t: Tracer, cls: Any) -> None:
+    """Whatever a program's own metaclass answers to ``isinstance`` holds in this process."""
+    if isinstance(cls, tuple):
+        for part in cls:
+            _assume_ordinary(t, part)
+    elif isinstance(cls, type) and not t.trusted(type(cls)):
+        t.provenance.bound_to_process(f"what {type(cls).__qualname__} says of instances")
+
+
 @function(issubclass)
 def issubclass_(t: Tracer, cls: Value, kinds: Value) -> Value:
+    _assume_ordinary(t, _classes(t, kinds))
     return t.fold(issubclass, [cls, t.made(_classes(t, kinds))], {})
 
 
@@ -186,6 +197,7 @@ def id_(t: Tracer, value: Value) -> Value:
     if isinstance(value, (Known, Instance)) and getattr(value, "object", None) is not None:
         if value.source is not None and not isinstance(value, Known):
             t.guard("ID", value.source, value.object)
+        t.provenance.bound_to_process("the address of an object")
         return Constant(id(value.object))
     raise Unsupported(f"id of {value.describe()}")
 
@@ -195,6 +207,7 @@ def hash_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Instance):
         return value.need_special(t, "__hash__")
+    t.provenance.bound_to_process("a hash")
     return t.fold(hash, [value], {})
 
 

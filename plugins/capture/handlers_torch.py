@@ -9,7 +9,6 @@ import importlib.metadata
 import importlib.util
 import inspect
 import os
-import types
 import typing
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 import turret.marks
+from turret.plugins.capture import lookups
 from turret.plugins.capture.constructors import LEGACY_CLASSES
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, Handler, function, kind
@@ -88,12 +88,13 @@ def custom_op(t: Tracer, definition: Value, *args: Value, **kwargs: Value) -> Va
 @function(inspect.signature)
 def signature(t: Tracer, value: Value, **kwargs: Value) -> Value:
     value = value.realize()
+    make = t.provenance.make
     if isinstance(value, Known):
-        return t.wrap_known(inspect.signature(value.object))
+        return t.wrap_known(make(inspect.signature, value.object))
     if isinstance(value, Method) and isinstance(value.function, Known):
-        return t.wrap_known(inspect.signature(types.MethodType(value.function.object, object())))
+        return t.wrap_known(make(lookups.signature_of_method, value.function.object))
     if isinstance(value, Module) and isinstance(value.get_attr(t, "forward"), Method):
-        return t.wrap_known(inspect.signature(value.object))
+        return t.wrap_known(make(inspect.signature, value.object))
     raise Unsupported(f"inspect.signature of {value.describe()}")
 
 
@@ -124,13 +125,10 @@ def sliced(t: Tracer, modules: Value, index: Value) -> Value:
         return values[number]
     for value in state.m_values(t).unpack(t):
         value.realize()
-    made = t.wrap_known(modules.object[slice(*(t.int_of(v) for v in index.parts))])
+    bounds = slice(*(t.int_of(v) for v in index.parts))
+    made = t.wrap_known(t.provenance.make(lookups.slice_of, modules.object, bounds))
     made.made_here = True  # type: ignore[attr-defined]
     return made
-
-
-def _environment(name: str, environment: Any) -> str | None:
-    return environment.get(name)
 
 
 def _read_environment(t: Tracer, name: Value) -> str | None:
@@ -138,7 +136,7 @@ def _read_environment(t: Tracer, name: Value) -> str | None:
     text = t.constant_of(name)
     source = BoundSource("os.environ", os.environ)
     found = os.environ.get(text)
-    t.guard("CALL", source, (functools.partial(_environment, text), found))
+    t.guard("CALL", source, (functools.partial(lookups.variable, text), found))
     return found
 
 
@@ -158,11 +156,13 @@ def environment_item(t: Tracer, environment: Value, name: Value) -> Value:
 
 @function(importlib.util.find_spec)
 def find_spec(t: Tracer, name: Value, package: Value | None = None) -> Value:
+    t.provenance.bound_to_process("whether a package is installed")
     return t.wrap_known(importlib.util.find_spec(t.constant_of(name)))
 
 
 @function(importlib.metadata.version)
 def version(t: Tracer, name: Value) -> Value:
+    t.provenance.bound_to_process("the version of a package")
     return t.fold(importlib.metadata.version, [name], {})
 
 
@@ -175,18 +175,14 @@ def record_function(t: Tracer, *args: Value, **kwargs: Value) -> Value:
 FUNCTIONS[torch.distributed.is_available] = _always(torch.distributed.is_available())
 
 
-def _process_group(module: Any) -> bool:
-    return module.is_available() and module.is_initialized()
-
-
 if torch.distributed.is_available():
 
     @function(torch.distributed.is_initialized)
     def is_initialized(t: Tracer) -> Value:
         """Whether there is a process group, assumed to stay so."""
         source = BoundSource("torch.distributed", torch.distributed)
-        found = _process_group(torch.distributed)
-        t.guard("CALL", source, (_process_group, found))
+        found = lookups.process_group(torch.distributed)
+        t.guard("CALL", source, (lookups.process_group, found))
         return Constant(found)
 
 

@@ -17,6 +17,19 @@ class History:
         self.ints: dict[str, int | None] = {}
         self.floats: dict[str, float | None] = {}
 
+    def merge(
+        self, shapes: dict[str, list[int | None]], ints: dict[str, int | None], floats: dict[str, float | None]
+    ) -> None:
+        """Learn what another process saw; sizes and numbers that are not the same here and there change."""
+        for text, shape in shapes.items():
+            known = self.shapes.setdefault(text, list(shape))
+            if len(known) == len(shape):
+                known[:] = [mine if mine == theirs else None for mine, theirs in zip(known, shape, strict=True)]
+        for mine, theirs in ((self.ints, ints), (self.floats, floats)):
+            for text, value in theirs.items():
+                if mine.setdefault(text, value) != value:
+                    mine[text] = None
+
     def see_shape(self, source: Source, shape: tuple[int, ...]) -> frozenset[int]:
         """Note a shape; returns the dimensions that are not what they were before."""
         known = self.shapes.get(str(source))

@@ -101,7 +101,12 @@ def call_torch(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Va
         return receiver.call_method(t, name, args[1:], kwargs)
     values = [v.realize() for v in (*args, *kwargs.values())]
     if not any(isinstance(v, (Tensor, Symbolic)) for v in values) and _READERS.match(name):
-        return t.fold(function, args, kwargs)
+        answer = t.fold(function, args, kwargs)
+        if answer.is_constant() and not kwargs and all(v.is_constant() for v in args):
+            t.provenance.call(function, tuple(v.constant() for v in args), answer.constant())
+        else:
+            t.provenance.bound_to_process(f"what torch.{name} answered")
+        return answer
     if name in READS_DATA or name in NOT_IN_GRAPHS:
         raise Unsupported(f"torch.{name} {READS_DATA.get(name, 'in compiled code')}")
     if isinstance(function, torch._ops.HigherOrderOperator):

@@ -20,6 +20,7 @@ from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
 from turret.plugins.capture.frame import Frame, Generator
 from turret.plugins.capture.graph import GraphRecorder
 from turret.plugins.capture.policy import Policy
+from turret.plugins.capture.provenance import Provenance
 from turret.plugins.capture.state import TorchState
 from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Value
 from turret.plugins.capture.values.classes import bind_attribute, find_in_mro
@@ -50,6 +51,7 @@ class Tracer(GraphRecorder, Caller):
         super().__init__(policy)
         self.break_at = break_at
         self.guards: dict[Guard, None] = {}
+        self.provenance = Provenance()
         self.objects: dict[int, Value] = {}
         self.kept: list[Any] = []
         self.shared_arrays: dict[int, torch.Tensor] = {}
@@ -177,6 +179,7 @@ class Tracer(GraphRecorder, Caller):
         if name in frame.builtins:
             if not self.trusted_scope(scope):
                 self.guard("NO_KEY", frame.scope_source, name)
+            self.provenance.item(frame.builtins, name, frame.builtins[name])
             return self.wrap_known(frame.builtins[name])
         raise self.raised(NameError, f"name {name!r} is not defined")
 
@@ -187,6 +190,7 @@ class Tracer(GraphRecorder, Caller):
         """A global of a namespace; functions, classes and modules of packages that nobody patches need no guard."""
         found = scope[name]
         if self.trusted_scope(scope) and isinstance(found, wrapping.UNGUARDED_TYPES):
+            self.provenance.item(scope, name, found)
             return self.wrap_known(found)
         return Lazy(self, found, ItemSource(source, name))
 

@@ -16,7 +16,9 @@ import torch
 from torch import nn
 
 from turret.guards import TensorProperties
+from turret.plugins.capture import lookups
 from turret.plugins.capture.constructors import ScriptFunction
+from turret.plugins.capture.fingerprints import TRUSTED_ROOTS
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Value
 from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.functions import Builtin, Function, Known, Method, Partial, PythonModule
@@ -73,13 +75,6 @@ _BUILTIN_TYPES = (
 
 UNGUARDED_TYPES = (*_EQUAL_TYPES, *_IDENTITY_TYPES, *_BUILTIN_TYPES, types.FunctionType, types.ModuleType, type)
 """Kinds of globals that are taken for what they are in a package that programs do not patch."""
-
-TRUSTED_ROOTS = (frozenset(sys.stdlib_module_names) | {"torch", "builtins", "turret", "typing_extensions"}) - {
-    "__main__",
-    "test",
-    "this",
-}
-"""Packages whose functions, classes and modules programs do not replace; they need no guards."""
 
 Wrapper = Callable[["Tracer", Any, Source], Value]
 
@@ -314,7 +309,7 @@ def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
         base: Any = collections.OrderedDict if isinstance(object, collections.OrderedDict) else dict
         if not all(map(_plain_key, dict.keys(object))):
             return Opaque(object, source)
-        t.guard("CALL", source, (_dict_keys, tuple(dict.keys(object))))
+        t.guard("CALL", source, (lookups.dict_keys, tuple(dict.keys(object))))
         items = {k: (Constant(k), Lazy(t, v, _payload_item(source, base, k))) for k, v in dict.items(object)}
         return Dict(items, base, source)
     if isinstance(object, list):
@@ -328,10 +323,6 @@ def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
     if isinstance(object, (int, str, set)):
         return Opaque(object, source)
     return None
-
-
-def _dict_keys(value: dict) -> tuple:
-    return tuple(dict.keys(value))
 
 
 def _payload_item(source: Source, base: type, key: Any) -> Source:

@@ -13,7 +13,6 @@ from torch import fx
 from turret.errors import UnsupportedError
 from turret.externs import op_name
 from turret.ir.index import size
-from turret.ir.program import SizeSource
 from turret.op_traits import storage_root
 from turret.plan import size_text
 from turret.plugins.joint.inputs import AliasGroup, Inputs, InputState, layout_of
@@ -21,6 +20,7 @@ from turret.plugins.joint.sizes import contiguous_strides, is_apart, is_dense, s
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
 from turret.signature import GraphOutput, GraphSignature, InputInfo, Layout, Mutation, OutputInfo, OutputKind, ViewCall
+from turret.size_source import SizeSource
 
 aten = torch.ops.aten
 

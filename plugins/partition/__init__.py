@@ -6,88 +6,25 @@ minimum cut save less and recompute more (1: what is best for time; 0: recompute
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from torch import fx
 
-from turret.errors import OptionError
 from turret.hookspecs import hookimpl
-from turret.op_traits import is_view
-from turret.plugins.partition.analysis import JointAnalysis, analyze, is_tensor
-from turret.plugins.partition.budget import solve_with_budget
-from turret.plugins.partition.cost import recompute_cost
-from turret.plugins.partition.extract import extract
-from turret.plugins.partition.min_cut import CutProblem, build_problem, recomputed_nodes
-from turret.plugins.partition.report import CutReport
-from turret.plugins.partition.save_all import save_everything
 from turret.products import JointGraph, PartitionedGraph
-
-PARTITIONERS = ("min_cut", "save_all")
 
 
 @hookimpl
 def turret_partition(context: Any, joint: JointGraph) -> PartitionedGraph:
     """Cut by minimum cut or by saving everything; an inference graph passes through as the forward."""
-    partitioner, budget = _options(context)
-    if not joint.signature.training:
-        return PartitionedGraph(joint.module, None, joint.signature, joint.num_forward_outputs, name=joint.name)
-    analysis = analyze(joint)
+    from turret.plugins.partition.stage import partition
 
-    def cost(node: fx.Node) -> float:
-        return context.hooks.turret_partition_cost(context=context, node=node)
-
-    problem = build_problem(analysis, cost)
-    everything = save_everything(analysis)
-    saved = everything if partitioner == "save_all" else solve_with_budget(problem, budget)
-    cut = extract(joint, analysis, saved)
-    return PartitionedGraph(
-        forward=cut.forward,
-        backward=cut.backward,
-        signature=joint.signature,
-        num_forward_outputs=joint.num_forward_outputs,
-        saved_tensors=cut.saved_tensors,
-        saved_sizes=cut.saved_sizes,
-        report=str(_report(partitioner, budget, problem, analysis, saved, everything)),
-        name=joint.name,
-    )
+    return partition(context, joint)
 
 
 @hookimpl
 def turret_partition_cost(node: fx.Node) -> float:
     """See ``cost.recompute_cost``."""
+    from turret.plugins.partition.cost import recompute_cost
+
     return recompute_cost(node)
-
-
-def _options(context: Any) -> tuple[str, float]:
-    partitioner = getattr(context.config, "partitioner", "min_cut")
-    budget = float(getattr(context.config, "memory_budget", 1.0))
-    if partitioner not in PARTITIONERS:
-        raise OptionError(f"option partitioner={partitioner!r}: expected one of {', '.join(PARTITIONERS)}")
-    if not 0.0 <= budget <= 1.0:
-        raise OptionError(f"option memory_budget={budget!r}: expected a number between 0 and 1")
-    return partitioner, budget
-
-
-def _report(
-    partitioner: str,
-    budget: float,
-    problem: CutProblem,
-    analysis: JointAnalysis,
-    saved: frozenset[fx.Node],
-    everything: frozenset[fx.Node],
-) -> CutReport:
-    recomputed = [
-        node
-        for node in recomputed_nodes(analysis, saved)
-        if is_tensor(node) and not is_view(node) and node.op == "call_function" and node.target is not operator.getitem
-    ]
-    return CutReport(
-        partitioner=partitioner,
-        bytes_saved=problem.bytes_saved(saved),
-        bytes_saved_by_all=problem.bytes_saved(everything),
-        tensors=sum(1 for node in saved if problem.memory[node] > 0),
-        tensors_saved_by_all=sum(1 for node in everything if problem.memory[node] > 0),
-        recomputed=len(recomputed),
-        budget=budget,
-    )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 import turret
 from turret import artifact_cache
@@ -21,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("fresh")
 PROGRAM = """
 import json, sys, torch, turret
 from torch import nn
+from torch.nn import functional as F
 from turret.hookspecs import hookimpl
 
 class Watch:
@@ -72,7 +74,38 @@ def test_a_later_process_loads_what_two_at_once_compiled(tmp_path):
     assert any("graph cache_miss" in f["hits"] for f in found)
     third = finish(start(tmp_path))
     assert set(third["stages"]) == {"runtime"}
-    assert set(third["hits"]) == {"graph cache_hit"}
+    assert set(third["hits"]) == {"capture cache_hit", "graph cache_hit"}
+
+
+WARM = """
+import sys, torch, turret
+from torch import nn
+torch.manual_seed(0)
+net = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU())
+x = torch.randn(4, 8)
+net(x).square().sum().backward()
+expected = [p.grad.clone() for p in net.parameters()]
+net.zero_grad()
+turret.compile(net, options=dict(cache_dir=sys.argv[1], on_error="raise"))(x).square().sum().backward()
+for grad, p in zip(expected, net.parameters()):
+    assert torch.allclose(p.grad, grad, atol=1e-5)
+slow = ("torch._dynamo", "torch._inductor", "sympy", "triton", "torch.fx.experimental.symbolic_shapes",
+        "turret.plugins.capture.tracer", "turret.ir", "turret.plugins.joint.trace")
+print([name for name in slow if name in sys.modules])
+"""
+
+
+@pytest.mark.slow
+def test_a_warm_start_imports_no_compiler(tmp_path):
+    """The second process loads a training step and needs neither the tracer nor what it stands on."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "2"}
+    found = []
+    for _ in range(2):
+        command = [sys.executable, "-c", WARM, str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
+        assert done.returncode == 0, done.stderr[-3000:]
+        found.append(done.stdout.splitlines()[-1])
+    assert "turret.plugins.capture.tracer" in found[0] and found[1] == "[]"
 
 
 class Watch:
@@ -222,3 +255,11 @@ def test_a_forward_stored_without_its_backward_gets_the_right_one(options):
     found, layer.weight.grad = layer.weight.grad, None
     layer(x).square().sum().backward()
     torch.testing.assert_close(found, layer.weight.grad)
+
+
+@pytest.mark.parametrize("other", [lambda x: F.adaptive_max_pool2d(x, 2), lambda x: F.max_pool2d(x, 3)])
+def test_functions_that_torch_made_in_one_place_are_told_apart(tmp_path, other):
+    options = {"cache_dir": str(tmp_path), "on_error": "raise"}
+    x = torch.randn(1, 2, 6, 6)
+    for function in (lambda x: F.max_pool2d(x, 2), other):
+        torch.testing.assert_close(turret.compile(function, options=options)(x), function(x))

@@ -355,6 +355,7 @@ class Opaque(Value):
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if type(self.object) is weakref.ref and self.object() is not None:
+            t.provenance.refers(self.object, self.object())
             return t.wrap_known(self.object())  # the same object as long as the reference is, and the unit keeps it
         raise Unsupported(f"a call of {self.describe()}")
 

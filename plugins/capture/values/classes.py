@@ -219,6 +219,8 @@ class Class(Known):
         return bind_attribute(t, self, owner, name, raw, kind)
 
     def plain(self, t: Tracer, name: str) -> Value:
+        if not t.trusted(type(self.object)):
+            t.provenance.bound_to_process(f"an attribute that {type(self.object).__qualname__} computes")
         try:
             return t.wrap_known(getattr(self.object, name))
         except AttributeError as error:

@@ -94,6 +94,7 @@ class Known(Callable_):
     def child(self, t: Tracer, name: str, found: Any) -> Value:
         """An attribute of the object; guarded where a program may well change it."""
         if self.source is None or t.trusted(self.object):
+            t.provenance.attribute(self.object, name, found)
             return t.wrap_known(found)
         return t.wrap(found, AttrSource(self.source, name))
 
@@ -273,6 +274,7 @@ class PythonModule(Known):
         try:
             found = getattr(self.object, name)
         except AttributeError as error:
+            t.provenance.absent(self.object, name)
             raise t.raised_from(error) from None
         return self.child(t, name, found)
 

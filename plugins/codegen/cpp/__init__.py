@@ -1,33 +1,52 @@
 """C++ kernels for the CPU: from the kernels of a schedule to source, to a shared library.
 
 ``emit`` writes one kernel, ``translation_unit`` joins the kernels and segments of a graph, ``compile_unit``
-compiles (or finds) the library.  No torch header is needed; the kernels take raw pointers.
+compiles (or finds) the library.  No torch header is needed; the kernels take raw pointers.  Names load on first use:
+a warm start generates nothing.
 """
 
-from turret.plugins.codegen.cpp.compiler import (
-    Compiler,
-    compile_unit,
-    find_compiler,
-    function_address,
-    load,
-    unit_key,
-)
-from turret.plugins.codegen.cpp.kernel import CppKernel, emit
-from turret.plugins.codegen.cpp.stage import turret_codegen
-from turret.plugins.codegen.cpp.unit import CppSegment, SegmentEntry, segment, translation_unit
+from __future__ import annotations
 
-__all__ = [
-    "Compiler",
-    "CppKernel",
-    "CppSegment",
-    "SegmentEntry",
-    "compile_unit",
-    "emit",
-    "find_compiler",
-    "function_address",
-    "load",
-    "segment",
-    "translation_unit",
-    "turret_codegen",
-    "unit_key",
-]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from turret.context import CompileContext
+from turret.hookspecs import hookimpl
+from turret.products import Target
+
+if TYPE_CHECKING:
+    from turret.ir import Schedule
+    from turret.plan import Plan
+
+_HOMES = {
+    "Compiler": "compiler",
+    "CppKernel": "kernel",
+    "CppSegment": "unit",
+    "SegmentEntry": "unit",
+    "compile_unit": "compiler",
+    "emit": "kernel",
+    "find_compiler": "compiler",
+    "function_address": "compiler",
+    "load": "compiler",
+    "segment": "unit",
+    "translation_unit": "unit",
+    "unit_key": "compiler",
+}
+
+__all__ = [*_HOMES, "turret_codegen"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+@hookimpl
+def turret_codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan | None:
+    """Emit, compile (or find in the cache) and plan; not asked for other devices than the CPU."""
+    if target.device_type != "cpu":
+        return None
+    from turret.plugins.codegen.cpp.stage import codegen
+
+    return codegen(context, schedule)

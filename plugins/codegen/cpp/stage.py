@@ -1,4 +1,4 @@
-"""The ``turret_codegen`` hook for the CPU: a schedule to a plan with a compiled library."""
+"""What the ``turret_codegen`` hook for the CPU does: a schedule to a plan with a compiled library."""
 
 from __future__ import annotations
 
@@ -9,21 +9,16 @@ import attrs
 
 from turret.artifact_cache import ArtifactCache
 from turret.context import CompileContext
-from turret.hookspecs import hookimpl
 from turret.ir import Schedule
 from turret.plan import Plan
 from turret.plan_builder import PlanDraft, draft_plan
 from turret.plugins.codegen.cpp.compiler import compile_unit, find_compiler
 from turret.plugins.codegen.cpp.kernel import CppKernel, emit
 from turret.plugins.codegen.cpp.unit import segment, translation_unit
-from turret.products import Target
 
 
-@hookimpl
-def turret_codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan | None:
-    """Emit, compile (or find in the cache) and plan; not asked for other devices than the CPU."""
-    if target.device_type != "cpu":
-        return None
+def codegen(context: CompileContext, schedule: Schedule) -> Plan:
+    """Emit, compile (or find in the cache) and plan."""
     draft = draft_plan(schedule, "cpu")
     if not draft.segments:
         return draft.plan

@@ -1,31 +1,66 @@
 """Triton: kernels for NVIDIA GPUs, from the kernels of a schedule to a plan that launches them.
 
 ``emit`` writes one kernel, ``KernelCompiler`` compiles many in worker processes (or finds them in the cache), and
-``pack`` writes the table by which the native launcher runs them.  Nothing here imports Triton's compiler.
+``pack`` writes the table by which the native launcher runs them.  Nothing here imports Triton's compiler.  Names load
+on first use: a warm start generates nothing.
 """
 
-from turret.plugins.codegen.triton.across import one_pass
-from turret.plugins.codegen.triton.compile import CompiledKernel, KernelCompiler, triton_version
-from turret.plugins.codegen.triton.emit import emit
-from turret.plugins.codegen.triton.kernel import Config, DeviceProperties, Scratch, TritonKernel
-from turret.plugins.codegen.triton.segments import pack, settle
-from turret.plugins.codegen.triton.stage import turret_codegen, turret_decompositions
-from turret.plugins.codegen.triton.workers import WorkerPool, shared_pool
+from __future__ import annotations
 
-__all__ = [
-    "CompiledKernel",
-    "Config",
-    "DeviceProperties",
-    "KernelCompiler",
-    "Scratch",
-    "TritonKernel",
-    "WorkerPool",
-    "emit",
-    "one_pass",
-    "pack",
-    "settle",
-    "shared_pool",
-    "triton_version",
-    "turret_codegen",
-    "turret_decompositions",
-]
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+from turret.context import CompileContext
+from turret.hookspecs import hookimpl
+from turret.products import Target
+
+if TYPE_CHECKING:
+    from turret.ir import Schedule
+    from turret.plan import Plan
+
+_HOMES = {
+    "CompiledKernel": "compile",
+    "Config": "kernel",
+    "DeviceProperties": "kernel",
+    "KernelCompiler": "compile",
+    "Scratch": "kernel",
+    "TritonKernel": "kernel",
+    "WorkerPool": "workers",
+    "emit": "program",
+    "one_pass": "across",
+    "pack": "segments",
+    "settle": "segments",
+    "shared_pool": "workers",
+    "triton_version": "compile",
+}
+
+__all__ = [*_HOMES, "turret_codegen", "turret_decompositions"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+@hookimpl
+def turret_decompositions(context: CompileContext, target: Target) -> None:
+    """Start the compile workers: this is the first that is heard of a graph for a GPU that must be compiled.
+
+    They load Triton while the graph is still traced and scheduled.  There is nothing to say on decompositions.
+    """
+    if target.device_type == "cuda" and importlib.util.find_spec("triton") is not None:
+        from turret.plugins.codegen.triton.workers import shared_pool
+
+        shared_pool(context.config.compile_workers).warm()
+
+
+@hookimpl
+def turret_codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan | None:
+    """Emit, compile (or find in the cache) and plan; not asked for other devices than CUDA's."""
+    if target.device_type != "cuda":
+        return None
+    from turret.plugins.codegen.triton.stage import codegen
+
+    return codegen(context, schedule, target)

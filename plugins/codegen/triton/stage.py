@@ -1,9 +1,8 @@
-"""The ``turret_codegen`` hook for CUDA devices: a schedule to a plan with a launch table and its binaries."""
+"""What the ``turret_codegen`` hook for CUDA devices does: a schedule to a plan with a launch table and its binaries."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from turret import codec
 from turret.artifact_cache import ArtifactCache, process_cache
 from turret.context import CompileContext
 from turret.errors import CodegenError
-from turret.hookspecs import hookimpl
 from turret.ir import Kernel, Schedule
 from turret.native import build
 from turret.native.device import TABLE
@@ -24,28 +22,15 @@ from turret.plan_builder import PlanDraft, draft_plan
 from turret.plugins.codegen.triton.across import one_pass
 from turret.plugins.codegen.triton.autotune import Tuner
 from turret.plugins.codegen.triton.compile import CompiledKernel, KernelCompiler, Variant
-from turret.plugins.codegen.triton.emit import emit
 from turret.plugins.codegen.triton.kernel import DeviceProperties, TritonKernel
+from turret.plugins.codegen.triton.program import emit
 from turret.plugins.codegen.triton.segments import Emitted, pack, settle
 from turret.plugins.codegen.triton.workers import shared_pool
 from turret.products import Target
 
 
-@hookimpl
-def turret_decompositions(context: CompileContext, target: Target) -> None:
-    """Start the compile workers: this is the first that is heard of a graph for a GPU that must be compiled.
-
-    They load Triton while the graph is still traced and scheduled.  There is nothing to say on decompositions.
-    """
-    if target.device_type == "cuda" and importlib.util.find_spec("triton") is not None:
-        shared_pool(context.config.compile_workers).warm()
-
-
-@hookimpl
-def turret_codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan | None:
-    """Emit, compile (or find in the cache) and plan; not asked for other devices than CUDA's."""
-    if target.device_type != "cuda":
-        return None
+def codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan:
+    """Emit, compile (or find in the cache) and plan."""
     index = target.index if target.index is not None else torch.cuda.current_device()
     properties = device_properties(target, index)
     schedule = one_pass(schedule, properties)

@@ -16,6 +16,7 @@ from turret.hookspecs import hookimpl
 from turret.op_traits import output_nodes
 from turret.plugins import graph_pass, partition
 from turret.plugins.decompositions.table import decomposition_table
+from turret.plugins.partition.analysis import analyze
 from turret.signature import GraphSignature, InputInfo, Mutation
 
 CONFIGS = [
@@ -259,7 +260,7 @@ def test_checkpoint_tag_saves_a_matmul(policy):
 def test_interior_of_a_checkpointed_region_is_never_saved():
     joint = trace_joint(lambda x, w: (((x @ w).sin() @ w).sum(),), [leaf(8, 8), leaf(8, 8)], decomposition_table())
     graph_pass.turret_graph_pass(make_context(), "joint", joint.module)
-    for node in partition.analyze(joint).required:
+    for node in analyze(joint).required:
         if node.op == "call_function":
             node.meta["recompute"], node.meta["ac_graph_id"] = CheckpointPolicy.MUST_RECOMPUTE, 1
     partitioned = cut(joint, passes=False)

@@ -20,7 +20,8 @@ from turret.native.device import TABLE
 from turret.native.table import LaunchTable
 from turret.pipeline import create_context
 from turret.plan import Call, Launch, Plan
-from turret.plugins.codegen.triton import shared_pool, stage
+from turret.plugins.codegen import triton
+from turret.plugins.codegen.triton import shared_pool, stage, workers
 from turret.products import Target
 
 pytest.importorskip("triton")
@@ -41,7 +42,7 @@ class ForGpu:
     @hookimpl
     def turret_codegen(self, context: Any, schedule: Any) -> Plan:
         try:
-            self.results.append(stage.turret_codegen(context, schedule, Target("cuda", 0, self.arch)))
+            self.results.append(stage.codegen(context, schedule, Target("cuda", 0, self.arch)))
         except CodegenError as error:
             self.results.append(error)
         raise Ran
@@ -107,7 +108,7 @@ def test_a_second_compile_finds_every_kernel_and_starts_no_worker(
         return torch.softmax(x.sin(), -1)
 
     first = compile_for_gpu(f, torch.randn(4, 100), cache=tmp_path)
-    monkeypatch.setattr(stage, "shared_pool", lambda wanted: pytest.fail("nothing is left to compile"))
+    monkeypatch.setattr(workers, "shared_pool", lambda wanted: pytest.fail("nothing is left to compile"))
     second = compile_for_gpu(f, torch.randn(4, 100), cache=tmp_path)
     assert second.plan.library == first.plan.library
     kinds = [[e.kind for e in p.events if e.stage == "codegen" and e.kind.startswith("cache")] for p in (first, second)]
@@ -153,8 +154,8 @@ def test_a_damaged_bundle_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_other_devices_are_left_to_others(tmp_path: Path) -> None:
-    assert stage.turret_codegen(None, None, Target("cpu")) is None
-    assert stage.turret_codegen(None, None, Target("xpu", 0)) is None
+    assert triton.turret_codegen(None, None, Target("cpu")) is None
+    assert triton.turret_codegen(None, None, Target("xpu", 0)) is None
 
 
 def test_nothing_of_this_imports_the_compiler_here() -> None:
@@ -166,9 +167,9 @@ def test_nothing_of_this_imports_the_compiler_here() -> None:
 def test_the_first_word_of_a_graph_for_a_gpu_starts_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     context = create_context(Config(compile_workers=3), plugin_manager.default_manager())
     warmed: list[int] = []
-    monkeypatch.setattr(stage, "shared_pool", lambda n: SimpleNamespace(warm=lambda: warmed.append(n)))
-    assert stage.turret_decompositions(context, Target("cpu")) is None and warmed == []
-    assert stage.turret_decompositions(context, Target("cuda", 0)) is None and warmed == [3]
+    monkeypatch.setattr(workers, "shared_pool", lambda n: SimpleNamespace(warm=lambda: warmed.append(n)))
+    assert triton.turret_decompositions(context, Target("cpu")) is None and warmed == []
+    assert triton.turret_decompositions(context, Target("cuda", 0)) is None and warmed == [3]
 
 
 def test_workers_are_shared_by_all_compiles() -> None:

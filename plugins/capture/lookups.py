@@ -1,0 +1,32 @@
+"""Functions that guards call, or that make again what capture made; light, for processes that trace nothing."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from typing import Any
+
+
+def signature_of_method(function: types.FunctionType) -> inspect.Signature:
+    """The signature of a function that is bound to something."""
+    return inspect.signature(types.MethodType(function, object()))
+
+
+def slice_of(modules: Any, bounds: slice) -> Any:
+    """A slice of a container of modules: a new container of the same modules."""
+    return modules[bounds]
+
+
+def dict_keys(value: dict) -> tuple:
+    """Keys of an instance of a subclass of dict, whatever the class makes of them."""
+    return tuple(dict.keys(value))
+
+
+def variable(name: str, environment: Any) -> str | None:
+    """A variable of the environment."""
+    return environment.get(name)
+
+
+def process_group(distributed: Any) -> bool:
+    """Whether there is a process group."""
+    return distributed.is_available() and distributed.is_initialized()

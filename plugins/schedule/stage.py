@@ -1,0 +1,53 @@
+"""The scheduler: inline, fuse by saved bytes, order, and plan memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from turret.ir import CopyInto, Extern, LoopProgram, Ref, Scatter, Schedule, StridedView
+from turret.plugins.schedule.fuse import Fuser
+from turret.plugins.schedule.graph import build_graph, memory_roots, ordered
+from turret.plugins.schedule.inline import inline
+from turret.plugins.schedule.kernels import StepMaker, numbered
+from turret.plugins.schedule.memory import plan_memory
+from turret.plugins.schedule.order import pieces_of, settle
+from turret.plugins.schedule.units import Unit, units_of
+
+
+def schedule(context: Any, program: LoopProgram) -> Schedule:
+    """Fuse a program's definitions into kernels and put all steps in order."""
+    elide_casts = not context.config.emulate_precision_casts
+    units = units_of(program)
+    needed = needed_in_memory(program, units)
+    units = inline(units, needed, elide_casts)
+    graph = build_graph(program, units)
+    fuser = Fuser(
+        program,
+        graph,
+        lambda candidate: context.hooks.turret_fusion_score(context=context, candidate=candidate),
+        context.config.max_fusion_size,
+        frozenset(needed),
+        elide_casts,
+    )
+    groups = fuser.run(units)
+    roots = memory_roots(units)
+    items = ordered(graph, groups)
+    maker = StepMaker(graph.readers, fuser.groups, frozenset(needed), elide_casts)
+    outputs = [output.name for output in program.outputs if isinstance(output, Ref)]
+    kept = frozenset(program.constants).union(*(roots.get(name, (name,)) for name in outputs))
+    pieces = pieces_of(items, graph, roots, maker.stored)
+    plans = []
+    for order in dict.fromkeys((tuple(settle(pieces, fuser.sizes, kept)), tuple(range(len(items))))):
+        steps = tuple(step for number in order for step in maker.steps(items[number]))
+        plans.append((steps, plan_memory(program, steps, roots)))
+    steps, memory = min(plans, key=lambda plan: plan[1].peak_bytes)
+    return Schedule(program, numbered(steps), memory, tuple(fuser.decisions))
+
+
+def needed_in_memory(program: LoopProgram, units: list[Unit]) -> set[str]:
+    """Tensors that outputs, extern calls, views, copies and scatters take from memory."""
+    needed = {output.name for output in program.outputs if isinstance(output, Ref)}
+    for unit in units:
+        if isinstance(unit.statement, Extern | StridedView | CopyInto | Scatter):
+            needed.update(unit.reads())
+    return needed
