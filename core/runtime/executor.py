@@ -19,11 +19,11 @@ import torch
 
 from turret.errors import FakeImplementationError
 from turret.externs import TRUSTED, fast_callable
-from turret.ir.program import Binding
 from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
 from turret.products import BoxedCallable
 from turret.runtime.frames import FramePool
 from turret.runtime.modes import below_autograd
+from turret.size_source import Binding
 
 if TYPE_CHECKING:
     from turret.native.device import DeviceLibrary
