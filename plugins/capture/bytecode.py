@@ -5,12 +5,13 @@ All that differs between CPython 3.11, 3.12 and 3.13 in the layout of code lies 
 
 from __future__ import annotations
 
+import builtins
 import dis
 import functools
 import opcode
 import sys
 import types
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 VERSION = sys.version_info[:2]
 
@@ -64,16 +65,33 @@ class Decoded(NamedTuple):
                 return entry
         return None
 
-    def guards(self, index: int) -> bool:
-        """Whether the program itself put a ``try`` or ``with`` around an instruction."""
+    def guards(self, index: int, scope: dict[str, Any]) -> bool:
+        """Whether the program put a ``try`` or ``with`` around an instruction that the end of a generator enters."""
         entry = self.handler(index)
         while entry is not None:
             first, second = self.instructions[entry.target : entry.target + 2]
-            if first.name == "CLEANUP_THROW":  # of a delegation
-                entry = self.handler(entry.target)
+            if first.name == "CLEANUP_THROW" or (first.name, second.name) == ("COPY", "POP_EXCEPT"):
+                entry = self.handler(entry.target)  # of a delegation, or behind a handler
+            elif (reraised := self._lets_generator_exit_pass(entry.target, scope)) is not None:
+                entry = self.handler(reraised)
             else:  # or the interpreter's own, which turns StopIteration into RuntimeError
                 return (first.name, first.arg) != ("CALL_INTRINSIC_1", 3) or second.name != "RERAISE"
         return False
+
+    def _lets_generator_exit_pass(self, index: int, scope: dict[str, Any]) -> int | None:
+        """Where a handler that is for other exceptions alone (``except IndexError``) raises GeneratorExit again."""
+        if self.instructions[index].name != "PUSH_EXC_INFO":
+            return None
+        index += 1
+        while self.instructions[index].name == "LOAD_GLOBAL":
+            load, match, jump = self.instructions[index : index + 3]
+            name = self.code.co_names[load.arg >> 1]
+            kind = scope.get(name, getattr(builtins, name, None))
+            named = isinstance(kind, type) and not issubclass(GeneratorExit, kind)
+            if not named or match.name != "CHECK_EXC_MATCH" or "IF_FALSE" not in jump.name or jump.target is None:
+                return None
+            index = jump.target
+        return index if self.instructions[index].name == "RERAISE" else None
 
     def line(self, index: int) -> int:
         """The line of the source that an instruction came from."""

@@ -199,7 +199,7 @@ class _Attempt:
             if not isinstance(value, types.GeneratorType) or value.gi_frame is None or value.gi_frame.f_lasti < 0:
                 continue
             decoded = decode(value.gi_code)
-            waits_in_try = decoded.guards(decoded.index_of[value.gi_frame.f_lasti])
+            waits_in_try = decoded.guards(decoded.index_of[value.gi_frame.f_lasti], value.gi_frame.f_globals)
             held = self.first[number]
             if (waits_in_try or value.gi_yieldfrom is not None) and id(held) not in r.names and held not in kept:
                 raise Unsupported("a generator that is let go while it waits in a try or with block")

@@ -256,7 +256,7 @@ class Generator(Value):
 
     def ends_visibly(self) -> bool:
         """Whether the generator waits where an end of it would be noticed."""
-        return self.started and not self.finished and self.frame.decoded.guards(self.frame.index - 1)
+        return self.started and not self.finished and self.frame.decoded.guards(self.frame.index - 1, self.frame.scope)
 
     def check_end(self, r: Rebuilder) -> None:
         """A generator that nobody holds any more is closed by the interpreter; refuse where that would do something."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import collections.abc
 import contextlib
 import math
 
 import torch
 from capture_lab import Observed, assert_same, check, outcome
+
+import turret
 
 
 def numbers(count, log):
@@ -251,3 +254,35 @@ def test_a_view_that_autograd_forbids_to_change_raises_after_what_came_before():
         items: list = []
         assert outcome(function, (torch.ones(2, 3, requires_grad=True), items), {})[0] == "raised"
         assert items == [1]
+
+
+class Rows(collections.abc.Sequence):
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+
+def guarded(rows):
+    try:
+        for row in rows:
+            try:
+                yield row
+            except ValueError:
+                yield None
+    except IndexError:
+        return
+
+
+def test_a_generator_left_waiting_under_handlers_of_other_exceptions_is_no_obstacle():
+    def program(x):
+        rows = Rows([x, x + 1, x + 2])
+        return next(iter(rows)) + next(guarded(rows))
+
+    x = torch.ones(3)
+    compiled = turret.compile(program, fullgraph=True, options={"capture": "turret", "on_error": "raise"})
+    torch.testing.assert_close(compiled(x), program(x))

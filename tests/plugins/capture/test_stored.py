@@ -553,8 +553,9 @@ class Net(nn.Module):
 
 
 @pytest.fixture
-def unpatched():
-    """What some programs change in torch."""
+def unpatched(monkeypatch):
+    """What some programs change in torch; its test library forbids some of it."""
+    monkeypatch.setattr(torch.backends, "__allow_nonbracketed_mutation_flag", True)
     kept = torch.nn.functional.softplus, nn.Softsign.forward, torch.backends.cudnn.benchmark
     yield
     torch.nn.functional.softplus, nn.Softsign.forward, torch.backends.cudnn.benchmark = kept
