@@ -27,6 +27,9 @@ from turret.sources import Source
 if TYPE_CHECKING:
     from turret.guards import Guard, GuardSet
 
+WRITTEN_FOR = (3, 11)
+"""The Python whose objects the extension knows: on 3.12 it does not compile yet, on 3.13 it does not load."""
+
 _STEPS = ("ARGUMENT", "BOUND", "ATTRIBUTE", "ITEM", "KEY", "VALUE", "DICT", "TYPE", "dict", "list", "tuple")
 _CHECKS = (
     "TYPE", "ID", "EQUALS", "TENSOR", "LENGTH", "EMPTY", "KEYS", "HAS_KEY", "NO_KEY", "SAME", "NOT_SAME", "STORAGE",
@@ -246,8 +249,9 @@ def load() -> Any:
 
     Raises ``CodegenError`` with what is missing, ``ImportError`` or ``RuntimeError`` where torch is not as expected.
     """
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        raise CodegenError("the interpreter runs without its global lock")
+    if sys.version_info[:2] != WRITTEN_FOR:
+        found, wanted = (".".join(map(str, v)) for v in (sys.version_info[:2], WRITTEN_FOR))
+        raise CodegenError(f"the extension reads objects as Python {wanted} lays them out, and this is {found}")
     module = _source().load()
     samples = [torch.Tensor(), torch.Tensor(2, 3), torch.nn.Parameter(torch.Tensor(2))]
     descriptor = _Sample.__dict__["__dict__"]
