@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 import torch
 
-from turret.guards import Guard, read
-from turret.sources import BoundSource, Source
+from turret.guards import Guard
+from turret.sources import BoundSource, Source, SourceReader
 
 TORCHS_NAMES = {
     "TYPE": "TYPE_MATCH",
@@ -88,18 +88,19 @@ class GuardEntry:
 
 def guard_entries(guards: Sequence[Guard], function: Any, arguments: tuple) -> tuple[GuardEntry, ...]:
     """What a filter is shown of guards taken in a call of ``function``."""
-    found: dict[Source, Any] = {}
+    reader = SourceReader(function, arguments)
 
     def value_of(source: Source) -> Any:
-        if source not in found:
-            found[source] = read(source, function, arguments)
-        return found[source]
+        try:
+            return reader.read(source)
+        except Exception as error:
+            return error
 
     def entry(guard: Guard) -> GuardEntry:
         source = guard.source
         value = None if source is None else value_of(source)
         name = "" if source is None else str(source)
-        steps = [] if source is None else map(value_of, _way(source))
+        steps = [] if source is None else map(value_of, source.steps())
         owners = [step for step in steps if isinstance(step, torch.nn.Module)]
         return GuardEntry(
             name=name,
@@ -116,11 +117,3 @@ def guard_entries(guards: Sequence[Guard], function: Any, arguments: tuple) -> t
 
 def _is_namespace(source: Source) -> bool:
     return isinstance(source, BoundSource) and isinstance(source.value, dict) and "__name__" in source.value
-
-
-def _way(source: Source) -> list[Source]:
-    """The sources from the root to the last step."""
-    steps = [source]
-    while (base := steps[-1].base_source()) is not None:
-        steps.append(base)
-    return steps[::-1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -17,7 +17,7 @@ import numpy
 import torch
 from torch.utils._device import DeviceContext
 
-from turret.sources import BoundSource, Source, SourceWriter
+from turret.sources import Source, SourceReader, SourceWriter
 
 
 @attrs.frozen
@@ -237,8 +237,12 @@ class GuardSet:
         scope: dict[str, Any] = {}
         writer = SourceWriter(scope)
         for guard in self.guards:
-            write_guard(guard, writer)
-        return check_text(writer.lines, self.parameters), scope
+            sources = [s for s in (guard.source, *guard.others) if s is not None]
+            test = KINDS[guard.kind](guard, writer, [writer.load(s) for s in sources])
+            writer.lines.append(f"if not ({test}): return False")
+        head = ", ".join(["f", *(f"a{n}" for n in range(self.parameters))])
+        body = "\n  ".join(writer.lines) or "pass"
+        return f"def check({head}):\n try:\n  {body}\n except Exception: return False\n return True\n", scope
 
     def compile(self) -> Callable[..., bool]:
         """The check as a function of the frame's function and its arguments: native, or else in Python."""
@@ -276,32 +280,12 @@ class GuardSet:
         return None
 
 
-def write_guard(guard: Guard, writer: SourceWriter, kinds: Mapping[str, Check] = KINDS) -> None:
-    """Write the lines that leave the check where a guard does not hold."""
-    sources = [s for s in (guard.source, *guard.others) if s is not None]
-    test = kinds[guard.kind](guard, writer, [writer.load(s) for s in sources])
-    writer.lines.append(f"if not ({test}): return False")
-
-
-def check_text(lines: Sequence[str], parameters: int) -> str:
-    """Source of a check with these lines, of a function of ``parameters`` parameters."""
-    head = ", ".join(["f", *(f"a{n}" for n in range(parameters))])
-    body = "\n  ".join(lines) or "pass"
-    return f"def check({head}):\n try:\n  {body}\n except Exception: return False\n return True\n"
-
-
 def read(source: Source | None, function: Any, arguments: tuple) -> Any:
     """What a source names in a call, or the exception that finding it raised."""
     if source is None:
         return None
-    if isinstance(source, BoundSource):
-        return source.value
-    scope: dict[str, Any] = {"f": function, **{f"a{n}": a for n, a in enumerate(arguments)}}
-    writer = SourceWriter(scope)
     try:
-        name = writer.load(source)
-        exec("\n".join(writer.lines), scope)
-        return eval(name, scope)
+        return SourceReader(function, arguments).read(source)
     except Exception as error:
         return error
 

@@ -19,12 +19,16 @@ class Source:
         """The source that this one is a step from, or None for a root."""
         return getattr(self, "base", None)
 
+    def steps(self) -> list[Source]:
+        """The sources on the way, the root first and this one last."""
+        steps: list[Source] = [self]
+        while (base := steps[-1].base_source()) is not None:
+            steps.append(base)
+        return steps[::-1]
+
     def root(self) -> Source:
         """The first step: a local, the function, or a bound object."""
-        step: Source = self
-        while (base := step.base_source()) is not None:
-            step = base
-        return step
+        return self.steps()[0]
 
 
 @attrs.frozen
@@ -239,10 +243,7 @@ class SourceWriter:
 
 
 class SourceReader:
-    """Reads sources in one call of a frame's function; each step is taken once.
-
-    ``read`` raises ``TypeError`` for a kind of source that it does not know, and whatever a step raises.
-    """
+    """Reads sources in one call of a frame's function; each step is taken once, and what it raises is raised."""
 
     def __init__(self, function: Any, arguments: tuple) -> None:
         self.function, self.arguments = function, arguments
@@ -278,6 +279,8 @@ class SourceReader:
                 return list(self.read(base).values())[index]
             case BaseItemSource(base, cast, key):
                 return cast.__getitem__(self.read(base), key)
+            case SizeSource(base, dimension, quantity):
+                return getattr(self.read(base), quantity)(*([] if quantity == "storage_offset" else [dimension]))
             case CallSource(base, function):
                 return function(self.read(base))
         raise TypeError(f"no way to read {source!r}")

@@ -79,7 +79,8 @@ def compile_frame(settings: Settings, history: History, function: types.Function
                 raise Unsupported("calls nested too deeply") from None
             else:
                 if stop is None and unit.run is not None:
-                    stored.keep(settings, history, function, arguments, attempt.tracer, unit, *attempt.parts)
+                    taken = stored.Taken(function, arguments, history, attempt.tracer, unit, *attempt.parts)
+                    stored.keep(settings, taken)
                 return unit
             finally:
                 for generator in attempt.tracer.generators:

@@ -14,18 +14,7 @@ from turret.plugins.capture.stand_ins import stand_ins
 from turret.plugins.capture.values.base import Constant, Lazy, Value
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
-from turret.sources import (
-    AttrSource,
-    BaseItemSource,
-    BoundSource,
-    DictSource,
-    ItemSource,
-    KeySource,
-    Source,
-    TypeSource,
-    ValueSource,
-    instance_dict,
-)
+from turret.sources import BoundSource, CallSource, SizeSource, Source, SourceReader
 
 if TYPE_CHECKING:
     from turret.plugins.capture.blocks import Call, Trace
@@ -48,7 +37,7 @@ class Likeness:
         self.taken: dict[int, int] = {}
         self.sources: dict[Source, Source] = {}
         self.labels: dict[int, Source] = {}
-        self.found: dict[Source, Any] = {}
+        self.reader = SourceReader(None, ())
         self.nodes: dict[fx.Node, fx.Node] = {}
         self.values: dict[int, Value] = {}
 
@@ -160,36 +149,13 @@ class Likeness:
 
     def read(self, source: Source) -> Any:
         """What a source names now; only sources that start at an object that the capture holds."""
-        if source in self.found:
-            return self.found[source]
+        first, *steps = source.steps()
+        if not isinstance(first, BoundSource) or any(isinstance(step, (SizeSource, CallSource)) for step in steps):
+            raise Unlike
         try:
-            found = self._read(source)
-        except Unlike:
-            raise
+            return self.reader.read(source)
         except Exception:
             raise Unlike from None
-        self.found[source] = found
-        return found
-
-    def _read(self, source: Source) -> Any:
-        match source:
-            case BoundSource(_, value):
-                return value
-            case AttrSource(base, name):
-                return getattr(self.read(base), name)
-            case ItemSource(base, key):
-                return self.read(base)[key]
-            case DictSource(base):
-                return instance_dict(self.read(base))
-            case TypeSource(base):
-                return type(self.read(base))
-            case KeySource(base, index):
-                return list(self.read(base))[index]
-            case ValueSource(base, index):
-                return list(self.read(base).values())[index]
-            case BaseItemSource(base, cast, key):
-                return cast.__getitem__(self.read(base), key)
-        raise Unlike
 
     def assume(self) -> None:
         """Take the trace's assumptions for the other call's objects."""

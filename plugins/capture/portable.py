@@ -13,7 +13,7 @@ import attrs
 import torch
 
 from turret import sources as source_kinds
-from turret.guards import Guard, TensorProperties, read
+from turret.guards import Guard, TensorProperties
 from turret.plugins.capture import references
 from turret.plugins.capture.fingerprints import Memo
 from turret.plugins.capture.references import FOUND_BY_SOURCE, Changed, NotPortable
@@ -154,7 +154,7 @@ class Unpacker:
     """
 
     def __init__(self, packed: Packed, function: types.FunctionType, arguments: tuple) -> None:
-        self.packed, self.function, self.arguments = packed, function, arguments
+        self.packed = packed
         self.reader = SourceReader(function, arguments)
         self._objects: dict[int, Any] = {}
         self._sources: dict[int, Source] = {}
@@ -194,13 +194,8 @@ class Unpacker:
         """What lies at a source in this call."""
         try:
             return self.reader.read(source)
-        except TypeError:
-            found = read(source, self.function, self.arguments)
         except Exception as error:
-            found = error
-        if isinstance(found, Exception):
-            raise Changed(f"{source} is not there: {found}")
-        return found
+            raise Changed(f"{source} is not there: {error}") from None
 
     def source(self, number: int) -> Source:
         if number not in self._sources:

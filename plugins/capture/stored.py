@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import torch
 from torch import nn
 
@@ -99,24 +100,28 @@ def _slot(key: str, number: int) -> str:
 # Keeping.
 
 
-def keep(
-    settings: Settings,
-    history: Any,
-    function: types.FunctionType,
-    arguments: tuple,
-    tracer: Tracer,
-    unit: Unit,
-    scope: dict[str, Any],
-    graph: str | None,
-) -> None:
+@attrs.frozen
+class Taken:
+    """One capture: the call that it was taken in, what it noted, its unit, and the key of its compiled graph."""
+
+    function: types.FunctionType
+    arguments: tuple
+    history: Any
+    tracer: Tracer
+    unit: Unit
+    scope: dict[str, Any]
+    graph: str | None
+
+
+def keep(settings: Settings, taken: Taken) -> None:
     """Store a unit, or report why it cannot be stored."""
-    context = settings.context
+    context, function = settings.context, taken.function
     try:
-        key = frame_key(settings, function, arguments)
+        key = frame_key(settings, function, taken.arguments)
         if key is None:
             return
         try:
-            packed = _pack(history, function, arguments, tracer, unit, scope, graph)
+            packed = _pack(taken)
             _write(_store(settings), key, json.dumps(packed, separators=(",", ":")).encode())
         except (NotPortable, CacheError, OSError) as error:
             message = f"{function.__qualname__} is captured anew in every process: {error}"
@@ -146,27 +151,20 @@ def _write(store: ArtifactCache, key: str, content: bytes) -> None:
     store.put(oldest, {_FILE: content})
 
 
-def _pack(
-    history: Any,
-    function: types.FunctionType,
-    arguments: tuple,
-    tracer: Tracer,
-    unit: Unit,
-    scope: dict[str, Any],
-    graph: str | None,
-) -> dict[str, Any]:
+def _pack(taken: Taken) -> dict[str, Any]:
     """A unit as plain data; raises ``NotPortable`` with the reason where that cannot be."""
+    function, arguments, history, tracer = taken.function, taken.arguments, taken.history, taken.tracer
     provenance: Provenance = tracer.provenance
     if provenance.obstacles:
         raise NotPortable(provenance.obstacles[0])
-    if "graph" in scope and graph is None:
+    if "graph" in taken.scope and taken.graph is None:
         raise NotPortable("its graph is not stored")
     guards = tuple(tracer.guards)
     origins = _origins(guards)
     facts = [f for f in provenance.facts.values() if f.kind == "attribute" and isinstance(f.owner, types.ModuleType)]
     packer = Packer(origins, {id(f.found): f"{f.owner.__name__}.{f.name}" for f in facts}, provenance.made)
     rows = [packer.guard(g) for g in guards]
-    names = {n: packer.value(v) for n, v in scope.items() if n not in _OF_THIS_PROCESS}
+    names = {n: packer.value(v) for n, v in taken.scope.items() if n not in _OF_THIS_PROCESS}
     witnesses = [packer.object(w) for w in _witnesses(tracer)]
     packed_facts = [_pack_fact(packer, fact) for fact in provenance.facts.values()]
     tensors = [i for i in tracer.inputs if isinstance(i.real, torch.Tensor)]
@@ -182,9 +180,9 @@ def _pack(
         "witnesses": witnesses,
         "guards": rows,
         "parameters": len(arguments),
-        "text": unit.source,
+        "text": taken.unit.source,
         "scope": names,
-        "graph": graph,
+        "graph": taken.graph,
         "history": [history.shapes, history.ints, history.floats],
         "objects": packer.objects,
         "sources": packer.sources,

@@ -1,11 +1,9 @@
-"""Capture of BERT and GPT-2 by Turret and by torch._dynamo: graphs, equality with eager, time; and dispatch.
+"""Capture of BERT and GPT-2 by Turret and by torch._dynamo: graphs, equality with eager, time.
 
     python tests/benchmarks/bench_capture.py --layers 12
 
 Each capture runs in a process of its own, after one capture of a small function that loads what is loaded once; the
 graphs are not compiled.  ``cpu`` is the time that the process had a processor, on a machine that others use as well.
-Dispatch is a call of a captured model whose graph only hands out what it gave the first time: guards, and the way in
-and out.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,13 +42,13 @@ def small(x: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.layer_norm(x @ x.T, (4,)).relu()
 
 
-def capture_with(system: str, graphs: list, run: Callable[[Any], Any] = lambda module: module) -> Any:
-    """A compile function of one system whose graphs run as ``run`` makes them of the captured module."""
+def capture_with(system: str, graphs: list) -> Any:
+    """A compile function of one system whose graphs run as they are."""
     if system == "dynamo":
 
         def keep(module: Any, inputs: Any) -> Any:
             graphs.append(module)
-            return run(module.forward)
+            return module.forward
 
         return lambda f: torch.compile(f, backend=keep)
     from turret import plugin_manager
@@ -63,7 +60,7 @@ def capture_with(system: str, graphs: list, run: Callable[[Any], Any] = lambda m
 
     def keep_captured(captured: Any) -> Any:
         graphs.append(captured)
-        return run(captured.module)
+        return captured.module
 
     def compile(f: Any) -> Any:
         target = f.__call__ if isinstance(f, torch.nn.Module) else f
@@ -72,46 +69,6 @@ def capture_with(system: str, graphs: list, run: Callable[[Any], Any] = lambda m
         )  # fmt: skip
 
     return compile
-
-
-class Kept:
-    """A graph that runs once and gives the same again on every later call."""
-
-    def __init__(self, module: Any) -> None:
-        self.module, self.result = module, None
-
-    def __call__(self, *inputs: Any) -> Any:
-        if self.result is None:
-            self.result = self.module(*inputs)
-        return self.result
-
-
-DISPATCHED = ("function", "bert", "nested")
-
-
-def dispatch(system: str, name: str, layers: int) -> dict[str, Any]:
-    """Seconds of one call without its graph, the best of many."""
-    import models
-
-    compile = capture_with(system, [], Kept)
-    if name == "bert":
-        model, inputs = build("bert", "sdpa", layers), torch.randint(0, 100, (1, 4))
-    else:
-        model, inputs = (models.NestedModule(), torch.randn(1, 2)) if name == "nested" else (small, torch.randn(4, 4))
-    compiled = compile(model)
-    if system == "turret":
-        from turret import guard_tree
-
-        guard_tree.load()
-    with torch.no_grad():
-        compiled(inputs)
-        best = float("inf")
-        for _ in range(40):
-            start = time.perf_counter()
-            for _ in range(25):
-                compiled(inputs)
-            best = min(best, (time.perf_counter() - start) / 25)
-    return {"system": system, "model": name, "microseconds": best * 1e6}
 
 
 def measure(system: str, name: str, attention: str, layers: int) -> dict[str, Any]:
@@ -142,7 +99,7 @@ def run(systems: tuple[str, ...], layers: int) -> list[dict[str, Any]]:
     """All captures, each in its own process."""
     rows = []
     cases = [(name, attention) for name in MODELS for attention in ("eager", "sdpa")]
-    for name, attention in [*cases, *((name, "dispatch") for name in DISPATCHED)]:
+    for name, attention in cases:
         for system in systems:
             command = [sys.executable, __file__, "--one", system, name, attention, str(layers)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
@@ -153,19 +110,13 @@ def run(systems: tuple[str, ...], layers: int) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--one", nargs=4, metavar=("SYSTEM", "MODEL", "ATTENTION", "LAYERS"))  # or "dispatch"
+    parser.add_argument("--one", nargs=4, metavar=("SYSTEM", "MODEL", "ATTENTION", "LAYERS"))
     options = parser.parse_args()
     if options.one:
         system, name, attention, layers = options.one
-        if attention == "dispatch":
-            print(json.dumps(dispatch(system, name, int(layers))))
-        else:
-            print(json.dumps(measure(system, name, attention, int(layers))))
+        print(json.dumps(measure(system, name, attention, int(layers))))
         return
     for row in run(("turret", "dynamo"), options.layers):
-        if "microseconds" in row:
-            print(f"dispatch of {row['model']:9}{row['system']:8}{row['microseconds']:.1f} us")
-            continue
         print(
             f"{row['model']:6}{row['attention']:7}{row['system']:8}{row['graphs']} graphs, captured in "
             f"{row['seconds']:.3f} s (cpu {row['cpu']:.3f}), next calls {row['next_call_ms']:.2f} ms, "

@@ -12,6 +12,8 @@ from turret.hookspecs import hookimpl
 
 OWN = {"capture": "turret", "cache": False, "on_error": "raise"}
 
+with_each_capture = pytest.mark.parametrize("options", [OWN, {**OWN, "capture": "dynamo"}], ids=["own", "dynamo"])
+
 
 class Setting:
     def __init__(self):
@@ -36,16 +38,18 @@ def without_setting(guards):
     return ["SETTING" not in guard.name for guard in guards]
 
 
+@with_each_capture
 @pytest.mark.parametrize("how", ["option", "hook"])
-def test_a_filtered_guard_is_not_checked(setting, how):
+def test_a_filtered_guard_is_not_checked(setting, how, options):
     class Filter:
         @hookimpl
         def turret_guard_filter(self, context, guards):
             return without_setting(guards)
 
-    given = {"options": {**OWN, "guard_filter_fn": without_setting}} if how == "option" else {"plugins": [Filter()]}
+    asked = {"guard_filter_fn": without_setting} if how == "option" else {}
     x = torch.randn(3)
-    filtered, checked = turret.compile(scaled, **{"options": OWN, **given}), turret.compile(scaled, options=OWN)
+    filtered = turret.compile(scaled, options=options | asked, plugins=[Filter()] if how == "hook" else [])
+    checked = turret.compile(scaled, options=options)
     for function in (filtered, checked):
         torch.testing.assert_close(function(x), torch.sin(x) * 2)
     setting.factor = 3
@@ -53,7 +57,8 @@ def test_a_filtered_guard_is_not_checked(setting, how):
     torch.testing.assert_close(checked(x), torch.sin(x) * 3)
 
 
-def test_all_filters_must_say_keep(setting):
+@with_each_capture
+def test_all_filters_must_say_keep(setting, options):
     class KeepAll:
         @hookimpl
         def turret_guard_filter(self, guards):
@@ -65,7 +70,7 @@ def test_all_filters_must_say_keep(setting):
             return None
 
     x = torch.randn(3)
-    options = {**OWN, "guard_filter_fn": without_setting}
+    options = options | {"guard_filter_fn": without_setting}
     compiled = turret.compile(scaled, plugins=[KeepAll(), NoOpinion()], options=options)
     compiled(x)
     setting.factor = 3
@@ -77,12 +82,13 @@ def test_a_filter_that_answers_for_too_few_is_an_error():
         turret.compile(scaled, options={**OWN, "guard_filter_fn": lambda guards: [True]})(torch.randn(3))
 
 
-def compiled_with(model, keep):
-    return turret.compile(model, options={**OWN, "guard_filter_fn": keep})
+def compiled_with(model, keep, options=OWN):
+    return turret.compile(model, options={**options, "guard_filter_fn": keep})
 
 
-def test_torch_s_filter_of_tensor_guards_is_taken(setting):
-    compiled = compiled_with(scaled, torch.compiler.keep_tensor_guards_unsafe)
+@with_each_capture
+def test_torch_s_filter_of_tensor_guards_is_taken(setting, options):
+    compiled = compiled_with(scaled, torch.compiler.keep_tensor_guards_unsafe, options)
     x = torch.randn(3)
     compiled(x)
     setting.factor = 3
