@@ -242,6 +242,8 @@ def size_text(value: Size) -> SizeText:
     if isinstance(value, int):
         return value
     import sympy
+    from torch.utils._sympy.functions import ToFloat
     from torch.utils._sympy.printers import PythonPrinter
 
-    return PythonPrinter().doprint(sympy.sympify(value))
+    text = sympy.sympify(value).replace(ToFloat, sympy.Function("float"))
+    return PythonPrinter().doprint(text)

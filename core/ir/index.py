@@ -13,12 +13,15 @@ on data: a symbol that is ``nonnegative`` may be 0, and one of unknown sign may 
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
+import re
 import weakref
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import sympy
+from torch.utils._sympy import functions as of_sizes
 
 if TYPE_CHECKING:
     from turret.ir.expr import Expr
@@ -31,7 +34,19 @@ Bounds = tuple[Size | None, Size | None]
 
 
 def size(value: object) -> Size:
-    """Normal form of a size: a Python int where it is a number, else an expanded sympy expression."""
+    """Normal form of a size: a Python int where it is a number, else an expanded sympy expression over symbols.
+
+    Integers that come of floats are symbols, too (``computed_by_host``).
+    """
+    expression = size_of_inputs(value)
+    if isinstance(expression, int):
+        return expression
+    by_host = computed_by_host(expression)
+    return expression.xreplace({part: symbol for symbol, part in by_host.items()}) if by_host else expression
+
+
+def size_of_inputs(value: object) -> Size:
+    """As ``size``, but over the symbols of the graph's inputs alone: for what the host reads."""
     if isinstance(value, int):
         return int(value)
     node = getattr(value, "node", None)
@@ -41,6 +56,33 @@ def size(value: object) -> Size:
     if node is not None and node.shape_env is not None and any(map(depends_on_data, expression.free_symbols)):
         expression = expression.xreplace({s: _with_sign(s, node.shape_env) for s in expression.free_symbols})
     return sympy.expand(expression)
+
+
+def computed_by_host(expression: sympy.Expr) -> dict[sympy.Symbol, sympy.Expr]:
+    """The integers in ``expression`` that come of floats (``trunc(1.5 * n)``), by the symbols that stand for them.
+
+    Kernels count in integers; ``size`` has the symbols, and the program a ``Number`` for each.
+    """
+    if expression.is_Symbol or not any(map(_is_float, sympy.preorder_traversal(expression))):
+        return {}
+    if isinstance(expression, _OF_INTEGERS):
+        return {s: part for argument in expression.args for s, part in computed_by_host(argument).items()}
+    text = str(expression)
+    name = re.sub(r"\W+", "_", text).strip("_") + "_" + hashlib.sha256(text.encode()).hexdigest()[:6]
+    numbers = expression.atoms(sympy.Number) | expression.free_symbols
+    nonnegative = all(n.is_nonnegative for n in numbers) or None
+    return {sympy.Symbol(name, integer=True, nonnegative=nonnegative): expression}
+
+
+def _is_float(part: Any) -> bool:
+    return isinstance(part, _FLOATS) or (part.is_Symbol and not part.is_integer)
+
+
+_FLOATS = (sympy.Float, of_sizes.ToFloat, of_sizes.FloatTrueDiv, of_sizes.IntTrueDiv)
+_OF_INTEGERS = (
+    sympy.Add, sympy.Mul, sympy.Pow, of_sizes.FloorDiv, of_sizes.Mod, of_sizes.ModularIndexing, of_sizes.Max,
+    of_sizes.Min,
+)  # fmt: skip
 
 
 def depends_on_data(symbol: sympy.Symbol) -> bool:

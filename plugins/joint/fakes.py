@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
@@ -59,7 +60,8 @@ class FakeRunner:
         try:
             key = (func, self._key(args), self._key(tuple(kwargs.items())) if kwargs else None)
         except _Unkeyed:
-            return self._fresh(func, args, kwargs)
+            with enable_python_dispatcher():  # fake implementations that call ops on symbolic sizes need it
+                return self._fresh(func, args, kwargs)
         recipe = self._known.get(key)
         if recipe is not None and recipe is not _REFUSED:
             return self._make(recipe, args)

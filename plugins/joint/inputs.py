@@ -11,7 +11,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from turret.errors import UnsupportedError
-from turret.ir.index import size
+from turret.ir.index import size_of_inputs
 from turret.plan import size_text
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
@@ -212,9 +212,9 @@ def _group(members: tuple[int, ...], examples: Sequence[Any]) -> AliasGroup:
 def layout_of(value: torch.Tensor, start: Any = 0) -> Layout:
     """A tensor's layout with its offset relative to ``start`` (in elements)."""
     return Layout(
-        tuple(size_text(size(s)) for s in value.shape),
-        tuple(size_text(size(s)) for s in value.stride()),
-        size_text(size(value.storage_offset() - start)),
+        tuple(size_text(size_of_inputs(s)) for s in value.shape),
+        tuple(size_text(size_of_inputs(s)) for s in value.stride()),
+        size_text(size_of_inputs(value.storage_offset() - start)),
     )
 
 

@@ -12,7 +12,7 @@ from torch import fx
 
 from turret.errors import UnsupportedError
 from turret.externs import op_name
-from turret.ir.index import size
+from turret.ir.index import size_of_inputs
 from turret.op_traits import storage_root
 from turret.plan import size_text
 from turret.plugins.joint.inputs import AliasGroup, Inputs, InputState, layout_of
@@ -360,7 +360,7 @@ def _texts(described: Any) -> Iterator[str]:
 
 
 def _text(value: Any) -> Any:
-    return size_text(size(value))
+    return size_text(size_of_inputs(value))
 
 
 def size_symbols(values: Sequence[Any], before: Sequence[InputState | None]) -> dict[str, SizeSource]:
@@ -368,7 +368,7 @@ def size_symbols(values: Sequence[Any], before: Sequence[InputState | None]) -> 
     symbols: dict[str, SizeSource] = {}
 
     def note(value: Any, source: SizeSource) -> None:
-        expression = size(value) if isinstance(value, torch.SymInt) else None
+        expression = size_of_inputs(value) if isinstance(value, torch.SymInt) else None
         if expression is not None and getattr(expression, "is_Symbol", False):
             symbols.setdefault(expression.name, source)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 import operator
 from collections.abc import Iterable
 from typing import Any
@@ -188,7 +189,7 @@ class Recorder:
         shape_env_value = {s: self._symbol_node(s) for s in expression.free_symbols}
         last = next(iter(reversed(self.graph.nodes)), None)
         proxies = {s: fx.Proxy(n) for s, n in shape_env_value.items()}
-        result = sympy_interp(PythonReferenceAnalysis, proxies, expression)
+        result = sympy_interp(_Calls, proxies, expression)
         made = []
         for node in reversed(self.graph.nodes):
             if node is last:
@@ -215,6 +216,30 @@ class Recorder:
         if target is aten.sym_size.int:
             return value.shape[dimension]
         return value.stride(dimension) if target is aten.sym_stride.int else value.storage_offset()
+
+
+def _call(function: Any, value: Any) -> Any:
+    return value.tracer.create_proxy("call_function", function, (value,), {}) if isinstance(value, fx.Proxy) else value
+
+
+class _Calls(PythonReferenceAnalysis):
+    """Arithmetic of sizes as calls in a graph: what Python does by a method that a proxy lacks, too."""
+
+    @staticmethod
+    def int_truediv(a: Any, b: Any) -> Any:
+        return a / b
+
+    @staticmethod
+    def floor_to_int(x: Any, dtype: Any) -> Any:
+        return _call(math.floor, x)
+
+    @staticmethod
+    def ceil_to_int(x: Any, dtype: Any) -> Any:
+        return _call(math.ceil, x)
+
+    @staticmethod
+    def trunc_to_int(x: Any, dtype: Any) -> Any:
+        return _call(math.trunc, x)
 
 
 def _plain_number(value: Any, expression: Any) -> Any:

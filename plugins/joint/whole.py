@@ -27,15 +27,11 @@ def _name(function: Any) -> str:
     return getattr(function, "__name__", "")
 
 
-_SIZES_NEED_PYTHON = torch.__version__ < "2.12"
-"""Before 2.12 kernels ask for symbolic sizes of tensors through Python's dispatch as well."""
-
-
 def _symbolic(values: Any) -> bool:
     if isinstance(values, list | tuple):
         return any(map(_symbolic, values))
     if isinstance(values, torch.Tensor):
-        return _SIZES_NEED_PYTHON and _symbolic(tuple(values.shape))
+        return _symbolic(tuple(values.shape))
     return isinstance(values, torch.SymInt | torch.SymFloat)
 
 
@@ -44,7 +40,7 @@ class EagersChoices(TorchFunctionMode):
 
     Upsampling and shrinking reach autograd's own kernels; dropout, pooling and shuffling return what eager's do.
 
-    Sizes and factors given as symbols need Python's dispatch, and so the decompositions.
+    Symbolic sizes, of tensors or given, need Python's dispatch, and so the decompositions.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

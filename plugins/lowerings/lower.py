@@ -31,7 +31,7 @@ from turret.ir import (
     size,
     used,
 )
-from turret.ir.index import depends_on_data
+from turret.ir.index import computed_by_host, depends_on_data
 from turret.ir.symbols import has_float, symbols_of_sizes
 from turret.lowering import Builder, TensorValue, dense_strides, number_of
 from turret.op_traits import BINDS
@@ -59,11 +59,16 @@ class _Lowerer:
 
     def run(self) -> LoopProgram:
         outputs: tuple[Any, ...] = ()
+        inputs = [n for n in self.graph.module.graph.nodes if n.op == "placeholder"]
+        for node in inputs:
+            self.builder.node = node
+            self.values[node] = self._input(node)
         for node in self.graph.module.graph.nodes:
             self.builder.node = node
+            self._compute_sizes(node.meta.get("val"))
             match node.op:
                 case "placeholder":
-                    self.values[node] = self._input(node)
+                    pass
                 case "get_attr":
                     self.values[node] = self._constant(node)
                 case "call_function":
@@ -112,6 +117,19 @@ class _Lowerer:
                     expression = size(extent)
                     if getattr(expression, "is_Symbol", False):
                         self.symbols.setdefault(expression.name, SizeSource(number, dimension, kind))
+
+    def _compute_sizes(self, value: Any) -> None:
+        """Have the host compute the integers in a result's sizes that come of floats."""
+        if isinstance(value, list | tuple):
+            for part in value:
+                self._compute_sizes(part)
+        elif isinstance(value, torch.Tensor):
+            self._compute_sizes([*value.shape, *value.stride(), value.storage_offset()])
+        elif isinstance(value, torch.SymInt):
+            for symbol, expression in computed_by_host(value.node.expr).items():
+                if symbol.name not in self.symbols and expression not in self.computed:
+                    self.computed[expression] = symbol
+                    self.builder.statements.append(Number(symbol.name, expression, origins=self.builder.origins()))
 
     def _constant(self, node: fx.Node) -> Any:
         value: Any = self.graph.module

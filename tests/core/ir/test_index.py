@@ -9,9 +9,18 @@ import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_lab import index_at, points
+from torch.utils._sympy import functions
 
 from turret.ir import Index, Var, flatten, size, unflatten
-from turret.ir.index import Div, Mod, divide_exactly, provably_less, provably_nonnegative
+from turret.ir.index import (
+    Div,
+    Mod,
+    computed_by_host,
+    divide_exactly,
+    provably_less,
+    provably_nonnegative,
+    size_of_inputs,
+)
 
 VARIABLES = (Var("i", 4), Var("j", 6), Var("k", 3), Var("one", 1))
 SMALL = st.integers(1, 24)
@@ -156,3 +165,13 @@ def test_a_size_of_the_trace_knows_its_sign():
     torch._check(extent >= 0)
     assert size(number).is_nonnegative is None and size(extent).is_nonnegative
     assert size(number).name != size(extent).name and size(extent) == size(extent * 2) / 2
+
+
+def test_integers_that_come_of_floats_are_symbols_for_kernels():
+    n = sympy.Symbol("n", integer=True, positive=True)
+    scaled = functions.TruncToInt(1.5 * functions.ToFloat(n))
+    ((symbol, part),) = computed_by_host(2 * scaled + n).items()
+    assert part == scaled and symbol.is_integer and symbol.is_nonnegative
+    assert size(2 * scaled + n) == 2 * symbol + n
+    assert size_of_inputs(2 * scaled + n) == 2 * scaled + n
+    assert not computed_by_host(functions.FloorDiv(n + 1, 2))

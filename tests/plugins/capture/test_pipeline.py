@@ -191,3 +191,24 @@ def test_compiling_what_is_compiled_starts_from_the_function():
     options = {"capture": "turret", "on_error": "raise"}
     again = turret.compile(turret.compile(program, options=options), fullgraph=True, options=options)
     torch.testing.assert_close(again(torch.ones(3)), program(torch.ones(3)))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic", "area"])
+@pytest.mark.parametrize("how", [{"scale_factor": 1.5}, {"size": 7}], ids=["scale", "size"])
+@pytest.mark.parametrize("train", [False, True], ids=["infer", "train"])
+def test_images_of_any_size_are_resized(mode, how, train):
+    def resize(x):
+        return torch.nn.functional.interpolate(x, mode=mode, **how) * 2
+
+    compiled = turret.compile(resize, dynamic=True, fullgraph=True, options={"cache": False, "on_error": "raise"})
+    for extent in (6, 9):
+        x = torch.randn(2, 3, extent, extent, requires_grad=train)
+        y = x.detach().clone().requires_grad_(train)
+        found, expected = compiled(x), resize(y)
+        torch.testing.assert_close(found, expected)
+        assert found.stride() == expected.stride()
+        if train:
+            weights = torch.randn_like(expected)
+            found.backward(weights)
+            expected.backward(weights)
+            torch.testing.assert_close(x.grad, y.grad)
