@@ -76,7 +76,7 @@ class _Break:
             value = self.frame.locals[slot]
             if slot == 0 and keeps_first and value is not None:
                 found[0] = self.r.load(value.content if isinstance(value, Cell) else value)
-            elif value is not None and not isinstance(value, Cell) and (slot in self.live or _ends_visibly(value)):
+            elif value is not None and not isinstance(value, Cell) and (slot in self.live or ends_visibly(value)):
                 found[slot] = self.r.load(value)
         return found
 
@@ -126,7 +126,7 @@ class _Break:
         """
         held = zip(self.before[depth:], self.frame.stack[depth:], strict=True)
         kept = () if variables else self.locals.values()
-        names = [n for n, v in held if n and n.isidentifier() and n not in kept and _ends_visibly(v)]
+        names = [n for n, v in held if n and n.isidentifier() and n not in kept and ends_visibly(v)]
         return "".join(f"{name} = None; " for name in names)
 
     def handled(self, lines: list[str]) -> list[str]:
@@ -176,7 +176,7 @@ class _Break:
         self.tails = [f"if {condition}: {first[0]}", *second]
 
 
-def _ends_visibly(value: Value) -> bool:
+def ends_visibly(value: Any) -> bool:
     """Whether letting go of a value runs code of the program: a generator that waits in a ``try`` is closed then."""
     if isinstance(value, Lazy):
         return isinstance(value.object, types.GeneratorType)

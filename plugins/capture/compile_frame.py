@@ -18,7 +18,7 @@ from turret.errors import CaptureError
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
 from turret.plugins.capture import breaks, library, stored
 from turret.plugins.capture.bytecode import decode
-from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.errors import NOWHERE, Raised, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.graph import GraphInput, metadata
 from turret.plugins.capture.policy import History, Policy
@@ -28,6 +28,7 @@ from turret.plugins.capture.tensor_data import check_copies
 from turret.plugins.capture.tracer import Tracer
 from turret.plugins.capture.unit import Unit, filtered, load_source, make_unit
 from turret.plugins.capture.values.base import Lazy
+from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.products import CapturedGraph
 from turret.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource
 
@@ -100,9 +101,13 @@ def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Bre
     if stop is not None:
         error.reason = f"no graph break is possible: {error.reason}; the break was wanted for: {stop.reason}"
         return None
-    if step < 0 or settings.fullgraph:
+    if step <= NOWHERE or settings.fullgraph:
         return None
     return _Break(step, error.reason, error.hint, stack)
+
+
+def _is_new_exception(value: Any) -> bool:
+    return isinstance(value, ExceptionInstance) and value.object is None
 
 
 def view_kind(value: torch.Tensor) -> str:
@@ -161,6 +166,8 @@ class _Attempt:
             return self.unit(None, "")
         for generator in tracer.generators:
             generator.check_end(rebuilder)
+        if any(map(breaks.ends_visibly, frame.locals)) and any(map(_is_new_exception, rebuilder.kept)):
+            raise Unsupported("a kept exception, whose traceback keeps a generator waiting", step=NOWHERE)
         self.check_arguments(frame, rebuilder, signal)
         for item in tracer.inputs:
             if (

@@ -6,12 +6,15 @@ from typing import Any
 
 from turret.errors import TurretError
 
+NOWHERE = -1
+"""The step of something that no break helps with: the frame runs as Python."""
+
 
 class Unsupported(TurretError):
     """Something that capture does not follow; becomes a graph break, or eager execution where none is possible.
 
     ``reason`` is for people; ``hint`` says what to do about it, where that is known.  ``step`` is the step of the root
-    frame to break at, where that is an earlier one than the step that failed.
+    frame to break at, where that is an earlier one than the step that failed, or ``NOWHERE``.
     """
 
     def __init__(self, reason: str, hint: str = "", step: int | None = None) -> None:

@@ -147,7 +147,7 @@ def load_deref(f: Frame, i: Instruction) -> None:
     value = f.cell(i.arg).get(f.tracer)
     if value is None:
         name = f.decoded.slots[i.arg]
-        if name in f.code.co_freevars:
+        if i.arg >= len(f.decoded.slots) - len(f.code.co_freevars):
             message = f"cannot access free variable {name!r} where it is not associated with a value in enclosing scope"
             raise f.tracer.raised(NameError, message)
         message = f"cannot access local variable {name!r} where it is not associated with a value"

@@ -85,11 +85,11 @@ def generator_code(code: types.CodeType, index: int, stack: str, unbound: frozen
     made = _made.get(key)
     if made is None:
         prologue = _Writer()
-        if code.co_cellvars or code.co_freevars:
+        if cell_names(code):
             prologue.add("COPY_FREE_VARS", len(cell_names(code)))
         for name in ("RETURN_GENERATOR", "POP_TOP", "RESUME"):
             prologue.add(name, 0)
-        _write_stack(prologue, code, stack, unbound)
+        _write_stack(prologue, code, stack, unbound, _parameters(code, stack))
         start = len(prologue.content)
         prologue.add("LOAD_CONST", 0)
         prologue.add("YIELD_VALUE", waits.arg)
@@ -101,8 +101,9 @@ def generator_code(code: types.CodeType, index: int, stack: str, unbound: frozen
 
 
 def cell_names(code: types.CodeType) -> tuple[str, ...]:
-    """Cells that a resume function of ``code`` needs, in the order of its closure."""
-    return (*code.co_cellvars, *code.co_freevars)
+    """Cells that a resume function of ``code`` needs, in the order of its closure: the frame's own come first."""
+    origin, _ = origin_of(code, 0)
+    return (*origin.co_cellvars, *origin.co_freevars)
 
 
 def _assemble(
@@ -112,7 +113,8 @@ def _assemble(
     if cell_names(origin):
         prologue.add("COPY_FREE_VARS", len(cell_names(origin)))
     prologue.add("RESUME", 0)
-    number = _write_stack(prologue, origin, stack, unbound)
+    further = ("__raised",) if raising else ()
+    number = _write_stack(prologue, origin, stack, unbound, _parameters(origin, stack, further))
     covered = None
     if raising:
         prologue.add("LOAD_FAST", number)
@@ -122,15 +124,27 @@ def _assemble(
         covered = (start, len(prologue.content))
     else:
         prologue.jump_forward(offset)
-    made = _finish(origin, prologue, stack, offset, covered, ("__raised",) if raising else ())
+    made = _finish(origin, prologue, stack, offset, covered, further)
     _points[made] = ResumePoint(origin, len(prologue.content))
     return made
 
 
-def _write_stack(prologue: _Writer, origin: types.CodeType, stack: str, unbound: frozenset[int]) -> int:
-    """Unbind variables and push the stack; returns the slot after those of the stack."""
+def _parameters(origin: types.CodeType, stack: str, further: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """Names of the variables of a resume function, all of them parameters."""
+    return (*origin.co_varnames, *(f"__stack{n}" for n in range(stack.count("v") + stack.count("p"))), *further)
+
+
+def _write_stack(
+    prologue: _Writer, origin: types.CodeType, stack: str, unbound: frozenset[int], parameters: tuple[str, ...]
+) -> int:
+    """Unbind variables, place the frame's own cells, and push the stack; returns the slot after those of the stack."""
     for slot in sorted(unbound):
         prologue.add("DELETE_FAST", slot)
+    slots = _cell_slots(origin, len(parameters))
+    first = len(parameters) + sum(n not in origin.co_varnames for n in origin.co_cellvars)
+    for number, name in enumerate(origin.co_cellvars):
+        prologue.add("LOAD_FAST", first + number)
+        prologue.add("STORE_FAST", slots[name])
     number = len(origin.co_varnames)
     for entry in stack:
         if entry == "n":
@@ -154,9 +168,8 @@ def _finish(
     further: tuple[str, ...],
 ) -> types.CodeType:
     """The code object: prologue and original bytes; ``covered`` of the prologue has the handlers of ``offset``."""
-    variables, cells = origin.co_varnames, cell_names(origin)
-    extra = tuple(f"__stack{n}" for n in range(stack.count("v") + stack.count("p"))) + further
-    count = len(variables) + len(extra)
+    cells, parameters = cell_names(origin), _parameters(origin, stack, further)
+    count = len(parameters)
     shift = len(prologue.content)
     entries = [
         (s + shift, e + shift, t + shift, depth, lasti)
@@ -172,8 +185,7 @@ def _finish(
         co_posonlyargcount=0,
         co_kwonlyargcount=0,
         co_nlocals=count,
-        co_varnames=(*variables, *extra),
-        co_cellvars=(),
+        co_varnames=parameters,
         co_freevars=cells,
         co_flags=origin.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) | (inspect.CO_NESTED if cells else 0),
         co_stacksize=max(origin.co_stacksize, len(stack) + 2),
@@ -212,18 +224,29 @@ def _shifted_lines(size: int) -> bytes:
 _CELL_OPERATIONS = frozenset({"LOAD_DEREF", "STORE_DEREF", "DELETE_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF"})
 
 
+def _cell_slots(origin: types.CodeType, base: int) -> dict[str, int]:
+    """The slots of cells in a resume function with ``base`` variables.
+
+    The frame's own cells come in as free variables and are moved to slots of cells: a function that reads a cell of
+    its own that is empty raises another exception than one that reads a free variable.
+    """
+    variables, own = origin.co_varnames, origin.co_cellvars
+    plain = [name for name in own if name not in variables]
+    slots = {name: base + number for number, name in enumerate(plain)}
+    slots |= {name: variables.index(name) for name in own if name in variables}
+    first = base + len(plain) + len(own)
+    return slots | {name: first + number for number, name in enumerate(origin.co_freevars)}
+
+
 def _renumber_cells(origin: types.CodeType, base: int) -> bytes:
-    """The code's bytes with every cell where the resume function has it: cells of its own became free variables."""
-    cells = cell_names(origin)
-    if not cells:
+    """The code's bytes with every cell where the resume function has it."""
+    if not cell_names(origin):
         return origin.co_code
-    old = slot_names(origin)
+    slots = _cell_slots(origin, base)
     own = len(origin.co_varnames)
-    where = {}
-    for slot, name in enumerate(old):
-        if slot < own and name not in origin.co_cellvars:
-            continue
-        where[slot] = base + cells.index(name)
+    where = {
+        slot: slots[name] for slot, name in enumerate(slot_names(origin)) if slot >= own or name in origin.co_cellvars
+    }
     content = bytearray(origin.co_code)
     for instruction in decode(origin).instructions:
         moved = instruction.name in _CELL_OPERATIONS or (

@@ -286,3 +286,35 @@ def test_a_generator_left_waiting_under_handlers_of_other_exceptions_is_no_obsta
     x = torch.ones(3)
     compiled = turret.compile(program, fullgraph=True, options={"capture": "turret", "on_error": "raise"})
     torch.testing.assert_close(compiled(x), program(x))
+
+
+def test_after_a_break_an_unbound_variable_of_a_closure_is_still_a_local_one():
+    def program(x, rows):
+        print(end="")
+        for row in rows:
+
+            def later():
+                return row
+
+        return row
+
+    for function in (program, Observed(program)):
+        kind, error = outcome(function, (torch.ones(2), []), {})[:2]
+        assert kind == "raised" and type(error) is UnboundLocalError
+
+
+def test_a_kept_exception_keeps_the_generators_of_its_frame_waiting():
+    def program(x, errors, log):
+        try:
+            waiting = numbers(2, log)
+            log.append(next(waiting))
+            int("x")
+        except ValueError as error:
+            errors.append(error)
+        return x + 1
+
+    for function in (program, Observed(program)):
+        errors: list = []
+        log: list = []
+        function(torch.ones(2), errors, log)
+        assert log == [0] and len(errors) == 1
