@@ -114,7 +114,7 @@ class Blocks:
     def is_repeated(self, module: nn.Module) -> bool:
         """Whether a module has siblings of its kind, and is large enough to matter; or is marked."""
         if id(module) not in self.seen:
-            for parent in module.modules():
+            for parent in _modules(module):
                 if id(parent) in self.seen:
                     continue
                 self.seen.add(id(parent))
@@ -194,7 +194,7 @@ class Blocks:
         trace = Trace(call, tags=frozenset(t.tags), of_one=isinstance(call.key, Module))
         for leaf in call.leaves:
             if isinstance(leaf, Module):
-                trace.modules.update(map(id, leaf.object.modules()))
+                trace.modules.update(map(id, _modules(leaf.object)))
         last, regions, before = next(iter(reversed(t.graph.nodes)), None), t.regions, _Outside.of(t, call)
         self.recording.append(trace)
         try:
@@ -239,7 +239,7 @@ class Blocks:
 
     def check_results(self, trace: Trace, inside: set[fx.Node]) -> None:
         """Results are new tensors in memory of their own, arguments, inputs, constants or sizes."""
-        outside = {n.meta["example_value"] for n in trace.inputs}
+        outside = [n.meta["example_value"] for n in trace.inputs]
         taken = [v.fake for v in trace.call.tensors()] + [f for f in outside if isinstance(f, torch.Tensor)]
         memory = {f.untyped_storage()._cdata for f in taken}
         met: set[int] = set()
@@ -343,8 +343,20 @@ def _reachable(pending: list[Any]) -> dict[int, Value] | None:
     return found
 
 
+def _modules(module: nn.Module) -> Iterator[nn.Module]:
+    """A module and those below it, each once; a class may have put something else in place of ``modules``."""
+    met: set[int] = set()
+    waiting = [module]
+    while waiting:
+        found = waiting.pop()
+        if id(found) not in met:
+            met.add(id(found))
+            yield found
+            waiting += [child for child in found._modules.values() if child is not None]
+
+
 def _is_large(module: nn.Module) -> bool:
-    return sum(1 for _ in itertools.islice(module.modules(), SMALLEST)) == SMALLEST
+    return sum(1 for _ in itertools.islice(_modules(module), SMALLEST)) == SMALLEST
 
 
 def _is_plain(leaf: Value) -> bool:

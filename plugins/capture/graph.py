@@ -392,7 +392,8 @@ class GraphRecorder:
             numbers = list(value.concrete(self))  # type: ignore[arg-type]
             return numbers, numbers
         if isinstance(value, Known) and isinstance(value.object, type):
-            return value.object, value.object
+            dtype = _DTYPES.get(value.object, value.object)
+            return dtype, dtype
         raise Unsupported(f"{value.describe()} as an argument of an operation on tensors")
 
 
@@ -402,6 +403,10 @@ def _has_tensor(value: Any) -> bool:
     return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
+_DTYPES: dict[type, torch.dtype] = {
+    bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128
+}  # fmt: skip
+"""What torch takes Python's types for where a dtype is asked for; the text of a graph cannot name the types."""
 _SIZES_OF_DATA = "the option capture_dynamic_output_shape_ops=True keeps such sizes in the graph"
 _STATE_DICTS = ("_modules", "_parameters", "_buffers")
 

@@ -97,7 +97,7 @@ class _Lowerer:
                 # The number itself is a better source than a shape that happens to mention it.
                 kind = "float" if isinstance(value, torch.SymFloat) else "size"
                 self.symbols[expression.name] = SizeSource(number, None, kind)
-            elif has_float(expression) or any(map(depends_on_data, expression.free_symbols)):
+            elif has_float(expression) or any(map(depends_on_data, getattr(expression, "free_symbols", ()))):
                 # Saved by a forward that knew what it was computed from; here it is a number of its own.
                 integer = isinstance(value, torch.SymInt)
                 expression = sympy.Symbol(

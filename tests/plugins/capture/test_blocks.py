@@ -579,3 +579,42 @@ def test_stacks_of_any_layers_are_eager_s(rows, masked, gradients):
         layers.append(layer)
     x = X.clone().requires_grad_() if gradients else X
     agree(Stack(layers), x, *([torch.full((8,), 0.5)] if masked else []))
+
+
+def test_layers_that_have_something_else_in_place_of_modules_are_looked_at():
+    model = stack()
+    for layer in model.layers:
+        layer.modules = [layer.first]
+    agree(model, X)
+
+
+def test_layers_may_hand_on_a_number_that_changes():
+    class Times(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = Layer()
+
+        def forward(self, x, number):
+            return self.layer(x) * number
+
+    class Before(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.inner = nn.LayerNorm(8), Times()
+
+        def forward(self, x, **named):
+            return self.inner(self.norm(x), **named)
+
+    class Sized(Stack):
+        def forward(self, x):
+            number = x.shape[0]
+            print(end="")
+            for layer in self.layers:
+                x = layer(x, number=number)
+            return x
+
+    model = Sized([Before() for _ in range(4)])
+    compiled = turret.compile(model, options=OPTIONS, dynamic=True)
+    for rows in (3, 5, 7):
+        x = torch.ones(rows, 8)
+        torch.testing.assert_close(compiled(x), model(x))

@@ -122,3 +122,11 @@ def test_whether_processes_work_together_is_a_guard(tmp_path):
     finally:
         torch.distributed.destroy_process_group()
     assert_same(observed(torch.ones(2)), torch.ones(2) + 1)
+
+
+@pytest.mark.parametrize("kind", [bool, int, float, complex])
+def test_python_s_types_are_dtypes(kind):
+    def program(x):
+        return torch.ones(3, dtype=kind), x.to(kind), x.new_zeros(2, dtype=kind)
+
+    check(program, torch.ones(2), graphs=1)

@@ -212,3 +212,13 @@ def test_images_of_any_size_are_resized(mode, how, train):
             found.backward(weights)
             expected.backward(weights)
             torch.testing.assert_close(x.grad, y.grad)
+
+
+def test_a_number_that_turns_out_to_be_one_value_is_that_value():
+    def program(x, n):
+        return (x + torch.ones(n)) * n
+
+    function = turret.compile(program, dynamic=True, options=OPTIONS)
+    for number in (3, 4, 5):
+        x = torch.randn(2, number)
+        torch.testing.assert_close(function(x, number), program(x, number))
