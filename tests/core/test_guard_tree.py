@@ -34,10 +34,6 @@ from turret.sources import (
     ValueSource,
 )
 
-pytestmark = pytest.mark.skipif(
-    sys.version_info[:2] != guard_tree.WRITTEN_FOR, reason="the extension knows another version of Python"
-)
-
 RAN: list[str] = []
 """Names of the user's code that ran."""
 
