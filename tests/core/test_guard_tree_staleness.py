@@ -68,6 +68,7 @@ def fresh(rng: random.Random) -> Any:
     """An equal one of a few values, but a new object, which comes to lie where one was freed just now."""
     number = rng.randrange(3)
     made = [lambda: float(f"{number}.5"), lambda: 10**20 + number, lambda: f"text {number}", lambda: (number, [number])]
+    made += [lambda: {number}, lambda: frozenset([number])]  # of one size, and kept on no free list
     return rng.choice([*made, made[0], lambda: [number], lambda: {"a": number}, lambda: number])()
 
 
@@ -184,9 +185,10 @@ def some_places(rng: random.Random) -> tuple[Any, dict[Source, Callable[[Any], N
     slots.a, module.value = fresh(rng), fresh(rng)
     exec("def store(new):\n    global value\n    value = new", module.__dict__)
     inside, held = (items, slots), fresh(rng)
+    proxies = [types.MappingProxyType({"a": fresh(rng)})]
 
     def function(x: Any = 1) -> Any:
-        return slots, items, table, module, inside, held, x
+        return slots, items, table, module, inside, held, proxies, x
 
     cells = dict(zip(function.__code__.co_freevars, function.__closure__, strict=True))
 
@@ -198,7 +200,12 @@ def some_places(rng: random.Random) -> tuple[Any, dict[Source, Callable[[Any], N
         items.clear()
         items.append(value)
 
+    def put_in_proxy(value: Any) -> None:
+        proxies.clear()
+        proxies.append(types.MappingProxyType({"a": value}))
+
     places: dict[Source, Callable[[Any], None]] = {
+        ItemSource(ItemSource(source("proxies"), 0), "a"): put_in_proxy,
         AttrSource(source("slots"), "a"): lambda value: setattr(slots, "a", value),
         ItemSource(source("items"), 0): put_in_list,
         ItemSource(ItemSource(source("inside"), 0), 0): put_in_list,
@@ -228,7 +235,7 @@ def test_another_value_at_the_address_of_the_guarded_one_is_seen(seed: int) -> N
                 value = read(source, function, ())
                 if not isinstance(value, Exception):
                     guards += [Guard("EQUALS", source, value), Guard("TYPE", source, type(value))]
-                    if isinstance(value, (list, dict, str, tuple)):
+                    if isinstance(value, (list, dict, str, tuple, set, frozenset)):
                         guards.append(Guard("LENGTH", source, len(value)))
                     if isinstance(value, tuple):
                         guards.append(Guard("EQUALS", ItemSource(ItemSource(source, 1), 0), value[1][0]))
@@ -286,3 +293,14 @@ def test_reading_a_namespace_between_calls_does_not_cost_a_full_check() -> None:
     assert check.statistics()["full"] <= 12
     thing.late = 1
     assert not check(None, thing)
+
+
+def test_a_proxy_of_another_mapping_at_the_address_of_the_one_before_is_seen() -> None:
+    mappings = {"a": 1}, {"a": 2}
+    proxies = [types.MappingProxyType(mappings[0])]
+    check = native(Guard("EQUALS", ItemSource(ItemSource(BoundSource("proxies", proxies), 0), "a"), 1), parameters=0)
+    for _ in range(3):
+        assert check(None)
+    proxies.clear()
+    proxies.append(types.MappingProxyType(mappings[1]))
+    assert not check(None)
