@@ -297,10 +297,10 @@ def test_reading_a_namespace_between_calls_does_not_cost_a_full_check() -> None:
 
 def test_a_proxy_of_another_mapping_at_the_address_of_the_one_before_is_seen() -> None:
     mappings = {"a": 1}, {"a": 2}
-    proxies = [types.MappingProxyType(mappings[0])]
+    proxies: list[Any] = [types.MappingProxyType(mappings[0])]
     check = native(Guard("EQUALS", ItemSource(ItemSource(BoundSource("proxies", proxies), 0), "a"), 1), parameters=0)
     for _ in range(3):
         assert check(None)
-    proxies.clear()
-    proxies.append(types.MappingProxyType(mappings[1]))
+    proxies[0] = None
+    proxies[0] = types.MappingProxyType(mappings[1])
     assert not check(None)
