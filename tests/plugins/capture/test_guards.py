@@ -38,8 +38,9 @@ def test_constants_are_guarded():
 def test_a_number_at_the_address_of_the_one_before_is_another_number():
     guard_tree.load()
     observed = Observed(lambda x, scale: x * scale)
-    for number in (2.0, 2.0, 2.0, 3.0, 4.0):  # each product is freed after its call, and the next one lies there
-        assert torch.equal(observed(X, number * 1.5), X * (number * 1.5))
+    numbers = (2.0, 2.0, 2.0, 3.0, 4.0)
+    found = [observed(X, number * 1.5) for number in numbers]  # a product is freed after its call; the next lies there
+    assert all(torch.equal(one, X * (number * 1.5)) for one, number in zip(found, numbers, strict=True))
 
 
 def test_unused_arguments_are_not_guarded():
