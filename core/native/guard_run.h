@@ -58,6 +58,9 @@ struct Memory {
   std::vector<int> unsure;        // guards that are left to Python
 };
 
+// So many failures in a row are how the habits of a few steps are learned, one after the other.
+constexpr int PATIENCE = 10;
+
 struct Program {
   std::vector<Step> steps;
   std::vector<Check> checks;
@@ -174,7 +177,7 @@ class Run {
     }
     p.memory = std::move(memory);
     // Notes that fail again and again are not worth taking.
-    if (++p.failures > 4) p.pause = 1 << std::min(p.failures, 10);
+    if (++p.failures > PATIENCE) p.pause = 1 << std::min(p.failures - PATIENCE + 4, 10);
   }
 
   void forget() {
