@@ -27,9 +27,6 @@ from turret.sources import Source
 if TYPE_CHECKING:
     from turret.guards import Guard, GuardSet
 
-WRITTEN_FOR = (3, 11)
-"""The Python whose objects the extension knows: on 3.12 it does not compile yet, on 3.13 it does not load."""
-
 _STEPS = ("ARGUMENT", "BOUND", "ATTRIBUTE", "ITEM", "KEY", "VALUE", "DICT", "TYPE", "dict", "list", "tuple")
 _CHECKS = (
     "TYPE", "ID", "EQUALS", "TENSOR", "LENGTH", "EMPTY", "KEYS", "HAS_KEY", "NO_KEY", "SAME", "NOT_SAME", "STORAGE",
@@ -249,9 +246,6 @@ def load() -> Any:
 
     Raises ``CodegenError`` with what is missing, ``ImportError`` or ``RuntimeError`` where torch is not as expected.
     """
-    if sys.version_info[:2] != WRITTEN_FOR:
-        found, wanted = (".".join(map(str, v)) for v in (sys.version_info[:2], WRITTEN_FOR))
-        raise CodegenError(f"the extension reads objects as Python {wanted} lays them out, and this is {found}")
     module = _source().load()
     samples = [torch.Tensor(), torch.Tensor(2, 3), torch.nn.Parameter(torch.Tensor(2))]
     descriptor = _Sample.__dict__["__dict__"]
@@ -280,5 +274,5 @@ def _source() -> Extension:
             f"-I{torchs / 'include'}", f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu",
         ),
         facts=(torch.__version__,),
-        headers=(folder / "guard_objects.h", folder / "guard_tensors.h"),
+        headers=tuple(sorted(folder.glob("guard_*.h"))),
     )  # fmt: skip

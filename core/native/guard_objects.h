@@ -5,220 +5,20 @@
 // left to Python.  Where a Notes is given, what was read is noted as words of memory that have to stay as they are.
 #pragma once
 
-#define Py_BUILD_CORE 1
-#include <Python.h>
-#include <internal/pycore_dict.h>
-#undef Py_BUILD_CORE
-#include <structmember.h>
-
-#include <cmath>
-#include <cstdint>
-#include <unordered_set>
-#include <vector>
-
-#include "guard_tensors.h"
+#include "guard_notes.h"
 
 namespace turret {
 
-// A reference that is held.
-class Held {
- public:
-  Held() = default;
-  explicit Held(PyObject* stolen) : object_(stolen) {}
-  static Held of(PyObject* borrowed) { return Held(Py_XNewRef(borrowed)); }
-  Held(Held&& other) noexcept : object_(other.object_) { other.object_ = nullptr; }
-  Held& operator=(Held&& other) noexcept {
-    PyObject* old = object_;
-    object_ = other.object_;
-    other.object_ = nullptr;
-    Py_XDECREF(old);
-    return *this;
-  }
-  ~Held() { Py_XDECREF(object_); }
-  PyObject* get() const { return object_; }
-  explicit operator bool() const { return object_ != nullptr; }
-
- private:
-  PyObject* object_ = nullptr;
-};
-
-// One thing that has to stay as it is.  For a WORD the address of the word; for the other kinds the number of an entry in
-// a list of its own, with the kind in the low bits, which in the address of a word are zero.
-struct Note {
-  uintptr_t address;
-  uintptr_t value;
-};
-enum Look : uintptr_t { WORD = 0, HALF = 1, ARGUMENT = 2, FIND = 3, TENSOR = 4 };
-constexpr uintptr_t LOOK_BITS = 7;
-
-struct Find {  // a key of a dict that changes between calls
-  PyObject* dict;
-  PyObject* key;
-  PyObject* value;  // null: no such key
-};
-
-struct TensorNote {
-  PyObject* tensor;
-  const TensorFacts* facts;
-};
-
-inline PyObject* text_dict = nullptr;      // "__dict__"
+inline PyObject* text_dict = nullptr;       // "__dict__"
 inline PyObject* object_getattr = nullptr;  // object.__getattribute__
 inline PyObject* module_getattr = nullptr;  // types.ModuleType.__getattribute__
 inline getter dict_getter = nullptr;        // what gives the __dict__ of instances of classes written in Python
-inline PyTypeObject* ordered_dict_type = nullptr;
-inline PyTypeObject* device_type = nullptr;
-inline PyTypeObject* size_type = nullptr;
-
-#if PY_VERSION_HEX >= 0x030D0000
-// A watched dict has a stamp that each change makes another.
-#include <unordered_map>
-inline std::unordered_map<PyObject*, uint64_t*> stamps;  // stamps are never freed: notes may still point at them
-inline int watcher = -1;
-
-inline int on_dict_event(PyDict_WatchEvent event, PyObject* dict, PyObject*, PyObject*) {
-  auto found = stamps.find(dict);
-  if (found == stamps.end()) return 0;
-  ++*found->second;
-  if (event == PyDict_EVENT_DEALLOCATED) stamps.erase(found);
-  return 0;
-}
-#endif
-
-// What was noted for a step the last time: it tells what changes between calls.
-struct Habit {
-  const void* dict = nullptr;
-  uint64_t version = 0;
-  bool dict_changes = false;  // items of the dict are noted one by one
-  const void* value = nullptr;
-  int value_changes = 0;
-};
-
-class Notes {
- public:
-  explicit Notes(std::vector<Habit>& habits) : habits_(habits) {}
-
-  std::vector<Note> notes;
-  std::vector<const uint32_t*> halves;
-  std::vector<Find> finds;
-  std::vector<TensorNote> tensors;
-
-  void word(const void* address, uintptr_t value) {
-    if (noted_.insert(address).second) notes.push_back({reinterpret_cast<uintptr_t>(address), value});
-  }
-  void argument(size_t index, PyObject* object) {
-    notes.push_back({index << 3 | ARGUMENT, reinterpret_cast<uintptr_t>(object)});
-  }
-  void tensor(PyObject* object, const TensorFacts& facts) {
-    notes.push_back({tensors.size() << 3 | TENSOR, 0});
-    tensors.push_back({object, &facts});
-  }
-  void type_of(PyObject* object) {
-    // The class of an instance of a built-in class cannot be assigned; that of a module can.
-    if (PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_HEAPTYPE) || PyModule_Check(object))
-      word(&object->ob_type, reinterpret_cast<uintptr_t>(Py_TYPE(object)));
-  }
-  // That a class and its bases have the attributes that they have.  False where the interpreter cannot tell.
-  bool attributes(PyTypeObject* type) {
-    if (type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) return true;
-#if PY_VERSION_HEX < 0x030D0000
-    if (!PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG)) return false;
-#endif
-    if (type->tp_version_tag == 0) return false;
-    if (noted_.insert(&type->tp_version_tag).second) {
-      notes.push_back({halves.size() << 3 | HALF, type->tp_version_tag});
-      halves.push_back(&type->tp_version_tag);
-    }
-    return true;
-  }
-  // That a key of a dict has the value that was found (null: that there is no such key).
-  void item(int holder, PyObject* dict, PyObject* key, PyObject* value) {
-    if (contents(holder, dict)) return;
-    notes.push_back({finds.size() << 3 | FIND, 0});
-    finds.push_back({dict, key, value});
-  }
-  // That a dict has the contents that it has; false where it is known to change often.
-  bool contents(int holder, PyObject* dict) {
-    Habit& last = habits_[holder];
-    const uint64_t* version = last.dict_changes ? nullptr : version_of(dict);
-    if (!version) return false;
-    if (last.dict == dict && last.version != *version) {
-      last.dict_changes = true;
-      return false;
-    }
-    last.dict = dict;
-    last.version = *version;
-    word(version, *version);
-    return true;
-  }
-
- private:
-  static const uint64_t* version_of(PyObject* dict) {
-#if PY_VERSION_HEX >= 0x030D0000
-    if (watcher < 0) return nullptr;
-    // Attributes kept inside their instance are changed there, of which watchers are not always told.
-    if (reinterpret_cast<PyDictObject*>(dict)->ma_values) return nullptr;
-    uint64_t*& stamp = stamps[dict];
-    if (!stamp) stamp = new uint64_t(1);
-    if (PyDict_Watch(watcher, dict) < 0) {
-      PyErr_Clear();
-      return nullptr;
-    }
-    return stamp;
-#else
-    return &reinterpret_cast<PyDictObject*>(dict)->ma_version_tag;
-#endif
-  }
-  std::vector<Habit>& habits_;
-  std::unordered_set<const void*> noted_;
-};
-
-inline bool is_text(PyObject* object) { return PyUnicode_CheckExact(object); }
-
-// Whether comparing and hashing a value runs nothing but the interpreter's own code.
-inline bool is_plain(PyObject* object) {
-  return is_text(object) || object == Py_None || PyLong_CheckExact(object) || PyBool_Check(object) ||
-         PyFloat_CheckExact(object) || PyBytes_CheckExact(object) || PyFunction_Check(object) ||
-         (PyType_Check(object) && Py_TYPE(object)->tp_richcompare == PyType_Type.tp_richcompare &&
-          Py_TYPE(object)->tp_hash == PyType_Type.tp_hash);
-}
-
-// Whether a look-up of a plain key compares it with plain keys alone.
-inline bool has_plain_keys(PyObject* dict) {
-  if (DK_IS_UNICODE(reinterpret_cast<PyDictObject*>(dict)->ma_keys)) return true;
-  if (PyDict_GET_SIZE(dict) > 256) return false;
-  Py_ssize_t position = 0;
-  PyObject *key, *value;
-  while (PyDict_Next(dict, &position, &key, &value))
-    if (!is_plain(key)) return false;
-  return true;
-}
-
-// The value beside a plain key; null in `found` where there is none.
-inline Answer find(PyObject* dict, PyObject* key, PyObject** found) {
-  if (!has_plain_keys(dict)) return UNSURE;
-  *found = PyDict_GetItemWithError(dict, key);
-  if (*found || !PyErr_Occurred()) return YES;
-  PyErr_Clear();
-  return UNSURE;
-}
-
-// Where an instance keeps its __dict__; null where its class has none.  Makes the dict where it is not one yet.
-inline PyObject** dict_slot(PyObject* object) {
-  PyObject** slot = _PyObject_GetDictPtr(object);
-#if PY_VERSION_HEX >= 0x030D0000
-  if (slot && !*slot && PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_MANAGED_DICT)) {
-    PyObject* made = PyObject_GenericGetDict(object, nullptr);
-    if (!made) PyErr_Clear();
-    Py_XDECREF(made);
-  }
-#endif
-  return slot;
-}
 
 struct Reading {
   Held value;
-  bool fixed = false;  // whether the notes vouch for it
+  bool fixed = false;        // whether the notes vouch for it
+  bool referred = false;     // whether what they rest on has referred to it ever since, so that it is the same object
+  bool of_instance = false;  // it is the __dict__ of the instance `value`, which need not be there as a dict
 };
 
 // Reads one of the fields of a function that are no plain members.
@@ -233,7 +33,7 @@ inline PyObject** function_field(PyObject* function, PyObject* name) {
 // A word that holds an object or null.
 inline Answer read_word(PyObject** address, bool null_is_none, Notes* notes, Reading& out) {
   if (notes) {
-    notes->word(address, reinterpret_cast<uintptr_t>(*address));
+    notes->reference(address);
     out.fixed = true;
   }
   if (!*address && !null_is_none) return NO;
@@ -265,7 +65,7 @@ inline Answer bind_class_attribute(PyObject* object, PyTypeObject* type, PyObjec
   descrgetfunc get = Py_TYPE(found)->tp_descr_get;
   if (!get || (!object && PyFunction_Check(found))) {
     out.value = Held::of(found);
-    out.fixed = settled;
+    out.fixed = out.referred = settled;
     return YES;
   }
   if (Py_IS_TYPE(found, &PyStaticMethod_Type) || PyFunction_Check(found)) {
@@ -292,7 +92,19 @@ inline Answer read_class_attribute(PyTypeObject* type, PyObject* name, Notes* no
   return bind_class_attribute(nullptr, type, found, settled, out);
 }
 
-// object.__dict__, past any __getattribute__.  Of a class: its own namespace, as a plain dict.
+// The namespace of a class, as a plain dict.
+inline Answer read_class_dict(PyTypeObject* type, bool settled, Notes* notes, Reading& out) {
+#if PY_VERSION_HEX >= 0x030C0000
+  out.value = Held(PyType_GetDict(type));
+#else
+  out.value = Held::of(type->tp_dict);
+#endif
+  if (notes && PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) notes->reference(&type->tp_dict);
+  out.fixed = settled;
+  return out.value ? YES : UNSURE;
+}
+
+// object.__dict__, past any __getattribute__.
 inline Answer read_dict(PyObject* object, Notes* notes, Reading& out) {
   PyTypeObject* type = Py_TYPE(object);
   PyObject* found = _PyType_Lookup(type, text_dict);
@@ -305,13 +117,7 @@ inline Answer read_dict(PyObject* object, Notes* notes, Reading& out) {
   if (!Py_IS_TYPE(found, &PyGetSetDescr_Type) && !Py_IS_TYPE(found, &PyMemberDescr_Type)) return UNSURE;
   if (PyType_Check(object)) {
     if (PyDescr_TYPE(found) != &PyType_Type) return UNSURE;
-#if PY_VERSION_HEX >= 0x030C0000
-    out.value = Held(PyType_GetDict(reinterpret_cast<PyTypeObject*>(object)));
-#else
-    out.value = Held::of(reinterpret_cast<PyTypeObject*>(object)->tp_dict);
-#endif
-    out.fixed = settled;
-    return out.value ? YES : UNSURE;
+    return read_class_dict(reinterpret_cast<PyTypeObject*>(object), settled, notes, out);
   }
   const bool of_module = PyDescr_TYPE(found) == &PyModule_Type && PyModule_Check(object);
   if (!of_module) {
@@ -319,11 +125,39 @@ inline Answer read_dict(PyObject* object, Notes* notes, Reading& out) {
     getter get = reinterpret_cast<PyGetSetDescrObject*>(found)->d_getset->get;
     if (get != PyObject_GenericGetDict && get != dict_getter) return UNSURE;
   }
-  PyObject** slot = dict_slot(object);
-  if (!slot || !*slot || !PyDict_CheckExact(*slot)) return UNSURE;
-  if (notes && settled) notes->word(slot, reinterpret_cast<uintptr_t>(*slot));
-  out.value = Held::of(*slot);
-  out.fixed = settled;
+  const OwnAttributes own = own_attributes(object);
+  if (!own.slot || (own.dict && !PyDict_CheckExact(own.dict))) return UNSURE;
+  out.value = Held::of(object);
+  out.fixed = out.referred = settled;
+  out.of_instance = true;
+  return YES;
+}
+
+// The __dict__ of an instance as a dict, made where there is none yet; borrowed from the instance.  Null: UNSURE.
+inline PyObject* dict_of_instance(PyObject* object, int holder, Notes* notes, bool& fixed) {
+  PyObject* made = own_attributes(object).dict;
+  if (!made) {
+    made = PyObject_GenericGetDict(object, nullptr);
+    if (!made) PyErr_Clear();
+    Py_XDECREF(made);  // the instance refers to it
+  }
+  if (!made || !PyDict_CheckExact(made)) return nullptr;
+  fixed = notes && notes->own_place(holder, object, own_attributes(object));
+  return made;
+}
+
+// instance.__dict__[key]
+inline Answer read_own_item(PyObject* object, PyObject* key, int holder, Notes* notes, Reading& out) {
+  if (!is_plain(key)) return UNSURE;
+  const OwnAttributes own = own_attributes(object);
+  PyObject* found = nullptr;
+  const Answer answer = find_own(own, key, &found);
+  if (answer != YES || !found) return answer == YES ? NO : answer;
+  if (notes) {
+    out.referred = notes->own_item(holder, object, own, key, found);
+    out.fixed = true;
+  }
+  out.value = Held::of(found);
   return YES;
 }
 
@@ -354,21 +188,18 @@ inline Answer read_attribute(PyObject* object, PyObject* name, int holder, Notes
     out.fixed = out.fixed && settled;
     return answer == NO && type->tp_getattro != PyObject_GenericGetAttr ? UNSURE : answer;
   }
-  PyObject** slot = dict_slot(object);
-  PyObject* own = nullptr;
-  if (slot && *slot) {
-    if (!PyDict_CheckExact(*slot)) return UNSURE;
-    Answer answer = find(*slot, name, &own);
+  const OwnAttributes own = own_attributes(object);
+  PyObject* found = nullptr;
+  if (own.slot) {
+    const Answer answer = find_own(own, name, &found);
     if (answer != YES) return answer;
-  }
-  if (notes && settled && slot) {
-    notes->word(slot, reinterpret_cast<uintptr_t>(*slot));
-    if (*slot) notes->item(holder, *slot, name, own);
-  }
-  if (own) {
-    out.value = Held::of(own);
-    out.fixed = settled;
-    return YES;
+    const bool referred = notes && settled && notes->own_item(holder, object, own, name, found);
+    if (found) {
+      out.value = Held::of(found);
+      out.fixed = settled;
+      out.referred = referred;
+      return YES;
+    }
   }
   if (of_class) return bind_class_attribute(object, type, of_class, settled, out);
   return type->tp_getattro == PyObject_GenericGetAttr ? NO : UNSURE;  // else there may be a __getattr__
@@ -398,18 +229,14 @@ inline Answer read_sequence_item(PyObject* object, PyObject* key, Notes* notes, 
   const Py_ssize_t size = Py_SIZE(object);
   if (index < 0) index += size;
   if (index < 0 || index >= size) return NO;
-  if (PyTuple_Check(object)) {
-    out.value = Held::of(PyTuple_GET_ITEM(object, index));
-    out.fixed = settled;
-    return YES;
-  }
-  PyListObject* list = reinterpret_cast<PyListObject*>(object);
+  PyListObject* list = PyTuple_Check(object) ? nullptr : reinterpret_cast<PyListObject*>(object);
+  PyObject** items = list ? list->ob_item : reinterpret_cast<PyTupleObject*>(object)->ob_item;
   if (notes && settled) {
-    notes->word(&list->ob_item, reinterpret_cast<uintptr_t>(list->ob_item));
     notes->word(&reinterpret_cast<PyVarObject*>(object)->ob_size, static_cast<uintptr_t>(size));
-    notes->word(&list->ob_item[index], reinterpret_cast<uintptr_t>(list->ob_item[index]));
+    if (list) notes->word(&list->ob_item, reinterpret_cast<uintptr_t>(items));
+    notes->reference(&items[index]);
   }
-  out.value = Held::of(list->ob_item[index]);
+  out.value = Held::of(items[index]);
   out.fixed = settled;
   return YES;
 }
@@ -423,8 +250,6 @@ inline Answer read_item(PyObject* object, PyObject* key, Container container, in
   if (notes) {
     notes->type_of(object);
     const bool exact = PyDict_CheckExact(object) || PyList_CheckExact(object) || PyTuple_CheckExact(object);
-    static PyObject* const text = PyUnicode_InternFromString("__missing__");
-    if (!exact) _PyType_Lookup(Py_TYPE(object), text);  // gives the class a version
     settled = exact || notes->attributes(Py_TYPE(object));
   }
   switch (container) {
@@ -435,7 +260,7 @@ inline Answer read_item(PyObject* object, PyObject* key, Container container, in
       Answer answer = find(object, key, &found);
       if (answer != YES) return answer;
       if (!found) return PyDict_CheckExact(object) ? NO : UNSURE;
-      if (notes && settled) notes->item(holder, object, key, found);
+      out.referred = notes && settled && notes->item(holder, object, key, found);
       out.value = Held::of(found);
       out.fixed = settled;
       return YES;
@@ -458,8 +283,14 @@ struct Proxy {
   PyObject* mapping;
 };
 
-inline PyObject* behind_proxy(PyObject* object) {
-  return Py_IS_TYPE(object, &PyDictProxy_Type) ? reinterpret_cast<Proxy*>(object)->mapping : object;
+inline PyObject* behind_proxy(PyObject* object, Notes* notes) {
+  if (!Py_IS_TYPE(object, &PyDictProxy_Type)) return object;
+  PyObject** mapping = &reinterpret_cast<Proxy*>(object)->mapping;
+  if (notes) {
+    notes->reference(mapping);
+    notes->vouch(*mapping);
+  }
+  return *mapping;
 }
 
 // list(dict)[index] or list(dict.values())[index]
@@ -470,120 +301,10 @@ inline Answer read_nth(PyObject* dict, Py_ssize_t index, bool value, int holder,
   for (Py_ssize_t n = 0; PyDict_Next(dict, &position, &key, &item); n++) {
     if (n != index) continue;
     out.value = Held::of(value ? item : key);
-    out.fixed = notes && notes->contents(holder, dict);
+    out.fixed = out.referred = notes && notes->contents(holder, dict);
     return YES;
   }
   return NO;
-}
-
-// Equality of plain values that tells types, signs of zero and NaN apart.
-inline Answer same_constant(PyObject* found, PyObject* expected) {
-  PyTypeObject* type = Py_TYPE(expected);
-  if (Py_TYPE(found) != type) return NO;
-  if (type == &PyFloat_Type) {
-    const double a = PyFloat_AS_DOUBLE(found), b = PyFloat_AS_DOUBLE(expected);
-    if (std::isnan(b)) return std::isnan(a) ? YES : NO;
-    return a == b && std::signbit(a) == std::signbit(b) ? YES : NO;
-  }
-  if (type == &PyTuple_Type || type == &PyList_Type) {
-    if (Py_SIZE(found) != Py_SIZE(expected)) return NO;
-    for (Py_ssize_t n = 0; n < Py_SIZE(found); n++) {
-      Answer answer = same_constant(PySequence_Fast_GET_ITEM(found, n), PySequence_Fast_GET_ITEM(expected, n));
-      if (answer != YES) return answer;
-    }
-    return YES;
-  }
-  if (type->tp_richcompare == PyBaseObject_Type.tp_richcompare) return found == expected ? YES : NO;
-  if (type == size_type) {
-    for (Py_ssize_t n = 0; n < Py_SIZE(found); n++)
-      if (!PyLong_CheckExact(PyTuple_GET_ITEM(found, n))) return UNSURE;
-    for (Py_ssize_t n = 0; n < Py_SIZE(expected); n++)
-      if (!PyLong_CheckExact(PyTuple_GET_ITEM(expected, n))) return UNSURE;
-  } else if (!is_text(found) && type != &PyLong_Type && type != &PyBytes_Type && type != &PyComplex_Type &&
-             type != &PyBool_Type && type != device_type) {
-    return UNSURE;
-  }
-  PyObject* answer = PyObject_RichCompare(found, expected, Py_EQ);
-  if (!answer) PyErr_Clear();
-  const Answer result = !answer ? UNSURE : answer == Py_True ? YES : NO;
-  Py_XDECREF(answer);
-  return result;
-}
-
-// Whether a value cannot change without being another object.
-inline bool is_immutable(PyObject* object) {
-  if (PyTuple_CheckExact(object) || Py_TYPE(object) == size_type) {
-    for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(object); n++)
-      if (!is_immutable(PyTuple_GET_ITEM(object, n))) return false;
-    return true;
-  }
-  return (is_plain(object) && !PyType_Check(object) && !PyFunction_Check(object)) || PyComplex_CheckExact(object) ||
-         object == Py_Ellipsis || Py_TYPE(object) == device_type;
-}
-
-// Whether instances of a class that nobody can change are equal to themselves alone.
-inline bool is_identity(PyTypeObject* type) {
-  return (type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) && type->tp_richcompare == PyBaseObject_Type.tp_richcompare;
-}
-
-// Whether len() of an object is its own size, untouched by a subclass; -1 where that is not known.
-inline Py_ssize_t plain_length(PyObject* object) {
-  PyTypeObject* type = Py_TYPE(object);
-  if (PyDict_CheckExact(object) || type == ordered_dict_type) return PyDict_GET_SIZE(object);
-  if (PyList_CheckExact(object) || PyTuple_CheckExact(object) || type == size_type) return Py_SIZE(object);
-  if (PyAnySet_CheckExact(object)) return PySet_GET_SIZE(object);
-  if (is_text(object)) return PyUnicode_GET_LENGTH(object);
-  if (PyBytes_CheckExact(object)) return PyBytes_GET_SIZE(object);
-  return -1;
-}
-
-// Notes that an object of a plain length keeps it.
-inline void note_length(PyObject* object, Notes* notes) {
-  if (PyDict_Check(object))
-    notes->word(&reinterpret_cast<PyDictObject*>(object)->ma_used,
-                static_cast<uintptr_t>(PyDict_GET_SIZE(object)));
-  else if (PyList_Check(object))
-    notes->word(&reinterpret_cast<PyVarObject*>(object)->ob_size, static_cast<uintptr_t>(Py_SIZE(object)));
-  else if (PyAnySet_Check(object))
-    notes->word(&reinterpret_cast<PySetObject*>(object)->used, static_cast<uintptr_t>(PySet_GET_SIZE(object)));
-}
-
-inline Answer same_key(PyObject* key, PyObject* expected) {
-  if (key == expected) return YES;
-  if (Py_TYPE(key) != Py_TYPE(expected)) return NO;
-  if (!is_plain(key)) return UNSURE;
-  const int equal = PyObject_RichCompareBool(key, expected, Py_EQ);
-  if (equal >= 0) return equal ? YES : NO;
-  PyErr_Clear();
-  return UNSURE;
-}
-
-// The keys of an OrderedDict, whose order is not that of the dict which it is.
-inline Answer same_ordered_keys(PyObject* dict, PyObject* expected) {
-  if (!has_plain_keys(dict)) return UNSURE;
-  Held iterator(PyObject_GetIter(dict));
-  Answer answer = iterator ? YES : UNSURE;
-  for (Py_ssize_t n = 0; answer == YES && n < PyTuple_GET_SIZE(expected); n++) {
-    Held key(PyIter_Next(iterator.get()));
-    answer = key ? same_key(key.get(), PyTuple_GET_ITEM(expected, n)) : UNSURE;
-  }
-  if (PyErr_Occurred()) PyErr_Clear();
-  return answer;
-}
-
-// Whether the keys of a dict are the expected ones, in order.
-inline Answer same_keys(PyObject* dict, PyObject* expected) {
-  const bool ordered = Py_TYPE(dict) == ordered_dict_type;
-  if (!PyDict_CheckExact(dict) && !ordered) return UNSURE;
-  if (PyDict_GET_SIZE(dict) != PyTuple_GET_SIZE(expected)) return NO;
-  if (ordered) return same_ordered_keys(dict, expected);
-  Py_ssize_t position = 0;
-  PyObject *key, *value;
-  for (Py_ssize_t n = 0; PyDict_Next(dict, &position, &key, &value); n++) {
-    const Answer answer = same_key(key, PyTuple_GET_ITEM(expected, n));
-    if (answer != YES) return answer;
-  }
-  return YES;
 }
 
 }  // namespace turret

@@ -4,7 +4,7 @@
 // ten times as long): it is found once, from a tensor whose address Python tells.
 #pragma once
 
-#include <Python.h>
+#include "guard_layout.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/TensorBase.h>
@@ -38,8 +38,6 @@ const std::vector<DynamicLayer>& getDynamicLayerStack();
 }  // namespace at
 
 namespace turret {
-
-enum Answer : int { NO = 0, YES = 1, UNSURE = 2 };
 
 inline PyTypeObject* tensor_type = nullptr;
 inline PyTypeObject* parameter_type = nullptr;

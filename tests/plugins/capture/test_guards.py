@@ -8,6 +8,8 @@ import torch
 from capture_lab import Observed, check
 from torch import nn
 
+from turret import guard_tree
+
 X = torch.arange(8.0).reshape(2, 4)
 SCALE = 2
 
@@ -31,6 +33,14 @@ def test_constants_are_guarded():
     assert torch.equal(observed(X, "scale", float("nan")).isnan(), torch.ones_like(X, dtype=torch.bool))
     assert torch.equal(observed(X, "scale", -0.0).signbit(), (X * -0.0).signbit())
     assert torch.equal(observed(X, "scale", 0.0).signbit(), (X * 0.0).signbit())
+
+
+def test_a_number_at_the_address_of_the_one_before_is_another_number():
+    guard_tree.load()
+    observed = Observed(lambda x, scale: x * scale)
+    numbers = (2.0, 2.0, 2.0, 3.0, 4.0)
+    found = [observed(X, number * 1.5) for number in numbers]  # a product is freed after its call; the next lies there
+    assert all(torch.equal(one, X * (number * 1.5)) for one, number in zip(found, numbers, strict=True))
 
 
 def test_unused_arguments_are_not_guarded():

@@ -1,0 +1,174 @@
+// Notes of what a reading rests on: words of memory that have to stay as they are.
+//
+// A word that refers to an object vouches for the object's address alone, and addresses are used again.  What else may
+// be relied on has to be noted too: the object's type and the words that were read in it; or the reference is held, where
+// the object is a plain constant, which keeps nothing of the user's alive.  Versions are different, for no two dicts or
+// classes ever have the same: what a version vouches for has been referred to ever since.
+#pragma once
+
+#include <unordered_set>
+#include <vector>
+
+#include "guard_layout.h"
+#include "guard_tensors.h"
+
+namespace turret {
+
+inline PyTypeObject* device_type = nullptr;
+inline PyTypeObject* size_type = nullptr;
+
+// Whether a value cannot change without being another object.
+inline bool is_immutable(PyObject* object) {
+  if (PyTuple_CheckExact(object) || Py_TYPE(object) == size_type) {
+    for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(object); n++)
+      if (!is_immutable(PyTuple_GET_ITEM(object, n))) return false;
+    return true;
+  }
+  return (is_plain(object) && !PyType_Check(object) && !PyFunction_Check(object)) || PyComplex_CheckExact(object) ||
+         object == Py_Ellipsis || Py_TYPE(object) == device_type;
+}
+
+// One thing that has to stay as it is.  For a WORD the address of the word; for the other kinds the number of an entry in
+// a list of its own, with the kind in the low bits, which in the address of a word are zero.
+struct Note {
+  uintptr_t address;
+  uintptr_t value;
+};
+enum Look : uintptr_t { WORD = 0, HALF = 1, ARGUMENT = 2, FIND = 3, TENSOR = 4, BYTE = 5 };
+constexpr uintptr_t LOOK_BITS = 7;
+
+struct Find {       // what is looked up anew at each call
+  PyObject* owner;  // a dict, or the instance whose own attribute it is
+  PyObject* key;
+  PyObject* value;  // null: there is none
+  bool own;
+};
+
+struct TensorNote {
+  PyObject* tensor;
+  const TensorFacts* facts;
+};
+
+constexpr int FICKLE = 3;  // so many changes found at one step, and it is read anew at each call
+
+// What was noted for a step the last time: it tells what changes between calls.
+struct Habit {
+  const void* dict = nullptr;
+  uint64_t version = 0;
+  bool dict_changes = false;  // items of the dict are noted one by one
+  const void* owner = nullptr;
+  const void* place = nullptr;
+  int place_changes = 0;  // times that the owner kept its attributes elsewhere
+  const void* value = nullptr;
+  int value_changes = 0;
+};
+
+class Notes {
+ public:
+  explicit Notes(std::vector<Habit>& habits) : habits_(habits) {}
+
+  std::vector<Note> notes;
+  std::vector<const uint32_t*> halves;
+  std::vector<const uint8_t*> bytes;
+  std::vector<Find> finds;
+  std::vector<TensorNote> tensors;
+
+  void word(const void* address, uintptr_t value) {
+    if (noted_.insert(address).second) notes.push_back({reinterpret_cast<uintptr_t>(address), value});
+  }
+  void reference(PyObject* const* address) { word(address, reinterpret_cast<uintptr_t>(*address)); }
+  void argument(size_t index, PyObject* object) {
+    notes.push_back({index << 3 | ARGUMENT, reinterpret_cast<uintptr_t>(object)});
+  }
+  void tensor(PyObject* object, const TensorFacts& facts) {
+    notes.push_back({tensors.size() << 3 | TENSOR, 0});
+    tensors.push_back({object, &facts});
+  }
+  // That an object is of its class, where it is known to be the same object.
+  void type_of(PyObject* object) {
+    // The class of an instance of a built-in class cannot be assigned; that of a module can.
+    if (PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_HEAPTYPE) || PyModule_Check(object)) type_word(object);
+  }
+  // That what lies at an address that was found in a word is still what it was, or at least of the same class.
+  void vouch(PyObject* object) {
+    if (!is_immutable(object))
+      type_word(object);
+    else if (noted_.insert(object).second)
+      held_.push_back(Held::of(object));
+  }
+  // That a class and its bases have the attributes that they have.  False where the interpreter cannot tell.
+  bool attributes(PyTypeObject* type) {
+    if ((type->tp_flags & Py_TPFLAGS_IMMUTABLETYPE) && !(type->tp_flags & Py_TPFLAGS_HEAPTYPE)) return true;
+    if (!has_version(type)) return false;
+    if (noted_.insert(&type->tp_version_tag).second) {
+      notes.push_back({halves.size() << 3 | HALF, type->tp_version_tag});
+      halves.push_back(&type->tp_version_tag);
+    }
+    return true;
+  }
+  // That a key of a dict has the value that was found (null: that there is no such key).  Whether a version says so.
+  bool item(int holder, PyObject* dict, PyObject* key, PyObject* value) {
+    if (contents(holder, dict)) return true;
+    look_up({dict, key, value, false});
+    return false;
+  }
+  // That an instance, the attributes of whose class are noted, has this value of an own attribute (null: that it has
+  // none of that name).  Whether a version says so.
+  bool own_item(int holder, PyObject* object, const OwnAttributes& own, PyObject* key, PyObject* value) {
+    if (!own_place(holder, object, own)) {
+      look_up({object, key, value, true});
+      return false;
+    }
+    if (own.values) {
+      const Py_ssize_t index = is_text(key) ? index_among(own.keys, key) : -1;
+      if (index >= 0)
+        reference(&own.values[index]);
+      else if (is_text(key))
+        word(&own.keys->dk_nentries, static_cast<uintptr_t>(own.keys->dk_nentries));
+      return false;
+    }
+    return !own.dict || item(holder, own.dict, key, value);
+  }
+  // That an instance keeps its own attributes where it does; false where it is known to move them often.
+  bool own_place(int holder, PyObject* object, const OwnAttributes& own) {
+    Habit& last = habits_[holder];
+    if (last.owner == object && last.place != *own.slot && last.place_changes < FICKLE) last.place_changes++;
+    last.owner = object;
+    last.place = *own.slot;
+    if (last.place_changes == FICKLE) return false;
+    reference(own.slot);
+    if (own.valid && noted_.insert(own.valid).second) {
+      notes.push_back({bytes.size() << 3 | BYTE, *own.valid});
+      bytes.push_back(own.valid);
+    }
+    if (own.dict) type_word(own.dict);
+    return true;
+  }
+  // That a dict has the contents that it has; false where it is known to change often, or has no version.
+  bool contents(int holder, PyObject* dict) {
+    Habit& last = habits_[holder];
+    const uint64_t* version = last.dict_changes ? nullptr : version_of(dict);
+    if (!version) return false;
+    if (last.dict == dict && last.version != *version) {
+      last.dict_changes = true;
+      return false;
+    }
+    last.dict = dict;
+    last.version = *version;
+    word(version, *version);
+    return true;
+  }
+
+ private:
+  void type_word(PyObject* object) { word(&object->ob_type, reinterpret_cast<uintptr_t>(Py_TYPE(object))); }
+  void look_up(Find find) {
+    notes.push_back({finds.size() << 3 | FIND, 0});
+    finds.push_back(find);
+  }
+
+  std::vector<Habit>& habits_;
+  std::unordered_set<const void*> noted_;
+  std::vector<Held> held_;
+};
+
+}  // namespace turret
