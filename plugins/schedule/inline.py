@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from turret.ir import Definition, Expr, rewrite
+from turret.ir import Definition, Expr, defined, rewrite, used
 from turret.ir.expr import loads
 from turret.ir.index import Index, Size, product, provably_nonnegative
 from turret.plugins.schedule.one_hot import fold_one_hot_sums
-from turret.plugins.schedule.roundings import keep_roundings, skip_rounding
+from turret.plugins.schedule.roundings import is_half, keep_roundings, skip_rounding
 from turret.plugins.schedule.units import Unit, contains, expression_size, is_cheap, row_variables, work
 
 LARGEST_EXPRESSION = 400
@@ -17,6 +17,11 @@ LARGEST_EXPRESSION = 400
 REPEATED_WORK = 16
 """Simple operations an element that may be done again to spare a write and a read of it (branches of ``cat``,
 repeated heads); arithmetic in registers is about that much cheaper than a pass over memory."""
+
+MOST_OPERANDS = 4
+"""Terms of a sum in a half type that may be added up again instead of rounded and loaded.  Twelve layers of GPT-2 in
+bfloat16, 128 wide, come out 0.90 % from float32's with none, 0.71 % with 2, 0.62 % with 3 and 0.59 % with 4 (eager
+0.95 %; what tells them apart is the rounding of the residual stream)."""
 
 LAUNCH_ELEMENTS, LAUNCH_WORK = 1 << 13, 16
 """A GPU kernel of at most so many elements costs its launch alone (2 us, or 8 MB of memory traffic), so that
@@ -31,6 +36,7 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool) -> list[Unit]
     in program order, so chains collapse in one pass.
     """
     by_tensor = {unit.tensor.name: unit for unit in units if unit.is_loop}
+    levels = _levels(units)
     users: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
         for name in unit.reads():
@@ -46,7 +52,11 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool) -> list[Unit]
             unit.expr = fold_one_hot_sums(unit.expr)
             unit.rows, unit.scans = row_variables(unit.expr)
         name = unit.tensor.name
-        if name not in needed and _inlinable(unit, users[name]):
+        if name in needed or not users[name]:
+            continue
+        if _inlinable(unit, users[name]) or (
+            elide_casts and _keeps_a_rounding_away(unit, users[name], levels, by_tensor, needed)
+        ):
             gone.add(name)
     return _alive([unit for unit in units if not (unit.is_loop and unit.tensor.name in gone)], needed)
 
@@ -98,6 +108,37 @@ def _inlinable(unit: Unit, users: list[Unit]) -> bool:
     if once:
         return True
     return is_cheap(unit.expr) and _reads_little(unit)
+
+
+def _levels(units: list[Unit]) -> dict[str, int]:
+    """For each tensor how many calls at most lie before it: a kernel cannot compute tensors of several levels."""
+    levels: dict[str, int] = {}
+    for unit in units:
+        level = max((levels.get(name, 0) for name in used(unit.statement)), default=0)
+        for tensor in defined(unit.statement):
+            levels[tensor.name] = level + (not unit.is_loop)
+    return levels
+
+
+def _keeps_a_rounding_away(
+    unit: Unit, users: list[Unit], levels: dict[str, int], by_tensor: dict[str, Unit], needed: set[str]
+) -> bool:
+    """Whether a sum in a half type (a residual stream) is better added up again than rounded and loaded.
+
+    It is where one later kernel needs it: with two operands as many bytes are moved either way, and what is added up
+    in float32 is nearer to the exact sum.
+    """
+    if not is_half(unit.tensor.dtype) or unit.rows or not is_cheap(unit.expr) or any(u.expr is None for u in users):
+        return False
+    operands = {node.tensor for node in loads(unit.expr) if node.variables}
+    if not 2 <= len(operands) <= MOST_OPERANDS or any(c.values for n in loads(unit.expr) for c in n.coords):
+        return False
+    if any(expression_size(user.expr) + expression_size(unit.expr) > LARGEST_EXPRESSION for user in users):
+        return False
+    own = levels[unit.tensor.name]
+    if len({levels[u.tensor.name] for u in users} - {own}) > 1:
+        return False
+    return all(name in needed or name not in by_tensor or levels[name] < own for name in operands)
 
 
 def _is_mere_launch(unit: Unit) -> bool:

@@ -21,7 +21,7 @@ def skip_rounding(node: Expr) -> Expr | None:
     if node.op != "cast" or node.args[0].op != "cast" or node.payload or node.args[0].payload:
         return None
     inner = node.args[0].args[0]
-    return inner if _is_half(node.args[0].dtype) and inner.dtype == node.dtype else None
+    return inner if is_half(node.args[0].dtype) and inner.dtype == node.dtype else None
 
 
 def keep_roundings(expr: Expr) -> Expr:
@@ -44,10 +44,11 @@ def _jumps(node: Expr) -> bool:
 
 
 def _marked(node: Expr) -> Expr | None:
-    if node.op == "cast" and node.args[0].op == "load" and _is_half(node.args[0].dtype):
+    if node.op == "cast" and node.args[0].op == "load" and is_half(node.args[0].dtype):
         return cast(node.args[0], node.dtype, exact=True)
     return None
 
 
-def _is_half(dtype: torch.dtype) -> bool:
+def is_half(dtype: torch.dtype) -> bool:
+    """Whether a dtype is bfloat16 or float16."""
     return dtype.itemsize == 2 and dtype.is_floating_point

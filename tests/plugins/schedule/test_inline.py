@@ -1,0 +1,60 @@
+"""Which values a kernel computes again, and what that does to their precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import turret
+from turret.hookspecs import hookimpl
+
+
+class Schedules:
+    """Keeps the schedules of compiled graphs."""
+
+    def __init__(self) -> None:
+        self.made: list = []
+
+    @hookimpl
+    def turret_event(self, event) -> None:
+        if event.kind == "product" and event.stage == "schedule":
+            self.made.append(event.product)
+
+
+def residual(x, weights):
+    """A residual stream with a matmul in each branch."""
+    for weight in weights:
+        x = x + torch.relu(torch.nn.functional.layer_norm(x, x.shape[-1:])) @ weight
+    return x
+
+
+def run(dtype, count, **options):
+    torch.manual_seed(0)
+    x, weights = torch.randn(32, 48, dtype=dtype), [torch.randn(48, 48, dtype=dtype) / 7 for _ in range(count)]
+    watch = Schedules()
+    with torch.no_grad():
+        found = turret.compile(residual, options={"cache": False} | options, plugins=[watch])(x, weights)
+        exact = residual(x.double(), [w.double() for w in weights])
+        plain = residual(x, weights)
+    (schedule,) = watch.made
+    sums = [s.tensor for k in schedule.kernels for s in k.stores if s.tensor.startswith("add")]
+    error, eager_error = ((r - exact).norm().item() for r in (found, plain))
+    return sums, error, eager_error
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_residual_stream_in_a_half_type_is_rounded_seldom(dtype):
+    sums, error, eager_error = run(dtype, 9)
+    assert len(sums) <= 3
+    assert error < 0.8 * eager_error
+
+
+def test_in_float32_each_sum_is_stored_once():
+    sums, _, _ = run(torch.float32, 9)
+    assert len(sums) == 9
+
+
+def test_roundings_that_are_asked_for_are_made():
+    sums, error, eager_error = run(torch.bfloat16, 9, emulate_precision_casts=True)
+    assert len(sums) == 9
+    assert error == pytest.approx(eager_error, rel=0.1)
