@@ -10,6 +10,7 @@ from turret import frame_hook
 from turret.errors import CodegenError
 from turret.native.extension import Extension
 
+
 @pytest.fixture
 def extension(tmp_path, monkeypatch) -> Extension:
     monkeypatch.setenv("TURRET_CACHE_DIR", str(tmp_path / "cache"))
