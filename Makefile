@@ -33,6 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test,models]"
+	$(BIN)/turret build || echo "native parts that were not built now are built at their first use"
 	touch $(STAMP)
 
 clean:

@@ -1,4 +1,4 @@
-"""The ``turret`` command: plugins, doctor, cache."""
+"""The ``turret`` command: plugins, doctor, build, cache."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status (1 where ``doctor`` misses something needed, or on a known error)."""
-    parser = argparse.ArgumentParser(prog="turret", description="Inspect Turret's plugins, machine and cache.")
+    """Run one command; returns the exit status.
+
+    That is 1 where ``doctor`` misses something needed, where ``build`` could not build a part, or on a known error.
+    """
+    parser = argparse.ArgumentParser(prog="turret", description="Turret's plugins, machine, native parts and cache.")
     parser.add_argument("--version", action="version", version=f"turret {_version()}")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("plugins", help="hooks, who implements them, in which order, from where")
     commands.add_parser("doctor", help="what works on this machine, what is missing, how to get it")
+    commands.add_parser("build", help="build the native parts ahead of time, for this Python environment")
     cache = commands.add_parser("cache", help="the artifact cache")
     cache.add_argument("action", choices=("size", "clear"), nargs="?", default="size")
     options = parser.parse_args(arguments)
@@ -31,6 +35,8 @@ def _run(options: argparse.Namespace) -> int:
         return _plugins()
     if options.command == "cache":
         return _cache(options.action)
+    if options.command == "build":
+        return _build()
     return _doctor()
 
 
@@ -74,6 +80,25 @@ def _cache(action: str) -> int:
     else:
         print(f"{cache.folder}: {len(cache.entries())} entries, {cache.size() / 2**20:.1f} MiB")
     return 0
+
+
+def _build() -> int:
+    from turret.errors import CodegenError
+    from turret.native import prebuilt
+    from turret.native.parts import parts
+
+    failed, found = False, parts()
+    for part in found:
+        state = "built  " if part.prebuilt() is None else "there  "
+        try:
+            print(f"{state}  {part.name}: {part.prebuild()}", flush=True)
+        except CodegenError as error:
+            print(f"failed   {part.name}: {error}", file=sys.stderr)
+            failed = True
+    removed = prebuilt.prune({part.key for part in found})
+    if removed:
+        print(f"removed {removed} libraries of other sources")
+    return int(failed)
 
 
 def _doctor() -> int:

@@ -81,8 +81,20 @@ def _triton() -> Check:
         return Check("Triton", False, "not installed", "pip install turret[gpu]")
 
 
+def _native_parts() -> Check:
+    """Whether each native part is built ahead of time, or left to its first use."""
+    from turret.native import prebuilt
+    from turret.native.parts import parts
+
+    found = {part.name: part.prebuilt() is not None for part in parts()}
+    detail = ", ".join(f"{name} {'prebuilt' if ahead else 'built at first use'}" for name, ahead in found.items())
+    if all(found.values()):
+        return Check("native parts", True, f"{detail} ({prebuilt.folder()})")
+    return Check("native parts", False, detail, "turret build, to have all of them ready for every user and process")
+
+
 def _launcher() -> Check:
-    """Builds the launcher of GPU kernels as the runtime does, and opens the CUDA driver."""
+    """Finds or builds the launcher of GPU kernels as the runtime does, and opens the CUDA driver."""
     from turret.artifact_cache import process_cache
     from turret.errors import TurretError
     from turret.native.build import launcher
@@ -91,7 +103,7 @@ def _launcher() -> Check:
         launcher(process_cache())
     except (TurretError, OSError) as error:
         return Check("kernel launcher", False, "does not start", str(error))
-    return Check("kernel launcher", True, "builds, and opens the CUDA driver")
+    return Check("kernel launcher", True, "is there, and opens the CUDA driver")
 
 
 def _cache() -> Check:
@@ -105,4 +117,6 @@ def _cache() -> Check:
     return Check("cache", True, f"{cache.folder}, {cache.size() / 2**20:.1f} MiB", needed=True)
 
 
-_CHECKS: tuple[Callable[[], Check], ...] = (_torch, _compiler, _openmp, _headers, _gpu, _triton, _launcher, _cache)
+_CHECKS: tuple[Callable[[], Check], ...] = (
+    _torch, _compiler, _openmp, _headers, _native_parts, _gpu, _triton, _launcher, _cache
+)  # fmt: skip

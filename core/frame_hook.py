@@ -32,7 +32,7 @@ def forget_captures() -> None:
 
 @functools.cache
 def load() -> Any:
-    """The extension module, built where the cache has none for this interpreter.
+    """The extension module, built where there is none for this interpreter.
 
     Raises ``CodegenError`` with what is missing (a C++ compiler, the Python headers) and how to get it.
     """

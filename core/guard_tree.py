@@ -1,9 +1,9 @@
 """Guards checked natively: a guard set becomes a tree whose steps are taken once a call, or not at all.
 
-The extension is built at first use for the running interpreter and torch, and kept in the artifact cache.  It answers
-what ``GuardSet.compile_python`` would answer and runs no code of the user's; guards of which that cannot be said are
-given back to Python, after all others hold.  Until the extension is built, and where it cannot be, guards are checked
-in Python; ``unavailable`` says why it cannot.
+The extension is built for the running interpreter and torch, at first use or ahead of it (``turret build``).  It
+answers what ``GuardSet.compile_python`` would answer and runs no code of the user's; guards of which that cannot be
+said are given back to Python, after all others hold.  Until the extension is built, and where it cannot be, guards are
+checked in Python; ``unavailable`` says why it cannot.
 """
 
 from __future__ import annotations
@@ -242,11 +242,11 @@ class _Sample:
 
 @functools.cache
 def load() -> Any:
-    """The extension module; builds it where the cache has none for this interpreter and torch.
+    """The extension module; builds it where there is none for this interpreter and torch.
 
     Raises ``CodegenError`` with what is missing, ``ImportError`` or ``RuntimeError`` where torch is not as expected.
     """
-    module = _source().load()
+    module = extension().load()
     samples = [torch.Tensor(), torch.Tensor(2, 3), torch.nn.Parameter(torch.Tensor(2))]
     descriptor = _Sample.__dict__["__dict__"]
     module.setup(
@@ -257,14 +257,15 @@ def load() -> Any:
 
 
 def is_built() -> bool:
-    """Whether the cache holds the extension for this interpreter and torch."""
+    """Whether the extension is there, built for this interpreter and torch."""
     try:
-        return _source().is_built()
+        return extension().is_built()
     except OSError:
         return False
 
 
-def _source() -> Extension:
+def extension() -> Extension:
+    """The extension, as the running interpreter and torch need it."""
     torchs, folder = Path(torch.__file__).parent, Path(__file__).with_name("native")
     return Extension(
         folder / "guard_tree.cpp",

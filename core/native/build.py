@@ -1,4 +1,4 @@
-"""Building the launcher: one small shared library, compiled once a machine and kept in the artifact cache."""
+"""Building the launcher: one small shared library, built ahead of time or compiled once into the artifact cache."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from pathlib import Path
 
 from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError
+from turret.native import prebuilt
 
 SOURCE = Path(__file__).with_name("launcher.cpp")
+LIBRARY = "launcher.so"
 DRIVER = "libcuda.so.1"
 CANDIDATES = ("g++", "clang++", "c++")
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-w")
@@ -24,16 +26,25 @@ _lock = threading.Lock()
 _loaded: list[ctypes.CDLL] = []
 
 
-def build(cache: ArtifactCache) -> Path:
-    """The launcher's shared library, from the cache or compiled.
+def key() -> str:
+    """The address of the launcher: that of its source and the flags.
 
-    Its address is that of the source and the flags: any C++17 compiler makes a library that will do, so that a
-    machine whose compiler went away still starts.  Raises ``CodegenError`` where it must be compiled and cannot.
+    Any C++17 compiler makes a library that will do, so that a machine whose compiler went away still starts.
     """
-    source = SOURCE.read_bytes()
-    key = hashlib.sha256(f"launcher {platform.machine()} {_FLAGS}\n".encode() + source).hexdigest()
-    folder, _ = cache.get_or_build(key, lambda: {"launcher.so": _compile()})
-    return folder / "launcher.so"
+    return hashlib.sha256(f"launcher {platform.machine()} {_FLAGS}\n".encode() + SOURCE.read_bytes()).hexdigest()
+
+
+def build(cache: ArtifactCache) -> Path:
+    """The launcher's shared library: built ahead of time, from the cache, or compiled into it.
+
+    Raises ``CodegenError`` where it must be compiled and cannot.
+    """
+    address = key()
+    found = prebuilt.find(address, LIBRARY)
+    if found is not None:
+        return found
+    folder, _ = cache.get_or_build(address, lambda: {LIBRARY: compile_launcher()})
+    return folder / LIBRARY
 
 
 def launcher(cache: ArtifactCache) -> ctypes.CDLL:
@@ -81,7 +92,8 @@ _PROTOTYPES: dict[str, tuple] = {
 }
 
 
-def _compile() -> bytes:
+def compile_launcher() -> bytes:
+    """The library, compiled; needs a C++ compiler and no GPU.  Raises ``CodegenError``."""
     named = os.environ.get("CXX")
     commands = [shlex.split(c) for c in ([named] if named else CANDIDATES)]
     command = next((c for c in commands if shutil.which(c[0])), None)
@@ -92,7 +104,7 @@ def _compile() -> bytes:
             "install g++; conda: gxx), or name one in CXX"
         )
     with tempfile.TemporaryDirectory(prefix="turret-launcher-") as scratch:
-        made = Path(scratch, "launcher.so")
+        made = Path(scratch, LIBRARY)
         line = [*command, *_FLAGS, "-o", str(made), str(SOURCE), "-ldl"]
         try:
             done = subprocess.run(line, capture_output=True, text=True, timeout=300)

@@ -1,7 +1,8 @@
 """Extension modules in C++: built for the running interpreter at first use, kept in the artifact cache, loaded.
 
 They are built at first use and not at install because they reach into the interpreter's objects: a binary fits one
-minor version of CPython alone, and an install made for one environment is often used from another.
+minor version of CPython alone, and an install made for one environment is often used from another.  ``turret build``
+builds them ahead of time for the interpreter that runs it; such a binary is taken before the artifact cache is asked.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import attrs
 
 from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError
+from turret.native import prebuilt
 
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-w")
 
@@ -49,7 +51,7 @@ class Extension:
         return f"{self.name}.so"
 
     def key(self) -> str:
-        """The address of the binary in the artifact cache."""
+        """The address of the binary, built ahead of time or in the artifact cache."""
         known = (sys.version, sys.implementation.cache_tag, sysconfig.get_platform(), *_FLAGS, *self.flags, *self.facts)
         digest = hashlib.sha256(repr(known).encode())
         for part in (self.source, *self.headers):
@@ -57,16 +59,25 @@ class Extension:
         return digest.hexdigest()
 
     def is_built(self) -> bool:
-        """Whether the artifact cache has the binary."""
-        return ArtifactCache().get(self.key()) is not None
+        """Whether the binary is there: built ahead of time, or in the artifact cache."""
+        key = self.key()
+        return prebuilt.find(key, self.library) is not None or ArtifactCache().get(key) is not None
+
+    def path(self) -> Path:
+        """The binary, built into the artifact cache where it is not there; raises as ``load``."""
+        key = self.key()
+        found = prebuilt.find(key, self.library)
+        if found is not None:
+            return found
+        folder, _ = ArtifactCache().get_or_build(key, lambda: {self.library: self.build()})
+        return folder / self.library
 
     def load(self) -> Any:
-        """A new module, built where the artifact cache does not have it.
+        """A new module, built where it is not there.
 
         Raises ``CodegenError`` with what is missing (a C++ compiler, the Python headers) and how to get it.
         """
-        folder, _ = ArtifactCache().get_or_build(self.key(), lambda: {self.library: self.build()})
-        spec = importlib.util.spec_from_file_location(self.name, folder / self.library)
+        spec = importlib.util.spec_from_file_location(self.name, self.path())
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -88,7 +99,10 @@ class Extension:
             made = Path(scratch, self.library)
             includes = (f"-I{headers}", f"-I{headers}/internal")
             command = [found, *_FLAGS, *includes, str(self.source), *self.flags, "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+            except (OSError, subprocess.SubprocessError) as error:
+                raise CodegenError(f"the C++ compiler could not run: {error}\n  {shlex.join(command)}") from error
             if done.returncode != 0:
                 messages = "\n".join(done.stderr.splitlines()[:20])
                 raise CodegenError(f"{self.source.name} did not compile\n  {shlex.join(command)}\n{messages}")

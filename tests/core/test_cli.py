@@ -6,6 +6,9 @@ import pytest
 
 from turret import cli, doctor, plugin_manager
 from turret.artifact_cache import ArtifactCache
+from turret.errors import CodegenError
+from turret.native import build, prebuilt
+from turret.native.extension import Extension
 
 
 @pytest.fixture
@@ -69,6 +72,70 @@ def test_doctor_notices_a_compiler_that_runs_and_cannot_compile(capsys, folder, 
     assert cli.main(["doctor"]) == 1
     out = capsys.readouterr().out
     assert "missing  C++ compiler" in out and "no cc1plus" in out
+
+
+@pytest.fixture
+def native_folder(tmp_path, monkeypatch):
+    """A folder of prebuilt parts of its own, and a compiler that is quick."""
+    monkeypatch.setattr(prebuilt, "folder", lambda: tmp_path / "prefix" / "native")
+    monkeypatch.setattr(Extension, "build", lambda extension: extension.name.encode())
+    monkeypatch.setattr(build, "compile_launcher", lambda: b"launcher")
+    return tmp_path / "prefix" / "native"
+
+
+def _native_parts(capsys):
+    """What ``doctor`` prints of the native parts: the line, and the one behind it."""
+    cli.main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    at = next(n for n, line in enumerate(lines) if "  native parts: " in line)
+    return lines[at], lines[at + 1]
+
+
+def test_build_makes_every_native_part_once_and_doctor_says_so(capsys, folder, native_folder):
+    line, remedy = _native_parts(capsys)
+    assert line.startswith("absent ") and "frame hook built at first use" in line and "turret build" in remedy
+    for state in ("built", "there"):
+        assert cli.main(["build"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert [text.split(":")[0].split(maxsplit=1) for text in lines] == [
+            [state, "frame hook"], [state, "guard tree"], [state, "kernel launcher"]
+        ]  # fmt: skip
+    contents = {path.name: path.read_bytes() for path in native_folder.glob("*/*")}
+    assert contents == {f"_turret_{n}.so": f"_turret_{n}".encode() for n in ("frame_hook", "guard_tree")} | {
+        "launcher.so": b"launcher"
+    }
+    line, _ = _native_parts(capsys)
+    assert line.startswith("ok ") and all(f"{n} prebuilt" in line for n in ("frame hook", "guard tree", "launcher"))
+
+
+def test_build_removes_what_older_sources_left(capsys, native_folder):
+    prebuilt.put("0" * 64, "_turret_frame_hook.so", lambda: b"old")
+    (native_folder / ("1" * 64) / ".new-1").mkdir(parents=True)
+    assert cli.main(["build"]) == 0
+    assert "removed 2 libraries" in capsys.readouterr().out
+    assert len(list(native_folder.iterdir())) == 3 and not (native_folder / ("0" * 64)).exists()
+
+
+def test_build_goes_on_past_a_part_that_does_not_compile(capsys, native_folder, monkeypatch):
+    def fail(extension):
+        raise CodegenError("there are no headers")
+
+    monkeypatch.setattr(Extension, "build", fail)
+    assert cli.main(["build"]) == 1
+    out, err = capsys.readouterr()
+    assert [line.split(":")[0].split()[0] for line in err.splitlines()] == ["failed"] * 2 and "no headers" in err
+    assert out.startswith("built    kernel launcher") and len(list(native_folder.iterdir())) == 1
+
+
+def test_build_into_a_folder_that_cannot_be_written_is_one_clear_line(capsys, native_folder, monkeypatch):
+    def never(extension):
+        raise AssertionError("compiled before it was known that there is a place for it")
+
+    monkeypatch.setattr(Extension, "build", never)
+    native_folder.parent.write_text("")
+    assert cli.main(["build"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(native_folder) in line and "run `turret build` as the user who installed" in line
 
 
 def test_an_unknown_command_is_refused(capsys):

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import attrs
 import pytest
+from extension_lab import SOURCE
 
 from turret import frame_hook
 from turret.errors import CodegenError
 from turret.native.extension import Extension
-
-SOURCE = """
-#include <Python.h>
-PyModuleDef module = {PyModuleDef_HEAD_INIT, "_turret_answer", nullptr, -1, nullptr};
-PyMODINIT_FUNC PyInit__turret_answer(void) {
-  PyObject* made = PyModule_Create(&module);
-  PyModule_AddIntConstant(made, "answer", ANSWER);
-  return made;
-}
-"""
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import torch
 from driver_lab import FakeDriver, kernel
 
 from turret.errors import CodegenError, TurretError
-from turret.native import build
+from turret.native import build, prebuilt
 from turret.native.device import MISALIGNED
 from turret.native.table import (
     ArenaPointer,
@@ -194,5 +194,6 @@ def test_without_a_driver_the_error_says_so(built_driver: tuple[Path, Path], tmp
 def test_without_a_compiler_the_error_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(prebuilt, "folder", lambda: tmp_path / "prebuilt")
     with pytest.raises(CodegenError, match=r"tried g\+\+, clang\+\+, c\+\+; install one"):
         build.build(build.ArtifactCache(tmp_path / "cache"))
