@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import loop_lab
 import pytest
 import sympy
 import torch
@@ -315,6 +316,23 @@ def test_arena_memory_is_handed_on_between_kernels() -> None:
     made = check(program([declare("x", shape)], statements, ["f"]))
     assert made.memory.buffers["b"].reuses == "a"
     assert made.memory.buffers["b"].arena_offset == made.memory.buffers["a"].arena_offset
+
+
+def test_a_gpu_s_arena_is_no_larger_than_what_is_in_use_at_the_peak(monkeypatch) -> None:
+    monkeypatch.setattr(loop_lab, "CPU", torch.device("cuda"))
+    small, large = (256, 256), (1024, 512)
+    statements = [
+        pointwise("a", small, lambda i, j: call("mod", at("x", i), number(5))),
+        extern("e", "a", small),
+        row_sum("s", "e", small),
+        pointwise("b", large, lambda i, j: call("mod", at("y", i), number(7))),
+        extern("f", "b", large),
+        row_sum("t", "f", large),
+    ]
+    made = schedule(program([declare("x", (256,)), declare("y", (1024,))], statements, ["s", "t"]))
+    one = 1024 * 512 * 8
+    assert made.memory.buffers["a"].arena_offset is None
+    assert made.memory.peak_bytes < 2 * one + (1 << 15)
 
 
 @pytest.mark.parametrize(
