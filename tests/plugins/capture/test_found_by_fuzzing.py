@@ -318,3 +318,14 @@ def test_a_kept_exception_keeps_the_generators_of_its_frame_waiting():
         log: list = []
         function(torch.ones(2), errors, log)
         assert log == [0] and len(errors) == 1
+
+
+def test_a_generator_bound_anew_in_a_loop_is_closed_when_the_next_one_takes_its_place():
+    def program(x, log):
+        for _ in range(3):
+            waiting = numbers(2, log)
+            log.append(next(waiting))
+            print(end="")
+        return x + 1
+
+    same(program, X, None)
