@@ -122,11 +122,13 @@ class _Break:
     def let_go(self, depth: int, variables: bool = False) -> str:
         """Unbind what is on the stack above ``depth``, where its end can be seen: a traceback would keep it.
 
-        Not what is a variable too, unless ``variables`` says so.
+        Not what is a variable too, unless ``variables`` says so: then the variables are let go of as well.
         """
-        held = zip(self.before[depth:], self.frame.stack[depth:], strict=True)
+        held = list(zip(self.before[depth:], self.frame.stack[depth:], strict=True))
         kept = () if variables else self.locals.values()
-        names = [n for n, v in held if n and n.isidentifier() and n not in kept and ends_visibly(v)]
+        if variables:
+            held += [(name, self.frame.locals[slot]) for slot, name in self.locals.items()]
+        names = dict.fromkeys(n for n, v in held if n and n.isidentifier() and n not in kept and ends_visibly(v))
         return "".join(f"{name} = None; " for name in names)
 
     def handled(self, lines: list[str]) -> list[str]:
