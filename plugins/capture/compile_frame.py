@@ -187,7 +187,9 @@ class _Attempt:
         closure = [tracer.wrap_cell(c, ItemSource(closure_source, n)) for n, c in enumerate(function.__closure__ or ())]
         frame = Frame(tracer, function.__code__, function.__globals__, None, closure)
         for number, value in enumerate(self.arguments):
-            frame.locals[number] = Lazy(tracer, value, LocalSource(number, function.__code__.co_varnames[number]))
+            source = LocalSource(number, function.__code__.co_varnames[number])
+            is_cell = isinstance(value, types.CellType)  # on the stack of the frame that a resume function continues
+            frame.locals[number] = tracer.wrap_cell(value, source) if is_cell else Lazy(tracer, value, source)
         self.first = list(frame.locals[: len(self.arguments)])
         tracer.root = frame
         return frame
