@@ -54,7 +54,11 @@ class _Break:
         self.before = list(self.stack)
         self.live = live_variables(frame.code, self.index)
         self.locals = self.load_locals()
-        self.cells = [r.load(frame.cell_named(n)) for n in resume.cell_names(frame.code)]
+        self.hidden = frame.hidden_cells()
+        self.cells = [
+            f"{r.constant(types.CellType)}()" if n in self.hidden else r.load(frame.cell_named(n))
+            for n in resume.cell_names(frame.code)
+        ]
         self.tails: list[str] | None = None
 
     def entries(self) -> list[str | None]:
@@ -122,11 +126,13 @@ class _Break:
     def let_go(self, depth: int, variables: bool = False) -> str:
         """Unbind what is on the stack above ``depth``, where its end can be seen: a traceback would keep it.
 
-        Not what is a variable too, unless ``variables`` says so.
+        Not what is a variable too, unless ``variables`` says so: then the variables are let go of as well.
         """
-        held = zip(self.before[depth:], self.frame.stack[depth:], strict=True)
+        held = list(zip(self.before[depth:], self.frame.stack[depth:], strict=True))
         kept = () if variables else self.locals.values()
-        names = [n for n, v in held if n and n.isidentifier() and n not in kept and ends_visibly(v)]
+        if variables:
+            held += [(name, self.frame.locals[slot]) for slot, name in self.locals.items()]
+        names = dict.fromkeys(n for n, v in held if n and n.isidentifier() and n not in kept and ends_visibly(v))
         return "".join(f"{name} = None; " for name in names)
 
     def handled(self, lines: list[str]) -> list[str]:
@@ -150,7 +156,7 @@ class _Break:
         code, function = self.frame.code, self.frame
         letters = _letters(stack)
         unbound = frozenset(n for n in range(self.plain_count()) if n not in self.locals)
-        made = resume.resume_code(code, index, letters, unbound, raising=raised is not None)
+        made = resume.resume_code(code, index, letters, unbound, raising=raised is not None, hidden=self.hidden)
         frame_hook.load().mark(made, frame_hook.CAPTURE)
         name = code.co_name
         if self.cells:
@@ -205,13 +211,20 @@ def _call(b: _Break, i: Instruction) -> list[str]:
         function, own = second, None if first[0] is None else first
     if own is not None:
         entries.insert(0, own)
-    called = function[1].realize()
-    if isinstance(called, Known) and called.object in _FRAME_BOUND and len(entries) == 0:
-        raise Unsupported(f"{called.describe()}() looks at the frame that calls it")
+    _refuse_frame_bound(function[1], len(entries))
     plain = entries[: len(entries) - len(names)]
     args = [str(e) for e, _ in plain]
     args += [f"{n}={e}" for n, (e, _) in zip(names, entries[len(plain) :], strict=True)]
     return b.result(f"{function[0]}({', '.join(args)})")
+
+
+def _refuse_frame_bound(function: Value, count: int) -> None:
+    """Refuse to call what looks at its caller's frame; ``count``: the arguments that it has for sure."""
+    called = function.realize()
+    if isinstance(called, Known) and called.object in _FRAME_BOUND:
+        enough = 2 if called.object in (eval, exec) else 1  # the second is the scope
+        if count < enough:
+            raise Unsupported(f"{called.describe()}() looks at the frame that calls it")
 
 
 @action("CALL_FUNCTION_EX")
@@ -221,6 +234,7 @@ def _call_ex(b: _Break, i: Instruction) -> list[str]:
     if VERSION >= (3, 13):
         b.stack.pop()
         b.values.pop()
+    _refuse_frame_bound(b.values[-1], 0)
     function = b.pop()
     if VERSION < (3, 13) and b.stack and b.stack[-1] is None:
         b.stack.pop()

@@ -135,6 +135,15 @@ def decode(code: types.CodeType) -> Decoded:
     return Decoded(code, instructions, handlers, index_of, slot_names(code))
 
 
+def waiting_at(generator: types.GeneratorType) -> int:
+    """The index of the instruction at which a generator waits; it must not have ended.
+
+    From 3.13 on a frame that waits remembers the instruction that comes next.
+    """
+    after = decode(generator.gi_code).index_of[generator.gi_frame.f_lasti]
+    return after if VERSION < (3, 13) else after - 1
+
+
 def _jump(op: int, name: str, arg: int, following: int) -> int:
     if op not in _RELATIVE:
         return -1

@@ -17,7 +17,7 @@ from turret import frame_hook, guard_tree
 from turret.errors import CaptureError
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
 from turret.plugins.capture import breaks, library, stored
-from turret.plugins.capture.bytecode import decode
+from turret.plugins.capture.bytecode import decode, waiting_at
 from turret.plugins.capture.errors import NOWHERE, Raised, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.graph import GraphInput, metadata
@@ -187,7 +187,9 @@ class _Attempt:
         closure = [tracer.wrap_cell(c, ItemSource(closure_source, n)) for n, c in enumerate(function.__closure__ or ())]
         frame = Frame(tracer, function.__code__, function.__globals__, None, closure)
         for number, value in enumerate(self.arguments):
-            frame.locals[number] = Lazy(tracer, value, LocalSource(number, function.__code__.co_varnames[number]))
+            source = LocalSource(number, function.__code__.co_varnames[number])
+            is_cell = isinstance(value, types.CellType)  # on the stack of the frame that a resume function continues
+            frame.locals[number] = tracer.wrap_cell(value, source) if is_cell else Lazy(tracer, value, source)
         self.first = list(frame.locals[: len(self.arguments)])
         tracer.root = frame
         return frame
@@ -206,8 +208,7 @@ class _Attempt:
         for number, value in enumerate(self.arguments):
             if not isinstance(value, types.GeneratorType) or value.gi_frame is None or value.gi_frame.f_lasti < 0:
                 continue
-            decoded = decode(value.gi_code)
-            waits_in_try = decoded.guards(decoded.index_of[value.gi_frame.f_lasti], value.gi_frame.f_globals)
+            waits_in_try = decode(value.gi_code).guards(waiting_at(value), value.gi_frame.f_globals)
             held = self.first[number]
             if (waits_in_try or value.gi_yieldfrom is not None) and id(held) not in r.names and held not in kept:
                 raise Unsupported("a generator that is let go while it waits in a try or with block")

@@ -79,12 +79,15 @@ class Frame:
         del self.stack[-count:]
         return values
 
-    def assertion(self) -> str | None:
-        """The message where the current instruction decides whether an ``assert`` holds, else None."""
+    def assertion(self, *, compared: bool = False) -> str | None:
+        """The message where the current instruction decides whether an ``assert`` holds, else None.
+
+        ``compared``: the truth is that of the result of a comparison, which takes it itself from 3.13 on.
+        """
         following = [self.instructions[self.current]]
         following += self.instructions[self.current + 1 : self.current + 4]
         names = [i.name for i in following]
-        if names[0] == "TO_BOOL":
+        if compared or names[0] == "TO_BOOL":
             following, names = following[1:], names[1:]
         decides = names[0].startswith("POP_JUMP") and names[0].endswith("IF_TRUE")
         if not decides or names[1:2] != ["LOAD_ASSERTION_ERROR"]:
@@ -150,12 +153,20 @@ class Frame:
         return found
 
     def cell_named(self, name: str) -> Cell:
-        """The cell of a variable."""
+        """The cell of a variable.  In a resume function the frame's own cells have come in as free variables too."""
+        origin, _ = resume.origin_of(self.code, 0)
         slots = self.decoded.slots
-        for slot in range(len(slots) - 1, -1, -1):
-            if slots[slot] == name and isinstance(self.locals[slot], Cell):
-                return self.locals[slot]
-        raise Unsupported("a graph break before the cells of a function are made")
+        slot = slots.index(name) if name in origin.co_cellvars else len(slots) - 1 - slots[::-1].index(name)
+        found = self.locals[slot]
+        if not isinstance(found, Cell):
+            raise Unsupported("a graph break before the cells of a function are made")
+        return found
+
+    def hidden_cells(self) -> frozenset[str]:
+        """Variables with a cell whose slots a comprehension has for its own (3.12 on): no cell is there for a while."""
+        origin, _ = resume.origin_of(self.code, 0)
+        shared = (n for n in origin.co_cellvars if n in origin.co_varnames)
+        return frozenset(n for n in shared if not isinstance(self.locals[origin.co_varnames.index(n)], Cell))
 
 
 def _exhausted() -> Any:

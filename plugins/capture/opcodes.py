@@ -256,7 +256,7 @@ def compare_op(f: Frame, i: Instruction) -> None:
     number = i.arg if VERSION < (3, 12) else i.arg >> (4 if VERSION < (3, 13) else 5)
     result = f.tracer.compare(dis.cmp_op[number], left, right)
     if VERSION >= (3, 13) and i.arg & 16:
-        result = Constant(f.tracer.truth(result))
+        result = Constant(f.tracer.truth(result, compared=True))
     f.push(result)
 
 

@@ -51,24 +51,31 @@ def is_resume(code: types.CodeType) -> bool:
 
 
 def resume_code(
-    code: types.CodeType, index: int, stack: str, unbound: frozenset[int], *, raising: bool
+    code: types.CodeType,
+    index: int,
+    stack: str,
+    unbound: frozenset[int],
+    *,
+    raising: bool,
+    hidden: frozenset[str] = frozenset(),
 ) -> types.CodeType:
     """Code that goes on at instruction ``index`` of ``code``.
 
     ``stack`` has a letter for each entry of the value stack: ``v`` a value, ``n`` the interpreter's NULL, ``p`` what
     a handler begins with: the exception handled before (its parameter is the one that the handler handles).
     ``unbound``: variables without a value.  ``raising``: the last parameter is an exception, raised as if by
-    instruction ``index``.
+    instruction ``index``.  ``hidden``: cells of the frame that wait on the stack while a comprehension, which has no
+    frame of its own from 3.12 on, has their slots for variables of its own.
     """
     decoded = decode(code)
     offset = decoded.instructions[index].offset
     while offset >= 2 and code.co_code[offset - 2] == dis.EXTENDED_ARG:
         offset -= 2
     origin, offset = origin_of(code, offset)
-    key = (origin, offset, stack, unbound, raising)
+    key = (origin, offset, stack, unbound, raising, hidden)
     made = _made.get(key)
     if made is None:
-        made = _made[key] = _assemble(origin, offset, stack, unbound, raising)
+        made = _made[key] = _assemble(*key)
     return made
 
 
@@ -103,18 +110,22 @@ def generator_code(code: types.CodeType, index: int, stack: str, unbound: frozen
 def cell_names(code: types.CodeType) -> tuple[str, ...]:
     """Cells that a resume function of ``code`` needs, in the order of its closure: the frame's own come first."""
     origin, _ = origin_of(code, 0)
+    if not set(origin.co_cellvars).isdisjoint(
+        origin.co_freevars
+    ):  # a comprehension's variable and a free one (3.12 on)
+        raise Unsupported("a graph break in a function with two cells of one name")
     return (*origin.co_cellvars, *origin.co_freevars)
 
 
 def _assemble(
-    origin: types.CodeType, offset: int, stack: str, unbound: frozenset[int], raising: bool
+    origin: types.CodeType, offset: int, stack: str, unbound: frozenset[int], raising: bool, hidden: frozenset[str]
 ) -> types.CodeType:
     prologue = _Writer()
     if cell_names(origin):
         prologue.add("COPY_FREE_VARS", len(cell_names(origin)))
     prologue.add("RESUME", 0)
     further = ("__raised",) if raising else ()
-    number = _write_stack(prologue, origin, stack, unbound, _parameters(origin, stack, further))
+    number = _write_stack(prologue, origin, stack, unbound, _parameters(origin, stack, further), hidden)
     covered = None
     if raising:
         prologue.add("LOAD_FAST", number)
@@ -135,7 +146,12 @@ def _parameters(origin: types.CodeType, stack: str, further: tuple[str, ...] = (
 
 
 def _write_stack(
-    prologue: _Writer, origin: types.CodeType, stack: str, unbound: frozenset[int], parameters: tuple[str, ...]
+    prologue: _Writer,
+    origin: types.CodeType,
+    stack: str,
+    unbound: frozenset[int],
+    parameters: tuple[str, ...],
+    hidden: frozenset[str] = frozenset(),
 ) -> int:
     """Unbind variables, place the frame's own cells, and push the stack; returns the slot after those of the stack."""
     for slot in sorted(unbound):
@@ -143,8 +159,9 @@ def _write_stack(
     slots = _cell_slots(origin, len(parameters))
     first = len(parameters) + sum(n not in origin.co_varnames for n in origin.co_cellvars)
     for number, name in enumerate(origin.co_cellvars):
-        prologue.add("LOAD_FAST", first + number)
-        prologue.add("STORE_FAST", slots[name])
+        if name not in hidden:
+            prologue.add("LOAD_FAST", first + number)
+            prologue.add("STORE_FAST", slots[name])
     number = len(origin.co_varnames)
     for entry in stack:
         if entry == "n":

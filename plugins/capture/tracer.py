@@ -276,10 +276,11 @@ class Tracer(GraphRecorder, Caller):
 
     # Operations.
 
-    def truth(self, value: Value) -> bool:
+    def truth(self, value: Value, *, compared: bool = False) -> bool:
+        """``bool``; ``compared``: of the result of the current instruction, a comparison that ends with its truth."""
         value = value.realize()
         if self.policy.data_dependent and isinstance(value, Tensor):
-            message = self.frames[-1].assertion()
+            message = self.frames[-1].assertion(compared=compared)
             if message is not None:  # left to the graph to check
                 self.call_graph(torch._assert_async, [value, Constant(message)], {})
                 return True

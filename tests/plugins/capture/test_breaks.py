@@ -7,7 +7,7 @@ import sys
 
 import pytest
 import torch
-from capture_lab import Observed, check, outcome
+from capture_lab import Observed, assert_same, check, outcome
 from torch import nn
 
 from turret.errors import CaptureError
@@ -342,3 +342,17 @@ def test_a_generator_goes_on_after_a_break():
         return first, second, list(made), next(made, "done")
 
     check(program, X, breaks=None)
+
+
+def test_code_that_is_read_in_the_scope_of_the_frame_runs_there():
+    def program(x, items):
+        local = x + 1
+        items.append(eval("local"))
+        exec("items.append(2)")
+        items.append(eval(*("len(items)",)))
+        items.append(eval("given", {"given": 3}))
+        return local
+
+    captured, logs = Observed(program), [[], []]
+    assert_same(captured(torch.ones(2), logs[0]), program(torch.ones(2), logs[1]))
+    assert_same(*logs)

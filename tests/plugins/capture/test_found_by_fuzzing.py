@@ -318,3 +318,32 @@ def test_a_kept_exception_keeps_the_generators_of_its_frame_waiting():
         log: list = []
         function(torch.ones(2), errors, log)
         assert log == [0] and len(errors) == 1
+
+
+def test_a_generator_bound_anew_in_a_loop_is_closed_when_the_next_one_takes_its_place():
+    def program(x, log):
+        for _ in range(3):
+            waiting = numbers(2, log)
+            log.append(next(waiting))
+            print(end="")
+        return x + 1
+
+    same(program, X, None)
+
+
+def test_a_kept_exception_of_a_break_does_not_keep_a_generator_from_its_end_when_its_variable_is_bound_anew():
+    def program(x, errors, log):
+        for _ in (1, 2):
+            try:
+                waiting = numbers(2, log)
+                log.append(next(waiting))
+                fail()
+            except KeyError as error:
+                errors.append(error)
+        return x + 1
+
+    for function in (program, Observed(program)):
+        errors: list = []
+        log: list = []
+        function(X, errors, log)
+        assert log == [0, "closed", 0] and len(errors) == 2
