@@ -52,6 +52,12 @@ for _function in (
     FUNCTIONS[_function] = _always(None if _function is torch._C._get_tracing_state else False)
 FUNCTIONS[torch.overrides.is_tensor_like] = lambda t, value: is_tensor(t, value)
 FUNCTIONS[typing.cast] = lambda t, kind, value: value
+FUNCTIONS[torch.jit.annotate] = lambda t, the_type, the_value: the_value
+FUNCTIONS[torch.jit.isinstance] = lambda t, obj, target_type: t.call(
+    t.wrap_known(torch._jit_internal._isinstance), [obj, target_type], {}
+)
+FUNCTIONS[typing.get_origin] = lambda t, kind: t.fold(typing.get_origin, [kind], {})
+FUNCTIONS[typing.get_args] = lambda t, kind: t.fold(typing.get_args, [kind], {})
 FUNCTIONS[torch._assert] = lambda t, condition, message: _check(t, condition, message)
 
 
@@ -61,6 +67,14 @@ def _check(t: Tracer, condition: Value, message: Value) -> Value:
         return t.call_graph(torch._assert_async, [condition], {})
     if not t.truth(condition):
         raise t.raised(AssertionError, message)
+    return Constant(None)
+
+
+@function(torch._C._set_tracing_state)
+def set_tracing_state(t: Tracer, state: Value) -> Value:
+    """Compiled code is never under ``torch.jit.trace``; switching that off changes nothing."""
+    if not t.is_none(state):
+        raise Unsupported("switching torch.jit.trace on in compiled code")
     return Constant(None)
 
 

@@ -9,6 +9,7 @@ import itertools
 import re
 import sys
 import types
+import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -271,6 +272,8 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
     kind = type(object)
     if hasattr(kind, "__members__") and type(kind).__name__ == "pybind11_type":
         return _identity(t, object, source)  # an enum of torch's
+    if isinstance(object, _ANNOTATIONS) and not _is_generic(object):
+        return _identity(t, object, source)
     if isinstance(object, _TRANSIENT):
         t.guard("TYPE", source, kind)
         return Opaque(object, source)
@@ -283,6 +286,17 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
 
 
 _HEAP_TYPE = 1 << 9
+_ANNOTATIONS: tuple[type, ...] = (typing._SpecialForm, typing._BaseGenericAlias)  # type: ignore[attr-defined]
+"""Types as annotations write them (``Optional[List[int]]``); classes with parameters of a program's own can be called.
+"""
+
+
+def _is_generic(alias: Any) -> bool:
+    """Whether an alias is of a class of a program's own, which makes instances when it is called."""
+    origin = getattr(alias, "__origin__", None)
+    return isinstance(origin, type) and issubclass(origin, typing.Generic)  # type: ignore[arg-type]
+
+
 _TRANSIENT = (
     types.GeneratorType, types.CoroutineType, types.TracebackType, types.FrameType, enumerate, zip, map, filter,
     reversed,
