@@ -86,6 +86,10 @@ class Caller:
             special = self.special_function(function, args, kwargs)
             if special is not None:
                 return special
+        return self.follow(function, args, kwargs)
+
+    def follow(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Inline a Python function, whatever is known of it."""
         frame = self.frame_of(function, args, kwargs)
         if frame.code.co_flags & _SUSPENDABLE:
             raise Unsupported("async code")
@@ -120,6 +124,9 @@ class Caller:
             transformed = transformed_before(self, function)
             if transformed is not None:
                 return transformed.call(self, args, kwargs)
+        if object is nn.Module.__init__ and name == "torch._dynamo.mutation_guard":
+            inner = object.__closure__[object.__code__.co_freevars.index("init")].cell_contents
+            return self.call(self.wrap_known(inner), args, kwargs)  # torch.compile keeps count of modules around it
         if not_followed(str(name)):
             raise Unsupported(f"a call of {name}.{object.__qualname__}")
         return None
@@ -234,9 +241,7 @@ class Caller:
             return self.new_namedtuple(kind, args, kwargs)
         if isinstance(kind, enum.EnumMeta):
             return self.fold(kind, args, kwargs)
-        if issubclass(kind, nn.Module):
-            return self.new_module(kind, args, kwargs)
-        if issubclass(kind, (torch.Tensor, torch.autograd.Function)):
+        if issubclass(kind, (torch.Tensor, torch.autograd.Function, torch.jit.ScriptModule)):
             raise Unsupported(f"making a {kind.__qualname__} in compiled code")
         if type(kind) not in ORDINARY_METACLASSES:
             method = find_in_mro(type(kind), "__call__")[1]
@@ -254,18 +259,6 @@ class Caller:
             return made
         self.call(bind_attribute(self, made, owner, "__init__", init), args, kwargs)
         return made
-
-    def new_module(self, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """A module made while captured: for one without any state, one object serves all calls."""
-        try:
-            made = kind(*[folded(v) for v in args], **{k: folded(v) for k, v in kwargs.items()})
-        except NotConstant:
-            raise Unsupported(f"making a {kind.__qualname__} in compiled code") from None
-        if any(True for _ in (*made.parameters(), *made.buffers(), *made.children())):
-            raise Unsupported(f"making a {kind.__qualname__} in compiled code")
-        value = self.wrap_known(made)
-        value.made_here = True
-        return value
 
     def new_instance(self, cls: Any, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``cls.__new__(cls, *args, **kwargs)``."""

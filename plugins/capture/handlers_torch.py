@@ -121,28 +121,39 @@ def is_dataclass(t: Tracer, value: Value) -> Value:
 
 @function(nn.Module.__setattr__)
 def module_setattr(t: Tracer, module: Value, name: Value, value: Value) -> Value:
-    module.realize().module_setattr(t, t.constant_of(name), value.realize())  # type: ignore[attr-defined]
+    module = module.realize()
+    if not isinstance(module, Module):  # made in compiled code: an object like any other
+        return t.follow(t.wrap_known(nn.Module.__setattr__), [module, name, value], {})
+    module.module_setattr(t, t.constant_of(name), value.realize())
     return Constant(None)
 
 
-@function(nn.ModuleList.__getitem__, nn.Sequential.__getitem__)
-def sliced(t: Tracer, modules: Value, index: Value) -> Value:
+def _sliced(original: Any) -> Handler:
     """A slice of a container of modules holds the same modules: one object serves all calls."""
-    modules, index = modules.realize(), index.realize()
-    assert isinstance(modules, Module)
-    state = modules.get_attr(t, "_modules").realize()
-    if not isinstance(index, Slice):
-        number = t.int_of(index)
-        values = state.m_values(t).unpack(t)
-        if not -len(values) <= number < len(values):
-            raise t.raised(IndexError, f"index {number} is out of range")
-        return values[number]
-    for value in state.m_values(t).unpack(t):
-        value.realize()
-    bounds = slice(*(t.int_of(v) for v in index.parts))
-    made = t.wrap_known(t.provenance.make(lookups.slice_of, modules.object, bounds))
-    made.made_here = True  # type: ignore[attr-defined]
-    return made
+
+    def handler(t: Tracer, modules: Value, index: Value) -> Value:
+        modules, index = modules.realize(), index.realize()
+        if not isinstance(modules, Module):
+            return t.follow(t.wrap_known(original), [modules, index], {})
+        state = modules.get_attr(t, "_modules").realize()
+        if not isinstance(index, Slice):
+            number = t.int_of(index)
+            values = state.m_values(t).unpack(t)
+            if not -len(values) <= number < len(values):
+                raise t.raised(IndexError, f"index {number} is out of range")
+            return values[number]
+        for value in state.m_values(t).unpack(t):
+            value.realize()
+        bounds = slice(*(t.int_of(v) for v in index.parts))
+        made = t.wrap_known(t.provenance.make(lookups.slice_of, modules.object, bounds))
+        made.made_here = True  # type: ignore[attr-defined]
+        return made
+
+    return handler
+
+
+for _container in (nn.ModuleList, nn.Sequential):
+    FUNCTIONS[_container.__getitem__] = _sliced(_container.__getitem__)
 
 
 def _read_environment(t: Tracer, name: Value) -> str | None:

@@ -88,7 +88,7 @@ class Module(Instance):
         own = vars(self.object)
         if isinstance(value, Tensor) and issubclass(value.type(), nn.Parameter):
             raise Unsupported("assigning a parameter of a module in compiled code")
-        if isinstance(value, Module) or name in own["_parameters"] or name in own["_modules"]:
+        if is_module(value) or name in own["_parameters"] or name in own["_modules"]:
             raise Unsupported("changing parameters or submodules of a module in compiled code")
         if name in own["_buffers"]:
             buffers = t.wrap(own["_buffers"], AttrSource(self.source, "_buffers"))
@@ -131,6 +131,11 @@ class Module(Instance):
                 line(f"{r.constant(object)}.__delattr__({name}, {attribute!r})")
             else:
                 line(f"{r.constant(object)}.__setattr__({name}, {attribute!r}, {r.load(value)})")
+
+
+def is_module(value: Value) -> bool:
+    """Whether a value is a module: one that existed before, or one made in compiled code."""
+    return isinstance(value, Instance) and issubclass(value.kind, nn.Module)
 
 
 def is_module_call(function: Any) -> bool:
