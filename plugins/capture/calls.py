@@ -27,7 +27,7 @@ from turret.plugins.capture.values.classes import (
 from turret.plugins.capture.values.functions import Function, Known, NestedFunction
 from turret.plugins.capture.values.mappings import Dict, Set
 from turret.plugins.capture.values.modules import Module, is_module_call
-from turret.plugins.capture.values.objects import ExceptionInstance, Instance
+from turret.plugins.capture.values.objects import ExceptionInstance, FunctionInstance, Instance
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple, folded
 from turret.plugins.capture.wrap import is_namedtuple
 
@@ -241,7 +241,15 @@ class Caller:
             return self.new_namedtuple(kind, args, kwargs)
         if isinstance(kind, enum.EnumMeta):
             return self.fold(kind, args, kwargs)
-        if issubclass(kind, (torch.Tensor, torch.autograd.Function, torch.jit.ScriptModule)):
+        if issubclass(kind, torch.autograd.Function):
+            made = FunctionInstance(kind)
+            owner, init = find_in_mro(kind, "__init__")
+            if init is torch.autograd.Function.__init__:  # which warns
+                self.follow(self.wrap_known(init), [made, *args], kwargs)
+            else:
+                self.call(bind_attribute(self, made, owner, "__init__", init), args, kwargs)
+            return made
+        if issubclass(kind, (torch.Tensor, torch.jit.ScriptModule)):
             raise Unsupported(f"making a {kind.__qualname__} in compiled code")
         if type(kind) not in ORDINARY_METACLASSES:
             method = find_in_mro(type(kind), "__call__")[1]
