@@ -56,6 +56,8 @@ class Tracer(GraphRecorder, Caller):
         self.kept: list[Any] = []
         self.shared_arrays: dict[int, torch.Tensor] = {}
         """Tensors in the memory of arrays that the program made of constants, by the array's id."""
+        self.arrays_read: list[torch.Tensor] = []
+        """Tensors in the memory of arrays whose numbers are constants of the graph."""
         self.effects = Effects()
         self.blocks = Blocks(self)
         self.state = TorchState(self)

@@ -120,7 +120,7 @@ def _constant(t: Tracer, object: Any, source: Source) -> Value:
     return Constant(object, source)
 
 
-def _identity(t: Tracer, object: Any, source: Source) -> Value:
+def identity(t: Tracer, object: Any, source: Source) -> Value:
     if not isinstance(source, BoundSource):
         t.guard("ID", source, object)
     return Constant(object, source)
@@ -271,9 +271,9 @@ def _exception(t: Tracer, object: Any, source: Source) -> Value:
 def _instance(t: Tracer, object: Any, source: Source) -> Value:
     kind = type(object)
     if hasattr(kind, "__members__") and type(kind).__name__ == "pybind11_type":
-        return _identity(t, object, source)  # an enum of torch's
+        return identity(t, object, source)  # an enum of torch's
     if isinstance(object, _ANNOTATIONS) and not _is_generic(object):
-        return _identity(t, object, source)
+        return identity(t, object, source)
     if isinstance(object, _TRANSIENT):
         t.guard("TYPE", source, kind)
         return Opaque(object, source)
@@ -344,7 +344,7 @@ def _payload_item(source: Source, base: type, key: Any) -> Source:
 
 
 _WRAPPERS: dict[type, Wrapper] = {
-    **dict.fromkeys(_IDENTITY_TYPES, _identity),
+    **dict.fromkeys(_IDENTITY_TYPES, identity),
     torch.device: equal,
     torch.jit.ScriptFunction: known(ScriptFunction),
     types.FunctionType: _function,
@@ -372,7 +372,7 @@ _WRAPPERS: dict[type, Wrapper] = {
 _BY_BASE: list[tuple[type, Wrapper]] = [
     (type, known(Class)),
     (types.ModuleType, known(PythonModule)),
-    (enum.Enum, _identity),
+    (enum.Enum, identity),
     (nn.Module, _module),
     (BaseException, _exception),
     (torch._ops.OpOverload, known(Builtin)),
