@@ -20,6 +20,7 @@ import torch.utils.checkpoint
 from turret.plugins.capture import polyfills
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import Constant, Opaque, Value
+from turret.plugins.capture.values.choices import extreme_of_two
 from turret.plugins.capture.values.classes import find_in_mro
 from turret.plugins.capture.values.functions import Known, Method, Partial
 from turret.plugins.capture.values.iterators import Chain, Count, Enumerate, Filter, ItemsIterator, Map, Zip
@@ -345,19 +346,20 @@ for _original, _replacement in (
     polyfilled(_original, _replacement)
 
 
-def _extreme(original: Any, replacement: Any, symbolic: Any) -> Handler:
+def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
     def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
         values = [a.realize() for a in args]
         numbers = len(values) == 2 and not kwargs and all(isinstance(v, (Symbolic, Constant)) for v in values)
         if numbers and any(isinstance(v, Symbolic) for v in values):
             return t.call_graph(symbolic, values, {})
-        return t.call(t.wrap_known(replacement), values, kwargs)
+        chosen = extreme_of_two(t, symbol, *values) if len(values) == 2 and not kwargs else None
+        return t.call(t.wrap_known(replacement), values, kwargs) if chosen is None else chosen
 
     return handler
 
 
-FUNCTIONS[min] = _extreme(min, polyfills.min_, torch.sym_min)
-FUNCTIONS[max] = _extreme(max, polyfills.max_, torch.sym_max)
+FUNCTIONS[min] = _extreme("<", polyfills.min_, torch.sym_min)
+FUNCTIONS[max] = _extreme(">", polyfills.max_, torch.sym_max)
 
 
 @kind(itertools.chain)

@@ -280,9 +280,13 @@ class Tracer(GraphRecorder, Caller):
 
     def truth(self, value: Value) -> bool:
         value = value.realize()
-        if self.policy.data_dependent and isinstance(value, Tensor):
+        if self.policy.data_dependent and isinstance(value, (Tensor, Symbolic)):
             message = self.frames[-1].assertion()
             if message is not None:  # left to the graph to check
+                if isinstance(value, Symbolic):
+                    from turret.plugins.capture.handlers_numbers import assume
+
+                    return assume(self, value, message)
                 self.call_graph(torch._assert_async, [value, Constant(message)], {})
                 return True
         return value.truth(self)
