@@ -10,7 +10,6 @@ import types
 from typing import Any
 
 import torch
-from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from turret import marks
@@ -124,7 +123,7 @@ class Caller:
             transformed = transformed_before(self, function)
             if transformed is not None:
                 return transformed.call(self, args, kwargs)
-        if object is nn.Module.__init__ and name == "torch._dynamo.mutation_guard":
+        if name == "torch._dynamo.mutation_guard" and object.__name__ == "patched_init":
             inner = object.__closure__[object.__code__.co_freevars.index("init")].cell_contents
             return self.call(self.wrap_known(inner), args, kwargs)  # torch.compile keeps count of modules around it
         if not_followed(str(name)):

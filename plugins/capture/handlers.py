@@ -10,7 +10,6 @@ import operator
 import re
 import sys
 import types
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -228,16 +227,6 @@ def frame_variables(t: Tracer, *args: Value) -> Value:
 @function(print, input, open, breakpoint, exec, eval, compile)
 def outside(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("input or output, or code made while running")
-
-
-@function(warnings.warn)
-def warn(t: Tracer, message: Value, category: Value | None = None, *place: Value, **named: Value) -> Value:
-    """A warning of a whole graph is given after it; its place in the program is lost."""
-    if not t.policy.data_dependent:
-        raise Unsupported("a warning")
-    kind = UserWarning if category is None or t.is_none(category) else t.constant_of(category)
-    t.effects.later.append((warnings.warn, [Constant(t.constant_of(message)), t.wrap_known(kind)], {}))
-    return Constant(None)
 
 
 # Lengths, items, iteration.

@@ -12,6 +12,7 @@ from turret.plugins.capture import (
     handlers_numbers,
     handlers_numpy,
     handlers_torch,
+    handlers_warnings,
 )
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS
 
@@ -30,4 +31,5 @@ __all__ = [
     "handlers_numbers",
     "handlers_numpy",
     "handlers_torch",
+    "handlers_warnings",
 ]

@@ -58,6 +58,8 @@ class Tracer(GraphRecorder, Caller):
         """Tensors in the memory of arrays that the program made of constants, by the array's id."""
         self.arrays_read: list[torch.Tensor] = []
         """Tensors in the memory of arrays whose numbers are constants of the graph."""
+        self.ignored: list[list[tuple[type[Warning], str]]] = []
+        """Warnings that the program ignores, by their kinds and starts: for each block under ``catch_warnings``."""
         self.effects = Effects()
         self.blocks = Blocks(self)
         self.state = TorchState(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy
@@ -112,13 +113,26 @@ class KnownArray(_Numbers):
         return t.fold(getattr(self.folded(), name), args, kwargs)
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        self.change(t, lambda: operator.setitem(self.array, folded(key), folded(value)))
+
+    def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Value | None:
+        if not inplace or isinstance(other, Tensor):
+            return super().binary(t, operation, other, inplace)
+        changed = getattr(operator, "i" + operation.__name__.rstrip("_"))
+        self.change(t, lambda: changed(self.array, folded(other)))
+        return self
+
+    def change(self, t: Tracer, change: Callable[[], Any]) -> None:
+        """Change the numbers, which views of the array see, too; what that raises, the program raises."""
         self.check_own("a change of")
         if _owner(self.array) in t.shared_arrays:
             raise Unsupported("a change of a numpy array beside a tensor in its memory")
         try:
-            self.array[folded(key)] = folded(value)
+            change()
         except NotConstant:
-            raise Unsupported("an item of a numpy array that is no constant") from None
+            raise Unsupported("a change of a numpy array by what is no constant") from None
+        except (TypeError, ValueError, IndexError) as error:
+            raise t.raised_from(error) from None
 
     def rebuild(self, r: Rebuilder) -> str:
         self.check_own("a result that is")

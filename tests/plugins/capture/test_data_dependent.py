@@ -264,3 +264,38 @@ def test_a_change_in_place_by_one_of_two():
 
     for x in (ONES, ZEROS):
         check(f, x, torch.arange(3.0), graphs=1)
+
+
+def test_warnings_that_the_program_ignores():
+    def f(x):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.warn("old", DeprecationWarning, stacklevel=2)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="care")
+                warnings.warn("careful", stacklevel=2)
+                warnings.warn("old", DeprecationWarning, stacklevel=2)
+            warnings.warn("careful", RuntimeWarning, stacklevel=2)
+        warnings.warn("old", DeprecationWarning, stacklevel=2)
+        return x + 1
+
+    observed = Observed(f, fullgraph=True)
+    for call in (observed, f, observed):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert torch.equal(call(torch.ones(2)), torch.full((2,), 2.0))
+        assert [(str(w.message), w.category) for w in caught] == [
+            ("careful", RuntimeWarning), ("old", DeprecationWarning)
+        ]  # fmt: skip
+
+
+def test_other_changes_of_warnings_are_the_programs_own():
+    def f(x, action):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action)
+            return x + 1
+
+    with pytest.raises(CaptureError, match="which warnings"):
+        Observed(f, fullgraph=True)(torch.ones(2), "error")
+    check(f, torch.ones(2), "ignore", breaks=None)
+    check(lambda x: (warnings.simplefilter("ignore"), x + 1)[1], torch.ones(2), breaks=None)

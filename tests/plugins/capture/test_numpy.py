@@ -225,3 +225,26 @@ def test_limits_of_numpys_types():
 
 def test_products_of_arrays():
     full(lambda x: x * float(numpy.matmul(numpy.array([1.0, 2.0]).transpose(), numpy.rint(numpy.ones(2)))), X)
+
+
+def test_changes_in_place_reach_views():
+    def program(x):
+        table = numpy.ones((2, 4))
+        part = table[:, 0::2]
+        part -= numpy.tile(table[:, 2] * 0.5, (2, 1)).T
+        kept = table
+        table *= 2
+        table[0, 1] += 3
+        return x * float(kept.sum()) + float(part[0, 0])
+
+    full(program, X)
+
+    def fails(x):
+        table = numpy.ones(2, dtype=numpy.int64)
+        try:
+            table /= 2
+        except TypeError:
+            return x + 1
+        return x
+
+    full(fails, X)
