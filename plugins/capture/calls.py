@@ -13,7 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from turret import marks
-from turret.plugins.capture.errors import NotConstant, Unsupported
+from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.classes import (
@@ -27,7 +27,7 @@ from turret.plugins.capture.values.functions import Function, Known, NestedFunct
 from turret.plugins.capture.values.mappings import Dict, Set
 from turret.plugins.capture.values.modules import Module, is_module_call
 from turret.plugins.capture.values.objects import ExceptionInstance, FunctionInstance, Instance
-from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple, folded
+from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.wrap import is_namedtuple
 
 _SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR

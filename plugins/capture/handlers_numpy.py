@@ -58,11 +58,11 @@ for _class in (*numpy.sctypeDict.values(), numpy.dtype):
     CLASSES[_class] = _number(_class)
 
 
-_IN_TORCH: dict[Any, Any] = {
-    getattr(numpy, name): getattr(torch, name)
-    for name in """absolute negative square sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh arcsin
-    arccos arctan floor ceil trunc sign""".split()
-}
+_OF_FLOATS = """
+absolute negative square sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh arcsin arccos arctan
+floor ceil trunc sign
+"""
+_IN_TORCH: dict[Any, Any] = {getattr(numpy, name): getattr(torch, name) for name in _OF_FLOATS.split()}
 """Functions of numpy that give a tensor for a tensor of floats: what torch's function gives."""
 
 

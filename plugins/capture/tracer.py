@@ -282,16 +282,15 @@ class Tracer(GraphRecorder, Caller):
 
     def truth(self, value: Value) -> bool:
         value = value.realize()
-        if self.policy.data_dependent and isinstance(value, (Tensor, Symbolic)):
-            message = self.frames[-1].assertion()
-            if message is not None:  # left to the graph to check
-                if isinstance(value, Symbolic):
-                    from turret.plugins.capture.handlers_numbers import assume
+        message = self.frames[-1].assertion() if self.policy.data_dependent and _depends_on_data(value) else None
+        if message is None:
+            return value.truth(self)
+        if isinstance(value, Symbolic):
+            from turret.plugins.capture.handlers_numbers import assume
 
-                    return assume(self, value, message)
-                self.call_graph(torch._assert_async, [value, Constant(message)], {})
-                return True
-        return value.truth(self)
+            return assume(self, value, message)
+        self.call_graph(torch._assert_async, [value, Constant(message)], {})  # left to the graph to check
+        return True
 
     def is_same(self, left: Value, right: Value) -> bool:
         """``is``."""
@@ -509,6 +508,13 @@ class Tracer(GraphRecorder, Caller):
                     raise
                 return Constant(None)
         return Tuple(found)
+
+
+def _depends_on_data(value: Value) -> bool:
+    """Whether only the graph, as it runs, knows if a value is true."""
+    if isinstance(value, Symbolic):
+        return isinstance(value.number, torch.SymBool) and not value.is_known()
+    return isinstance(value, Tensor)
 
 
 _line_cache: dict[tuple[types.CodeType, int], str] = {}

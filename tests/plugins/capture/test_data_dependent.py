@@ -218,6 +218,16 @@ def test_an_assert_on_a_number_is_checked_by_the_graph():
         observed(-torch.ones(2), 2)
 
 
+def test_an_assert_on_a_size_is_a_guard():
+    f = defined("def f(x):\n  assert x.shape[0] > 2, 'too few'\n  assert x.shape[0] - 1\n  return x + 1\n")
+    observed = Observed(f, fullgraph=True, dynamic=True)
+    for size in (3, 4):
+        assert_same(observed(torch.ones(size)), torch.full((size,), 2.0))
+    assert len(observed.graphs) == 1
+    with pytest.raises(AssertionError, match="too few"):
+        observed(torch.ones(2))
+
+
 ONES, ZEROS, NANS = torch.ones(3), torch.zeros(3), torch.full((3,), math.nan)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from typing import Dict, List, Optional, Tuple, Union  # noqa: UP035
+from typing import Dict, List, Optional, Tuple, Union
 
 import pytest
 import torch
@@ -56,15 +56,15 @@ def test_tracing_may_be_switched_off_and_not_on():
 
 
 def test_annotations_of_torchscript_are_their_values():
-    check(lambda x: torch.jit.annotate(List[int], [x.shape[0]]) + [1], torch.ones(2), breaks=0)  # noqa: UP006
+    check(lambda x: torch.jit.annotate(List[int], [x.shape[0]]) + [1], torch.ones(2), breaks=0)
     check(lambda x: torch.jit.annotate(typing.Any, x) + 1, torch.ones(2), graphs=1)
 
 
 @pytest.mark.parametrize(
     "kind",
     [
-        str, torch.Tensor, (int, str), List[torch.Tensor], List[str], Dict[str, torch.Tensor],  # noqa: UP006
-        Tuple[torch.Tensor, int], Optional[Dict[str, torch.Tensor]], Union[int, str], list[torch.Tensor],  # noqa: UP006
+        str, torch.Tensor, (int, str), List[torch.Tensor], List[str], Dict[str, torch.Tensor],
+        Tuple[torch.Tensor, int], Optional[Dict[str, torch.Tensor]], Union[int, str], list[torch.Tensor],
     ],
 )  # fmt: skip
 def test_types_that_torchscript_asks_for(kind):
@@ -77,7 +77,7 @@ def test_types_that_torchscript_asks_for(kind):
 
 def test_types_made_while_running():
     def f(x, v):
-        return x + 1, torch.jit.isinstance(v, List[str]), torch.jit.isinstance(v, Dict[str, torch.Tensor])  # noqa: UP006
+        return x + 1, torch.jit.isinstance(v, List[str]), torch.jit.isinstance(v, Dict[str, torch.Tensor])
 
     check(f, torch.ones(2), ["a"], graphs=1)
     check(f, torch.ones(2), {"a": torch.ones(2)}, graphs=1)
