@@ -10,11 +10,10 @@ import types
 from typing import Any
 
 import torch
-from torch import nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from turret import marks
-from turret.plugins.capture.errors import NotConstant, Unsupported
+from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.classes import (
@@ -27,8 +26,8 @@ from turret.plugins.capture.values.classes import (
 from turret.plugins.capture.values.functions import Function, Known, NestedFunction
 from turret.plugins.capture.values.mappings import Dict, Set
 from turret.plugins.capture.values.modules import Module, is_module_call
-from turret.plugins.capture.values.objects import ExceptionInstance, Instance
-from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple, folded
+from turret.plugins.capture.values.objects import ExceptionInstance, FunctionInstance, Instance
+from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.wrap import is_namedtuple
 
 _SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -86,6 +85,10 @@ class Caller:
             special = self.special_function(function, args, kwargs)
             if special is not None:
                 return special
+        return self.follow(function, args, kwargs)
+
+    def follow(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Inline a Python function, whatever is known of it."""
         frame = self.frame_of(function, args, kwargs)
         if frame.code.co_flags & _SUSPENDABLE:
             raise Unsupported("async code")
@@ -120,6 +123,9 @@ class Caller:
             transformed = transformed_before(self, function)
             if transformed is not None:
                 return transformed.call(self, args, kwargs)
+        if name == "torch._dynamo.mutation_guard" and object.__name__ == "patched_init":
+            inner = object.__closure__[object.__code__.co_freevars.index("init")].cell_contents
+            return self.call(self.wrap_known(inner), args, kwargs)  # torch.compile keeps count of modules around it
         if not_followed(str(name)):
             raise Unsupported(f"a call of {name}.{object.__qualname__}")
         return None
@@ -234,9 +240,15 @@ class Caller:
             return self.new_namedtuple(kind, args, kwargs)
         if isinstance(kind, enum.EnumMeta):
             return self.fold(kind, args, kwargs)
-        if issubclass(kind, nn.Module):
-            return self.new_module(kind, args, kwargs)
-        if issubclass(kind, (torch.Tensor, torch.autograd.Function)):
+        if issubclass(kind, torch.autograd.Function):
+            made = FunctionInstance(kind)
+            owner, init = find_in_mro(kind, "__init__")
+            if init is torch.autograd.Function.__init__:  # which warns
+                self.follow(self.wrap_known(init), [made, *args], kwargs)
+            else:
+                self.call(bind_attribute(self, made, owner, "__init__", init), args, kwargs)
+            return made
+        if issubclass(kind, (torch.Tensor, torch.jit.ScriptModule)):
             raise Unsupported(f"making a {kind.__qualname__} in compiled code")
         if type(kind) not in ORDINARY_METACLASSES:
             method = find_in_mro(type(kind), "__call__")[1]
@@ -254,18 +266,6 @@ class Caller:
             return made
         self.call(bind_attribute(self, made, owner, "__init__", init), args, kwargs)
         return made
-
-    def new_module(self, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """A module made while captured: for one without any state, one object serves all calls."""
-        try:
-            made = kind(*[folded(v) for v in args], **{k: folded(v) for k, v in kwargs.items()})
-        except NotConstant:
-            raise Unsupported(f"making a {kind.__qualname__} in compiled code") from None
-        if any(True for _ in (*made.parameters(), *made.buffers(), *made.children())):
-            raise Unsupported(f"making a {kind.__qualname__} in compiled code")
-        value = self.wrap_known(made)
-        value.made_here = True
-        return value
 
     def new_instance(self, cls: Any, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``cls.__new__(cls, *args, **kwargs)``."""

@@ -27,6 +27,7 @@ from turret.plugins.capture.sizes import size_guards
 from turret.plugins.capture.tensor_data import check_copies
 from turret.plugins.capture.tracer import Tracer
 from turret.plugins.capture.unit import Unit, filtered, load_source, make_unit
+from turret.plugins.capture.values.arrays import check_arrays
 from turret.plugins.capture.values.base import Lazy
 from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.products import CapturedGraph
@@ -153,6 +154,7 @@ class _Attempt:
                 except GuardOnDataDependentSymNode as error:
                     raise Unsupported(f"a decision on a number that depends on data: {error.cond}") from error
                 check_copies(tracer)
+                check_arrays(tracer)
                 rebuilder = Rebuilder(tracer)
                 tail = self.tail(frame, rebuilder, signal)
                 if tail is not None:

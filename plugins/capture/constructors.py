@@ -14,7 +14,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.arrays import KnownArray, numpy_dtype
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Known
-from turret.plugins.capture.values.sequences import List, Size, Tuple, t_is_int
+from turret.plugins.capture.values.sequences import List, Range, Size, Tuple, t_is_int
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def legacy_tensor(t: Tracer, dtype: torch.dtype, device: Any, args: list[Value],
     options: dict[str, Value] = {"dtype": Constant(dtype), "device": Constant(device)}
     if len(values) == 1 and isinstance(values[0], Size):
         return t.call_graph(torch.empty, [values[0]], options)
-    if len(values) == 1 and isinstance(values[0], (List, Tuple)):
+    if len(values) == 1 and isinstance(values[0], (List, Tuple, Range)):
         return t.call_graph(torch.tensor, [List(values[0].unpack(t))], options)
     if len(values) == 1 and isinstance(values[0], KnownArray):
         made = values[0].tensor(t, copied=values[0].array.dtype != numpy_dtype(dtype))

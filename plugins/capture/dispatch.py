@@ -20,7 +20,7 @@ from turret import frame_hook, plugins
 from turret.errors import CaptureError, TurretError
 from turret.guards import global_state
 from turret.plugins.capture import resume, stored
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import Postponed, Unsupported
 from turret.plugins.capture.policy import History
 from turret.plugins.capture.unit import Unit
 
@@ -33,6 +33,7 @@ class FrameCache:
     history: History = attrs.field(factory=History)
     given_up: bool = False
     captures: int = 0
+    postponed: int = 0
     taken: set[str] = attrs.field(factory=set)
     """Entries of the artifact cache whose units are here."""
 
@@ -213,6 +214,15 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         context.emit(
             "fallback", stage="capture", name=name, message=f"{name} runs as Python: {error.reason}\n{error.stack}"
         )
+        return None
+    except Postponed as reason:
+        cache.captures -= 1
+        cache.postponed += 1
+        cache.given_up = cache.postponed >= context.config.recompile_limit
+        message = f"{name} runs as Python{'' if cache.given_up else ' this time'}: {reason}"
+        if cache.given_up and settings.fullgraph:
+            raise CaptureError(message) from None
+        context.emit("fallback", stage="capture", name=name, message=message)
         return None
     except TurretError:
         raise

@@ -7,6 +7,8 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from turret.context import CompileContext
 from turret.errors import CaptureError
 from turret.hookspecs import hookimpl
@@ -33,7 +35,14 @@ def turret_capture(
     root = root_code(target)
     settings = Settings(context, compile_graph, fullgraph, dynamic)
 
+    module = module_called(target) if fullgraph else None
+    inner: Settings | None = None
+
     def compiled(*args: Any, **kwargs: Any) -> Any:
+        nonlocal inner
+        if module is not None and module._backward_hooks and (forward := forward_under_hooks(module)) is not None:
+            inner = inner or Settings(context, compile_graph, fullgraph, dynamic)
+            return enter(inner, target, forward, args, kwargs)
         return enter(settings, target, root, args, kwargs)
 
     keep_torch_off(compiled.__code__)
@@ -42,6 +51,25 @@ def turret_capture(
     updated.turret_target = target  # type: ignore[attr-defined]
     updated._torchdynamo_disable = True  # type: ignore[attr-defined]
     return updated
+
+
+def module_called(target: Any) -> torch.nn.Module | None:
+    """The module whose call ``target`` is, or None."""
+    if isinstance(target, types.MethodType) and target.__func__ is torch.nn.Module.__call__:
+        target = target.__self__
+    return target if isinstance(target, torch.nn.Module) else None
+
+
+def forward_under_hooks(module: torch.nn.Module) -> types.CodeType | None:
+    """The code of a module's ``forward`` where the call of the module registers old hooks of the backward pass.
+
+    ``Module.register_backward_hook`` hooks the autograd node behind the result, which is none of a graph's operations:
+    the forward is what is captured whole, and the call around it runs as Python.
+    """
+    forward = module.forward
+    if module._is_full_backward_hook or not isinstance(forward, types.MethodType):
+        return None
+    return root_code(forward)
 
 
 def with_a_frame(target: Callable) -> Callable:

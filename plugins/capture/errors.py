@@ -23,6 +23,10 @@ class Unsupported(TurretError):
         self.stack: str = ""
 
 
+class Postponed(Exception):
+    """This call has to run as Python, and capture waits for the next: it changes what is captured, once and for all."""
+
+
 class Raised(Exception):
     """The program under capture raised; ``value`` is the symbolic exception."""
 

@@ -10,7 +10,6 @@ import operator
 import re
 import sys
 import types
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ import torch.utils.checkpoint
 from turret.plugins.capture import polyfills
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import Constant, Opaque, Value
+from turret.plugins.capture.values.choices import extreme_of_two
 from turret.plugins.capture.values.classes import find_in_mro
 from turret.plugins.capture.values.functions import Known, Method, Partial
 from turret.plugins.capture.values.iterators import Chain, Count, Enumerate, Filter, ItemsIterator, Map, Zip
@@ -229,16 +229,6 @@ def outside(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("input or output, or code made while running")
 
 
-@function(warnings.warn)
-def warn(t: Tracer, message: Value, category: Value | None = None, *place: Value, **named: Value) -> Value:
-    """A warning of a whole graph is given after it; its place in the program is lost."""
-    if not t.policy.data_dependent:
-        raise Unsupported("a warning")
-    kind = UserWarning if category is None or t.is_none(category) else t.constant_of(category)
-    t.effects.later.append((warnings.warn, [Constant(t.constant_of(message)), t.wrap_known(kind)], {}))
-    return Constant(None)
-
-
 # Lengths, items, iteration.
 
 
@@ -345,19 +335,20 @@ for _original, _replacement in (
     polyfilled(_original, _replacement)
 
 
-def _extreme(original: Any, replacement: Any, symbolic: Any) -> Handler:
+def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
     def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
         values = [a.realize() for a in args]
         numbers = len(values) == 2 and not kwargs and all(isinstance(v, (Symbolic, Constant)) for v in values)
         if numbers and any(isinstance(v, Symbolic) for v in values):
             return t.call_graph(symbolic, values, {})
-        return t.call(t.wrap_known(replacement), values, kwargs)
+        chosen = extreme_of_two(t, symbol, *values) if len(values) == 2 and not kwargs else None
+        return t.call(t.wrap_known(replacement), values, kwargs) if chosen is None else chosen
 
     return handler
 
 
-FUNCTIONS[min] = _extreme(min, polyfills.min_, torch.sym_min)
-FUNCTIONS[max] = _extreme(max, polyfills.max_, torch.sym_max)
+FUNCTIONS[min] = _extreme("<", polyfills.min_, torch.sym_min)
+FUNCTIONS[max] = _extreme(">", polyfills.max_, torch.sym_max)
 
 
 @kind(itertools.chain)

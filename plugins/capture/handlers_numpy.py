@@ -10,11 +10,12 @@ import torch
 from turret.plugins.capture.constructors import tensor_of_sequence
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, PURE_OWNERS, function
-from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray, array_value
+from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray, array_of_tensor, array_value
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Builtin
 from turret.plugins.capture.values.sequences import List, Tuple
-from turret.plugins.capture.wrap import _BY_BASE, _WRAPPERS, MADE, equal, known
+from turret.plugins.capture.values.tensors import Tensor
+from turret.plugins.capture.wrap import _BY_BASE, _WRAPPERS, MADE, equal, identity, known
 
 if TYPE_CHECKING:
     from turret.plugins.capture.tracer import Tracer
@@ -30,7 +31,7 @@ logspace max maximum mean median meshgrid min minimum mod moveaxis multiply ndim
 pad percentile power prod ptp quantile rad2deg radians ravel reciprocal remainder repeat reshape roll rot90 round
 searchsorted setdiff1d shape sign sin sinc sinh size sort split sqrt square squeeze stack std subtract sum swapaxes
 take tan tanh tensordot tile trace transpose tri tril triu trunc unique unravel_index vander var vsplit vstack where
-zeros zeros_like cos cosh arccos arcsin arctan arctan2 result_type promote_types finfo iinfo
+zeros zeros_like cos cosh arccos arcsin arctan arctan2 result_type promote_types matmul rint
 """
 """Functions of numpy that read their arguments and nothing else."""
 
@@ -46,14 +47,46 @@ def _number(cls: type) -> Any:
     return lambda t, *args, **kwargs: t.fold(cls, list(args), kwargs)
 
 
+def _limits(cls: type) -> Any:
+    return lambda t, kind: t.wrap_known(cls(t.constant_of(kind)))
+
+
+for _class in (numpy.finfo, numpy.iinfo):
+    CLASSES[_class] = _limits(_class)
+    _WRAPPERS[_class] = identity
 for _class in (*numpy.sctypeDict.values(), numpy.dtype):
     CLASSES[_class] = _number(_class)
+
+
+_OF_FLOATS = """
+absolute negative square sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh arcsin arccos arctan
+floor ceil trunc sign
+"""
+_IN_TORCH: dict[Any, Any] = {getattr(numpy, name): getattr(torch, name) for name in _OF_FLOATS.split()}
+"""Functions of numpy that give a tensor for a tensor of floats: what torch's function gives."""
+
+
+def _of_tensor(t: Tracer, name: str, original: Any, tensor: Tensor) -> Value:
+    """A function of numpy of a tensor alone, in whose memory it reads an array."""
+    fake = tensor.fake
+    array_of_tensor(t, tensor)
+    if original in (numpy.array, numpy.asarray, numpy.ascontiguousarray) and fake.is_contiguous():
+        held = t.call_method_graph("clone", [tensor], {}) if original is numpy.array else tensor
+        assert isinstance(held, Tensor)
+        return array_of_tensor(t, held)
+    function = _IN_TORCH.get(original)
+    if function is None or fake.dtype not in (torch.float32, torch.float64) or not fake.is_contiguous():
+        raise Unsupported(f"numpy.{name} of {tensor.describe()}")
+    return t.call_graph(function, [tensor], {})
 
 
 def _folded(name: str, original: Any) -> Any:
     def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
         if "out" in kwargs or "where" in kwargs:
             raise Unsupported(f"numpy.{name} with out= or where=")
+        first = args[0].realize() if len(args) == 1 and not kwargs else None
+        if isinstance(first, Tensor):
+            return _of_tensor(t, name, original, first)
         return t.fold(original, list(args), kwargs)
 
     return handler

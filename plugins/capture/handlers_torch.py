@@ -52,6 +52,12 @@ for _function in (
     FUNCTIONS[_function] = _always(None if _function is torch._C._get_tracing_state else False)
 FUNCTIONS[torch.overrides.is_tensor_like] = lambda t, value: is_tensor(t, value)
 FUNCTIONS[typing.cast] = lambda t, kind, value: value
+FUNCTIONS[torch.jit.annotate] = lambda t, the_type, the_value: the_value
+FUNCTIONS[torch.jit.isinstance] = lambda t, obj, target_type: t.call(
+    t.wrap_known(torch._jit_internal._isinstance), [obj, target_type], {}
+)
+FUNCTIONS[typing.get_origin] = lambda t, kind: t.fold(typing.get_origin, [kind], {})
+FUNCTIONS[typing.get_args] = lambda t, kind: t.fold(typing.get_args, [kind], {})
 FUNCTIONS[torch._assert] = lambda t, condition, message: _check(t, condition, message)
 
 
@@ -61,6 +67,14 @@ def _check(t: Tracer, condition: Value, message: Value) -> Value:
         return t.call_graph(torch._assert_async, [condition], {})
     if not t.truth(condition):
         raise t.raised(AssertionError, message)
+    return Constant(None)
+
+
+@function(torch._C._set_tracing_state)
+def set_tracing_state(t: Tracer, state: Value) -> Value:
+    """Compiled code is never under ``torch.jit.trace``; switching that off changes nothing."""
+    if not t.is_none(state):
+        raise Unsupported("switching torch.jit.trace on in compiled code")
     return Constant(None)
 
 
@@ -107,28 +121,39 @@ def is_dataclass(t: Tracer, value: Value) -> Value:
 
 @function(nn.Module.__setattr__)
 def module_setattr(t: Tracer, module: Value, name: Value, value: Value) -> Value:
-    module.realize().module_setattr(t, t.constant_of(name), value.realize())  # type: ignore[attr-defined]
+    module = module.realize()
+    if not isinstance(module, Module):  # made in compiled code: an object like any other
+        return t.follow(t.wrap_known(nn.Module.__setattr__), [module, name, value], {})
+    module.module_setattr(t, t.constant_of(name), value.realize())
     return Constant(None)
 
 
-@function(nn.ModuleList.__getitem__, nn.Sequential.__getitem__)
-def sliced(t: Tracer, modules: Value, index: Value) -> Value:
+def _sliced(original: Any) -> Handler:
     """A slice of a container of modules holds the same modules: one object serves all calls."""
-    modules, index = modules.realize(), index.realize()
-    assert isinstance(modules, Module)
-    state = modules.get_attr(t, "_modules").realize()
-    if not isinstance(index, Slice):
-        number = t.int_of(index)
-        values = state.m_values(t).unpack(t)
-        if not -len(values) <= number < len(values):
-            raise t.raised(IndexError, f"index {number} is out of range")
-        return values[number]
-    for value in state.m_values(t).unpack(t):
-        value.realize()
-    bounds = slice(*(t.int_of(v) for v in index.parts))
-    made = t.wrap_known(t.provenance.make(lookups.slice_of, modules.object, bounds))
-    made.made_here = True  # type: ignore[attr-defined]
-    return made
+
+    def handler(t: Tracer, modules: Value, index: Value) -> Value:
+        modules, index = modules.realize(), index.realize()
+        if not isinstance(modules, Module):
+            return t.follow(t.wrap_known(original), [modules, index], {})
+        state = modules.get_attr(t, "_modules").realize()
+        if not isinstance(index, Slice):
+            number = t.int_of(index)
+            values = state.m_values(t).unpack(t)
+            if not -len(values) <= number < len(values):
+                raise t.raised(IndexError, f"index {number} is out of range")
+            return values[number]
+        for value in state.m_values(t).unpack(t):
+            value.realize()
+        bounds = slice(*(t.int_of(v) for v in index.parts))
+        made = t.wrap_known(t.provenance.make(lookups.slice_of, modules.object, bounds))
+        made.made_here = True  # type: ignore[attr-defined]
+        return made
+
+    return handler
+
+
+for _container in (nn.ModuleList, nn.Sequential):
+    FUNCTIONS[_container.__getitem__] = _sliced(_container.__getitem__)
 
 
 def _read_environment(t: Tracer, name: Value) -> str | None:

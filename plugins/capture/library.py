@@ -7,10 +7,12 @@ from turret.plugins.capture import (
     handlers_checkpoint,
     handlers_control,
     handlers_copy,
+    handlers_devices,
     handlers_func,
     handlers_numbers,
     handlers_numpy,
     handlers_torch,
+    handlers_warnings,
 )
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS
 
@@ -24,8 +26,10 @@ __all__ = [
     "handlers_checkpoint",
     "handlers_control",
     "handlers_copy",
+    "handlers_devices",
     "handlers_func",
     "handlers_numbers",
     "handlers_numpy",
     "handlers_torch",
+    "handlers_warnings",
 ]

@@ -22,6 +22,11 @@ def dict_keys(value: dict) -> tuple:
     return tuple(dict.keys(value))
 
 
+def array_numbers(array: Any) -> tuple[str, tuple[int, ...], bytes]:
+    """An array of numpy as something that compares equal for equal numbers, nan included."""
+    return array.dtype.str, array.shape, array.tobytes()
+
+
 def variable(name: str, environment: Any) -> str | None:
     """A variable of the environment."""
     return environment.get(name)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
+import numpy
 import torch
 
 from turret.sources import BoundSource, Source
 
 
 class History:
-    """Sizes and ints that earlier captures of one function saw, by source."""
+    """Sizes and ints (and digests of arrays) that earlier captures of one function saw, by source."""
 
     def __init__(self) -> None:
         self.shapes: dict[str, list[int | None]] = {}
@@ -94,6 +96,11 @@ class Policy:
         if self.dynamic is False or value in (0, 1) or abs(value) >= 2**62:
             return False
         return changed or self.dynamic is True
+
+    def changing_array(self, source: Source, array: numpy.ndarray) -> bool:
+        """Whether an array of numpy was seen to hold other numbers before."""
+        digest = hashlib.sha256(array.tobytes()).digest()
+        return self.history.see_int(source, int.from_bytes(digest[:8], "little"))
 
     def unknown_float(self, source: Source, value: float) -> bool:
         """Whether a float changes from call to call: nothing is assumed of it, and what needs it runs as Python."""

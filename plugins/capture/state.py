@@ -41,7 +41,8 @@ SETTERS = frozenset(
         *(getattr(torch._C, f"_set_sdp_use_{name}") for name in ATTENTION),
     }
 )
-_QUIET = frozenset({torch.clear_autocast_cache})
+_QUIET = frozenset({torch.clear_autocast_cache, torch._C._log_api_usage_once})
+"""Functions of torch that nothing in a program can see the effect of."""
 
 
 class TorchState:

@@ -56,6 +56,10 @@ class Tracer(GraphRecorder, Caller):
         self.kept: list[Any] = []
         self.shared_arrays: dict[int, torch.Tensor] = {}
         """Tensors in the memory of arrays that the program made of constants, by the array's id."""
+        self.arrays_read: list[torch.Tensor] = []
+        """Tensors in the memory of arrays whose numbers are constants of the graph."""
+        self.ignored: list[list[tuple[type[Warning], str]]] = []
+        """Warnings that the program ignores, by their kinds and starts: for each block under ``catch_warnings``."""
         self.effects = Effects()
         self.blocks = Blocks(self)
         self.state = TorchState(self)
@@ -279,12 +283,17 @@ class Tracer(GraphRecorder, Caller):
     def truth(self, value: Value, *, compared: bool = False) -> bool:
         """``bool``; ``compared``: of the result of the current instruction, a comparison that ends with its truth."""
         value = value.realize()
-        if self.policy.data_dependent and isinstance(value, Tensor):
+        message = None
+        if self.policy.data_dependent and _depends_on_data(value):
             message = self.frames[-1].assertion(compared=compared)
-            if message is not None:  # left to the graph to check
-                self.call_graph(torch._assert_async, [value, Constant(message)], {})
-                return True
-        return value.truth(self)
+        if message is None:
+            return value.truth(self)
+        if isinstance(value, Symbolic):
+            from turret.plugins.capture.handlers_numbers import assume
+
+            return assume(self, value, message)
+        self.call_graph(torch._assert_async, [value, Constant(message)], {})  # left to the graph to check
+        return True
 
     def is_same(self, left: Value, right: Value) -> bool:
         """``is``."""
@@ -502,6 +511,13 @@ class Tracer(GraphRecorder, Caller):
                     raise
                 return Constant(None)
         return Tuple(found)
+
+
+def _depends_on_data(value: Value) -> bool:
+    """Whether only the graph, as it runs, knows if a value is true."""
+    if isinstance(value, Symbolic):
+        return isinstance(value.number, torch.SymBool) and not value.is_known()
+    return isinstance(value, Tensor)
 
 
 _line_cache: dict[tuple[types.CodeType, int], str] = {}

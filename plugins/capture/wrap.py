@@ -9,6 +9,7 @@ import itertools
 import re
 import sys
 import types
+import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -119,7 +120,7 @@ def _constant(t: Tracer, object: Any, source: Source) -> Value:
     return Constant(object, source)
 
 
-def _identity(t: Tracer, object: Any, source: Source) -> Value:
+def identity(t: Tracer, object: Any, source: Source) -> Value:
     if not isinstance(source, BoundSource):
         t.guard("ID", source, object)
     return Constant(object, source)
@@ -270,7 +271,9 @@ def _exception(t: Tracer, object: Any, source: Source) -> Value:
 def _instance(t: Tracer, object: Any, source: Source) -> Value:
     kind = type(object)
     if hasattr(kind, "__members__") and type(kind).__name__ == "pybind11_type":
-        return _identity(t, object, source)  # an enum of torch's
+        return identity(t, object, source)  # an enum of torch's
+    if isinstance(object, _ANNOTATIONS) and not _is_generic(object):
+        return identity(t, object, source)
     if isinstance(object, _TRANSIENT):
         t.guard("TYPE", source, kind)
         return Opaque(object, source)
@@ -283,6 +286,17 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
 
 
 _HEAP_TYPE = 1 << 9
+_ANNOTATIONS: tuple[type, ...] = (typing._SpecialForm, typing._BaseGenericAlias)  # type: ignore[attr-defined]
+"""Types as annotations write them (``Optional[List[int]]``); classes with parameters of a program's own can be called.
+"""
+
+
+def _is_generic(alias: Any) -> bool:
+    """Whether an alias is of a class of a program's own, which makes instances when it is called."""
+    origin = getattr(alias, "__origin__", None)
+    return isinstance(origin, type) and issubclass(origin, typing.Generic)  # type: ignore[arg-type]
+
+
 _TRANSIENT = (
     types.GeneratorType, types.CoroutineType, types.TracebackType, types.FrameType, enumerate, zip, map, filter,
     reversed,
@@ -330,7 +344,7 @@ def _payload_item(source: Source, base: type, key: Any) -> Source:
 
 
 _WRAPPERS: dict[type, Wrapper] = {
-    **dict.fromkeys(_IDENTITY_TYPES, _identity),
+    **dict.fromkeys(_IDENTITY_TYPES, identity),
     torch.device: equal,
     torch.jit.ScriptFunction: known(ScriptFunction),
     types.FunctionType: _function,
@@ -358,7 +372,7 @@ _WRAPPERS: dict[type, Wrapper] = {
 _BY_BASE: list[tuple[type, Wrapper]] = [
     (type, known(Class)),
     (types.ModuleType, known(PythonModule)),
-    (enum.Enum, _identity),
+    (enum.Enum, identity),
     (nn.Module, _module),
     (BaseException, _exception),
     (torch._ops.OpOverload, known(Builtin)),

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy
 import torch
 
+from turret.plugins.capture import lookups
 from turret.plugins.capture.errors import NotConstant, Unsupported
 from turret.plugins.capture.values.base import MethodOfValue, Value
 from turret.plugins.capture.values.sequences import folded
 from turret.plugins.capture.values.tensors import Tensor
-from turret.sources import CallSource, Source
+from turret.sources import CallSource, LocalSource, Source
 
 if TYPE_CHECKING:
     from turret.plugins.capture.rebuild import Rebuilder
@@ -24,20 +26,12 @@ all any argmax argmin argsort astype clip conj copy cumprod cumsum diagonal dot 
 ravel repeat reshape round squeeze std sum swapaxes take tolist trace transpose var view
 """
 """Methods of a known array that leave it as it is."""
+_MOST_BYTES = 1 << 16
+"""Larger arrays are not compared on every call."""
 
 
-class KnownArray(Value):
-    """An array that the program made of constants; ``array`` is the capture's own copy."""
-
-    def __init__(self, t: Tracer, array: numpy.ndarray) -> None:
-        self.t, self.array = t, array
-
-    def folded(self) -> numpy.ndarray:
-        """The array, unless a tensor that shares its memory was changed."""
-        shared = self.t.shared_arrays.get(_owner(self.array))
-        if shared is not None and shared._version:
-            raise Unsupported("a numpy array beside a tensor in its memory that was changed")
-        return self.array
+class _Numbers(Value):
+    """What arrays whose numbers are known have in common: operations on them are computed while capturing."""
 
     def type(self) -> type:
         return numpy.ndarray
@@ -45,46 +39,14 @@ class KnownArray(Value):
     def key(self, t: Tracer) -> Any:
         raise t.raised(TypeError, "unhashable type: 'numpy.ndarray'")
 
-    def tensor(self, t: Tracer, copied: bool) -> Value:
-        """A tensor of the same numbers; where it is no copy, changes of either are no longer followed."""
-        with torch.utils._mode_utils.no_dispatch():
-            held = _from_numpy(self.folded().copy())
-        made = t.call_method_graph("clone", [t.wrap_known(held)], {})
-        if not copied:
-            if _owner(self.array) in t.shared_arrays:
-                raise Unsupported("two tensors in the memory of one numpy array")
-            t.kept.append(self.array)
-            t.shared_arrays[_owner(self.array)] = made.fake  # type: ignore[attr-defined]
-        return made
-
-    def get_attr(self, t: Tracer, name: str) -> Value:
-        if name in (*_FACTS, "T", "real", "imag", "flat"):
-            return t.made(getattr(self.folded(), name))
-        if name in _METHODS.split():
-            return MethodOfValue(self, name)
-        raise Unsupported(f"attribute {name!r} of a numpy array")
-
-    def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name not in _METHODS.split():
-            raise Unsupported(f"method {name!r} of a numpy array")
-        return t.fold(getattr(self.folded(), name), args, kwargs)
-
     def get_item(self, t: Tracer, key: Value) -> Value:
         return t.fold(operator.getitem, [self, key], {})
-
-    def set_item(self, t: Tracer, key: Value, value: Value) -> None:
-        if _owner(self.array) in t.shared_arrays:
-            raise Unsupported("a change of a numpy array beside a tensor in its memory")
-        try:
-            self.array[folded(key)] = folded(value)
-        except NotConstant:
-            raise Unsupported("an item of a numpy array that is no constant") from None
 
     def iterate(self, t: Tracer) -> Value:
         return t.items_iterator(self.unpack(t))
 
     def unpack(self, t: Tracer) -> list[Value]:
-        return [t.made(v) for v in self.folded()]
+        return t.fold(list, [self], {}).unpack(t)
 
     def length(self, t: Tracer) -> Value:
         return t.fold(len, [self], {})
@@ -106,24 +68,103 @@ class KnownArray(Value):
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
         return t.fold(t.COMPARISONS[symbol], [self, other], {})
 
+
+class KnownArray(_Numbers):
+    """An array that the program made of constants; ``array`` is the capture's own copy."""
+
+    def __init__(self, t: Tracer, array: numpy.ndarray) -> None:
+        self.t, self.array = t, array
+
+    def folded(self) -> numpy.ndarray:
+        """The array, unless a tensor that shares its memory was changed."""
+        shared = self.t.shared_arrays.get(_owner(self.array))
+        if shared is not None and shared._version:
+            raise Unsupported("a numpy array beside a tensor in its memory that was changed")
+        return self.array
+
+    def tensor(self, t: Tracer, copied: bool) -> Value:
+        """A tensor of the same numbers; where it is no copy, changes of either are no longer followed."""
+        with torch.utils._mode_utils.no_dispatch():
+            held = _from_numpy(self.folded().copy())
+        made = t.call_method_graph("clone", [t.wrap_known(held)], {})
+        if not copied:
+            self.check_own("a tensor in the memory of")
+            if _owner(self.array) in t.shared_arrays:
+                raise Unsupported("two tensors in the memory of one numpy array")
+            t.kept.append(self.array)
+            t.shared_arrays[_owner(self.array)] = made.fake  # type: ignore[attr-defined]
+        return made
+
+    def check_own(self, what: str) -> None:
+        """Refuse what would show that this is a copy of an array that existed before."""
+        if not self.array.flags.writeable:
+            raise Unsupported(f"{what} an array that existed before, or of a part of it")
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if name in (*_FACTS, "T", "real", "imag", "flat"):
+            return t.made(getattr(self.folded(), name))
+        if name in _METHODS.split():
+            return MethodOfValue(self, name)
+        raise Unsupported(f"attribute {name!r} of a numpy array")
+
+    def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name not in _METHODS.split():
+            raise Unsupported(f"method {name!r} of a numpy array")
+        return t.fold(getattr(self.folded(), name), args, kwargs)
+
+    def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        self.change(t, lambda: operator.setitem(self.array, folded(key), folded(value)))
+
+    def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Value | None:
+        if not inplace or isinstance(other, Tensor):
+            return super().binary(t, operation, other, inplace)
+        changed = getattr(operator, "i" + operation.__name__.rstrip("_"))
+        self.change(t, lambda: changed(self.array, folded(other)))
+        return self
+
+    def change(self, t: Tracer, change: Callable[[], Any]) -> None:
+        """Change the numbers, which views of the array see, too; what that raises, the program raises."""
+        self.check_own("a change of")
+        if _owner(self.array) in t.shared_arrays:
+            raise Unsupported("a change of a numpy array beside a tensor in its memory")
+        try:
+            change()
+        except NotConstant:
+            raise Unsupported("a change of a numpy array by what is no constant") from None
+        except (TypeError, ValueError, IndexError) as error:
+            raise t.raised_from(error) from None
+
     def rebuild(self, r: Rebuilder) -> str:
+        self.check_own("a result that is")
         if self.array.base is not None or _owner(self.array) in r.t.shared_arrays:
             raise Unsupported("a view of a numpy array, or one beside a tensor in its memory, after a graph break")
         return r.assign(f"{r.constant(self.array.copy())}.copy()")
 
 
-class ArrayOfTensor(Value):
+class ArrayOfTensor(_Numbers):
     """An array in the memory of a tensor: one that existed before (``source``), or ``Tensor.numpy()``."""
 
-    def __init__(self, tensor: Tensor, source: Source | None = None) -> None:
-        self.held, self.source = tensor, source
-
-    def type(self) -> type:
-        return numpy.ndarray
+    def __init__(
+        self, t: Tracer, tensor: Tensor, source: Source | None = None, array: numpy.ndarray | None = None
+    ) -> None:
+        self.t, self.held, self.source, self.array = t, tensor, source, array
 
     def tensor(self, t: Tracer, copied: bool) -> Value:
         """The tensor that shares the array's memory."""
         return self.held
+
+    def folded(self) -> numpy.ndarray:
+        """The numbers of an array that the program keeps, assumed to stay; raises ``NotConstant`` for another one."""
+        source, array = self.source, self.array
+        if source is None or array is None or isinstance(source.root(), LocalSource) or self.held.fake._version:
+            raise NotConstant(self)
+        if array.nbytes > _MOST_BYTES or self.t.policy.changing_array(source, array):
+            raise NotConstant(self)
+        self.t.guard("CALL", source, (lookups.array_numbers, lookups.array_numbers(array)))
+        self.t.arrays_read.append(self.held.real)  # type: ignore[arg-type]
+        copy = array.copy()
+        copy.flags.writeable = False
+        return copy
 
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name == "shape":
@@ -136,13 +177,34 @@ class ArrayOfTensor(Value):
             return t.wrap_known(numpy_dtype(self.held.fake.dtype))
         if hasattr(numpy.ndarray, name) and callable(getattr(numpy.ndarray, name)):
             return MethodOfValue(self, name)
+        if name in ("T", "real", "imag"):
+            return t.fold(operator.attrgetter(name), [self], {})
         raise Unsupported(f"attribute {name!r} of a numpy array")
+
+    def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name not in _METHODS.split():
+            raise Unsupported(f"method {name!r} of a numpy array")
+        return t.fold(getattr(numpy.ndarray, name), [self, *args], kwargs)
 
     def length(self, t: Tracer) -> Value:
         return self.held.length(t)
 
     def rebuild(self, r: Rebuilder) -> str:
         return r.assign(f"{r.load(self.held)}.numpy()")
+
+
+def check_arrays(t: Tracer) -> None:
+    """Arrays that were read while capturing must not be changed by the graph, through whatever tensor."""
+    for held in t.arrays_read:
+        for item in t.inputs:
+            changed = isinstance(item.real, torch.Tensor) and item.example._version
+            if changed and _overlap(item.real.untyped_storage(), held.untyped_storage()):
+                raise Unsupported("a numpy array that was read, and that a tensor in its memory changes")
+
+
+def _overlap(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool:
+    first, second = one.data_ptr(), other.data_ptr()
+    return first < second + other.nbytes() and second < first + one.nbytes()
 
 
 def array_of_tensor(t: Tracer, value: Tensor, force: Value | None = None) -> Value:
@@ -153,7 +215,7 @@ def array_of_tensor(t: Tracer, value: Tensor, force: Value | None = None) -> Val
     if fake.device.type != "cpu" or fake.is_conj() or fake.is_neg():
         raise Unsupported("Tensor.numpy of a tensor that is elsewhere or lazy")
     numpy_dtype(fake.dtype)
-    return ArrayOfTensor(value)
+    return ArrayOfTensor(t, value)
 
 
 def _owner(array: numpy.ndarray) -> int:
@@ -186,4 +248,4 @@ def array_value(t: Tracer, array: numpy.ndarray, source: Source) -> Value:
         held = _from_numpy(array)
     value = t.tensor_input(held, CallSource(source, torch.from_numpy))
     assert isinstance(value, Tensor)
-    return ArrayOfTensor(value, source)
+    return ArrayOfTensor(t, value, source, array)

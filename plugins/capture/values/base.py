@@ -157,6 +157,10 @@ class Value:
         """``self <symbol> other``, or None for NotImplemented."""
         return None
 
+    def beside(self, t: Tracer, tensor: Value) -> Value:
+        """What stands for the value beside a tensor in an operator."""
+        return self
+
     # Rebuilding.
 
     def rebuild(self, r: Rebuilder) -> str:
@@ -276,7 +280,7 @@ class Lazy(Value):
 
 for _name in (
     "get_attr", "set_attr", "del_attr", "call", "call_method", "get_item", "set_item", "del_item", "contains",
-    "iterate", "next", "unpack", "length", "truth", "binary", "reflected", "compare",
+    "iterate", "next", "unpack", "length", "truth", "binary", "reflected", "compare", "beside",
 ):  # fmt: skip
 
     def _forward(self: Lazy, *args: Any, _name: str = _name, **kwargs: Any) -> Any:

@@ -6,10 +6,11 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.modules.lazy
 from torch import nn
 from torch.nn.modules import module as module_code
 
-from turret.plugins.capture.errors import NotConstant, Unsupported
+from turret.plugins.capture.errors import NotConstant, Postponed, Unsupported
 from turret.plugins.capture.values.base import Value
 from turret.plugins.capture.values.classes import bind_attribute, find_in_mro
 from turret.plugins.capture.values.objects import DELETED, Instance
@@ -88,7 +89,7 @@ class Module(Instance):
         own = vars(self.object)
         if isinstance(value, Tensor) and issubclass(value.type(), nn.Parameter):
             raise Unsupported("assigning a parameter of a module in compiled code")
-        if isinstance(value, Module) or name in own["_parameters"] or name in own["_modules"]:
+        if is_module(value) or name in own["_parameters"] or name in own["_modules"]:
             raise Unsupported("changing parameters or submodules of a module in compiled code")
         if name in own["_buffers"]:
             buffers = t.wrap(own["_buffers"], AttrSource(self.source, "_buffers"))
@@ -99,6 +100,8 @@ class Module(Instance):
     def hooks_in_use(self, t: Tracer) -> bool:
         """Whether a call has to go through hooks; assumes that it does not, where it does not."""
         own = vars(self.object)
+        if isinstance(self.object, nn.modules.lazy.LazyModuleMixin) and "_initialize_hook" in own:
+            raise Postponed(f"{self.kind.__qualname__} makes its parameters at its first call")
         if any(getattr(module_code, name) for name in _GLOBAL_HOOKS):
             return True
         if any(own.get(name) for name in _HOOKS) or any(n in self.stores for n in _HOOKS):
@@ -131,6 +134,11 @@ class Module(Instance):
                 line(f"{r.constant(object)}.__delattr__({name}, {attribute!r})")
             else:
                 line(f"{r.constant(object)}.__setattr__({name}, {attribute!r}, {r.load(value)})")
+
+
+def is_module(value: Value) -> bool:
+    """Whether a value is a module: one that existed before, or one made in compiled code."""
+    return isinstance(value, Instance) and issubclass(value.kind, nn.Module)
 
 
 def is_module_call(function: Any) -> bool:

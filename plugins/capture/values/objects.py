@@ -370,6 +370,13 @@ class ExceptionInstance(Instance):
         return name
 
 
+class FunctionInstance(Instance):
+    """An instance of an ``autograd.Function``, good for nothing but what its class is."""
+
+    def rebuild(self, r: Rebuilder) -> str:
+        raise Unsupported(f"{self.describe()} that was made in compiled code and leaves it")
+
+
 class InstanceDict(Value):
     """``instance.__dict__``: a view of the instance's own attributes."""
 

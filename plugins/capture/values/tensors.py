@@ -256,6 +256,7 @@ class Tensor(Value):
         raise Unsupported("a branch on a tensor's value", "use torch.where or torch.cond")
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        other = other.beside(t, self)
         if not _operand(other):
             return None
         return t.call_graph(INPLACE[operation] if inplace else operation, [self, other], {})
@@ -264,6 +265,7 @@ class Tensor(Value):
         return t.call_graph(operation, [other, self], {}) if _operand(other) else None
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        other = other.beside(t, self)
         if not _operand(other):
             return Constant(symbol == "!=") if symbol in ("==", "!=") else None
         if isinstance(other, Constant) and other.value is None:

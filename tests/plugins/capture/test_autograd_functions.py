@@ -278,3 +278,27 @@ def test_a_backward_that_raises_is_no_exception_of_the_forward():
     assert_same(Observed(lambda x: RaisesBackward.apply(x) + 1)(x), RaisesBackward.apply(x) + 1)
     with pytest.raises(CaptureError, match="backward raises"):
         Observed(lambda x: RaisesBackward.apply(x), fullgraph=True)(x)
+
+
+def test_an_instance_applies_as_its_class_does():
+    class Doubled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x + x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 5
+
+    def f(x):
+        return Doubled().apply(x) * 3
+
+    observed, x, y = Observed(f, fullgraph=True), torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    with pytest.warns(DeprecationWarning, match="should not be instantiated"):
+        found = observed(x)
+    found.sum().backward()
+    with pytest.warns(DeprecationWarning):
+        f(y).sum().backward()
+    assert torch.equal(x.grad, y.grad)
+    with pytest.warns(DeprecationWarning):
+        assert type(Observed(lambda x: (x + 1, Doubled()))(x)[1]) is Doubled

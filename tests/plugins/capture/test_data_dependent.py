@@ -209,3 +209,103 @@ def test_the_break_at_a_number_says_which_option_keeps_it_in_the_graph():
     watch.reasons.clear()
     turret.compile(lambda x: x[x > 0] * 2, options={"capture": "turret"}, plugins=[watch])(torch.ones(2))
     assert "capture_dynamic_output_shape_ops" in watch.reasons[0]
+
+
+def test_an_assert_on_a_number_is_checked_by_the_graph():
+    f = defined("def f(x, s):\n  m = x.max().item()\n  assert m > 0, 'must be positive'\n  return x / m * s\n")
+    observed = whole(f, (torch.ones(2), 2), (torch.ones(2) * 2, 2))
+    with pytest.raises(RuntimeError, match="must be positive"):
+        observed(-torch.ones(2), 2)
+
+
+def test_an_assert_on_a_size_is_a_guard():
+    f = defined("def f(x):\n  assert x.shape[0] > 2, 'too few'\n  assert x.shape[0] - 1\n  return x + 1\n")
+    observed = Observed(f, fullgraph=True, dynamic=True)
+    for size in (3, 4):
+        assert_same(observed(torch.ones(size)), torch.full((size,), 2.0))
+    assert len(observed.graphs) == 1
+    with pytest.raises(AssertionError, match="too few"):
+        observed(torch.ones(2))
+
+
+ONES, ZEROS, NANS = torch.ones(3), torch.zeros(3), torch.full((3,), math.nan)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, y: y / max(x.sum(), 1),
+        lambda x, y: y / max(1, x.sum()),
+        lambda x, y: y - min(x.sum(), 0.5),
+        lambda x, y: min(2.0, x.sum()) * y,
+        lambda x, y: y > max(x.sum(), y.detach().sum()),
+        lambda x, y: min(max(len(x) / max(x.sum(), 1), 1.05), 21) * y,
+        lambda x, y: (r := 6 / max(x.sum(), 1)) / (r + 1) * y - 0.5 * r * y,
+        lambda x, y: (max(x.sum(), 1) + y.sum(), max(x.sum(), 1), [min(1, x.sum())]),
+        lambda x, y: y / max(x.long().sum(), 1) + max(x.sum(), 0),
+    ],
+)
+def test_the_larger_of_a_tensor_and_a_number(program):
+    for y in (torch.arange(3.0), torch.arange(3.0, requires_grad=True)):
+        whole(program, (ONES, y), (ZEROS, y), (NANS, y))
+        observed = check(program, ONES, y, breaks=0)
+        assert_same(observed(ZEROS, y), program(ZEROS, y))
+
+
+def test_where_it_matters_whether_it_is_a_tensor_python_decides():
+    for program in (
+        lambda x, y: y.long() + max(x.sum(), 1),
+        lambda x, y: 2 / max(x.sum(), 0) + y if x.sum() > 0 else y,
+        lambda x, y: y.double() + max(x.sum(), 0.1),
+        lambda x, y: isinstance(max(x.sum(), 1), int),
+        lambda x, y: y * max((x * y).sum(), 1) if y.requires_grad else y.double() + max(x.sum(), 0.3),
+    ):
+        for y in (torch.arange(3.0), torch.arange(3.0).requires_grad_()):
+            observed = Observed(program)
+            for x in (ONES, ZEROS, NANS):
+                assert_same(observed(x, y), program(x, y))
+
+
+def test_a_change_in_place_by_one_of_two():
+    def f(x, y):
+        held = y
+        y /= max(x.sum(), 2)
+        return held + 1
+
+    for x in (ONES, ZEROS):
+        check(f, x, torch.arange(3.0), graphs=1)
+
+
+def test_warnings_that_the_program_ignores():
+    def f(x):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.warn("old", DeprecationWarning, stacklevel=2)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="care")
+                warnings.warn("careful", stacklevel=2)
+                warnings.warn("old", DeprecationWarning, stacklevel=2)
+            warnings.warn("careful", RuntimeWarning, stacklevel=2)
+        warnings.warn("old", DeprecationWarning, stacklevel=2)
+        return x + 1
+
+    observed = Observed(f, fullgraph=True)
+    for call in (observed, f, observed):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert torch.equal(call(torch.ones(2)), torch.full((2,), 2.0))
+        assert [(str(w.message), w.category) for w in caught] == [
+            ("careful", RuntimeWarning), ("old", DeprecationWarning)
+        ]  # fmt: skip
+
+
+def test_other_changes_of_warnings_are_the_programs_own():
+    def f(x, action):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action)
+            return x + 1
+
+    with pytest.raises(CaptureError, match="which warnings"):
+        Observed(f, fullgraph=True)(torch.ones(2), "error")
+    check(f, torch.ones(2), "ignore", breaks=None)
+    check(lambda x: (warnings.simplefilter("ignore"), x + 1)[1], torch.ones(2), breaks=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from capture_lab import Observed, check, outcome
+from capture_lab import Observed, assert_same, check, outcome
 
 import turret
 
@@ -66,3 +66,27 @@ def test_a_hook_that_is_taken_off_again_runs_as_python():
     assert kind == "returned"
     result.sum().backward()
     assert torch.equal(x.grad, torch.full((3,), 6.0))
+
+
+@pytest.mark.filterwarnings("ignore:Using a non-full backward hook")
+def test_old_hooks_of_the_backward_pass_run_around_a_whole_forward():
+    def build(seen):
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh())
+        module.register_backward_hook(lambda m, inputs, outputs: seen.append((m is module, outputs[0].clone())))
+        return module
+
+    mine, theirs = [], []
+    module, plain, x = build(mine), build(theirs), torch.randn(4, 3)
+    observed = Observed(module.__call__, fullgraph=True)
+    for _ in range(2):
+        found, expected = observed(x), plain(x)
+        assert_same(found, expected)
+        found.sum().backward()
+        expected.sum().backward()
+        assert_same(mine, theirs)
+        assert_same(module[0].weight.grad, plain[0].weight.grad)
+    assert len(observed.graphs) == 1 and len(mine) == 2
+    module._backward_hooks.clear()
+    assert_same(observed(x), plain(x))
+    assert len(observed.graphs) == 2

@@ -130,3 +130,121 @@ def test_legacy_constructors_take_arrays():
         return x.unsqueeze(1) + torch.FloatTensor(table)
 
     full(program, X)
+
+
+class Table(torch.nn.Module):
+    def __init__(self, dtype=numpy.float64):
+        super().__init__()
+        self.table, self.epoch = numpy.linspace(1, 2, 4).astype(dtype), 0
+
+    def forward(self, x):
+        return x / self.table[self.epoch] + self.table.sum() + sum(float(v) for v in self.table)
+
+
+def test_numbers_of_an_array_that_the_program_keeps_are_assumed_to_stay():
+    for dtype in (numpy.float64, numpy.float32, numpy.int64):
+        module = Table(dtype)
+        observed = Observed(module.__call__, fullgraph=True)
+        for _ in range(2):
+            assert torch.equal(observed(X), module(X))
+        assert len(observed.graphs) == 1
+        module.table[0] = 7
+        assert torch.equal(Observed(module.__call__, fullgraph=True)(X), module(X))
+
+
+def test_an_array_whose_numbers_change_is_read_by_python():
+    module = Table()
+    observed = Observed(module.__call__)
+    for number in range(4):
+        module.table[:] += 1
+        assert torch.equal(observed(X), module(X))
+        assert bool(observed.breaks) == (number > 0)
+
+
+def test_a_part_of_an_array_from_before_is_the_programs_own():
+    def program(x):
+        part = TABLE[1:]
+        part[0] = part[0] + 1
+        torch.from_numpy(TABLE[2:]).add_(1)
+        return x * float(TABLE[1])
+
+    before = TABLE.copy()
+    try:
+        observed = Observed(program)
+        for _ in range(2):
+            mine = TABLE.copy()
+            found, left = observed(X), TABLE.copy()
+            TABLE[:] = mine
+            assert torch.equal(found, program(X)) and (left == TABLE).all()
+    finally:
+        TABLE[:] = before
+
+
+def test_an_array_that_is_read_and_changed_through_a_tensor():
+    def program(x, held):
+        held.add_(1)
+        return x * float(TABLE[1])
+
+    before = TABLE.copy()
+    try:
+        held, observed = torch.from_numpy(TABLE), Observed(program)
+        for _ in range(3):
+            expected = X * float(TABLE[1] + 1)
+            assert torch.equal(observed(X, held), expected)
+    finally:
+        TABLE[:] = before
+
+
+def test_an_array_handed_in_is_no_constant():
+    observed = check(lambda x, a: x * float(a[0]), X, numpy.ones(2), breaks=1)
+    assert "array" in observed.breaks[0] or "ndarray" in observed.breaks[0]
+
+
+def test_functions_of_numpy_of_a_tensor():
+    full(lambda x: (numpy.sqrt(x), numpy.log(x) + 1, numpy.abs(-x), x / numpy.sqrt(x.sum())), X)
+    check(lambda x: numpy.sqrt(x.long()) + 1, X, breaks=None)
+    check(lambda x: numpy.sqrt(x.reshape(2, 2).t()) + 1, X, breaks=None)
+
+
+def test_an_array_made_of_a_tensor():
+    def program(x):
+        y = x + 1
+        copied, shared = torch.from_numpy(numpy.array(y)), torch.from_numpy(numpy.asarray(y))
+        y.add_(1)
+        return copied.long(), shared * 2, numpy.array(x)
+
+    full(program, X)
+
+
+def test_limits_of_numpys_types():
+    def program(x):
+        return x.clamp(numpy.finfo(numpy.float32).min, numpy.iinfo("int8").max) + numpy.finfo(numpy.float64).eps
+
+    full(program, X)
+
+
+def test_products_of_arrays():
+    full(lambda x: x * float(numpy.matmul(numpy.array([1.0, 2.0]).transpose(), numpy.rint(numpy.ones(2)))), X)
+
+
+def test_changes_in_place_reach_views():
+    def program(x):
+        table = numpy.ones((2, 4))
+        part = table[:, 0::2]
+        part -= numpy.tile(table[:, 2] * 0.5, (2, 1)).T
+        kept = table
+        table *= 2
+        table[0, 1] += 3
+        return x * float(kept.sum()) + float(part[0, 0])
+
+    full(program, X)
+
+    def fails(x):
+        table = numpy.ones(2, dtype=numpy.int64)
+        try:
+            table /= 2
+        except TypeError:
+            return x + 1
+        return x
+
+    full(fails, X)

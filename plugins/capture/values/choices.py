@@ -1,0 +1,157 @@
+"""What ``max(tensor, 1)`` gives: one of two objects, and data decide which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.tensors import Tensor
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.rebuild import Rebuilder
+    from turret.plugins.capture.tracer import Tracer
+
+
+_MOST = 16
+"""Objects that one choice is among."""
+
+
+class Choice(Value):
+    """``chosen if condition else other``, each a tensor without dimensions, a plain number, or a choice again.
+
+    Beside a tensor in an operator it makes no difference which it is, where all lead to the same type: the graph
+    then selects the value.  Operators with numbers give choices.  Whatever else needs the object itself is left to
+    Python, behind the graph.
+    """
+
+    def __init__(self, condition: Tensor, chosen: Value, other: Value) -> None:
+        self.condition, self.chosen, self.other = condition, chosen, other
+        self.leaves: list[Value] = [*leaves(chosen), *leaves(other)]
+        if len(self.leaves) > _MOST:
+            raise Unsupported(f"a choice among more than {_MOST} objects that data make")
+
+    def type(self) -> type:
+        raise Unsupported(f"the type of {self.describe()}")
+
+    def describe(self) -> str:
+        return " or ".join(v.describe() for v in self.leaves) + ", as data decide"
+
+    def beside(self, t: Tracer, tensor: Value) -> Value:
+        """A tensor that stands for any of them in an operator with another tensor."""
+        if not isinstance(tensor, Tensor):
+            raise Unsupported(f"an operator of {self.describe()} and {tensor.describe()}")
+        held = next((v for v in self.leaves if isinstance(v, Tensor)), None)
+        if held is None:
+            raise Unsupported(f"an operator of {self.describe()} and a tensor")
+        dtype = held.fake.dtype
+        results = {torch.result_type(_plain(v), tensor.fake) for v in self.leaves}
+        if len(results) > 1:
+            raise Unsupported(f"{self.describe()} beside a tensor, where the type depends on which it is")
+        rounds = results == {dtype} and dtype in (torch.float32, torch.float64)  # as the operator itself would
+        for value in self.leaves:
+            if isinstance(value, Tensor):
+                if value.fake.requires_grad or value.fake.dtype != dtype or value.fake.device != held.fake.device:
+                    raise Unsupported(f"{self.describe()}, with gradients, or of several types or devices")
+            elif not rounds and not _fits(_plain(value), dtype):
+                raise Unsupported(f"{self.describe()}, of which {dtype} cannot hold the number")
+        return self.selected(t, held)
+
+    def selected(self, t: Tracer, like: Tensor) -> Value:
+        """The value as a tensor of the type of ``like``."""
+        options = []
+        for part in (self.chosen, self.other):
+            if isinstance(part, Choice):
+                options.append(part.selected(t, like))
+            else:
+                options.append(part if isinstance(part, Tensor) else t.call_graph(torch.full_like, [like, part], {}))
+        return t.call_graph(torch.where, [self.condition, *options], {})
+
+    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        if inplace:
+            raise Unsupported(f"a change in place of {self.describe()}")
+        return self.combined(t, operation, self, other)
+
+    def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
+        return self.combined(t, operation, other, self)
+
+    def combined(self, t: Tracer, operation: Callable, left: Value, right: Value) -> Value | None:
+        if isinstance(left, Tensor) or isinstance(right, Tensor):
+            return t.binary(operation, left.beside(t, right), right.beside(t, left))
+        if not all(isinstance(v, (Choice, Constant)) for v in (left, right)):
+            return None
+        try:
+            return combine(lambda a, b: t.binary(operation, a, b), left, right)
+        except Raised as raised:
+            reason = f"{operation.__name__}, which may raise {raised.value.describe()}, as data decide"
+            raise Unsupported(reason) from None
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        return t.compare(symbol, self.beside(t, other), other)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        condition, chosen, other = map(r.load, (self.condition, self.chosen, self.other))
+        return r.assign(f"{chosen} if {condition} else {other}")
+
+
+def leaves(value: Value) -> list[Value]:
+    """All objects that a value may be."""
+    return value.leaves if isinstance(value, Choice) else [value]
+
+
+def combine(function: Callable[[Value, Value], Value], left: Value, right: Value) -> Value:
+    """A function of each pair of objects that two values may be."""
+    choice = next((v for v in (left, right) if isinstance(v, Choice)), None)
+    if choice is None:
+        return function(left, right).realize()
+    parts = [
+        combine(function, _given(left, choice.condition, holds), _given(right, choice.condition, holds))
+        for holds in (True, False)
+    ]
+    return Choice(choice.condition, *parts)
+
+
+def _given(value: Value, condition: Tensor, holds: bool) -> Value:
+    """What a value is, once a condition is decided."""
+    if not isinstance(value, Choice):
+        return value
+    if value.condition is condition:
+        return _given(value.chosen if holds else value.other, condition, holds)
+    return Choice(value.condition, *(_given(v, condition, holds) for v in (value.chosen, value.other)))
+
+
+def _plain(value: Value) -> Any:
+    return value.fake if isinstance(value, Tensor) else value.constant()
+
+
+def _fits(number: Any, dtype: torch.dtype) -> bool:
+    """Whether a type holds a number exactly."""
+    with torch.utils._mode_utils.no_dispatch():
+        try:
+            return torch.tensor(number, dtype=dtype).item() == number
+        except (RuntimeError, OverflowError):
+            return False
+
+
+def extreme_of_two(t: Tracer, symbol: str, first: Value, second: Value) -> Value | None:
+    """``max(first, second)`` (``min`` for ``<``) where a tensor's value decides; None for anything else."""
+    parts = [*leaves(first), *leaves(second)]
+    if not all(map(_is_number, parts)) or not any(isinstance(v, Tensor) for v in parts):
+        return None
+
+    def extreme(one: Value, other: Value) -> Value:
+        condition = t.compare(symbol, other, one).realize()
+        if isinstance(condition, Tensor) and getattr(condition.fake, "constant", None) is None:
+            return Choice(condition, other, one)
+        return other if t.truth(condition) else one
+
+    return combine(extreme, first, second)
+
+
+def _is_number(value: Value) -> bool:
+    if isinstance(value, Tensor):
+        return value.fake.dim() == 0 and not value.fake.is_complex()
+    return isinstance(value, Constant) and type(value.value) in (int, float)

@@ -1,0 +1,87 @@
+"""Functions of torch that are no operations: answered while capturing, or without any effect there."""
+
+from __future__ import annotations
+
+import typing
+from typing import Dict, List, Optional, Tuple, Union
+
+import pytest
+import torch
+from capture_lab import Observed, check
+
+from turret.errors import CaptureError
+
+
+def test_torchs_count_of_its_own_uses_is_no_operation():
+    def f(x):
+        torch._C._log_api_usage_once("a name")
+        return x + 1
+
+    check(f, torch.ones(2), graphs=1)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        torch.cuda.is_available, torch.cuda.device_count, torch.backends.mkl.is_available,
+        torch.backends.mps.is_available, torch.accelerator.is_available, torch.accelerator.device_count,
+        torch.backends.cudnn.version,
+    ],
+)  # fmt: skip
+def test_what_devices_there_are_is_known_while_capturing(question):
+    answer = question()
+    check(lambda x: (x + 1, question()), torch.ones(2), graphs=1)
+    assert question() == answer
+
+
+def test_questions_about_devices_are_asked_and_not_followed(monkeypatch):
+    monkeypatch.setattr(torch._C, "_cuda_getDeviceCount", lambda: eval("0"), raising=False)
+    monkeypatch.setattr(torch.cuda, "_is_compiled", lambda: True)
+    observed = Observed(lambda x: x * (2 if torch.cuda.is_available() else 3), fullgraph=True)
+    assert torch.equal(observed(torch.ones(2)), torch.full((2,), 3.0))
+
+
+def test_tracing_may_be_switched_off_and_not_on():
+    def f(x):
+        before = torch._C._get_tracing_state()
+        torch._C._set_tracing_state(None)
+        y = x + 1
+        torch._C._set_tracing_state(before)
+        return y
+
+    check(f, torch.ones(2), graphs=1)
+    observed = Observed(lambda x, s: (torch._C._set_tracing_state(s), x + 1), fullgraph=True)
+    with pytest.raises(CaptureError, match=r"torch\.jit\.trace"):
+        observed(torch.ones(2), 1)
+
+
+def test_annotations_of_torchscript_are_their_values():
+    check(lambda x: torch.jit.annotate(List[int], [x.shape[0]]) + [1], torch.ones(2), breaks=0)
+    check(lambda x: torch.jit.annotate(typing.Any, x) + 1, torch.ones(2), graphs=1)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        str, torch.Tensor, (int, str), List[torch.Tensor], List[str], Dict[str, torch.Tensor],
+        Tuple[torch.Tensor, int], Optional[Dict[str, torch.Tensor]], Union[int, str], list[torch.Tensor],
+    ],
+)  # fmt: skip
+def test_types_that_torchscript_asks_for(kind):
+    def f(x, *values):
+        return x + 1, [torch.jit.isinstance(v, kind) for v in values]
+
+    x = torch.ones(2)
+    check(f, x, x, 1, "a", [x, x], ["a"], {"a": x}, (x, 1), (x,), None, graphs=1)
+
+
+def test_types_made_while_running():
+    def f(x, v):
+        return x + 1, torch.jit.isinstance(v, List[str]), torch.jit.isinstance(v, Dict[str, torch.Tensor])
+
+    check(f, torch.ones(2), ["a"], graphs=1)
+    check(f, torch.ones(2), {"a": torch.ones(2)}, graphs=1)
+
+
+def test_legacy_constructors_take_ranges():
+    check(lambda x: (torch.LongTensor(range(x.shape[0])), x.new(range(1, 3)) + 1), torch.ones(3), graphs=1)
