@@ -22,6 +22,9 @@ MOST_OPERANDS = 4
 """Terms of a sum in a half type that may be added up again instead of rounded and loaded.  Twelve layers of GPT-2 in
 bfloat16, 128 wide, come out 0.90 % from float32's with none, 0.71 % with 2, 0.62 % with 3 and 0.59 % with 4 (eager
 0.95 %; what tells them apart is the rounding of the residual stream)."""
+LARGEST_OPERAND = 32 << 20
+"""Bytes; larger ones leave a GPU's second-level cache (50 MB) before they are read again, and their lives, which are
+longer then, lie at the peak of memory (one of the first stage of ConvNeXt in batches of 64 has 37 MB)."""
 
 LAUNCH_ELEMENTS, LAUNCH_WORK = 1 << 13, 16
 """A GPU kernel of at most so many elements costs its launch alone (2 us, or 8 MB of memory traffic), so that
@@ -134,6 +137,9 @@ def _keeps_a_rounding_away(
     if not 2 <= len(operands) <= MOST_OPERANDS or any(c.values for n in loads(unit.expr) for c in n.coords):
         return False
     if any(expression_size(user.expr) + expression_size(unit.expr) > LARGEST_EXPRESSION for user in users):
+        return False
+    elements = product(v.extent for v in unit.variables)
+    if isinstance(elements, int) and elements * unit.tensor.dtype.itemsize > LARGEST_OPERAND:
         return False
     own = levels[unit.tensor.name]
     if len({levels[u.tensor.name] for u in users} - {own}) > 1:
