@@ -21,6 +21,7 @@ from turret.plugins.capture.values.classes import (
     ORDINARY_METACLASSES,
     _call_c_method,
     bind_attribute,
+    builtin_base,
     find_in_mro,
 )
 from turret.plugins.capture.values.functions import Function, Known, NestedFunction
@@ -281,7 +282,7 @@ class Caller:
             return NamedTuple(args[0].unpack(self), kind)
         if issubclass(kind, BaseException):
             return ExceptionInstance(kind, list(args))
-        base = next((b for b in kind.__mro__ if not b.__flags__ & (1 << 9)), object)
+        base = builtin_base(kind)
         if base in (object,):
             return Instance(kind)
         if base in (dict, collections.OrderedDict):

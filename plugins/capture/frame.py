@@ -132,10 +132,10 @@ class Frame:
             finally:
                 del raised  # else it is held by this frame, which it holds
         exception = raised.value
-        if self.handling and isinstance(exception, ExceptionInstance) and exception.context is None:
-            handled = self.handling[-1]
-            if handled is not exception:
-                exception.context = handled
+        if isinstance(exception, ExceptionInstance) and exception.context is None:
+            handled = self.handling[-1] if self.handling else self.tracer.handled_outside(self)
+            exception.context = None if handled is exception else handled
+            exception.raised = True
         del self.stack[entry.depth :]
         if entry.lasti:
             self.push(Constant(self.current))

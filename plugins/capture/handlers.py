@@ -215,7 +215,7 @@ def hash_(t: Tracer, value: Value) -> Value:
 def exc_info(t: Tracer) -> Value:
     handled = t.frames[-1].handling[-1] if t.frames[-1].handling else t.handled_outside(t.frames[-1])
     if handled is None:
-        return Tuple([Constant(None)] * 3)
+        raise Unsupported("sys.exc_info() of what the caller handles")
     return Tuple([t.wrap_known(handled.type()), handled, t.traceback()])
 
 

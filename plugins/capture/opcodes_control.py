@@ -287,7 +287,7 @@ def raise_varargs(f: Frame, i: Instruction) -> None:
     if i.arg == 0:
         handled = f.handling[-1] if f.handling else f.tracer.handled_outside(f)
         if handled is None:
-            raise f.tracer.raised(RuntimeError, "No active exception to reraise")
+            raise Unsupported("raising again what the caller handles")
         raise Raised(handled)
     cause = f.pop() if i.arg == 2 else None
     exception = f.tracer.exception_of(f.pop())

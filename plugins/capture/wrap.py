@@ -21,7 +21,7 @@ from turret.plugins.capture import lookups
 from turret.plugins.capture.constructors import ScriptFunction
 from turret.plugins.capture.fingerprints import TRUSTED_ROOTS
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Value
-from turret.plugins.capture.values.classes import Class
+from turret.plugins.capture.values.classes import HEAP_TYPE, Class
 from turret.plugins.capture.values.functions import Builtin, Function, Known, Method, Partial, PythonModule
 from turret.plugins.capture.values.mappings import Dict, Set
 from turret.plugins.capture.values.modules import Module
@@ -277,7 +277,7 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
     if isinstance(object, _TRANSIENT):
         t.guard("TYPE", source, kind)
         return Opaque(object, source)
-    if not kind.__flags__ & _HEAP_TYPE or isinstance(object, torch.Tensor) or _foreign(kind):
+    if not kind.__flags__ & HEAP_TYPE or isinstance(object, torch.Tensor) or _foreign(kind):
         if not isinstance(source, BoundSource):
             t.guard("ID", source, object)
         return Opaque(object, source)
@@ -285,7 +285,6 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
     return Instance(kind, object, source, _payload(t, object, source))
 
 
-_HEAP_TYPE = 1 << 9
 _ANNOTATIONS: tuple[type, ...] = (typing._SpecialForm, typing._BaseGenericAlias)  # type: ignore[attr-defined]
 """Types as annotations write them (``Optional[List[int]]``); classes with parameters of a program's own can be called.
 """
@@ -310,7 +309,7 @@ them alive)."""
 def _foreign(kind: type) -> bool:
     """Whether a class keeps state in C that its attributes do not show."""
     for base in kind.__mro__[:-1]:
-        if not base.__flags__ & _HEAP_TYPE and base not in (dict, list, tuple, set, collections.OrderedDict, int, str):
+        if not base.__flags__ & HEAP_TYPE and base not in (dict, list, tuple, set, collections.OrderedDict, int, str):
             return base is not Exception and not issubclass(base, BaseException)
     return (kind.__module__ or "").partition(".")[0] in ("numpy", "torch") and any(
         "torch._C" in (b.__module__ or "") for b in kind.__mro__
@@ -384,7 +383,7 @@ _BY_BASE: list[tuple[type, Wrapper]] = [
 def is_namedtuple(kind: type) -> bool:
     """Whether a class was made by ``namedtuple`` or is one of torch's structured results."""
     return issubclass(kind, tuple) and (
-        (hasattr(kind, "_fields") and kind.__bases__ == (tuple,) and kind.__flags__ & _HEAP_TYPE != 0)
+        (hasattr(kind, "_fields") and kind.__bases__ == (tuple,) and kind.__flags__ & HEAP_TYPE != 0)
         or kind.__module__ == "torch.return_types"
     )
 

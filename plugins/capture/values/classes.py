@@ -25,6 +25,15 @@ _C_METHODS = (
 )
 
 
+HEAP_TYPE = 1 << 9
+"""The flag of classes that ``class`` statements make (``Py_TPFLAGS_HEAPTYPE``)."""
+
+
+def builtin_base(kind: type) -> type:
+    """The class written in C that a class derives from first."""
+    return next((base for base in kind.__mro__ if not base.__flags__ & HEAP_TYPE), object)
+
+
 def find_in_mro(kind: type, name: str) -> tuple[Any, Any]:
     """The class that defines ``name`` and the raw attribute; (None, None) where no class does."""
     for base in kind.__mro__:

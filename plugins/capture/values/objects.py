@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
-from turret.plugins.capture.values.classes import assume_not_shadowed, bind_attribute, changed_in_class, find_in_mro
+from turret.plugins.capture.values.classes import (
+    assume_not_shadowed,
+    bind_attribute,
+    builtin_base,
+    changed_in_class,
+    find_in_mro,
+)
 from turret.plugins.capture.values.functions import Callable_, Handler, Known, Method
 from turret.sources import AttrSource, DictSource, ItemSource, Source, TypeSource
 
@@ -264,13 +271,15 @@ class Instance(Value):
         return found
 
     def rebuild(self, r: Rebuilder) -> str:
-        made = r.constant(self.kind)
+        # By the builtin class that it derives from: its own ``__new__`` ran when the program made it.
+        base = object if self.payload is None else builtin_base(self.kind)
+        made = f"{r.constant(base)}.__new__({r.constant(self.kind)}"
         if self.payload is None:
-            name = r.remember(self, r.assign(f"{r.constant(object)}.__new__({made})"))
+            name = r.remember(self, r.assign(f"{made})"))
         elif type(self.payload).__name__ in ("Tuple", "Constant"):
-            name = r.remember(self, r.assign(f"{made}.__new__({made}, {r.load(self.payload)})"))
+            name = r.remember(self, r.assign(f"{made}, {r.load(self.payload)})"))
         else:
-            name = r.remember(self, r.assign(f"{made}.__new__({made})"))
+            name = r.remember(self, r.assign(f"{made})"))
             r.fill_payload(self.payload, name)
         self.write_stores(r, name, r.line)
         return name
@@ -316,6 +325,8 @@ class ExceptionInstance(Instance):
         self.args = args
         self.cause: Value | None = None
         self.context: Value | None = None
+        self.raised = False
+        """Without a context it has the exception that the frame's caller handles, which is known when the code runs."""
         self.suppressed = False
         """``__suppress_context__``: set by ``raise ... from``."""
 
@@ -326,6 +337,8 @@ class ExceptionInstance(Instance):
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name == "args":
             return t.new_tuple(list(self.args))
+        if name == "__context__" and self.raised and self.context is None:
+            raise Unsupported("__context__ of an exception, which may be one that the caller handles")
         if name in ("__cause__", "__context__") and self.object is None:
             return (self.cause if name == "__cause__" else self.context) or Constant(None)
         if name == "value" and self.kind is StopIteration:
@@ -365,6 +378,8 @@ class ExceptionInstance(Instance):
             r.line(f"{name}.__cause__ = {r.load(self.cause)}")
         if self.context is not None:
             r.line(f"{name}.__context__ = {r.load(self.context)}")
+        elif self.raised:
+            r.line(f"{name}.__context__ = {r.constant(sys.exc_info)}()[1]")
         if self.suppressed != (self.cause is not None):  # giving it a cause sets it
             r.line(f"{name}.__suppress_context__ = {self.suppressed}")
         return name

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import typing
 
 import numpy
 import pytest
 import torch
 from capture_lab import Observed, assert_same, check
 
+import turret
 from turret.errors import CaptureError
 
 
@@ -130,3 +132,39 @@ def test_python_s_types_are_dtypes(kind):
         return torch.ones(3, dtype=kind), x.to(kind), x.new_zeros(2, dtype=kind)
 
     check(program, torch.ones(2), graphs=1)
+
+
+class Pair(typing.NamedTuple):
+    value: torch.Tensor
+    scale: object
+
+
+class Scaled(Pair):
+    """A named tuple whose own ``__new__`` takes other arguments than ``tuple``'s."""
+
+    def __new__(cls, value, scale=None):
+        return super().__new__(cls, value, torch.tensor(2.0) if scale is None else scale)
+
+    def doubled(self):
+        return self._replace(value=self.value * 2)
+
+
+class Words(list):
+    def __new__(cls, word):
+        made = super().__new__(cls)
+        made.word = word
+        return made
+
+    def __init__(self, word):
+        super().__init__([word])
+
+
+def test_instances_are_made_again_without_the_program_s_own_new():
+    def program(x):
+        scaled, words = Scaled(x + 1), Words("a")
+        turret.graph_break()
+        scaled = scaled.doubled()
+        turret.graph_break()
+        return scaled, words, words.word
+
+    check(program, torch.ones(2), breaks=None)

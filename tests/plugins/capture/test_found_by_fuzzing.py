@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import math
+import sys
 
 import torch
 from capture_lab import Observed, assert_same, check, outcome
@@ -347,3 +348,34 @@ def test_a_kept_exception_of_a_break_does_not_keep_a_generator_from_its_end_when
         log: list = []
         function(X, errors, log)
         assert log == [0, "closed", 0] and len(errors) == 2
+
+
+def test_an_exception_s_context_is_what_the_caller_handles():
+    def helper(x, errors):
+        try:
+            raise IndexError from None
+        except IndexError as error:
+            errors.append(error)
+        try:
+            raise
+        except Exception as error:
+            errors.append(error)
+        errors.append(sys.exc_info()[1])
+        return x + 1
+
+    def program(x, errors):
+        try:
+            raise KeyError(1)
+        except KeyError:
+            print(end="")
+            return helper(x, errors)
+
+    for function in (program, Observed(program), lambda *args: Observed(helper)(*args)):
+        errors: list = []
+        outer = KeyError(1)
+        try:
+            raise outer
+        except KeyError:
+            function(torch.ones(2), errors)
+        assert isinstance(errors[0].__context__, KeyError) and errors[0].__suppress_context__
+        assert errors[0].__context__ is errors[1] is errors[2]
