@@ -83,6 +83,12 @@ def is_tensor(t: Tracer, value: Value) -> Value:
     return Constant(isinstance(value.realize(), Tensor))
 
 
+@function(torch._shape_as_tensor)
+def shape_as_tensor(t: Tracer, value: Value) -> Value:
+    """A new tensor of the sizes, on the CPU."""
+    return t.call(t.wrap_known(torch.tensor), [value.realize().get_attr(t, "shape")], {"dtype": Constant(torch.int64)})
+
+
 @function(torch.numel)
 def numel(t: Tracer, input: Value) -> Value:
     return input.realize().call_method(t, "numel", [], {})

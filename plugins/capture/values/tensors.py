@@ -105,6 +105,11 @@ class Tensor(Value):
             return t.wrap_known(self.type())
         if name in ("grad", "_grad"):
             return self.gradient(t)
+        if name == "volatile":
+            from turret.plugins.capture.handlers_warnings import warn
+
+            warn(t, Constant("volatile was removed (Variable.volatile is always False)"))
+            return Constant(False)
         if name == "grad_fn" and self.fake.grad_fn is None:
             return Constant(None)
         return self.own_attribute(t, name)

@@ -168,3 +168,13 @@ def test_instances_are_made_again_without_the_program_s_own_new():
         return scaled, words, words.word
 
     check(program, torch.ones(2), breaks=None)
+
+
+def test_sizes_as_a_tensor():
+    check(lambda x: torch._shape_as_tensor(x) * 2, torch.ones(2, 3), graphs=1)
+
+
+def test_a_removed_attribute_of_tensors_is_false_and_warns():
+    compiled = turret.compile(lambda x: x + 1 + x.volatile, fullgraph=True, options={"cache": False})
+    with pytest.warns(UserWarning, match="volatile was removed"):
+        torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), 2.0))
