@@ -11,6 +11,7 @@ from turret.plugins.capture import (
     handlers_func,
     handlers_numbers,
     handlers_numpy,
+    handlers_recurrent,
     handlers_torch,
     handlers_warnings,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "handlers_func",
     "handlers_numbers",
     "handlers_numpy",
+    "handlers_recurrent",
     "handlers_torch",
     "handlers_warnings",
 ]

@@ -50,6 +50,9 @@ class EagersChoices(TorchFunctionMode):
         if whole or (name in _DROPOUT and _keeps_all(*args[1:], **kwargs)):
             with torch._C._DisablePythonDispatcher():
                 return func(*args, **kwargs)
+        if name == "lstm" and torch.is_grad_enabled() and not args[0].requires_grad:
+            # oneDNN's layer, which torch decomposes to here, has a workspace whose size nobody can tell beforehand.
+            args = (args[0].detach().requires_grad_(), *args[1:])
         made = func(*args, **kwargs)
         if name in _ONE_HOT:
             return made.contiguous()
