@@ -105,6 +105,13 @@ def _resize(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> A
     return target
 
 
+def _resize_as(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """``resize_as_``: ``resize_`` to another tensor's sizes, row-major."""
+    if kwargs.get("memory_format") not in (None, torch.contiguous_format):
+        raise UnsupportedError(f"{func} to a memory format is not supported in a compiled graph")
+    return _resize(tracer, aten.resize_.default, (args[0], args[1].shape), {})
+
+
 def _view_copy(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``view_copy``: row-major; it takes strides that ``view`` refuses."""
     with tracer.nested():
@@ -157,7 +164,7 @@ SPECIAL: dict[Any, Callable[..., Any]] = {
     aten.set_.source_Storage: _no_set,
     aten.set_.source_Storage_storage_offset: _no_set,
     aten.set_.source_Tensor_storage_offset: _no_set,
-    aten.resize_as_.default: _no_set,
+    aten.resize_as_.default: _resize_as,
     aten._assert_tensor_metadata.default: _skip,
     aten._assert_scalar.default: _assert_scalar,
     aten._local_scalar_dense.default: _item,

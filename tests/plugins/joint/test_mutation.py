@@ -247,6 +247,9 @@ def test_an_input_set_to_a_result_shares_memory_with_that_output():
 def test_resize_of_an_intermediate_or_input_to_no_more_elements(size):
     assert_same(lambda x: (x * 2).resize_(size).sin(), [torch.randn(3, 4)], capture="fx")
     assert_same(lambda x: (x.resize_(size), x + 1)[1], [torch.randn(3, 4)], capture="fx")
+    template = [torch.randn(3, 4), torch.randn(size)]
+    assert_same(lambda x, y: (x * 2).resize_as_(y) + y, template, capture="fx")
+    assert_same(lambda x, y: (x.resize_as_(y), x + 1)[1], template, capture="fx")
 
 
 def test_inputs_that_swap_their_values():
