@@ -124,7 +124,11 @@ def clone(b: Builder, x: TensorValue, memory_format: Any = None) -> TensorValue:
 
 @lowering("prims.convert_element_type")
 def convert_element_type(b: Builder, x: TensorValue, dtype: torch.dtype) -> TensorValue:
-    return b.pointwise(lambda v: cast(v, dtype, exact=True), x, dtype=x.dtype)
+    """A cast of a decomposition: the rounding of its result may go as that of any op's.
+
+    What it does to an operand, a tensor without dimensions beside one of a half type, decides what is computed.
+    """
+    return b.pointwise(lambda v: cast(v, dtype, exact=not x.shape), x, dtype=x.dtype)
 
 
 @lowering("_to_copy")

@@ -58,3 +58,23 @@ def test_roundings_that_are_asked_for_are_made():
     sums, error, eager_error = run(torch.bfloat16, 9, emulate_precision_casts=True)
     assert len(sums) == 9
     assert error == pytest.approx(eager_error, rel=0.1)
+
+
+def test_what_a_decomposition_rounds_at_its_end_may_stay_unrounded():
+    def program(x):
+        return torch.nn.functional.gelu(x.sin()) + x
+
+    torch.manual_seed(0)
+    x = torch.randn(64, 64, dtype=torch.bfloat16)
+    with torch.no_grad():
+        found = turret.compile(program, options={"cache": False})(x)
+    torch.testing.assert_close(found, program(x.double()).bfloat16(), rtol=0, atol=0)
+
+
+def test_what_a_decomposition_rounds_at_its_start_is_rounded():
+    def program(x, y):
+        return torch.xlogy(x, y.abs() + 0.5)
+
+    x, y = torch.ones(3, 4, dtype=torch.bfloat16), torch.tensor(0.503)
+    found = turret.compile(program, options={"cache": False})(x, y)
+    torch.testing.assert_close(found, program(x, y), rtol=0, atol=1e-5)
