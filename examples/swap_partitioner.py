@@ -18,7 +18,6 @@ import turret
 from turret.op_traits import is_view
 from turret.plugins.partition.analysis import analyze
 from turret.plugins.partition.extract import extract
-from turret.products import PartitionedGraph
 from turret.surface import Family, family_of
 
 
@@ -37,17 +36,7 @@ class SaveLibraryCalls:
 
         analysis = analyze(joint)
         saved = frozenset(n for n in analysis.candidates if must_save(n) and not is_view(n))
-        cut = extract(joint, analysis, saved)
-        return PartitionedGraph(
-            forward=cut.forward,
-            backward=cut.backward,
-            signature=joint.signature,
-            num_forward_outputs=joint.num_forward_outputs,
-            saved_tensors=cut.saved_tensors,
-            saved_sizes=cut.saved_sizes,
-            report="saved: inputs and results of library calls",
-            name=joint.name,
-        )
+        return extract(joint, analysis, saved, "saved: inputs and results of library calls")
 
 
 class PrintSaved:

@@ -24,7 +24,8 @@ TRUSTED_ROOTS = (frozenset(sys.stdlib_module_names) | {"torch", "builtins", "tur
 }
 """Packages whose functions, classes and modules programs do not replace; they need no guards."""
 PLAIN = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
-_HEAP_TYPE = 1 << 9
+HEAP_TYPE = 1 << 9
+"""The flag of classes that ``class`` statements make (``Py_TPFLAGS_HEAPTYPE``)."""
 _UNSEEN = frozenset(
     {
         "__dict__", "__weakref__", "__doc__", "_abc_impl", "__firstlineno__", "__static_attributes__",
@@ -97,7 +98,7 @@ def _metaclass(kind: type, memo: Memo) -> str:
 
 def _own_class(kind: type, memo: Memo) -> str:
     """What one class defines itself."""
-    if not kind.__flags__ & _HEAP_TYPE:
+    if not kind.__flags__ & HEAP_TYPE:
         return name_of(kind)
     key = ("own", kind)
     if key not in memo:

@@ -19,9 +19,9 @@ from torch import nn
 from turret.guards import TensorProperties
 from turret.plugins.capture import lookups
 from turret.plugins.capture.constructors import ScriptFunction
-from turret.plugins.capture.fingerprints import TRUSTED_ROOTS
+from turret.plugins.capture.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Value
-from turret.plugins.capture.values.classes import HEAP_TYPE, Class
+from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.functions import Builtin, Function, Known, Method, Partial, PythonModule
 from turret.plugins.capture.values.mappings import Dict, Set
 from turret.plugins.capture.values.modules import Module

@@ -189,15 +189,13 @@ class _Lowerer:
     def _number(self, node: fx.Node, value: Any) -> Any:
         """A number that is computed from others: a size as its expression, one that floats are part of by the host."""
         expression = number_of(value)
-        of_floats = isinstance(value, torch.SymFloat) or has_float(expression)
-        if not of_floats or expression.is_Symbol or isinstance(value, torch.SymBool):
+        if not isinstance(value, torch.SymFloat) or expression.is_Symbol:
             return expression
         known = self.computed.get(expression)
         if known is None:
-            integer = isinstance(value, torch.SymInt)
             name = self.builder.unique(f"number_{node.name}")
-            known = self.computed[expression] = sympy.Symbol(name, real=True, integer=integer or None)
-            self.builder.statements.append(Number(name, expression, not integer, self.builder.origins()))
+            known = self.computed[expression] = sympy.Symbol(name, real=True)
+            self.builder.statements.append(Number(name, expression, is_float=True, origins=self.builder.origins()))
         return known
 
     def _check(self, node: fx.Node) -> None:
@@ -320,14 +318,11 @@ def _without_dead(statements: list[Statement], outputs: tuple[Any, ...]) -> tupl
 
 
 def _refuse_unknown_symbols(statements: Sequence[Statement], given: frozenset[str], all_: Sequence[Statement]) -> None:
-    """Numbers that depend on data must be known before they are used, and loops run to integers."""
+    """Numbers that depend on data must be known before they are used."""
     if not any(map(bound_symbols, all_)):
         return
     known = set(given)
     for statement in statements:
-        for decl in defined(statement):
-            if any(map(has_float, (*decl.shape, *decl.stride))):
-                raise UnsupportedError(f"{decl} has a size that is computed from a float which depends on data")
         missing = mentioned_symbols(statement) - known
         if missing:
             raise UnsupportedError(f"{', '.join(sorted(missing))} is used before it is known: {statement}")

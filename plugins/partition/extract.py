@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import attrs
 import sympy
 import torch
 from torch import fx
@@ -14,24 +13,16 @@ from turret.errors import UnsupportedError
 from turret.fake_values import propagate, same_layout
 from turret.op_traits import has_static_size, is_view, tensor_bytes
 from turret.plugins.partition.analysis import JointAnalysis, is_size, is_tensor
-from turret.products import JointGraph, SavedValue
+from turret.products import JointGraph, PartitionedGraph, SavedValue
 
 
-@attrs.frozen(eq=False)
-class Cut:
-    """The two graphs of a cut and what passes between them, in output order."""
-
-    forward: fx.GraphModule
-    backward: fx.GraphModule
-    saved_tensors: tuple[SavedValue, ...]
-    saved_sizes: tuple[SavedValue, ...]
-
-
-def extract(joint: JointGraph, analysis: JointAnalysis, saved: frozenset[fx.Node]) -> Cut:
+def extract(
+    joint: JointGraph, analysis: JointAnalysis, saved: frozenset[fx.Node], report: str = ""
+) -> PartitionedGraph:
     """Cut a joint graph so that ``saved`` passes from forward to backward and the rest is recomputed.
 
     A saved primal that the program writes to is copied before the write, and a saved view that shows a
-    part of a larger base is copied so that the base can be freed.
+    part of a larger base is copied so that the base can be freed.  ``report`` is the result's, for people.
     """
     emitted = _backward_order(analysis, saved)
     read = {source for node in emitted for source in node.all_input_nodes}
@@ -44,11 +35,15 @@ def extract(joint: JointGraph, analysis: JointAnalysis, saved: frozenset[fx.Node
         raise UnsupportedError(f"graph {joint.name!r}: {odd.name} is neither a tensor nor a size and cannot be saved")
     forward = _Forward(joint, analysis, tensors, sizes)
     sizes += forward.add_free_symbols([*emitted, *tensors, *analysis.tangents])
-    return Cut(
+    return PartitionedGraph(
         forward=forward.finish(),
         backward=_backward(joint, analysis, sizes, tensors, emitted),
+        signature=joint.signature,
+        num_forward_outputs=joint.num_forward_outputs,
         saved_tensors=tuple(_describe(node, analysis) for node in tensors),
         saved_sizes=tuple(SavedValue(node.name, 8, "size") for node in sizes),
+        report=report,
+        name=joint.name,
     )
 
 

@@ -33,17 +33,8 @@ def partition(context: Any, joint: JointGraph) -> PartitionedGraph:
     problem = build_problem(analysis, cost)
     everything = save_everything(analysis)
     saved = everything if partitioner == "save_all" else solve_with_budget(problem, budget)
-    cut = extract(joint, analysis, saved)
-    return PartitionedGraph(
-        forward=cut.forward,
-        backward=cut.backward,
-        signature=joint.signature,
-        num_forward_outputs=joint.num_forward_outputs,
-        saved_tensors=cut.saved_tensors,
-        saved_sizes=cut.saved_sizes,
-        report=str(_report(partitioner, budget, problem, analysis, saved, everything)),
-        name=joint.name,
-    )
+    report = _report(partitioner, budget, problem, analysis, saved, everything)
+    return extract(joint, analysis, saved, str(report))
 
 
 def _options(context: Any) -> tuple[str, float]:

@@ -7,8 +7,9 @@ from collections import defaultdict
 from turret.ir import Definition, Expr, defined, rewrite, used
 from turret.ir.expr import loads
 from turret.ir.index import Index, Size, product, provably_nonnegative
+from turret.lowering import HALF
 from turret.plugins.schedule.one_hot import fold_one_hot_sums
-from turret.plugins.schedule.roundings import is_half, keep_roundings, skip_rounding
+from turret.plugins.schedule.roundings import keep_roundings, skip_rounding
 from turret.plugins.schedule.units import Unit, contains, expression_size, is_cheap, row_variables, work
 
 LARGEST_EXPRESSION = 400
@@ -39,7 +40,8 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool) -> list[Unit]
     in program order, so chains collapse in one pass.
     """
     by_tensor = {unit.tensor.name: unit for unit in units if unit.is_loop}
-    levels = _levels(units)
+    in_half = elide_casts and any(unit.tensor.dtype in HALF for unit in by_tensor.values())
+    levels = _levels(units) if in_half else {}
     users: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
         for name in unit.reads():
@@ -58,7 +60,7 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool) -> list[Unit]
         if name in needed or not users[name]:
             continue
         if _inlinable(unit, users[name]) or (
-            elide_casts and _keeps_a_rounding_away(unit, users[name], levels, by_tensor, needed)
+            in_half and _keeps_a_rounding_away(unit, users[name], levels, by_tensor, needed)
         ):
             gone.add(name)
     return _alive([unit for unit in units if not (unit.is_loop and unit.tensor.name in gone)], needed)
@@ -131,7 +133,7 @@ def _keeps_a_rounding_away(
     It is where one later kernel needs it: with two operands as many bytes are moved either way, and what is added up
     in float32 is nearer to the exact sum.
     """
-    if not is_half(unit.tensor.dtype) or unit.rows or not is_cheap(unit.expr) or any(u.expr is None for u in users):
+    if unit.tensor.dtype not in HALF or unit.rows or not is_cheap(unit.expr) or any(u.expr is None for u in users):
         return False
     operands = {node.tensor for node in loads(unit.expr) if node.variables}
     if not 2 <= len(operands) <= MOST_OPERANDS or any(c.values for n in loads(unit.expr) for c in n.coords):

@@ -77,7 +77,8 @@ class _Planner:
         self._take_over(planned, frozenset(self.born) - escaping - views)
         kept = escaping | frozenset(self.program.constants)
         best = self._laid_out(planned, kept, views, SEPARATE_BYTES)
-        for least in SMALLER_SEPARATE_BYTES:
+        on_gpu = any(self.declarations[name].device.type == "cuda" for name in planned)
+        for least in SMALLER_SEPARATE_BYTES if on_gpu else ():
             other = self._laid_out(planned, kept, views, least)
             if best.peak_bytes - other.peak_bytes >= WORTH_ALLOCATING:
                 best = other

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import torch
-
 from turret.ir import Expr, cast, rewrite, walk
+from turret.lowering import HALF
 
 _JUMPS = frozenset(
     """
@@ -21,7 +20,7 @@ def skip_rounding(node: Expr) -> Expr | None:
     if node.op != "cast" or node.args[0].op != "cast" or node.payload or node.args[0].payload:
         return None
     inner = node.args[0].args[0]
-    return inner if is_half(node.args[0].dtype) and inner.dtype == node.dtype else None
+    return inner if node.args[0].dtype in HALF and inner.dtype == node.dtype else None
 
 
 def keep_roundings(expr: Expr) -> Expr:
@@ -44,11 +43,6 @@ def _jumps(node: Expr) -> bool:
 
 
 def _marked(node: Expr) -> Expr | None:
-    if node.op == "cast" and node.args[0].op == "load" and is_half(node.args[0].dtype):
+    if node.op == "cast" and node.args[0].op == "load" and node.args[0].dtype in HALF:
         return cast(node.args[0], node.dtype, exact=True)
     return None
-
-
-def is_half(dtype: torch.dtype) -> bool:
-    """Whether a dtype is bfloat16 or float16."""
-    return dtype.itemsize == 2 and dtype.is_floating_point

@@ -9,6 +9,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.fingerprints import HEAP_TYPE
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Handler, Known, Method
 from turret.sources import AttrSource, BoundSource, ItemSource
@@ -23,10 +24,6 @@ _C_METHODS = (
     types.ClassMethodDescriptorType,
     types.BuiltinFunctionType,
 )
-
-
-HEAP_TYPE = 1 << 9
-"""The flag of classes that ``class`` statements make (``Py_TPFLAGS_HEAPTYPE``)."""
 
 
 def builtin_base(kind: type) -> type:
