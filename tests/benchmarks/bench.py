@@ -42,10 +42,14 @@ class Result:
 
 @attrs.frozen(eq=False)
 class Subject:
-    """A model compiled by one system: ``step`` is what is timed, ``observe`` what is compared."""
+    """A model compiled by one system: ``step`` is what is timed, ``observe`` what is compared.
+
+    ``parameters`` are those of its own copy of the module, in order; writing to them in place changes what it computes.
+    """
 
     step: Callable[[], object]
     observe: Callable[[], dict[str, list]]
+    parameters: list[torch.nn.Parameter]
 
 
 def subject(workload: models.Workload, system: str, training: bool) -> Subject:
@@ -72,7 +76,7 @@ def subject(workload: models.Workload, system: str, training: bool) -> Subject:
         gradients = [p.grad for p in parameters] if training else []
         return {"output": output, "gradient": gradients, "buffer": [b.clone() for b in buffers]}
 
-    return Subject(step, observe)
+    return Subject(step, observe, parameters)
 
 
 def compare(name: str, names: list[str], training: bool, seconds: float) -> list[Result]:

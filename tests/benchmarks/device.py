@@ -5,7 +5,9 @@
 Each model and kind (inference, training) is a process of its own.  All compile at once, each system with an empty
 cache folder, and then wait for the parent, which lets one after the other time its systems in turns, so that
 nothing else uses the device or the host meanwhile.  Errors are relative norms against a float32 run of eager on
-the same (rounded) weights and inputs.  Peak memory is what a step allocates above what was there before it.
+the same (rounded) weights and inputs; where two systems round at different places, one draw of the weights does not
+tell which is nearer, so ``--draws`` takes the mean over several (and its standard error).  Peak memory is what a step
+allocates above what was there before it.
 """
 
 from __future__ import annotations
@@ -41,20 +43,21 @@ class Result:
     system: str
     seconds: float = float("nan")
     first_seconds: float = float("nan")
-    output_error: float = float("nan")
-    gradient_error: float = float("nan")
+    output_errors: list[float] = attrs.field(factory=list)
+    gradient_errors: list[float] = attrs.field(factory=list)
+    """One a draw of the weights."""
     peak_bytes: int = 0
     failure: str = ""
 
 
 def prepare(name: str, kind: str, options: argparse.Namespace) -> tuple[list[Result], dict[str, bench.Subject]]:
-    """Compile every system's copy, and compare its first results with those of float32."""
+    """Compile every system's copy, and compare its results with those of float32, for each draw of the weights."""
     training = kind == "training"
     size = device_models.TINY if options.tiny else device_models.Size()
     workload = device_models.build(name, size, training, options.device, getattr(torch, options.dtype))
     full = device_models.moved(copy.deepcopy(workload), options.device, torch.float32)
-    expected = bench.subject(full, "eager", training).observe()
-    del full
+    exact = bench.subject(full, "eager", training)
+    weights = [p.detach().clone() for p in workload.module.parameters()]
     results, subjects = [], {}
     for system in options.systems.split(","):
         result = Result(name, kind, system)
@@ -66,15 +69,38 @@ def prepare(name: str, kind: str, options: argparse.Namespace) -> tuple[list[Res
             made.step()
             _wait(options.device)
             result.first_seconds = time.perf_counter() - start
-            found = made.observe()
-            result.output_error = measure.relative_error(found["output"], expected["output"])
-            if training:
-                result.gradient_error = measure.relative_error(found["gradient"], expected["gradient"])
             subjects[system] = made
         except Exception as error:
             result.failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             traceback.print_exc(limit=4)
+    for draw in range(options.draws):
+        drawn = _drawn(weights, draw)
+        _load(exact, drawn)
+        expected = exact.observe()
+        for result in results:
+            if result.system not in subjects:
+                continue
+            made = subjects[result.system]
+            _load(made, drawn)
+            found = made.observe()
+            result.output_errors.append(measure.relative_error(found["output"], expected["output"]))
+            if training:
+                result.gradient_errors.append(measure.relative_error(found["gradient"], expected["gradient"]))
     return results, subjects
+
+
+def _drawn(weights: list[torch.Tensor], draw: int) -> list[torch.Tensor]:
+    """The weights themselves first, then each weight off by a tenth or so."""
+    if draw == 0:
+        return weights
+    torch.manual_seed(draw)
+    return [w * (1 + torch.randn_like(w) / 10) for w in weights]
+
+
+def _load(subject: bench.Subject, weights: list[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for parameter, weight in zip(subject.parameters, weights, strict=True):
+            parameter.copy_(weight)
 
 
 def timed(results: list[Result], subjects: dict[str, bench.Subject], options: argparse.Namespace) -> None:
@@ -152,13 +178,13 @@ def _line(process: subprocess.Popen) -> str:
 
 def report(results: list[Result]) -> str:
     """A line a model, kind and system, then the geometric mean of eager's time over each system's."""
-    header = ["model", "system", "ms", "x eager", "first s", "output error", "gradient error", "peak MiB", "failure"]
+    header = ["model", "system", "ms", "x eager", "first s", "output error/1e-3", "gradient error/1e-3", "peak MiB", "failure"]
     eager = {(r.model, r.kind): r.seconds for r in results if r.system == "eager"}
     rows: list[list[object]] = []
     for r in results:
         ratio = eager.get((r.model, r.kind), float("nan")) / r.seconds
         figures = [f"{r.seconds * 1e3:.3f}", f"{ratio:.2f}", f"{r.first_seconds:.1f}"]
-        errors = [f"{r.output_error:.1e}", f"{r.gradient_error:.1e}", f"{r.peak_bytes / 2**20:.0f}"]
+        errors = [_mean(r.output_errors), _mean(r.gradient_errors), f"{r.peak_bytes / 2**20:.0f}"]
         rows.append([f"{r.model} {r.kind}", r.system, *figures, *errors, r.failure[:60]])
     lines = [measure.table(header, rows)]
     for kind in dict.fromkeys(r.kind for r in results):
@@ -168,6 +194,16 @@ def report(results: list[Result]) -> str:
             mean = measure.geometric_mean(ratios)
             lines.append(f"geometric mean over eager, {kind}, {system}: {mean:.3f}x ({len(ratios)} models)")
     return "\n".join(lines)
+
+
+def _mean(errors: list[float]) -> str:
+    """In thousandths, with the mean's standard error."""
+    if not errors:
+        return ""
+    text = f"{1e3 * statistics.fmean(errors):.2f}"
+    if len(errors) > 1:
+        text += f" ± {1e3 * statistics.stdev(errors) / len(errors) ** 0.5:.2f}"
+    return text
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -180,6 +216,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tiny", action="store_true", help="small models, to see that all of it runs")
     parser.add_argument("--jobs", type=int, default=6, help="processes that compile at a time")
     parser.add_argument("--seconds", type=float, default=3.0, help="timing budget of one model and kind")
+    parser.add_argument("--draws", type=int, default=1, help="draws of the weights that errors are the mean of")
     parser.add_argument("--calls", type=int, default=3, help="calls between two waits for the device")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)

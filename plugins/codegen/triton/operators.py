@@ -102,11 +102,12 @@ _APPROXIMATE = {
     "exp2": "tl.exp2({0})",
     "sqrt": "tl.sqrt({0})",
     "reciprocal": "1.0 / {0}",
-    "sigmoid": "1.0 / (1.0 + tl.exp({0} * -1.0))",
+    "sigmoid": "libdevice.fast_dividef(1.0, 1.0 + libdevice.fast_expf({0} * -1.0))",
     "div": "{0} / {1}",
 }
 """What kernels over half types use: some units in the last place of float32, far below a half's, and where a chain of
-such operations would be slower than memory, several times as fast."""
+such operations would be slower than memory, several times as fast.  The sigmoid gives zero for what is below the
+least normal number (2**-126, at -87.3): scaling such results would double its instructions."""
 
 _INTEGER = {
     **_COMPARISONS,

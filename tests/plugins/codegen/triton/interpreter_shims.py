@@ -165,5 +165,10 @@ _NAMES = [
     "nextafter",
 ]
 
-LIBDEVICE = SimpleNamespace(**{name: _libdevice(getattr(torch, name)) for name in _NAMES}, rint=_libdevice(torch.round))
+_RENAMED = {"rint": torch.round, "fast_expf": torch.exp, "fast_dividef": torch.div}
+
+LIBDEVICE = SimpleNamespace(
+    **{name: _libdevice(getattr(torch, name)) for name in _NAMES},
+    **{name: _libdevice(function) for name, function in _RENAMED.items()},
+)
 """Stands for ``triton.language.extra.libdevice``, which only exists on a device."""
