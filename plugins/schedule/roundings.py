@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from turret.ir import Expr, cast, rewrite, walk
+import torch
+
+from turret.ir import Expr, call, cast, rewrite, walk
 from turret.lowering import HALF
 
 _JUMPS = frozenset(
@@ -13,14 +15,32 @@ _JUMPS = frozenset(
 """Ops whose result jumps where an operand moves by a rounding."""
 
 
+_CHOICES = frozenset({"where", "masked", "neg", "abs", "min", "max"})
+"""Ops that hand one of their operands on, or its magnitude: done before a rounding, they give what they give after."""
+
+
 def skip_rounding(node: Expr) -> Expr | None:
     """``float32(bfloat16(x))`` of a float32 ``x`` as ``x``: intermediates of a kernel keep full precision.
 
-    Not where the program itself asked for the half type, nor where ``keep_roundings`` found that it matters."""
-    if node.op != "cast" or node.args[0].op != "cast" or node.payload or node.args[0].payload:
+    Also where a choice lies between the two casts (an image's patches behind a class token).  Not where the program
+    itself asked for the half type, nor where ``keep_roundings`` found that it matters."""
+    if node.op != "cast" or node.payload or node.args[0].dtype not in HALF:
         return None
-    inner = node.args[0].args[0]
-    return inner if node.args[0].dtype in HALF and inner.dtype == node.dtype else None
+    return _unrounded(node.args[0], node.dtype)
+
+
+def _unrounded(value: Expr, dtype: torch.dtype) -> Expr | None:
+    """A half value in ``dtype`` without the rounding that it ends with; None where it ends with none that may go."""
+    if value.op == "cast":
+        inner = value.args[0]
+        return inner if not value.payload and inner.dtype == dtype else None
+    if value.op not in _CHOICES:
+        return None
+    found = [_unrounded(arg, dtype) if arg.dtype == value.dtype else arg for arg in value.args]
+    if all(new is None or new is old for new, old in zip(found, value.args, strict=True)):
+        return None
+    kept = [cast(old, dtype) if new is None else new for new, old in zip(found, value.args, strict=True)]
+    return call(value.op, *kept)
 
 
 def keep_roundings(expr: Expr) -> Expr:

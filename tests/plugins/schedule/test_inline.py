@@ -71,6 +71,16 @@ def test_what_a_decomposition_rounds_at_its_end_may_stay_unrounded():
     torch.testing.assert_close(found, program(x.double()).bfloat16(), rtol=0, atol=0)
 
 
+def test_what_lies_behind_a_choice_stays_unrounded():
+    def program(patches, bias, token, place):
+        return torch.cat((token, -(patches + bias)), 0) + place
+
+    torch.manual_seed(0)
+    args = [torch.randn(*shape, dtype=torch.bfloat16) for shape in ((40, 64), (64,), (1, 64), (41, 64))]
+    found = turret.compile(program, options={"cache": False})(*args)
+    torch.testing.assert_close(found, program(*(a.double() for a in args)).bfloat16(), rtol=0, atol=0)
+
+
 def test_what_a_decomposition_rounds_at_its_start_is_rounded():
     def program(x, y):
         return torch.xlogy(x, y.abs() + 0.5)
