@@ -21,6 +21,7 @@ from turret.errors import FakeImplementationError
 from turret.externs import TRUSTED, fast_callable
 from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
 from turret.products import BoxedCallable
+from turret.runtime.allocate import allocator
 from turret.runtime.frames import FramePool
 from turret.runtime.modes import below_autograd
 from turret.size_source import Binding
@@ -77,7 +78,6 @@ class _Writer:
         self.device = torch.device(plan.device)
         self.native = self._library()
         self.names: dict[str, Any] = {
-            "empty": torch.empty_strided,
             "view": torch.as_strided,
             "below_autograd": below_autograd,
             "relayout": _relayout,
@@ -87,6 +87,7 @@ class _Writer:
         self.lines: list[str] = []
         tensors_used = {s for step in plan.steps for s in _slots_as_tensors(step)}
         self.arena_tensors = tuple(sorted(n for n in tensors_used if plan.slots[n].place == "arena"))
+        self.dispatches = any(isinstance(step, (View, Copy, Call)) for step in plan.steps)
         self.launched = frozenset(s for step in plan.steps if isinstance(step, Launch) for s in step.slots)
         self.on_device = self.device.type != "cpu"
         framed = bool(self.launched or self.arena_tensors)
@@ -124,13 +125,15 @@ class _Writer:
         return function
 
     def _source(self) -> str:
-        body = "".join(f"        {line}\n" for line in self.lines)
+        # Entering the modes costs a microsecond, and allocations and launches alone see nothing of them.
+        mode, indent = ("    with below_autograd():\n", "        ") if self.dispatches else ("", "    ")
+        body = mode + "".join(f"{indent}{line}\n" for line in self.lines)
         if not self.launched and not self.arena_tensors:
-            return f"def run(args):\n    with below_autograd():\n{body}    return result\n"
+            return f"def run(args):\n{body}    return result\n"
         close = "    frame.close()\n" if self.has_arena else ""
         return (
             "def run(args):\n    frame = take()\n    slots, sizes = frame.slots, frame.sizes\n"
-            f"    with below_autograd():\n{body}{close}    give(frame)\n    return result\n"
+            f"{body}{close}    give(frame)\n    return result\n"
         )
 
     def _prologue(self) -> None:
@@ -220,6 +223,14 @@ class _Writer:
         self.lines.append(f"status = {run}({function.handle}, slots, sizes, stream)")
         self.lines.append(f"if status: {segment}.recover(status, slots, sizes, stream, {tensors}, {origins!r})")
 
+    def _allocator(self, device: torch.device) -> str:
+        """The name of ``empty(shape, stride, dtype)`` on a device."""
+        name = f"empty_{device.type}"
+        if device.index:
+            name += f"_{device.index}"
+        self.names[name] = allocator(device)
+        return name
+
     def _address(self, slot: int) -> None:
         """Tell kernels where a tensor lies, if any kernel wants to know."""
         if slot in self.launched:
@@ -231,12 +242,8 @@ class _Writer:
             case Allocate(slot=number):
                 slot = slots[number]
                 dtype = self.constant("dtype", slot.torch_dtype)
-                device = (
-                    "" if slot.device == "cpu" else f", device={self.constant('device', torch.device(slot.device))}"
-                )
-                self.lines.append(
-                    f"t{number} = empty({_tuple(slot.shape)}, {_tuple(slot.stride)}, dtype={dtype}{device})"
-                )
+                empty = self._allocator(torch.device(slot.device))
+                self.lines.append(f"t{number} = {empty}({_tuple(slot.shape)}, {_tuple(slot.stride)}, {dtype})")
                 self._address(number)
             case Launch():
                 self._launch(step)

@@ -19,21 +19,21 @@ class Handover:
     Saved tensors without elements are parted from the tensors that they come from: eager's formulas save none of
     them or others, and a write to an empty view of an input changes nothing.
 
-    Which results are such is taken from the first call.
+    Which results are such is taken from the first call; ``idle`` says after it that there are none.
     """
 
     def __init__(self, outputs: int, saved: int) -> None:
         self._outputs, self._end = outputs, outputs + saved
         self._views: tuple[tuple[int, tuple[int, ...]], ...] = ()
         self._empty: tuple[int, ...] = ()
-        self._known = False
+        self._known = self.idle = False
 
     def __call__(self, inputs: Sequence[Any], results: Sequence[Any]) -> Sequence[Any]:
         """``results`` (outputs, saved tensors, sizes) as they are, or a list with some replaced."""
         if not self._known:
             self._views = tuple(self._find_views(inputs, results))
             self._empty = tuple(n for n in range(self._outputs, self._end) if results[n].numel() == 0)
-            self._known = True
+            self._known, self.idle = True, not self._views and not self._empty
         if not self._views and not self._empty:
             return results
         made = list(results)
