@@ -84,6 +84,7 @@ _PROTOTYPES: dict[str, tuple] = {
         ctypes.c_int64,
         _POINTER,
         ctypes.c_int,
+        ctypes.c_int,
     ),
     "turret_segment": (_POINTER, ctypes.c_int, _POINTER, ctypes.c_int64, _POINTER, ctypes.c_int64),
     "turret_segment_free": (None, _POINTER),

@@ -72,7 +72,7 @@ def _free(library: ctypes.CDLL, segments: list[int]) -> None:
 
 def _kernel(library: ctypes.CDLL, binary: KernelBinary, folder: Path) -> int:
     image = (folder / binary.file).read_bytes()
-    shape = (binary.function, binary.threads, binary.shared, binary.cluster, binary.cooperative)
+    shape = (binary.function, binary.threads, binary.shared, binary.cluster, binary.cooperative, binary.programmatic)
     key = (library._handle, hashlib.sha256(image).digest(), *shape)
     with _lock:
         if key not in _kernels:
@@ -85,6 +85,7 @@ def _kernel(library: ctypes.CDLL, binary: KernelBinary, folder: Path) -> int:
                 binary.shared,
                 cluster,
                 int(binary.cooperative),
+                int(binary.programmatic),
             )
         return _kernels[key]
 

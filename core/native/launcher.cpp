@@ -27,6 +27,8 @@ constexpr int kMaxDynamicShared = 8;    // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_
 constexpr int kAnyClusterSize = 14;     // CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 constexpr int kClusterDimension = 4;    // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 constexpr int kCooperative = 2;         // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+constexpr int kProgrammatic = 6;        // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+constexpr int kProgrammaticInGraphs = 12030;  // version of the driver from which on a capture records such launches
 constexpr int kPortableClusterSize = 8;
 constexpr std::int64_t kSharedWithoutAsking = 48 * 1024;
 
@@ -50,6 +52,7 @@ struct LaunchConfig {
 
 struct Driver {
   Result (*init)(unsigned);
+  Result (*version)(int*);
   Result (*device_get)(int*, int);
   Result (*retain)(Handle*, int);
   Result (*get_current)(Handle*);
@@ -62,6 +65,7 @@ struct Driver {
   Result (*launch_ex)(const LaunchConfig*, Handle, void**, void**);
   Result (*clear)(Address, unsigned char, std::size_t, Handle);
   Result (*error_text)(Result, const char**);
+  bool programmatic = false;
 };
 
 Driver driver;
@@ -96,7 +100,8 @@ bool open_driver(const char* path) {
     return false;
   }
   Driver& d = driver;
-  const bool complete = find(library, "cuInit", d.init) && find(library, "cuDeviceGet", d.device_get) &&
+  const bool complete = find(library, "cuInit", d.init) && find(library, "cuDriverGetVersion", d.version) &&
+                        find(library, "cuDeviceGet", d.device_get) &&
                         find(library, "cuDevicePrimaryCtxRetain", d.retain) &&
                         find(library, "cuCtxGetCurrent", d.get_current) &&
                         find(library, "cuCtxSetCurrent", d.set_current) &&
@@ -107,6 +112,8 @@ bool open_driver(const char* path) {
                         find(library, "cuMemsetD8Async", d.clear) && find(library, "cuGetErrorString", d.error_text);
   if (!complete) return false;
   if (const Result result = d.init(0)) return fail("cuInit", result);
+  int version = 0;
+  d.programmatic = d.version(&version) == 0 && version >= kProgrammaticInGraphs;
   opened = true;
   return true;
 }
@@ -135,6 +142,7 @@ struct Kernel {
   std::int64_t shared = 0;
   unsigned cluster[3] = {1, 1, 1};
   bool cooperative = false;
+  bool programmatic = false;
   std::mutex lock;
   Handle functions[kMaxDevices] = {};
 
@@ -341,7 +349,10 @@ class Segment {
       grid[i] = static_cast<unsigned>(whole);
     }
     const unsigned shared = static_cast<unsigned>(kernel.shared);
-    if (kernel.cluster_size() == 1 && !kernel.cooperative) {
+    const bool plain = kernel.cluster_size() == 1 && !kernel.cooperative;
+    // The driver then has less to put between two kernels: 2.3 us a launch on the host of an H200, 2.9 without.
+    const bool programmatic = plain && kernel.programmatic && driver.programmatic;
+    if (plain && !programmatic) {
       return driver.launch(step.function, grid[0], grid[1], grid[2], kernel.threads, 1, 1, shared, stream, pointers,
                            nullptr);
     }
@@ -355,6 +366,11 @@ class Segment {
     if (kernel.cooperative) {
       LaunchAttribute& attribute = attributes[config.count++];
       attribute.id = kCooperative;
+      attribute.value.words[0] = 1;
+    }
+    if (programmatic) {
+      LaunchAttribute& attribute = attributes[config.count++];
+      attribute.id = kProgrammatic;
       attribute.value.words[0] = 1;
     }
     return driver.launch_ex(&config, step.function, pointers, nullptr);
@@ -422,9 +438,10 @@ int turret_open(const char* path) { return open_driver(path) ? 0 : 1; }
 // What went wrong in the last call on this thread that said so.
 const char* turret_message() { return message.c_str(); }
 
-// A kernel from its binary (copied).  ``cluster`` has three numbers of blocks.
+// A kernel from its binary (copied).  ``cluster`` has three numbers of blocks; a ``programmatic`` kernel waits by
+// itself for the one ahead of it.
 void* turret_kernel(const char* image, std::int64_t bytes, const char* name, int threads, std::int64_t shared,
-                    const std::int64_t* cluster, int cooperative) {
+                    const std::int64_t* cluster, int cooperative, int programmatic) {
   auto kernel = std::make_unique<Kernel>();
   kernel->image.assign(image, image + bytes);
   kernel->name = name;
@@ -432,6 +449,7 @@ void* turret_kernel(const char* image, std::int64_t bytes, const char* name, int
   kernel->shared = shared;
   for (int i = 0; i < 3; ++i) kernel->cluster[i] = static_cast<unsigned>(cluster[i]);
   kernel->cooperative = cooperative != 0;
+  kernel->programmatic = programmatic != 0;
   return kernel.release();
 }
 

@@ -28,6 +28,8 @@ class KernelBinary:
 
     ``function`` is its name in the binary ``file`` (beside the table).  ``threads`` is the number in a block,
     ``shared`` bytes of dynamic shared memory, ``cluster`` blocks in a cluster by dimension; the grid counts clusters.
+    ``programmatic``: it waits by itself for the kernel ahead of it in the stream, before it touches memory, so that the
+    driver need not keep it back until that one has ended.
     """
 
     function: str
@@ -36,6 +38,7 @@ class KernelBinary:
     shared: int = 0
     cluster: tuple[int, int, int] = (1, 1, 1)
     cooperative: bool = False
+    programmatic: bool = False
 
 
 @record

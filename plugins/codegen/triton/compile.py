@@ -44,14 +44,16 @@ class CompiledKernel:
     shared: int
     cluster: tuple[int, int, int] = (1, 1, 1)
     cooperative: bool = False
+    programmatic: bool = False
     hidden_pointers: int = 2
     global_scratch: int = 0
 
     @property
     def binary(self) -> KernelBinary:
         """Its entry in a launch table, with its image in a file named after the key."""
+        file, threads = f"{self.key[:24]}.cubin", WARP * self.num_warps
         return KernelBinary(
-            self.function, f"{self.key[:24]}.cubin", WARP * self.num_warps, self.shared, self.cluster, self.cooperative
+            self.function, file, threads, self.shared, self.cluster, self.cooperative, self.programmatic
         )
 
 

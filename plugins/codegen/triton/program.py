@@ -23,6 +23,10 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 """
+_WAIT_IMPORT = "from triton.language.extra.cuda import gdc_wait\n"
+_WAIT = "gdc_wait()  # the kernel before may still run: what it writes is not there yet"
+_PROGRAMMATIC = (9, 0)
+"""The compute capability from which on a kernel can be launched before the one ahead of it has ended."""
 
 
 def emit(
@@ -35,18 +39,22 @@ def emit(
     ``declarations`` declares every tensor that the kernel reads or writes.  Raises ``UnsupportedError`` where the
     kernel has a dtype or a form that tiles cannot express.
     """
+    properties = properties or DeviceProperties()
     stages = in_order(kernel, declarations)
     if len(stages.kernels) == 1:
-        stages = split(kernel, declarations, properties or DeviceProperties())
+        stages = split(kernel, declarations, properties)
     tensors = {**declarations, **stages.tensors}
-    written = [w for k in stages.kernels if (w := _write(k, tensors)) is not None]
+    waits = properties.capability >= _PROGRAMMATIC
+    written = [w for k in stages.kernels if (w := _write(k, tensors, waits)) is not None]
     if written:
         written[0] = attrs.evolve(written[0], scratch=stages.scratch)
     return tuple(written)
 
 
-def _write(kernel: Kernel, declarations: dict[str, TensorDecl]) -> TritonKernel | None:
-    """One Triton kernel; None where it would store nothing."""
+def _write(kernel: Kernel, declarations: dict[str, TensorDecl], waits: bool) -> TritonKernel | None:
+    """One Triton kernel; None where it would store nothing.
+
+    ``waits``: it begins by waiting for the kernel ahead of it, so that it may be launched before that one has ended."""
     nest = normalise(kernel, declarations)
     if not nest.stores:
         return None
@@ -55,7 +63,8 @@ def _write(kernel: Kernel, declarations: dict[str, TensorDecl]) -> TritonKernel 
     constants = [name for name, _ in emitter.tiling.configs[0].constants]
     parameters = [*emitter.pointers.values(), *emitter.symbols.values(), *emitter.streams.values()]
     signature = ", ".join([*parameters, *(f"{name}: tl.constexpr" for name in constants)])
-    body = "\n".join(f"    {line}" for line in emitter.base.lines or ["pass"])
+    lines = [*([_WAIT] if waits else []), *emitter.base.lines] or ["pass"]
+    body = "\n".join(f"    {line}" for line in lines)
     prelude = prelude_for(body)
     types = {p: f"*{triton_type(nest.tensors[t].dtype).short}" for t, p in emitter.pointers.items()}
     types |= dict.fromkeys((*emitter.symbols.values(), *emitter.streams.values()), "i64")
@@ -64,7 +73,8 @@ def _write(kernel: Kernel, declarations: dict[str, TensorDecl]) -> TritonKernel 
     # block sizes: where a block is as long as a row, nothing in the text says how long.
     identity = f"{signature}{types}{body}{prelude}{configs}{options}"
     name = f"turret_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
-    parts = [_IMPORTS, *([prelude] if prelude else []), f"@triton.jit\ndef {name}({signature}):\n{body}\n"]
+    imports = _IMPORTS + (_WAIT_IMPORT if waits else "")
+    parts = [imports, *([prelude] if prelude else []), f"@triton.jit\ndef {name}({signature}):\n{body}\n"]
     stored = tuple(t for t in emitter.pointers if any(s.tensor == t for s in nest.stores))
     read = {tensor for tensor, _ in nest.accesses()[0]}
     return TritonKernel(

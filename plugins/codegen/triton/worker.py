@@ -52,6 +52,7 @@ def compile_kernel(request: dict[str, Any], folder: str) -> dict[str, Any]:
         "num_warps": metadata.num_warps,
         "shared": metadata.shared,
         "cluster": list(getattr(metadata, "cluster_dims", None) or (getattr(metadata, "num_ctas", 1), 1, 1)),
+        "programmatic": "griddepcontrol.wait" in compiled.asm["ptx"],
         "cooperative": bool(getattr(metadata, "launch_cooperative_grid", False)),
         # After a kernel's own parameters come pointers to memory that Triton wants: first global scratch (so many
         # bytes for each program), then profile scratch (none is asked for unless an instrumentation is on).

@@ -69,6 +69,7 @@ struct Config {
 extern "C" {
 
 int cuInit(unsigned) { return 0; }
+int cuDriverGetVersion(int* version) { return *version = 12080, 0; }
 int cuDeviceGet(int* device, int ordinal) { return *device = ordinal, ordinal < 4 ? 0 : 101; }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
   note("retain " + std::to_string(device));

@@ -133,6 +133,13 @@ def test_clusters_and_cooperative_kernels_are_launched_with_attributes(fake: Fak
     assert fake.log()[-1].startswith("launch_ex add_one 6 1 1")
 
 
+def test_kernels_that_wait_by_themselves_are_launched_before_the_one_ahead_has_ended(fake: FakeDriver) -> None:
+    table = LaunchTable((kernel("add_one", programmatic=True),), {"s": segment_words(0, (launch((), "n"),))}, {})
+    assert run(fake.library(table, {"add_one.cubin": b"fake 0 waits\0"}).function("s"), [0], [3]) == 0
+    assert fake.log()[-2:-1] == ["attribute 6 = 1"]
+    assert fake.log()[-1].startswith("launch_ex add_one 3 1 1")
+
+
 def test_a_driver_error_names_kernel_grid_and_cause(fake: FakeDriver) -> None:
     table = LaunchTable((kernel("add_one"),), {"s": segment_words(0, (launch((), "9"),))}, {})
     segment = fake.library(table, {"add_one.cubin": b"fake 0\0"}).function("s")

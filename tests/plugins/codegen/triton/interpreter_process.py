@@ -83,7 +83,7 @@ def _serve() -> None:
     import traceback
     from pathlib import Path
 
-    from interpreter_shims import LIBDEVICE, install
+    from interpreter_shims import LIBDEVICE, install, no_wait
 
     install()
     output = os.fdopen(os.dup(1), "wb")
@@ -102,7 +102,7 @@ def _serve() -> None:
                 spec = importlib.util.spec_from_file_location(path.stem, path)
                 module = importlib.util.module_from_spec(spec)
                 spec.loader.exec_module(module)
-                module.libdevice = LIBDEVICE
+                module.libdevice, module.gdc_wait = LIBDEVICE, no_wait
                 functions[source] = getattr(module, name)
             functions[source][grid](*arguments, **constants)
             _send(output, {k: arguments[k] for k in written})

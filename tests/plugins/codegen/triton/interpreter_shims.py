@@ -165,6 +165,11 @@ _NAMES = [
     "nextafter",
 ]
 
+
+def no_wait() -> None:
+    """Kernels are interpreted one after the other."""
+
+
 _RENAMED = {"rint": torch.round, "fast_expf": torch.exp, "fast_dividef": torch.div}
 
 LIBDEVICE = SimpleNamespace(

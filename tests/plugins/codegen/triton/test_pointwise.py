@@ -8,7 +8,7 @@ import pytest
 import sympy
 import torch
 from kernel_lab import CPU, Case, compare, declare, element, evaluate, pointwise
-from triton_lab import InterpretedFailure, check, compile_offline, run
+from triton_lab import InterpretedFailure, check, compile_offline, run, waits_before_it_touches_memory
 
 from turret.ir import (
     Index,
@@ -25,7 +25,7 @@ from turret.ir import (
     wrap_index,
 )
 from turret.ir.index import Var, flatten, unflatten
-from turret.plugins.codegen.triton import emit
+from turret.plugins.codegen.triton import DeviceProperties, emit
 
 F32 = torch.float32
 
@@ -227,9 +227,11 @@ def test_pointwise_kernels_compile_for_devices(capability: int) -> None:
         pointwise(cast(constant(1, torch.int64), torch.bool), (Var("i", 9),), {}),
     ]
     for case in cases:
-        for kernel in emit(*_parts(case)):
+        for kernel in emit(*_parts(case), DeviceProperties((capability // 10, 0))):
             for config in kernel.configs[:2]:
-                assert compile_offline(kernel, config, capability).asm["cubin"]
+                compiled = compile_offline(kernel, config, capability)
+                assert compiled.asm["cubin"]
+                assert waits_before_it_touches_memory(compiled) == (capability >= 90)
 
 
 def test_equal_text_for_other_dtypes_is_another_kernel() -> None:

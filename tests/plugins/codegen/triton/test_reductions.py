@@ -8,7 +8,7 @@ import pytest
 import sympy
 import torch
 from kernel_lab import Case, declare, element
-from triton_lab import check, compile_offline, run
+from triton_lab import check, compile_offline, run, waits_before_it_touches_memory
 
 from turret.ir import Expr, Kernel, Store, call, cast, constant, index_value, load, part, reduce, scan
 from turret.ir.index import Var
@@ -225,8 +225,10 @@ def test_sources_do_not_depend_on_names() -> None:
 def test_rows_compile_for_devices(kind: str, capability: int) -> None:
     for shape, dim in (((40, 17), 1), ((2, 40001), 1)):
         case = row_case(kind, torch.zeros(shape), dim)
-        for kernel in emit(case.kernel, case.declarations, **WHOLE):
-            assert compile_offline(kernel, capability=capability).asm["cubin"]
+        for kernel in emit(case.kernel, case.declarations, DeviceProperties((capability // 10, 0), multiprocessors=0)):
+            compiled = compile_offline(kernel, capability=capability)
+            assert compiled.asm["cubin"]
+            assert waits_before_it_touches_memory(compiled) == (capability >= 90)
 
 
 @pytest.mark.parametrize("kind", ["sum", "prod", "min", "max"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,7 +15,7 @@ from kernel_lab import Case, compare, evaluate
 
 from turret.plugins.codegen.triton import Config, TritonKernel, emit
 
-__all__ = ["InterpretedFailure", "check", "compile_offline", "launch", "run"]
+__all__ = ["InterpretedFailure", "check", "compile_offline", "launch", "run", "waits_before_it_touches_memory"]
 
 INTERPRETER = Interpreter()
 
@@ -77,3 +78,11 @@ def compile_offline(kernel: TritonKernel, config: Config | None = None, capabili
         source = ASTSource(fn=getattr(module, kernel.name), signature=signature, constexprs=constants)
         options = {**kernel.options, "num_warps": config.num_warps, "num_stages": config.num_stages}
         return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
+
+
+def waits_before_it_touches_memory(compiled: Any) -> bool:
+    """Whether a compiled kernel waits for the one ahead of it before its first access to global memory."""
+    text = compiled.asm["ptx"]
+    wait = text.find("griddepcontrol.wait")
+    access = re.search(r"\b(ld|st|atom|red)\.(acquire\.|release\.|relaxed\.|gpu\.)*global|cp\.async", text)
+    return wait >= 0 and (access is None or wait < access.start())
