@@ -145,7 +145,7 @@ def _share(make: Callable[[], Callable[[], object]], moved: int, peak: float) ->
 
 def _tiny_kernels(x: Tensor) -> Tensor:
     """Sums along both dimensions in turn: each needs all of the one before, so that nothing becomes one kernel."""
-    for _ in range(25):
+    for _ in range(50):
         x = x + x.sum(0) * 1e-3
         x = x + x.sum(1, keepdim=True) * 1e-3
     return x
@@ -159,7 +159,7 @@ def launch_cost(systems: dict[str, Callable]) -> None:
         call = _bind(compiler(_tiny_kernels), (x,))
         for _ in range(3):
             call()
-        print(f"  {name}: {_host_microseconds(call):.1f} us for a call of 50 dependent sums")
+        print(f"  {name}: {_host_microseconds(call):.1f} us for a call of 100 dependent sums")
     plan = _plan_of(_tiny_kernels, x)
     launches = [step for step in plan.steps if isinstance(step, Launch)]
     kernels = sum(len(step.origins) for step in launches)
@@ -181,8 +181,10 @@ def launch_cost(systems: dict[str, Callable]) -> None:
 
 def _host_microseconds(call: Callable[[], object]) -> float:
     """Median time until a call returns, the device being idle when it starts."""
+    for _ in range(50):
+        call()
     samples = []
-    for _ in range(30):
+    for _ in range(200):
         torch.cuda.synchronize()
         start = time.perf_counter()
         call()
