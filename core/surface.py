@@ -94,13 +94,7 @@ sym_size.int sym_stride.int sym_numel sym_storage_offset
 """
 
 _EXTERN = """
-mm bmm addmm baddbmm mv dot vdot _int_mm convolution convolution_backward
-_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
-_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward
-_scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
-_scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
-_scaled_dot_product_fused_attention_overrideable _scaled_dot_product_fused_attention_overrideable_backward
-_fft_r2c _fft_c2r _fft_c2c sort sort.stable topk kthvalue median median.dim nanmedian nanmedian.dim mode
+vdot _fft_r2c _fft_c2r _fft_c2c sort sort.stable topk kthvalue median median.dim nanmedian nanmedian.dim mode
 cummax cummin logcumsumexp nonzero masked_select _local_scalar_dense bincount histc searchsorted.Tensor
 searchsorted.Scalar embedding_dense_backward _embedding_bag _embedding_bag_forward_only
 _embedding_bag_dense_backward _embedding_bag_per_sample_weights_backward _cdist_forward _cdist_backward
@@ -119,6 +113,21 @@ _unique2 unique_dim unique_consecutive unique_dim_consecutive
 nll_loss2d_forward nll_loss2d_backward
 """
 
+_TEMPLATE_TEXT = {
+    "matmul": "mm bmm addmm baddbmm mv dot _int_mm",
+    "convolution": "convolution convolution_backward",
+    "attention": """
+        _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention_for_cpu_backward
+        _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_backward
+        _scaled_dot_product_efficient_attention _scaled_dot_product_efficient_attention_backward
+        _scaled_dot_product_cudnn_attention _scaled_dot_product_cudnn_attention_backward
+        _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_fused_attention_overrideable_backward
+    """,
+}
+
+TEMPLATE_KINDS = tuple(_TEMPLATE_TEXT)
+"""Forms of contractions that kernels are generated for from templates."""
+
 _TABLE_TEXT = {
     Family.POINTWISE: _POINTWISE,
     Family.REDUCTION: _REDUCTION,
@@ -130,7 +139,7 @@ _TABLE_TEXT = {
     Family.RANDOM: _RANDOM,
     Family.CREATION: _CREATION,
     Family.SIZE: _SIZE,
-    Family.EXTERN: _EXTERN,
+    Family.EXTERN: " ".join([_EXTERN, *_TEMPLATE_TEXT.values()]),
 }
 
 _COMPILED_DTYPES = frozenset(
@@ -184,6 +193,18 @@ def _load_namespace(namespace: str) -> None:
 def family_of(op: Any) -> Family | None:
     """The family of an op overload, or None when it is outside the surface."""
     return surface().get(op)
+
+
+@functools.cache
+def _template_kinds() -> dict[Any, str]:
+    kinds = {resolve(name): kind for kind, text in _TEMPLATE_TEXT.items() for name in text.split()}
+    kinds.pop(None, None)
+    return kinds
+
+
+def template_kind(op: Any) -> str | None:
+    """Which of ``TEMPLATE_KINDS`` a library call is, or None."""
+    return _template_kinds().get(op)
 
 
 def is_compiled_dtype(dtype: torch.dtype) -> bool:

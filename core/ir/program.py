@@ -133,6 +133,20 @@ class Extern:
 
 
 @attrs.frozen(eq=False)
+class Template(Extern):
+    """A library call that a code generator may write itself, from a template of kernels of this ``kind``.
+
+    ``kind`` is one of ``TEMPLATE_KINDS``; the operands say the rest.  A code generator that has no such template runs
+    the call, as it does any ``Extern``; one that has may take the definitions that alone read the result into it.
+    """
+
+    kind: str = ""
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}  # template {self.kind}"
+
+
+@attrs.frozen(eq=False)
 class Number:
     """``symbol = value``: a number computed by the host from others, for kernels and calls that come after it."""
 

@@ -16,7 +16,7 @@ import attrs
 
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Size, Var
-from turret.ir.program import CopyInto, Extern, LoopProgram, Number, ScatterMode, StridedView, TensorDecl
+from turret.ir.program import CopyInto, Extern, LoopProgram, Number, ScatterMode, StridedView, Template, TensorDecl
 
 
 @attrs.frozen(eq=False)
@@ -152,6 +152,11 @@ class Schedule:
     @property
     def externs(self) -> tuple[Extern, ...]:
         return tuple(step for step in self.steps if isinstance(step, Extern))
+
+    @property
+    def templates(self) -> tuple[Template, ...]:
+        """Those of the externs that a code generator may write itself."""
+        return tuple(step for step in self.steps if isinstance(step, Template))
 
     def __str__(self) -> str:
         lines = [f"schedule {self.program.name}: {len(self.kernels)} kernels, {len(self.externs)} externs"]

@@ -6,7 +6,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from turret import surface
-from turret.surface import Family, family_of, outside_surface, resolve, why_outside
+from turret.surface import Family, family_of, outside_surface, resolve, template_kind, why_outside
 
 aten = torch.ops.aten
 
@@ -30,6 +30,14 @@ def test_families_of_some_ops():
     assert family_of(aten.view.default) is Family.VIEW
     assert family_of(aten.mm.default) is Family.EXTERN
     assert family_of(aten.gelu.default) is None
+
+
+def test_contractions_are_library_calls_of_a_kind_that_templates_can_take_over():
+    assert template_kind(aten.addmm.default) == "matmul"
+    assert template_kind(aten.convolution.default) == "convolution"
+    assert template_kind(aten._scaled_dot_product_flash_attention.default) == "attention"
+    assert family_of(aten.convolution.default) is Family.EXTERN
+    assert template_kind(aten.sort.default) is None and template_kind(aten.add.Tensor) is None
 
 
 def test_check_names_ops_outside_with_a_reason():

@@ -115,3 +115,27 @@ def test_a_lowering_from_outside_turns_a_library_call_into_a_fused_kernel():
     assert [str(extern.op) for extern in theirs["schedule"].externs] == ["aten._cdist_forward.default"]
     (kernel,) = ours["schedule"].kernels
     assert not ours["schedule"].externs and "exp(neg(sqrt(sum<" in str(kernel)
+
+
+def test_a_stage_from_outside_finds_contractions_as_templates():
+    class Claims:
+        """Where a vendor's code generator would write its own kernels: it sees form, op, operands and readers."""
+
+        def __init__(self):
+            self.found = []
+
+        @turret.hookimpl(wrapper=True)
+        def turret_codegen(self, context, schedule, target):
+            self.found += [(t.kind, len(t.args)) for t in schedule.templates]
+            return (yield)
+
+    def program(x, w, k):
+        pixels = torch.relu(x @ w).reshape(1, 1, 8, 32)
+        return torch.conv2d(pixels, k).sort(-1).values
+
+    claims = Claims()
+    x, w, k = torch.randn(8, 16), torch.randn(16, 32), torch.randn(2, 1, 3, 3)
+    function, products = compiled(program, claims)
+    torch.testing.assert_close(function(x, w, k), program(x, w, k))
+    assert claims.found == [("matmul", 2), ("convolution", 9)]
+    assert len(products["schedule"].externs) == 3
