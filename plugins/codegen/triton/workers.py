@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ IDLE_SECONDS = 120.0
 """After so long without work a worker ends and gives its memory back."""
 
 MOST_WORKERS = 16
+FIRST_WORKERS, STEP_SECONDS = 2, 0.05
+"""Workers that are started at once, and the pause before each further one: a graph of one kernel is traced in 0.2 s
+and should not wait for sixteen processes that load a compiler (0.3 s of a core each); one of hundreds of nodes wants
+them all."""
 
 
 def worker_count(wanted: int = 0) -> int:
@@ -85,13 +90,29 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._threads = 0
         self._idle = 0
+        self._warming = False
         self._closed = False
         self._running: set[_Worker] = set()
 
     def warm(self) -> None:
-        """Start all workers, so that they have loaded the compiler when the first request comes."""
+        """Start workers, so that they have loaded the compiler when the first request comes: some, then one by one.
+
+        From the first request on, requests tell how many are wanted."""
         with self._lock:
-            while self._threads < self.size and not self._closed:
+            while self._threads < min(FIRST_WORKERS, self.size) and not self._closed:
+                self._grow()
+            if self._warming or self._threads >= self.size:
+                return
+            self._warming = True
+        threading.Thread(target=self._warm_further, daemon=True, name="turret-warm").start()
+
+    def _warm_further(self) -> None:
+        while True:
+            time.sleep(STEP_SECONDS)
+            with self._lock:
+                if not self._warming or self._closed or self._threads >= self.size:
+                    self._warming = False
+                    return
                 self._grow()
 
     def submit(self, request: dict[str, Any]) -> Future:
@@ -100,6 +121,7 @@ class WorkerPool:
         with self._lock:
             if self._closed:
                 raise CodegenError("the pool of compile workers is closed")
+            self._warming = False
             self._queue.put((request, future))
             if self._queue.qsize() > self._idle and self._threads < self.size:
                 self._grow()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -15,7 +17,7 @@ from kernel_samples import SOURCE, scale, variant
 
 from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError
-from turret.plugins.codegen.triton import KernelCompiler, WorkerPool
+from turret.plugins.codegen.triton import KernelCompiler, WorkerPool, workers
 from turret.plugins.codegen.triton.compile import request_key, request_of, triton_version
 from turret.plugins.codegen.triton.workers import worker_count
 
@@ -119,6 +121,46 @@ def test_a_closed_pool_leaves_no_process(tmp_path: Path) -> None:
         pool.submit({})
 
 
+class Idle:
+    """A worker that has no process."""
+
+    def ask(self, request: dict) -> dict:
+        return {}
+
+    def stop(self) -> None:
+        pass
+
+
+def test_few_workers_start_at_once_and_further_ones_until_requests_tell_how_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps = threading.Semaphore(0)
+    monkeypatch.setattr(workers, "_Worker", Idle)
+    monkeypatch.setattr(workers, "time", SimpleNamespace(sleep=lambda seconds: steps.acquire()))
+    pool = WorkerPool(8)
+    pool.warm()
+    pool.warm()
+    assert pool._threads == workers.FIRST_WORKERS
+    steps.release()
+    reached(lambda: pool._threads == workers.FIRST_WORKERS + 1)
+    assert pool.submit({}).result(timeout=20) == {}
+    steps.release()
+    reached(lambda: not any(t.name == "turret-warm" for t in threading.enumerate()))
+    assert pool._threads == workers.FIRST_WORKERS + 1
+    pool.warm()
+    for _ in range(pool.size):
+        steps.release()
+    reached(lambda: pool._threads == pool.size)
+    pool.close()
+
+
+def reached(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def test_the_number_of_workers_follows_the_cores() -> None:
     cores = len(os.sched_getaffinity(0))
     assert worker_count() == min(16, cores) and worker_count(3) == 3
@@ -129,6 +171,7 @@ def test_a_warm_start_does_not_import_triton(pool: WorkerPool, tmp_path: Path) -
     KernelCompiler(90, ArtifactCache(tmp_path), lambda: pool).compile([variant(scale())])
     program = f"""
 import sys
+import threading
 sys.path[:0] = {[str(Path(__file__).parent)]!r}
 from kernel_samples import scale, variant
 from turret.artifact_cache import ArtifactCache
