@@ -81,6 +81,16 @@ def test_what_lies_behind_a_choice_stays_unrounded():
     torch.testing.assert_close(found, program(*(a.double() for a in args)).bfloat16(), rtol=0, atol=0)
 
 
+def test_what_lies_behind_a_choice_is_rounded_where_a_jump_depends_on_it():
+    def program(x, y):
+        joined = torch.cat((x * x, y), 0)
+        return joined > 0, torch.floor(joined + 1), torch.where(joined == 0, 1.0, 2.0)
+
+    x, y = torch.full((3, 4), 1e-5, dtype=torch.float16), torch.ones(2, 4, dtype=torch.float16)
+    found = turret.compile(program, options={"cache": False})(x, y)
+    torch.testing.assert_close(found, program(x, y), rtol=0, atol=0)
+
+
 def test_what_a_decomposition_rounds_at_its_start_is_rounded():
     def program(x, y):
         return torch.xlogy(x, y.abs() + 0.5)
