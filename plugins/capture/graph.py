@@ -131,6 +131,8 @@ class GraphRecorder:
         self.ints: dict[Source, Symbolic] = {}
         self.data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]] = []
         self.calls = 0
+        self.leaf_steps: dict[fx.Node, int] = {}
+        """Calls that may make a leaf of autograd, with the step of the root frame that they were made in."""
         self.tags: dict[str, Any] = {}
         self.regions = 0
         self.last_input: fx.Node | None = None
@@ -364,6 +366,8 @@ class GraphRecorder:
         self.shape_env.pending_fresh_unbacked_symbols.clear()  # of what happens inside a call nobody else hears
         node.meta.update(self.tags)
         node.meta["stack_trace"] = self.stack_text()  # type: ignore[attr-defined]
+        if target == "requires_grad_" or "requires_grad" in kwargs:
+            self.leaf_steps[node] = self.step  # type: ignore[attr-defined]
         if op != "call_method" or target != "size":
             self.calls += 1
         return node
