@@ -132,7 +132,11 @@ class Frame:
             finally:
                 del raised  # else it is held by this frame, which it holds
         exception = raised.value
-        if isinstance(exception, ExceptionInstance) and exception.context is None:
+        instruction = self.instructions[self.current]
+        passed_on = instruction.name == "RERAISE" or (instruction.name, instruction.arg) == ("RAISE_VARARGS", 0)
+        if isinstance(exception, ExceptionInstance) and not passed_on:
+            exception.trace = object()
+        if isinstance(exception, ExceptionInstance) and exception.context is None and not passed_on:
             handled = self.handling[-1] if self.handling else self.tracer.handled_outside(self)
             exception.context = None if handled is exception else handled
             exception.raised = True
