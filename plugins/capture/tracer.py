@@ -268,6 +268,9 @@ class Tracer(GraphRecorder, Caller):
             return value.value
         if isinstance(value, Instance) and not isinstance(value, ExceptionInstance):
             return self.int_of(value.need_special(self, "__index__"))
+        if isinstance(value, Tensor) and not value.fake.dtype.is_floating_point:
+            number = value.read(self, "item")
+            return self.constant_of(value if number is None else number)
         return self.constant_of(value)
 
     def is_none(self, value: Value) -> bool:
