@@ -335,7 +335,7 @@ class Caller:
         if isinstance(object, functools._lru_cache_wrapper) and all(v.is_constant() for v in (*args, *kwargs.values())):
             if not self.trusted(object):
                 self.provenance.bound_to_process(f"{object.__qualname__} remembers its results")
-            return self.fold(object, args, kwargs)  # as in plain execution: computed once, then remembered
+            return self.fold(object, args, kwargs, remembered=True)  # as in plain execution: computed once
         if hasattr(object, "__wrapped__") and isinstance(object.__wrapped__, types.FunctionType):
             return self.call(self.wrap_known(object.__wrapped__), args, kwargs)
         if isinstance(object, _C_METHODS) and hasattr(object, "__objclass__") and args:

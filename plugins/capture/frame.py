@@ -362,7 +362,12 @@ class Generator(Value):
         return self.send(t, value)
 
     def m_throw(self, t: Tracer, kind: Value, *rest: Value) -> Value:
-        return self.throw(t, t.exception_of(kind))
+        value = rest[0].realize() if rest else Constant(None)
+        if t.is_none(value):
+            return self.throw(t, t.exception_of(kind))
+        if not isinstance(value, ExceptionInstance) or not t.exception_matches(value, kind.realize()):
+            raise Unsupported("an exception thrown into a generator by its class and something else than an instance")
+        return self.throw(t, value)
 
     def m_close(self, t: Tracer) -> Value:
         if self.running:
