@@ -83,7 +83,7 @@ def _while_loop_gradient(
 
 
 def _scan(combine: Branch, start: Sequence[Any], rows: Sequence[Any], additional: Sequence[Any]) -> tuple:
-    """The last state, then for each further result of a round all rounds' results, stacked."""
+    """The last state (which may be of nothing), then for each further result of a round all rounds', stacked."""
     state, made = tuple(v.clone() for v in start), []
     for number in range(rows[0].shape[0]):
         results = tuple(combine(*state, *(r[number] for r in rows), *additional))
@@ -93,7 +93,7 @@ def _scan(combine: Branch, start: Sequence[Any], rows: Sequence[Any], additional
 
 
 def _scan_gradient(
-    combine: Branch,
+    combine: Branch | None,
     gradient: Branch,
     start: Sequence[Any],
     rows: Sequence[Any],
@@ -103,9 +103,11 @@ def _scan_gradient(
     totals: Sequence[torch.Tensor],
 ) -> tuple[torch.Tensor, ...]:
     """Gradients of the start, of the rows, and of what each round reads; ``tangents`` of the last state,
-    ``row_tangents`` of the stacked results; else as for ``while_loop``."""
-    states, count = [tuple(start)], rows[0].shape[0]
-    for number in range(count - 1):
+    ``row_tangents`` of the stacked results; else as for ``while_loop``.  Without a state, ``combine`` may be None."""
+    count = rows[0].shape[0]
+    states = [tuple(start)] * (count if combine is None else 1)
+    for number in range(count - len(states)):
+        assert combine is not None
         states.append(tuple(combine(*states[-1], *(r[number] for r in rows), *additional))[: len(start)])
     found, sums, columns = tuple(tangents), tuple(totals), []
     for number in reversed(range(count)):

@@ -18,6 +18,7 @@ from turret.plugins.capture.opcodes import _BINARY, _CONVERSIONS
 from turret.plugins.capture.rebuild import Rebuilder
 from turret.plugins.capture.values.base import NULL, PREVIOUS, Lazy, Value
 from turret.plugins.capture.values.functions import Cell, Known
+from turret.plugins.capture.values.groups import Group
 
 Action = Callable[["_Break", Instruction], "list[str] | None"]
 ACTIONS: dict[str, Action] = {}
@@ -49,6 +50,8 @@ class _Break:
         self.values = list(frame.stack)
         self.index = frame.current
         self.instruction = frame.instructions[self.index]
+        if any(isinstance(v, Group) and v.part_of is not None for v in (*frame.stack, *frame.handling)):
+            raise Unsupported("a graph break in except*, which would lose what the parts of a group have in common")
         self.handling = [r.load(v) for v in frame.handling]
         self.stack: list[str | None] = self.entries()
         self.before = list(self.stack)

@@ -25,6 +25,7 @@ from turret.plugins.capture.values.classes import (
     find_in_mro,
 )
 from turret.plugins.capture.values.functions import Function, Known, NestedFunction
+from turret.plugins.capture.values.groups import new_group
 from turret.plugins.capture.values.mappings import Dict, Set
 from turret.plugins.capture.values.modules import Module, is_module_call
 from turret.plugins.capture.values.objects import ExceptionInstance, FunctionInstance, Instance
@@ -280,6 +281,8 @@ class Caller:
         """A new instance before ``__init__``."""
         if is_namedtuple(kind):
             return NamedTuple(args[0].unpack(self), kind)
+        if issubclass(kind, BaseExceptionGroup):
+            return new_group(self, kind, args)
         if issubclass(kind, BaseException):
             return ExceptionInstance(kind, list(args))
         base = builtin_base(kind)
@@ -332,7 +335,7 @@ class Caller:
         if isinstance(object, functools._lru_cache_wrapper) and all(v.is_constant() for v in (*args, *kwargs.values())):
             if not self.trusted(object):
                 self.provenance.bound_to_process(f"{object.__qualname__} remembers its results")
-            return self.fold(object, args, kwargs)  # as in plain execution: computed once, then remembered
+            return self.fold(object, args, kwargs, remembered=True)  # as in plain execution: computed once
         if hasattr(object, "__wrapped__") and isinstance(object.__wrapped__, types.FunctionType):
             return self.call(self.wrap_known(object.__wrapped__), args, kwargs)
         if isinstance(object, _C_METHODS) and hasattr(object, "__objclass__") and args:

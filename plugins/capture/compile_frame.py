@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from turret import frame_hook, guard_tree
 from turret.errors import CaptureError
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
-from turret.plugins.capture import breaks, library, stored
+from turret.plugins.capture import breaks, leaves, library, stored
 from turret.plugins.capture.bytecode import decode, waiting_at
 from turret.plugins.capture.errors import NOWHERE, Raised, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame, Signal
@@ -238,6 +238,8 @@ class _Attempt:
     def finish(self, r: Rebuilder, tail: list[str]) -> Unit:
         """Compile the graph and the rebuilt code."""
         tracer = self.tracer
+        with tracer.fake_mode:
+            outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
         if self.stop is not None:
             self.settings.context.emit(
                 "graph_break", stage="capture", name=self.function.__code__.co_name, message=str(self.stop)
@@ -246,7 +248,7 @@ class _Attempt:
             self.settings.context.emit("reuse", stage="capture", name=self.function.__code__.co_name, message=message)
         runs = bool(tracer.calls or r.outputs)
         if runs:
-            inputs = self.close_graph(list(r.outputs))
+            inputs = self.close_graph(outputs)
             r.scope["graph"], key = self.compile_graph(inputs)
         else:
             inputs, key = [], None

@@ -114,13 +114,23 @@ def _stacked(t: Tracer, data: Value, leaves: list[Tensor], kwargs: dict[str, Val
 
 
 class NewParameter(Tensor):
-    """A parameter made in compiled code: a leaf of the graph's own, which only the graph sees."""
+    """A parameter made in compiled code: a leaf of the graph's own, or an input where others see it (``leaves.py``)."""
 
     def type(self) -> type:
         return torch.nn.Parameter
 
     def rebuild(self, r: Rebuilder) -> str:
-        raise Unsupported("a parameter that was made in compiled code and leaves it")
+        if not self.fake.requires_grad:
+            name = r.assign(f"{r.constant(torch.nn.Parameter)}({r.output(self)}, False)")
+        elif not self.fake.is_leaf:
+            raise Unsupported("a parameter that was made and changed in compiled code and leaves it")
+        else:
+            r.parameters.add(self.node)
+            name = r.output(self)
+        r.remember(self, name)
+        for attribute, value in self.stores.items():
+            r.line(f"{name}.{attribute} = {r.load(value)}")
+        return name
 
 
 def _parameter(t: Tracer, data: Value, requires_grad: Value | None = None) -> Value:
@@ -135,10 +145,23 @@ def _parameter(t: Tracer, data: Value, requires_grad: Value | None = None) -> Va
     return value
 
 
+def _buffer(t: Tracer, data: Value | None = None, *, persistent: Value | None = None) -> Value:
+    """``nn.Buffer(x)``: the tensor without its history, with two marks on it."""
+    data = t.call_graph(torch.empty, [Constant(0)], {}) if data is None else data.realize()
+    if not isinstance(data, Tensor):
+        raise Unsupported(f"nn.Buffer of {data.describe()}")
+    leaf = t.call_method_graph("detach", [data], {})
+    made = t.call_method_graph("requires_grad_", [leaf, Constant(data.fake.requires_grad)], {})
+    made.set_attr(t, "persistent", Constant(True) if persistent is None else persistent)
+    made.set_attr(t, "_is_buffer", Constant(True))
+    return made
+
+
 LEGACY_CLASSES: dict[Any, Any] = {
     torch.Tensor: _plain,
     torch.autograd.Variable: _variable,
     torch.nn.Parameter: _parameter,
+    torch.nn.Buffer: _buffer,
     **{
         kind: _of_class(kind)
         for kind in vars(torch).values()

@@ -132,7 +132,11 @@ class Frame:
             finally:
                 del raised  # else it is held by this frame, which it holds
         exception = raised.value
-        if isinstance(exception, ExceptionInstance) and exception.context is None:
+        instruction = self.instructions[self.current]
+        passed_on = instruction.name == "RERAISE" or (instruction.name, instruction.arg) == ("RAISE_VARARGS", 0)
+        if isinstance(exception, ExceptionInstance) and not passed_on:
+            exception.trace = object()
+        if isinstance(exception, ExceptionInstance) and exception.context is None and not passed_on:
             handled = self.handling[-1] if self.handling else self.tracer.handled_outside(self)
             exception.context = None if handled is exception else handled
             exception.raised = True
@@ -358,7 +362,12 @@ class Generator(Value):
         return self.send(t, value)
 
     def m_throw(self, t: Tracer, kind: Value, *rest: Value) -> Value:
-        return self.throw(t, t.exception_of(kind))
+        value = rest[0].realize() if rest else Constant(None)
+        if t.is_none(value):
+            return self.throw(t, t.exception_of(kind))
+        if not isinstance(value, ExceptionInstance) or not t.exception_matches(value, kind.realize()):
+            raise Unsupported("an exception thrown into a generator by its class and something else than an instance")
+        return self.throw(t, value)
 
     def m_close(self, t: Tracer) -> Value:
         if self.running:

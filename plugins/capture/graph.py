@@ -24,6 +24,7 @@ from torch.utils._device import _device_constructors
 
 from turret.guards import TensorProperties
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.known_data import KnownData
 from turret.plugins.capture.policy import Policy
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Known
@@ -127,10 +128,13 @@ class GraphRecorder:
         self.inputs: list[GraphInput] = []
         self.bindings: list[SizeBinding] = []
         self.by_fake: dict[int, Tensor] = {}
+        self.known = KnownData()
         self.sizes: dict[tuple[int, int], Value] = {}
         self.ints: dict[Source, Symbolic] = {}
         self.data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]] = []
         self.calls = 0
+        self.leaf_steps: dict[fx.Node, int] = {}
+        """Calls that may make a leaf of autograd, with the step of the root frame that they were made in."""
         self.tags: dict[str, Any] = {}
         self.regions = 0
         self.last_input: fx.Node | None = None
@@ -295,6 +299,7 @@ class GraphRecorder:
             named_nodes[name], named_fakes[name] = self.argument(value)
         if self.devices and target in _device_constructors() and named_fakes.get("device") is None:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
+        operands = self.known.operands(target, fakes, named_fakes)
         try:
             with self.symbolic_kernels():
                 if op == "call_method":
@@ -309,6 +314,8 @@ class GraphRecorder:
                 raise Unsupported(f"the size of what {name} gives depends on data", _SIZES_OF_DATA) from error
             first = str(error).strip().split("\n")[0]
             raise Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}") from error
+        if operands is not None:
+            self.known.note(operands, result)
         return self.result(op, target, tuple(nodes), named_nodes, result)
 
     def result(self, op: str, target: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> Value:
@@ -364,6 +371,8 @@ class GraphRecorder:
         self.shape_env.pending_fresh_unbacked_symbols.clear()  # of what happens inside a call nobody else hears
         node.meta.update(self.tags)
         node.meta["stack_trace"] = self.stack_text()  # type: ignore[attr-defined]
+        if target == "requires_grad_" or "requires_grad" in kwargs:
+            self.leaf_steps[node] = self.step  # type: ignore[attr-defined]
         if op != "call_method" or target != "size":
             self.calls += 1
         return node

@@ -82,7 +82,10 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
     flat = classes if isinstance(classes, tuple) else (classes,)
     for cls in flat:
         _assume_ordinary(t, cls)
-        if isinstance(value, (Constant, Known)):
+        if cls is torch.nn.Buffer and isinstance(value, Tensor):
+            if _marked_buffer(t, value):
+                return Constant(True)
+        elif isinstance(value, (Constant, Known)):
             if isinstance(value.constant(), cls):
                 return Constant(True)
         elif isinstance(value, Tensor) and isinstance(cls, type) and not issubclass(actual, cls):
@@ -96,6 +99,14 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
         if isinstance(value, Tensor) and isinstance(cls, type) and issubclass(actual, cls):
             return Constant(True)
     return Constant(False)
+
+
+def _marked_buffer(t: Tracer, value: Tensor) -> bool:
+    """Whether a tensor is an ``nn.Buffer``, which is a mark on a plain tensor."""
+    try:
+        return t.truth(value.get_attr(t, "_is_buffer"))
+    except Raised:
+        return False
 
 
 def _assume_ordinary(t: Tracer, cls: Any) -> None:

@@ -1,4 +1,7 @@
-"""``torch.cond``, ``while_loop`` and ``scan``: branches become graphs, all of it one call of the higher-order op."""
+"""``torch.cond``, ``while_loop``, ``scan`` and ``map``: branches become graphs, all one call of the higher-order op.
+
+``associative_scan`` needs none of its own: it is the sequence of batched calls of its function that eager makes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._higher_order_ops.associative_scan import generic_associative_scan
+from torch._higher_order_ops.map import map as map_function
 from torch._higher_order_ops.scan import scan as scan_function
 from torch._higher_order_ops.while_loop import while_loop as while_loop_function
 
@@ -160,31 +165,101 @@ def scan(
     rows = [_moved(t, v, number, 0) for v in rows]
     if backwards:
         rows = [t.call_method_graph("flip", [v, Constant(0)], {}) for v in rows]
-    length = rows[0].fake.shape[0]  # type: ignore[attr-defined]
-    if any(v.fake.shape[0] != length for v in rows) or length == 0:  # type: ignore[attr-defined]
-        raise Unsupported("scan of tensors of different lengths, or of length 0")
-    branches = _Branches(t, "scan", [*values, *(_row(t, v) for v in rows)])  # type: ignore[list-item]
-    branches.trace(combine_fn, [], Structure(tuple, (carried, given)))
-    if branches.structures[0].kind is not tuple or branches.structures[0].children[:1] != (carried,):
+    shape, found = _scan(t, combine_fn, values, rows, [], Structure(tuple, (carried, given)))
+    if shape.kind is not tuple or shape.children[:1] != (carried,):
         raise Unsupported("scan whose state changes its structure")
-    _same("scan", branches.outputs[0][: len(values)], values)
-    modules, shape = branches.close(), branches.structures[0]
-    made = [v.fake for v in branches.outputs[0][len(values) :]]
-    stacked = [torch.empty((length, *v.shape), dtype=v.dtype, device=v.device) for v in made]
-    results = branches.results([*(v.fake for v in branches.outputs[0][: len(values)]), *stacked], [*values, *rows])
-    arguments = (
-        *modules,
-        [t.argument(v)[0] for v in values],
-        [t.argument(v)[0] for v in rows],
-        tuple(map(t.node_here, branches.lifted())),
-    )
-    node = t.record("call_function", torch.ops.higher_order.scan, arguments, {}, results)
-    found = t.unpacked(node, results).unpack(t)
     ends, outputs = found[: len(values)], found[len(values) :]
     if backwards:
         outputs = [t.call_method_graph("flip", [v, Constant(0)], {}) for v in outputs]
     outputs = [_moved(t, v, 0, number) if number < v.realize().fake.dim() else v for v in outputs]  # type: ignore[attr-defined]
     return shape.build(t, iter([*ends, *outputs]))
+
+
+@function(torch.ops.higher_order.scan)
+def scan_op(t: Tracer, combine_fn: Value, init: Value, xs: Value, additional_inputs: Value) -> Value:
+    """The op itself: of lists of tensors, whose first dimension is the one scanned."""
+    values, rows = ([v.realize() for v in sequence.realize().unpack(t)] for sequence in (init, xs))
+    if not values or not rows or not all(isinstance(v, Tensor) for v in (*values, *rows)):
+        raise Unsupported("scan of something else than tensors")
+    flat = flatten(t, t.new_tuple([*values, *rows]))[1]
+    shape, found = _scan(t, combine_fn, values, rows, additional_inputs.realize().unpack(t), flat)
+    if shape.kind not in (tuple, list) or any(child.children for child in shape.children):
+        raise Unsupported("the operator scan over a function whose results are no flat sequence")
+    return t.new_tuple(found)
+
+
+def _scan(
+    t: Tracer, combine: Value, values: list[Value], rows: list[Value], extra: list[Value], given: Structure
+) -> tuple[Structure, list[Value]]:
+    """A call of ``scan``, over the first dimension; ``given``: how its function takes state and row.
+
+    Returns the structure of the function's results, and the last state with the stacked results.
+    """
+    length = _length("scan", rows)
+    branches = _Branches(t, "scan", [*values, *(_row(t, v) for v in rows)])  # type: ignore[list-item]
+    branches.trace(combine, extra, given)
+    outputs, count = [v.fake for v in branches.outputs[0]], len(values)
+    _same("scan", branches.outputs[0][:count], values)
+    modules = branches.close()
+    results = branches.results([*outputs[:count], *_stacked(length, outputs[count:])], [*values, *rows])
+    starts, columns = ([t.argument(v)[0] for v in part] for part in (values, rows))
+    arguments = (*modules, starts, columns, tuple(map(t.node_here, branches.lifted())))
+    node = t.record("call_function", torch.ops.higher_order.scan, arguments, {}, results)
+    return branches.structures[0], t.unpacked(node, results).unpack(t)
+
+
+@function(map_function)
+def map_rows(t: Tracer, f: Value, xs: Value, *args: Value) -> Value:
+    """``map`` over the first dimension of all tensors in ``xs``."""
+    columns, given = flatten(t, xs)
+    shape, found = _map(t, f, [v.realize() for v in columns], list(args), Structure(tuple, (given,)))
+    return shape.build(t, iter(found))
+
+
+@function(torch.ops.higher_order.map_impl)
+def map_op(t: Tracer, f: Value, xs: Value, pos_args: Value) -> Value:
+    """The op itself: of a list of tensors, with a flat sequence of results."""
+    columns, given = flatten(t, t.new_tuple(xs.realize().unpack(t)))
+    shape, found = _map(t, f, [v.realize() for v in columns], pos_args.realize().unpack(t), given)
+    if shape.kind not in (tuple, list) or any(child.children for child in shape.children):
+        raise Unsupported("the operator map_impl over a function whose results are no flat sequence")
+    return t.new_tuple(found)
+
+
+def _map(t: Tracer, f: Value, rows: list[Value], extra: list[Value], given: Structure) -> tuple[Structure, list[Value]]:
+    """A call of ``map_impl``; returns the structure of the function's results, and these for all rows, stacked."""
+    if not rows or not all(isinstance(v, Tensor) for v in rows):
+        raise Unsupported("map over something else than tensors")
+    length = _length("map", rows)
+    branches = _Branches(t, "map", [_row(t, v) for v in rows])
+    branches.trace(f, extra, given)
+    modules = branches.close()
+    results = branches.results(_stacked(length, [v.fake for v in branches.outputs[0]]), rows)
+    arguments = (*modules, [t.argument(v)[0] for v in rows], tuple(map(t.node_here, branches.lifted())))
+    node = t.record("call_function", torch.ops.higher_order.map_impl, arguments, {}, results)
+    return branches.structures[0], t.unpacked(node, results).unpack(t)
+
+
+@function(torch.ops.higher_order.associative_scan)
+def associative_scan_op(t: Tracer, combine_fn: Value, xs: Value, additional_inputs: Value) -> Value:
+    """What eager runs for it: a call for each of about ``2 * log2(length)`` steps, over all pairs of a step at once."""
+    run = t.made(generic_associative_scan)
+    return t.call(run, [combine_fn, xs], {"additional_inputs": additional_inputs})
+
+
+def _length(name: str, rows: Items[Value]) -> Any:
+    """The length of the first dimension, the same in all."""
+    fakes = [v.fake for v in rows]  # type: ignore[attr-defined]
+    if any(f.dim() == 0 for f in fakes):
+        raise Unsupported(f"{name} over a tensor without dimensions")
+    length = fakes[0].shape[0]
+    if any(f.shape[0] != length for f in fakes) or length == 0:
+        raise Unsupported(f"{name} of tensors of different lengths, or of length 0")
+    return length
+
+
+def _stacked(length: Any, fakes: Items[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.empty((length, *f.shape), dtype=f.dtype, device=f.device) for f in fakes]
 
 
 def _moved(t: Tracer, value: Value, start: int, end: int) -> Value:

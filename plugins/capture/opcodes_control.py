@@ -8,6 +8,7 @@ from turret.plugins.capture.frame import RETURNED, YIELDED, Frame, Generator, Si
 from turret.plugins.capture.opcodes import opcode
 from turret.plugins.capture.values.base import NULL, PREVIOUS, Constant, Value
 from turret.plugins.capture.values.functions import NestedFunction
+from turret.plugins.capture.values.groups import left_to_raise, match_star
 from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.plugins.capture.values.sequences import Tuple
 
@@ -275,6 +276,29 @@ def pop_except(f: Frame, i: Instruction) -> None:
 def check_exc_match(f: Frame, i: Instruction) -> None:
     kinds = f.pop()
     f.push(Constant(f.tracer.exception_matches(f.stack[-1].realize(), kinds)))
+
+
+@opcode("CHECK_EG_MATCH")
+def check_eg_match(f: Frame, i: Instruction) -> None:
+    kinds = f.pop()
+    found, rest = match_star(f.tracer, f.pop(), kinds)
+    f.push(rest)
+    f.push(found)
+    if not f.tracer.is_none(found):
+        f.handling[-1] = found
+
+
+@opcode("PREP_RERAISE_STAR")
+def prep_reraise_star(f: Frame, i: Instruction) -> None:
+    after, original = f.pop().unpack(f.tracer), f.pop()
+    f.push(left_to_raise(f.tracer, original, after))
+
+
+@opcode("CALL_INTRINSIC_2")
+def call_intrinsic_of_two(f: Frame, i: Instruction) -> None:
+    if i.arg != 1:
+        raise Unsupported(f"the instruction {i.name} {i.arg}")
+    prep_reraise_star(f, i)
 
 
 @opcode("RERAISE")

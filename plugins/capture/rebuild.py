@@ -26,6 +26,8 @@ class Rebuilder:
         self.writer = SourceWriter(self.scope)
         self.names: dict[int, str] = {}
         self.outputs: dict[fx.Node, int] = {}
+        self.parameters: set[fx.Node] = set()
+        """Outputs that are parameters, made in compiled code."""
         self.body: list[str] = []
         self.effects: list[str] = []
         self.after: list[str] = []

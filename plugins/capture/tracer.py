@@ -234,8 +234,13 @@ class Tracer(GraphRecorder, Caller):
 
     # Constants.
 
-    def fold(self, function: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """The result of a pure function of constants; what it raises, the program raises."""
+    def fold(
+        self, function: Callable, args: list[Value], kwargs: dict[str, Value], *, remembered: bool = False
+    ) -> Value:
+        """The result of a pure function of constants; what it raises, the program raises.
+
+        ``remembered``: it gives one and the same object each time.
+        """
         try:
             plain = [folded(v) for v in args]
             named = {k: folded(v) for k, v in kwargs.items()}
@@ -243,7 +248,10 @@ class Tracer(GraphRecorder, Caller):
             name = getattr(function, "__qualname__", None) or repr(function)
             raise Unsupported(f"{name} of {unknown.args[0].describe()}") from None
         try:
-            return self.made(function(*plain, **named))
+            found = function(*plain, **named)
+            if remembered and type(found) is list:
+                return self.wrap(found, BoundSource("a remembered list", found))
+            return self.wrap_known(found) if remembered else self.made(found)
         except (RecursionError, MemoryError):
             raise
         except Unsupported:
@@ -268,6 +276,9 @@ class Tracer(GraphRecorder, Caller):
             return value.value
         if isinstance(value, Instance) and not isinstance(value, ExceptionInstance):
             return self.int_of(value.need_special(self, "__index__"))
+        if isinstance(value, Tensor) and not value.fake.dtype.is_floating_point:
+            number = value.read(self, "item")
+            return self.constant_of(value if number is None else number)
         return self.constant_of(value)
 
     def is_none(self, value: Value) -> bool:

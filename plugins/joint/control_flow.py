@@ -1,4 +1,4 @@
-"""``torch.cond``, ``while_loop`` and ``scan`` as single calls of the graph, their branches traced to graphs.
+"""``torch.cond``, ``while_loop``, ``scan`` and ``map`` as single calls of the graph, their branches traced to graphs.
 
 Where gradients flow, the call is one node of autograd's, whose backward is one call again: of the gradients of the
 branches (``branches.trace_gradient``).
@@ -112,13 +112,20 @@ def scan(
     )
 
     def pull(tangents: list[torch.Tensor]) -> tuple:
-        nodes = [tracer.recorder.submodule(module) for module in (step.module, gradient)]
+        again = tracer.recorder.submodule(step.module) if count else None  # which only computes states
+        nodes = (again, tracer.recorder.submodule(gradient))
         totals = given(tuple(_zeros(operands[n]) for n in read))
         found = given(tuple(tangents))
         arguments = (*nodes, starts, columns, rest, found[: len(states)], found[len(states) :], totals)
         return _record(tracer, scan_gradient, arguments, [operands[n] for n in (*states, *read_rows, *read)])
 
     return _Call.apply(run, pull, [*states, *read_rows, *read], differentiable, *operands)
+
+
+def map_rows(tracer: Tracer, function: Any, rows: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
+    """A ``scan`` without a state.  Rounds stay a loop: their number is no part of what is compiled, and a function may
+    do anything in a round that it may do in a branch."""
+    return scan(tracer, function, (), rows, additional)
 
 
 class _Call(torch.autograd.Function):

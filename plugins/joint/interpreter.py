@@ -177,6 +177,12 @@ def _scan(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any
     return scan(run.tracer, *args, **kwargs)
 
 
+def _map(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    from turret.plugins.joint.control_flow import map_rows
+
+    return map_rows(run.tracer, *args, **kwargs)
+
+
 _HIGHER_ORDER: dict[str, Callable[..., Any]] = {
     "tag_activation_checkpoint": _checkpoint,
     "invoke_subgraph": _invoke,
@@ -185,4 +191,5 @@ _HIGHER_ORDER: dict[str, Callable[..., Any]] = {
     "cond": _conditional,
     "while_loop": _loop,
     "scan": _scan,
+    "map_impl": _map,
 }

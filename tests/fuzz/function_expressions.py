@@ -15,6 +15,7 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 FEATURES = (
     "breaks", "raising", "managers", "generators", "closures", "classes", "modules", "in_place", "views", "globals",
     "matching", "sets", "text", "identity", "randomness", "objects", "hooks",
+    "groups", "leaving", "walrus", "parameters", "remembered",
 )  # fmt: skip
 """What a program may use beyond plain arithmetic, containers and control flow; each program draws some."""
 

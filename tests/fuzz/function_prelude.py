@@ -210,6 +210,21 @@ class Frozen:
     name: str = "f"
 
 
+@dataclasses.dataclass(kw_only=True, unsafe_hash=True)
+class Keyed:
+    left: object = None
+    right: int = 1
+    @functools.cached_property
+    def total(self):
+        NAMES.append("total")
+        return (self.left or 0) + self.right
+
+
+@dataclasses.dataclass(eq=False)
+class Plain:
+    rank: int = 0
+
+
 class ProgramError(Exception):
     pass
 
@@ -351,6 +366,14 @@ def factorial(n):
 def default_list(item, into=[]):
     into.append(item)
     return len(into)
+
+@functools.lru_cache(maxsize=2)
+def remembered(n, k=0):
+    return n * 2 + k
+
+@functools.cache
+def halves(text):
+    return [text[: len(text) // 2], text[len(text) // 2 :]]
 
 def counter(start=0):
     def step(by=1):

@@ -7,14 +7,15 @@ import random
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from function_expressions import FEATURES, Expressions, rule, rules_of
+from function_expressions import FEATURES, rule, rules_of
+from function_patterns import Patterns
 from function_prelude import MARK, PRELUDE
 
 ENTRIES = ("function", "function", "function", "method", "closure", "module", "keywords")
 """How the program is called: as a function, a method, a closure over state, a module, or by keywords."""
 
 
-class Writer(Expressions):
+class Writer(Patterns):
     """Writes one program; the same one for the same seed.
 
     ``kinds`` are the variables in scope by kind; ``writable`` those that the function being written may bind.

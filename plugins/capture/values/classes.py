@@ -130,6 +130,8 @@ def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, *
         return payload.call_method(t, name, list(args), kwargs)
     if name == "__init__":
         return _exception_init(t, value, args)
+    if name in ("__str__", "__repr__") and hasattr(value, "real_group"):
+        return t.wrap_known(getattr(value.real_group(t), name)())
     if name in ("__str__", "__repr__") and issubclass(value.type(), BaseException):
         return t.fold(functools.partial(_exception_text, value.type(), name), list(value.args), {})  # type: ignore[attr-defined]
     raise Unsupported(f"{value.describe()}.{name}, a method written in C")

@@ -85,16 +85,14 @@ class Module(Instance):
         self.module_setattr(t, name, value.realize())
 
     def module_setattr(self, t: Tracer, name: str, value: Value) -> None:
-        """``nn.Module.__setattr__``."""
-        own = vars(self.object)
-        if isinstance(value, Tensor) and issubclass(value.type(), nn.Parameter):
-            raise Unsupported("assigning a parameter of a module in compiled code")
-        if is_module(value) or name in own["_parameters"] or name in own["_modules"]:
-            raise Unsupported("changing parameters or submodules of a module in compiled code")
-        if name in own["_buffers"]:
-            buffers = t.wrap(own["_buffers"], AttrSource(self.source, "_buffers"))
-            buffers.set_item(t, t.wrap_known(name), value)
+        """``nn.Module.__setattr__``, which is followed where what it decides on is a parameter, buffer or submodule."""
+        if is_module(value) or isinstance(value, Tensor) or self.state(t, name) is not None:
+            t.follow(t.wrap_known(nn.Module.__setattr__), [self, t.wrap_known(name), value], {})
             return
+        for part in _STATE:
+            held = vars(self.object).get(part)
+            if part not in self.stores and id(held) not in t.objects:
+                t.guard("NO_KEY", AttrSource(self.source, part), name)
         self.store(t, name, value)
 
     def hooks_in_use(self, t: Tracer) -> bool:

@@ -329,6 +329,8 @@ class ExceptionInstance(Instance):
         """Without a context it has the exception that the frame's caller handles, which is known when the code runs."""
         self.suppressed = False
         """``__suppress_context__``: set by ``raise ... from``."""
+        self.trace: object = None
+        """Another object for each traceback that it would have by now."""
 
     def describe(self) -> str:
         said = ", ".join(str(a.value) if isinstance(a, Constant) else a.describe() for a in self.args)
@@ -359,7 +361,7 @@ class ExceptionInstance(Instance):
         elif name == "__suppress_context__":
             self.suppressed = t.truth(value)
         elif name == "__traceback__":
-            pass
+            self.trace = value
         elif name == "args":
             self.args = value.unpack(t)
         else:

@@ -14,6 +14,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from turret.data_numbers import element
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.hooks import register_hook
+from turret.plugins.capture.known_data import number_of
 from turret.plugins.capture.tensor_data import DataPointer, nested_list, set_data
 from turret.plugins.capture.values.base import Constant, MethodOfValue, Value
 from turret.plugins.capture.values.functions import Known
@@ -197,18 +198,30 @@ class Tensor(Value):
 
     def read(self, t: Tracer, name: str) -> Value | None:
         """The tensor's value as a number: known, or a symbol where those are wanted; else None."""
+        known = self.known(t)
+        if known is not None and name == "tolist":
+            return _list_of(t, known.tolist())
         if name == "tolist" and t.policy.data_dependent:
             return nested_list(t, self)
+        if known is not None and name in ("__bool__", "is_nonzero") and known.numel() == 1:
+            return Constant(bool(number_of(known)))
         convert = _NUMBERS.get(name)
         if convert is None or self.fake.numel() != 1:
             return None
-        if getattr(self.fake, "constant", None) is not None:
-            number: Value = Constant(self.fake.constant.item())
+        if known is not None:
+            number: Value = Constant(number_of(known))
         elif t.policy.data_dependent and self.fake.dtype not in _COMPLEX:
             number = t.call_method_graph("item", [self], {})
         else:
             return None
         return number if convert is True else t.call(t.wrap_known(convert), [number], {})
+
+    def known(self, t: Tracer) -> torch.Tensor | None:
+        """The tensor's value, where it is known while capturing."""
+        found = t.known.of(self.fake)
+        if found is not None:
+            t.blocks.refuse("the value of a tensor")
+        return found
 
     def as_type(self, t: Tracer, kind: Any) -> Value:
         """``Tensor.type`` of a class such as ``torch.LongTensor``, which graphs cannot hold."""
@@ -256,8 +269,9 @@ class Tensor(Value):
         return t.size_value(self, 0)
 
     def truth(self, t: Tracer) -> bool:
-        if getattr(self.fake, "constant", None) is not None:
-            return bool(self.fake.constant)
+        known = self.known(t)
+        if known is not None and known.numel() == 1:
+            return bool(number_of(known))
         raise Unsupported("a branch on a tensor's value", "use torch.where or torch.cond")
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
@@ -289,6 +303,10 @@ class Tensor(Value):
             r.effect(f"{held}.data = {r.load(self.new_data)}")
         for name, value in self.stores.items():
             r.effect(f"{held}.{name} = {r.load(value)}")
+
+
+def _list_of(t: Tracer, numbers: Any) -> Value:
+    return t.new_list([_list_of(t, n) for n in numbers]) if isinstance(numbers, list) else Constant(numbers)
 
 
 def index_of(t: Tracer, key: Value) -> Value:

@@ -1,4 +1,4 @@
-"""``torch.cond``, ``while_loop`` and ``scan``: branches become graphs of their own, with gradients, and are compiled."""
+"""``torch.cond``, ``while_loop``, ``scan`` and ``map``: branches become graphs of their own, with gradients, and are compiled."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from capture_lab import Observed, check
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import cond
+from torch._higher_order_ops.associative_scan import associative_scan
+from torch._higher_order_ops.map import map as map_rows
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
@@ -131,7 +133,14 @@ def plain_scan(combine, init, xs, *, dim=0, reverse=False):
     return state, tree_unflatten(columns, tree_structure(out))
 
 
-PLAIN = {"cond": plain_cond, "while_loop": plain_loop, "scan": plain_scan}
+def plain_map(f, xs, *args):
+    leaves, structure = tree_leaves(xs), tree_structure(xs)
+    found = [f(tree_unflatten(list(row), structure), *args) for row in zip(*leaves, strict=True)]
+    columns = [torch.stack(c) for c in zip(*map(tree_leaves, found), strict=True)]
+    return tree_unflatten(columns, tree_structure(found[0]))
+
+
+PLAIN = {"cond": plain_cond, "while_loop": plain_loop, "scan": plain_scan, "map_rows": plain_map}
 
 
 def trains(program, *inputs, weights=(), **options):
@@ -328,6 +337,116 @@ def test_a_stored_plan_has_its_branches(tmp_path):
         for x in (X, -X):
             torch.testing.assert_close(fast(x), program(x))
     assert not plans.plans  # found, not made
+
+
+def test_a_map_over_structures():
+    def program(x):
+        rows = {"a": x.reshape(2, 2), "b": (x.reshape(2, 2).exp(),)}
+        found = map_rows(lambda r, y, n: [r["a"] * y + n, {"c": (r["b"][0] > 3).sum()}], rows, x[:2].cos(), 3)
+        return found[0], found[1]["c"]
+
+    trains(program, X, -X)
+    full(program, X, -X)
+
+
+def test_gradients_through_a_map():
+    w, v = weight(3), weight(3, 3)
+
+    def program(x):
+        y = x.sum()
+
+        def row(r, scale):
+            return (r * w).tanh() @ v * y, (r * scale).sum(), r
+
+        return map_rows(row, x.reshape(-1, 1) * torch.ones(4, 3), w.exp())
+
+    plans = trains(program, X, -X, weights=(w, v))
+    assert not plans.fallbacks
+
+
+def test_rounds_of_a_map_are_plans_and_none_runs_again_for_its_gradient():
+    w = weight(3)
+    plans = trains(lambda x: map_rows(lambda r: (r * w).tanh(), x.reshape(-1, 1) * torch.ones(4, 3)), X, weights=(w,))
+    assert [len(plan.branches) for plan in plans.plans if plan.branches] == [1, 1]
+
+
+def test_gradients_of_what_a_map_closes_over_alone():
+    w = weight(4)
+
+    def program(x):
+        rows = torch.arange(8.0).reshape(2, 4)
+        return map_rows(lambda r: (r * w).sin(), rows) + x
+
+    trains(program, X, weights=(w,))
+
+
+def test_a_condition_within_a_map_takes_the_branch_of_each_row():
+    def program(x):
+        rows = x.reshape(-1, 1) * torch.ones(4, 3)
+        return map_rows(lambda r: cond(r.sum() > 7, lambda r: r.sin(), lambda r: r * 2, (r,)), rows)
+
+    trains(program, X, -X)
+
+
+def test_a_map_of_a_length_that_changes_is_one_graph():
+    observed = Observed(lambda x, w: map_rows(lambda r, w: r * w + 1, x, w), fullgraph=True, dynamic=True)
+    for length in (2, 5, 9):
+        x, w = torch.randn(length, 3), torch.randn(3)
+        torch.testing.assert_close(observed(x, w), x * w + 1)
+    assert len(observed.graphs) == 1
+
+
+def test_a_map_over_nothing_is_left_to_python():
+    observed = Observed(lambda x: map_rows(lambda r: r + 1, x))
+    with pytest.raises(RuntimeError, match="cannot be 0"):
+        observed(torch.ones(0, 3))
+    assert any("length 0" in b for b in observed.breaks)
+
+
+OPERATORS = {
+    "scan": lambda op, x: op(lambda s, r, w: (s * w + r, s * r), [torch.zeros(3)], [x], (x[0],)),
+    "map_impl": lambda op, x: op(lambda r, w: (r * w + 1, r.sum()), [x], [x[0]]),
+    "associative_scan": lambda op, x: tuple(op(lambda a, b: (a + b,), [x], ())),
+}
+
+
+@pytest.mark.parametrize("name", sorted(OPERATORS))
+def test_operators_called_by_their_own_names(name):
+    def program(x):
+        return OPERATORS[name](getattr(torch.ops.higher_order, name), x)
+
+    full(program, torch.randn(5, 3))
+
+
+def test_an_operator_whose_function_returns_no_flat_sequence_breaks_the_graph():
+    observed = Observed(lambda x: torch.ops.higher_order.map_impl(lambda r: {"a": r + 1}, [x], []))
+    try:
+        observed(torch.ones(2, 3))
+    except Exception:  # eager's own trouble with it
+        pass
+    assert any("no flat sequence" in b for b in observed.breaks)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 8])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_an_associative_scan_has_eager_s_values_and_gradients(length, reverse):
+    w = weight(3)
+
+    def program(x):
+        given = {"p": x.sigmoid(), "q": (x * w,)}
+
+        def combine(a, b):
+            return {"p": a["p"] * b["p"], "q": (a["q"][0] * b["p"] + b["q"][0] * w.cos(),)}
+
+        found = associative_scan(combine, given, 1, reverse=reverse, combine_mode="generic")
+        return found["p"], found["q"][0]
+
+    trains(program, torch.randn(2, length, 3), weights=(w,))
+
+
+def test_an_associative_scan_of_points_takes_no_processor_s_tensors():
+    with pytest.raises(ValueError, match="need to be on CUDA"):
+        Observed(lambda x: associative_scan(lambda a, b: a + b, x, 0))(X)
 
 
 UNARY = {

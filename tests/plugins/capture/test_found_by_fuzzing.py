@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import contextlib
+import functools
 import math
 import sys
 
@@ -379,3 +380,55 @@ def test_an_exception_s_context_is_what_the_caller_handles():
             function(torch.ones(2), errors)
         assert isinstance(errors[0].__context__, KeyError) and errors[0].__suppress_context__
         assert errors[0].__context__ is errors[1] is errors[2]
+
+
+@contextlib.contextmanager
+def entered(log):
+    try:
+        yield
+    except LookupError as error:
+        log.append(error)
+        raise
+    finally:
+        log.append("end")
+
+
+def test_a_context_manager_hands_its_generator_the_exception_itself():
+    def inner(log):
+        with entered(log):
+            [][1]
+
+    def program(x):
+        log = []
+        try:
+            inner(log)
+        except IndexError as error:
+            log.append(error.args)
+            log.append(error is log[0])
+        return x + 1, log[1:]
+
+    assert_same(Observed(program, fullgraph=True)(torch.ones(2)), program(torch.ones(2)))
+
+
+@functools.cache
+def halves(text):
+    return [text[:1], text[1:]]
+
+
+@functools.cache
+def table_of(text):
+    return {"text": text, "made": []}
+
+
+def test_what_a_function_remembers_is_one_object():
+    def program(x, log):
+        log.append(halves("ab"))
+        log.append(table_of("t"))
+        table_of("t")["made"].append(1)
+        return x + len(halves("ab"))
+
+    observed, log = Observed(program), []
+    for _ in range(2):
+        assert_same(observed(torch.ones(2), log), torch.full((2,), 4.0) - 1)
+    assert log[0] is log[2] is halves("ab") and log[1] is log[3] is table_of("t")
+    assert table_of("t")["made"] == [1, 1]

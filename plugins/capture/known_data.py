@@ -1,0 +1,136 @@
+"""Tensors whose values are known while capturing: made of plain numbers or of sizes, and what is computed of those.
+
+``torch.tensor(x.shape)``, ``torch.arange(3)`` and the like are small, on the processor, and the same in every call that
+the guards let through; a branch on one, or its ``item()``, needs no graph break.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import attrs
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+
+LIMIT = 256
+"""Larger tensors are not followed, in elements."""
+_MAKERS = frozenset(
+    {
+        torch.tensor, torch.as_tensor, torch.scalar_tensor, torch.arange, torch.linspace, torch.zeros, torch.ones,
+        torch.full, torch.eye,
+    }
+)  # fmt: skip
+_UNKNOWN = ("empty", "rand", "normal", "multinomial", "bernoulli", "poisson", "dropout", "requires_grad", "alias")
+"""Parts of the names of calls whose results depend on more than what they are given, or that stand for something."""
+
+
+@attrs.define(eq=False)
+class _Held:
+    """A fake tensor (kept, so that its id stays its own), what it stands for, and its version at that time."""
+
+    fake: torch.Tensor
+    real: torch.Tensor
+    version: int
+
+
+@attrs.define(eq=False)
+class Operands:
+    """Arguments of a call, all of them known."""
+
+    target: Any
+    args: tuple
+    kwargs: dict[str, Any]
+
+
+class KnownData:
+    """Values of the fake tensors of one capture, as far as they are known."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, _Held] = {}
+
+    def of(self, fake: Any) -> torch.Tensor | None:
+        """What a fake tensor holds now, or None."""
+        found = self.held.get(id(fake))
+        if found is not None:
+            return found.real if fake._version == found.version else None
+        constant = getattr(fake, "constant", None)
+        return constant if isinstance(constant, torch.Tensor) and not fake.requires_grad else None
+
+    def operands(self, target: Any, args: list, kwargs: dict[str, Any]) -> Operands | None:
+        """The arguments of a call that is about to be made on fake values, if all of them are known."""
+        if target is torch._shape_as_tensor:
+            return Operands(torch.tensor, (list(args[0].shape),), {"dtype": torch.int64})
+        makes = isinstance(target, types.BuiltinFunctionType) and target in _MAKERS
+        if not makes and not (args and isinstance(args[0], torch.Tensor) and self.of(args[0]) is not None):
+            return None
+        if not makes and not _computes(target, kwargs):
+            return None
+        leaves = tree_leaves((args, kwargs))
+        if any(isinstance(v, torch.Tensor) and self.of(v) is None for v in leaves):
+            return None
+        args, kwargs = tree_map(lambda v: self.of(v) if isinstance(v, torch.Tensor) else v, (args, kwargs))
+        return Operands(target, tuple(args), kwargs)
+
+    def note(self, operands: Operands, result: Any) -> None:
+        """Keep what a call of known operands gives, ``result`` being what it gave on fake ones."""
+        fakes = tree_leaves(result)
+        numbers = [_as_number(v) for v in tree_leaves((operands.args, operands.kwargs))]
+        if any(isinstance(v, (torch.SymInt, torch.SymFloat, torch.SymBool)) for v in numbers):
+            return
+        if not fakes or not all(isinstance(v, torch.Tensor) and _may_be_known(v) for v in fakes):
+            return
+        found = tree_leaves(_computed(operands))
+        if len(found) == len(fakes) and all(map(_alike, found, fakes)):
+            for fake, real in zip(fakes, found, strict=True):
+                self.held[id(fake)] = _Held(fake, real, fake._version)
+
+
+def number_of(real: torch.Tensor) -> Any:
+    """The one number that a known tensor holds."""
+    with _disable_current_modes():
+        return real.item()
+
+
+def _computes(target: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a call gives something that depends on its arguments alone, and changes none of them."""
+    if not isinstance(target, (str, types.BuiltinFunctionType)) or "out" in kwargs:
+        return False
+    name = target if isinstance(target, str) else target.__name__
+    if name.endswith("_") and not name.endswith("__"):
+        return False
+    return not name.startswith(("__i", "i")) and not any(part in name for part in _UNKNOWN)
+
+
+def _as_number(value: Any) -> Any:
+    """A size as a number, if the call that it was given to made it one (by a guard), as ``torch.tensor`` does."""
+    number = value.node.maybe_as_int() if isinstance(value, torch.SymInt) else None
+    return value if number is None else number
+
+
+def _may_be_known(fake: torch.Tensor) -> bool:
+    plain = fake.device.type == "cpu" and fake.layout is torch.strided and not fake.requires_grad
+    return plain and not any(isinstance(s, torch.SymInt) for s in fake.shape) and fake.numel() <= LIMIT
+
+
+def _computed(operands: Operands) -> Any:
+    """The result of a call on real tensors; None where it fails, or draws random numbers."""
+    state = torch.random.get_rng_state()
+    try:
+        with _disable_current_modes(), torch.no_grad():
+            target = operands.target
+            args, kwargs = tree_map(_as_number, (operands.args, operands.kwargs))
+            made = getattr(args[0], target)(*args[1:], **kwargs) if isinstance(target, str) else target(*args, **kwargs)
+            drawn = not torch.equal(torch.random.get_rng_state(), state)
+    except Exception:
+        return None
+    if drawn:
+        torch.random.set_rng_state(state)
+    return None if drawn else made
+
+
+def _alike(real: Any, fake: torch.Tensor) -> bool:
+    return isinstance(real, torch.Tensor) and (real.shape, real.dtype, real.device) == (
+        fake.shape, fake.dtype, fake.device,
+    )  # fmt: skip

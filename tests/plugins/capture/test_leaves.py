@@ -1,0 +1,138 @@
+"""Leaves of autograd that compiled code makes: gradients reach them wherever the program sees them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from capture_lab import Observed, assert_same
+from torch import nn
+
+import turret
+
+X = torch.linspace(-1, 2, 6).reshape(2, 3)
+OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}
+KEPT: list[torch.Tensor] = []
+
+
+def same(program, *calls):
+    """Results, their flags, and the gradients of those that are leaves, as eager has them."""
+    found = []
+    for call in (program, *calls):
+        KEPT.clear()
+        results = [*call(X.clone()), *KEPT]
+        loss = sum((r * r).sum() for r in results if r.requires_grad)
+        if isinstance(loss, torch.Tensor):
+            loss.backward()
+        flags = [(type(r).__name__, r.requires_grad, r.is_leaf) for r in results]
+        found.append((flags, [r.detach() for r in results], [r.grad for r in results if r.is_leaf]))
+    for other in found[1:]:
+        assert_same(other, found[0])
+
+
+def flagged(x):
+    y = x.sin().detach().requires_grad_()
+    return y, y * 3
+
+
+def by_attribute(x):
+    y = x.exp().detach()
+    y.requires_grad = True
+    return y * x, y
+
+
+def of_a_factory(x):
+    y = torch.ones(3, requires_grad=True)
+    return y, y * x, (y * 2).view(-1)
+
+
+def changed_while_it_is_none(x):
+    y = torch.empty(3)
+    y.fill_(2.0).mul_(x[0])
+    y.requires_grad_()
+    with torch.no_grad():
+        y.add_(1)
+    return x * y, y
+
+
+def a_parameter(x):
+    y = nn.Parameter(x.sum(0))
+    return y, (y * x).exp()
+
+
+def a_frozen_parameter(x):
+    y = nn.Parameter(x * 2, requires_grad=False)
+    return y, y * x
+
+
+def kept_elsewhere(x):
+    y = nn.Parameter(x * 2)
+    KEPT.append(y)
+    return (y * x,)
+
+
+def only_results_depend_on_it(x):
+    layer = nn.Linear(3, 2)
+    nn.init.ones_(layer.weight), nn.init.zeros_(layer.bias)
+    return (layer(x),)
+
+
+def without_gradients(x):
+    with torch.no_grad():
+        y = nn.Parameter(x * 2)
+        return y, y * x
+
+
+def a_module(x):
+    layer = nn.Linear(3, 2, bias=False)
+    nn.init.constant_(layer.weight, 0.25)
+    return layer(x), layer.weight
+
+
+def a_view_leaves(x):
+    y = (x * 2).requires_grad_()
+    return y.t(), y * x
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        flagged, by_attribute, of_a_factory, changed_while_it_is_none, a_parameter, a_frozen_parameter, kept_elsewhere,
+        only_results_depend_on_it, without_gradients, a_module, a_view_leaves,
+    ],
+)  # fmt: skip
+def test_leaves_that_leave_a_graph(program):
+    compiled = turret.compile(program, fullgraph=True, options=OPTIONS)
+    same(program, Observed(program, fullgraph=True), compiled, compiled)
+
+
+def of_the_caller_s_memory(x):
+    y = x.detach().requires_grad_()
+    return y, y * 3
+
+
+def of_memory_that_is_used_again(x):
+    z = x * 2
+    y = nn.Parameter(z)
+    with torch.no_grad():
+        z.add_(1)
+    return y, y * x, z
+
+
+@pytest.mark.parametrize("program", [of_the_caller_s_memory, of_memory_that_is_used_again])
+def test_a_leaf_whose_memory_others_see_breaks_the_graph(program):
+    observed = Observed(program)
+    same(program, observed, observed)
+    assert len(observed.breaks) == 1 and "shares its memory" in observed.breaks[0]
+
+
+def test_a_leaf_that_stays_in_the_graph_is_no_input():
+    def forces(x, w):
+        x = x.detach().requires_grad_()
+        energy = (x * w).sin().sum()
+        (found,) = torch.autograd.grad(energy, x, create_graph=True)
+        return found
+
+    w = torch.ones(3, requires_grad=True)
+    observed = Observed(forces, fullgraph=True)
+    torch.testing.assert_close(observed(X, w), forces(X, w))
+    assert "leaf" not in [n.name for n in observed.graphs[0].module.graph.nodes if n.op == "placeholder"]
