@@ -25,6 +25,7 @@ from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.numbers import numbers_of_data
 from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
 from turret.plugins.joint.recorder import BACKWARD
+from turret.plugins.joint.replay import CannotReplay, Replays
 from turret.plugins.joint.sizes import contiguous_strides, is_dense
 from turret.plugins.joint.tracer import Tracer
 from turret.plugins.joint.whole import EagersChoices
@@ -32,24 +33,31 @@ from turret.products import CapturedGraph, JointGraph
 from turret.signature import GraphSignature
 
 
-def trace(captured: CapturedGraph, decompositions: Mapping) -> JointGraph:
+def trace(captured: CapturedGraph, decompositions: Mapping, replay: bool = True) -> JointGraph:
     """Trace a captured graph.  ``UnsupportedError`` for what cannot be compiled, errors of the user's program
-    among it: eager then raises them in the user's own terms."""
+    among it: eager then raises them in the user's own terms.
+
+    With ``replay`` layers that are alike are traced once; the result is the same without.
+    """
     joined: set[tuple[int, ...]] = set()
     while True:
         try:
-            return _trace(captured, decompositions, joined)
+            return _trace(captured, decompositions, joined, replay)
         except SharedGradients as error:
             joined.add(error.members)
+        except CannotReplay:
+            replay = False
 
 
-def _trace(captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[int, ...]]) -> JointGraph:
+def _trace(
+    captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[int, ...]], replay: bool
+) -> JointGraph:
     tracer = Tracer(captured.fake_mode, decompositions)
     gradients = captured.grad_enabled and not captured.inference_mode
     names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
     with _quiet(captured.fake_mode, gradients):
         inputs = make_inputs(tracer, captured.example_inputs, names, not captured.inference_mode, joined)
-        results = _run(tracer, captured, inputs)
+        results = _run(tracer, captured, inputs, replay)
         tracer.recorder.numbers.check_assumptions()
         after = torch.is_grad_enabled()
         torch.set_grad_enabled(gradients)
@@ -72,11 +80,12 @@ def _trace(captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[i
     )
 
 
-def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs) -> Any:
+def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs, replay: bool) -> Any:
     """Run the captured module under the tracer; what does not even run on fake tensors by itself is refused."""
     try:
         with EagersChoices(), tracer, enable_python_dispatcher():
-            return CapturedRun(tracer).run(captured.module, inputs.values)
+            replays = Replays(tracer, captured.module.graph) if replay else None
+            return CapturedRun(tracer).run(captured.module, inputs.values, replays)
     except TurretError:
         raise
     except Exception as error:
@@ -221,14 +230,25 @@ def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gr
         if not node.users and node.op in ("call_function", "get_attr") and not is_effectful(node):
             graph.erase_node(node)
     with captured.fake_mode, torch.no_grad():
-        for node in graph.nodes:
-            value = node.meta.get("val")
-            if isinstance(value, torch.Tensor):
-                if value.requires_grad:
-                    node.meta["val"] = tracer.alias(value)
-            elif isinstance(value, (list, tuple)):
-                node.meta["val"] = type(value)(
-                    tracer.alias(v) if isinstance(v, torch.Tensor) and v.requires_grad else v for v in value
-                )
+        _forget_history(tracer, graph)
     with _use_lazy_graph_module(True):
         return _make_graph_module(tracer.recorder.root, graph, class_name="Joint")
+
+
+def _forget_history(tracer: Tracer, graph: fx.Graph) -> None:
+    """Fake values that autograd knows nothing of; nodes with one value still have one."""
+    known: dict[int, torch.Tensor] = {}
+
+    def plain(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.requires_grad:
+            return value
+        if id(value) not in known:
+            known[id(value)] = tracer.alias(value)
+        return known[id(value)]
+
+    values = [node.meta.get("val") for node in graph.nodes]
+    for node, value in zip(graph.nodes, values, strict=True):
+        if isinstance(value, torch.Tensor):
+            node.meta["val"] = plain(value)
+        elif isinstance(value, (list, tuple)):
+            node.meta["val"] = type(value)(plain(v) for v in value)
