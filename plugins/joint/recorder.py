@@ -31,12 +31,16 @@ FORWARD_ONLY = ("recompute", "ac_graph_id")
 
 @attrs.define(eq=False)
 class Trail:
-    """What is recorded, in order, each node with the number of the call (of some in a row) that it stems from."""
+    """What is recorded, in order, each node with the number of the call (of some in a row) that it stems from.
+
+    ``call`` is the present one; ``sequence`` are those with gradients.  Of a backward: the number of calls with
+    gradients that came ``first``, and the node of autograd ``within`` which it runs.
+    """
 
     calls: dict[fx.Node, int | None] = attrs.field(factory=dict)
     call: int = -1
+    sequence: list[int] = attrs.field(factory=list)
     first: int = 0
-    length: int = 0
     within: Any = None
 
 
@@ -112,6 +116,8 @@ class Recorder:
         if self.trail is not None:
             self.trail.call += 1
         if torch.is_grad_enabled():
+            if self.trail is not None:
+                self.trail.sequence.append(self.trail.call)
             self._sequence_starts.append(torch.autograd._get_sequence_nr())
             self._sequence_provenance.append(self.provenance)
 
@@ -129,11 +135,11 @@ class Recorder:
         return len(self._sequence_starts)
 
     @contextlib.contextmanager
-    def beside(self, first: int, calls: int) -> Iterator[Trail]:
+    def beside(self, first: int, sequence: list[int]) -> Iterator[Trail]:
         """What is recorded meanwhile goes to a graph of its own, from within a node of autograd; it is the backward of
-        ``calls`` calls from the ``first`` on."""
+        what a trail with this ``sequence`` recorded when ``first`` calls had been made."""
         graph, self.graph = self.graph, fx.Graph()
-        self.trail = Trail(first=first, length=calls, within=torch._C._current_autograd_node())
+        self.trail = Trail(first=first, sequence=sequence, within=torch._C._current_autograd_node())
         try:
             yield self.trail
         finally:
@@ -149,8 +155,8 @@ class Recorder:
         position = bisect.bisect_right(self._sequence_starts, current._sequence_nr()) - 1
         if position < 0:
             return {}
-        if trail is not None and 0 <= position - trail.first < trail.length:
-            trail.calls[node] = position - trail.first
+        if trail is not None and 0 <= position - trail.first < len(trail.sequence):
+            trail.calls[node] = trail.sequence[position - trail.first]
         found = self._sequence_provenance[position]
         return {key: value for key, value in found.items() if key not in FORWARD_ONLY}
 

@@ -25,7 +25,19 @@ _CALLABLE = (
     types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.GetSetDescriptorType, torch._ops.OpOverload, torch._ops.OpOverloadPacket, type(torch.relu),
 )  # fmt: skip
-_PLAIN = (int, bool, complex, str, bytes, type(None), type(...), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_PLAIN = (
+    int,
+    bool,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(...),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 
 
 @attrs.frozen(eq=False)

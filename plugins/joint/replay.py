@@ -1,15 +1,16 @@
 """Layers that are alike are traced once: what the first left in the graph is copied for those after it.
 
-``find_repeats`` says which calls of the captured graph are alike.  Whether the trace of one stretch holds for the next is
-decided when that is reached: what comes from outside must look the same to every rule of the tracer (``_look``).  Then
-the nodes of the first are copied, and its results are made anew, with the same layouts.
+``find_repeats`` says which calls of the captured graph are alike.  Whether the trace of one stretch holds for the
+next is decided when that is reached: what comes from outside must look the same to every rule of the tracer
+(``Replays.look``).  Then the nodes of the first are copied, and its results are made anew, with the same layouts.
 
 In training the results of a copied stretch hang on one node of autograd (``_Copied``).  When the backward comes to it,
 autograd runs the backward of the first stretch, which is recorded apart, and copied for this stretch and the others.
 Autograd visits its nodes in the reverse of the order in which they were made, so that the order of calls stays.
 
-A stretch that writes to what comes from outside, gives views, constants, numbers that depend on data or several results with gradients
-is traced each time.
+A stretch is traced each time where sizes are dynamic; where it writes to what comes from outside, makes constants or
+numbers that depend on data, gives views, or several results that need gradients; and where what it uses needs a
+gradient and is used again later, or is what other arguments were computed from.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from turret.plugins.joint.tracer import Tracer
 
 _CONSTANTS = (
-    int, float, bool, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size,
+    int, float, bool, complex, str, type(None), torch.Size,
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
 )  # fmt: skip
 
 
@@ -90,11 +92,11 @@ class _Trace:
     results: dict[int, Any]
     reached: list[int]
     """Of what was given, that which gradients flow to."""
-    repeated: frozenset[int]
-    """Those among them that more than one gradient flows to inside."""
     table: list[fx.Node]
     output: torch.Tensor | None
-    first_sequence: int
+    first: int
+    sequence: list[int]
+    """Its calls with gradients, and how many came before."""
     backward: dict[tuple, _Backward] = attrs.field(factory=dict)
 
 
@@ -115,7 +117,8 @@ class _Recording:
     given: list[Any]
     versions: list[tuple[int, int] | None]
     nodes: int
-    sequence: int
+    """In the graph so far; ``first`` calls with gradients, and ``autograd`` nodes of autograd."""
+    first: int
     autograd: int
     modes: tuple
 
@@ -146,7 +149,7 @@ class Replays:
             self.start(stretch, key, given)
             return None
         trace = self.traces[key]
-        if trace is None or not self.sums_alike(trace, stretch, values):
+        if trace is None or not self.adds_nothing(trace, stretch, values):
             return None
         self.replay(trace, stretch, given, values)
         self.copied += 1
@@ -174,7 +177,7 @@ class Replays:
                 looks.append((type(value), repr(value)))
             else:
                 return None
-        return stretch.kind, tuple(looks), _modes()
+        return stretch.kind, tuple(looks), _modes(given)
 
     def look(self, value: torch.Tensor) -> tuple | None:
         """What the tracer's rules and autograd can tell of a tensor; None where that is not plain."""
@@ -184,7 +187,7 @@ class Replays:
         layout = self.tracer.layout_key(value)
         if layout is None or tracked.version != tracked.storage.version:
             return None
-        return layout, value.requires_grad, value.is_leaf, value._is_view(), len(tracked.chain)
+        return layout, value.requires_grad, value._is_view(), len(tracked.chain)
 
     def start(self, stretch: Stretch, key: tuple, given: list[Any]) -> None:
         recorder = self.tracer.recorder
@@ -193,7 +196,7 @@ class Replays:
         ]
         autograd = torch.autograd._get_sequence_nr()
         self.recording = _Recording(
-            stretch, key, given, versions, len(recorder.graph.nodes), recorder.calls, autograd, _modes()
+            stretch, key, given, versions, len(recorder.graph.nodes), recorder.calls, autograd, _modes(given)
         )
         recorder.trail = Trail()
 
@@ -205,40 +208,38 @@ class Replays:
         trail, self.tracer.recorder.trail = self.tracer.recorder.trail, None
         self.recording = None
         try:
-            trace = self.finish(recording, trail.calls, values)
+            trace = self.finish(recording, trail, values)
         except _Refused:
             trace = None
         self.traces[recording.key] = trace
 
-    def finish(self, recording: _Recording, trail: dict[fx.Node, int | None], values: dict[fx.Node, Any]) -> _Trace:
+    def finish(self, recording: _Recording, trail: Trail, values: dict[fx.Node, Any]) -> _Trace:
         tracer = self.tracer
         stretch, given = recording.stretch, recording.given
-        if recording.modes != _modes() or recording.nodes + len(trail) != len(tracer.recorder.graph.nodes):
+        if recording.modes != _modes(given) or recording.nodes + len(trail.calls) != len(tracer.recorder.graph.nodes):
             raise _Refused
         for value, versions in zip(given, recording.versions, strict=True):
-            if isinstance(value, torch.Tensor):
-                if (tracer.tracked(value).storage.version, value._version) != versions:
-                    raise _Refused
+            if isinstance(value, torch.Tensor) and (tracer.tracked(value).storage.version, value._version) != versions:
+                raise _Refused
         table = [tracer.node(v) if isinstance(v, torch.Tensor) else None for v in given]
         numbers = {node: number for number, node in reversed(list(enumerate(table))) if node is not None}
-        copies = _copies(trail, numbers, len(table))
+        copies = _copies(trail.calls, numbers, len(table))
         results = {p: self.result(values[stretch.calls[p]], given, numbers, len(given)) for p in stretch.leaving}
         _check_memory([values[stretch.calls[p]] for p, made in results.items() if isinstance(made, _Made)], tracer)
         outputs = [values[stretch.calls[p]] for p, r in results.items() if isinstance(r, _Made) and r.differentiable]
         if len(outputs) > 1:
             raise _Refused
         output = outputs[0] if outputs else None
-        edges = [] if output is None else _edges_into(output, given, recording.autograd)
-        reached = [n for n, count in enumerate(edges) if count]
+        reached = [] if output is None else _reached(output, given, recording.autograd)
         return _Trace(
             given=given,
             copies=copies,
             results=results,
             reached=reached,
-            repeated=frozenset(n for n in reached if edges[n] > 1),
-            table=[*table, *trail],
+            table=[*table, *trail.calls],
             output=output,
-            first_sequence=recording.sequence,
+            first=recording.first,
+            sequence=trail.sequence,
         )
 
     def result(self, value: Any, given: Sequence[Any], numbers: dict[fx.Node, int], inputs: int) -> Any:
@@ -263,22 +264,16 @@ class Replays:
             raise _Refused
         return _Made(recipe, number, tracked.diverged, value.requires_grad)
 
-    def sums_alike(self, trace: _Trace, stretch: Stretch, values: dict[fx.Node, Any]) -> bool:
-        """Whether gradients are added up in the same order.
+    def adds_nothing(self, trace: _Trace, stretch: Stretch, values: dict[fx.Node, Any]) -> bool:
+        """Whether gradients from the stretch are the first of what they are gradients of.
 
-        Autograd adds them as they come, those of later calls first: where several come from inside of the stretch
-        none may have come before.
+        Autograd adds up gradients as they come, those of later calls first.  Where one has come already, sums are
+        made in the middle of the stretch's backward.
         """
-        for number in trace.repeated:
-            node = stretch.given[number]
-            same = [n for n, value in values.items() if value is values[node]]
-            if any(self.read_after(n, stretch) for n in same):
-                return False
-        return True
-
-    def read_after(self, node: fx.Node, stretch: Stretch) -> bool:
         last = stretch.calls[-1]
-        return any(user > last for user in node.users)
+        reached = {id(values[stretch.given[n]]) for n in trace.reached}
+        readable = [node for node, value in values.items() if id(value) in reached]
+        return not any(user > last for node in readable for user in node.users)
 
     def replay(self, trace: _Trace, stretch: Stretch, given: list[Any], values: dict[fx.Node, Any]) -> None:
         tracer = self.tracer
@@ -314,21 +309,21 @@ class Replays:
         if look is None or tracer.tracked(incoming).node in table:
             raise CannotReplay
         if look not in trace.backward:
-            trace.backward[look] = self.record_backward(trace, incoming, len(inherits))
+            trace.backward[look] = self.record_backward(trace, incoming)
         backward = trace.backward[look]
         table = [*table, tracer.node(incoming)]
         later = [{k: v for k, v in each.items() if k not in FORWARD_ONLY} for each in inherits]
         self.copy(backward.copies, table, later)
         return self.make_gradients(backward, table, incoming)
 
-    def record_backward(self, trace: _Trace, incoming: torch.Tensor, calls: int) -> _Backward:
+    def record_backward(self, trace: _Trace, incoming: torch.Tensor) -> _Backward:
         """Run the backward of the stretch that was traced, on another's incoming gradient, beside the graph."""
         tracer, recorder = self.tracer, self.tracer.recorder
         reached = [trace.given[n] for n in trace.reached]
         storages = {id(s): s for s in (tracer.tracked(v).storage for v in (*reached, trace.output, incoming))}
         versions = [s.version for s in storages.values()]
         refreshed = tracer.refreshed
-        with recorder.beside(trace.first_sequence, calls) as trail:
+        with recorder.beside(trace.first, trace.sequence) as trail:
             found = torch.autograd.grad([trace.output], reached, [incoming], retain_graph=True, allow_unused=True)
         try:
             if refreshed != tracer.refreshed or versions != [s.version for s in storages.values()]:
@@ -343,7 +338,9 @@ class Replays:
             for node in reversed(trail.calls):
                 node.graph.erase_node(node)
 
-    def describe_gradients(self, found: Sequence[Any], incoming: torch.Tensor, numbers: dict[fx.Node, int]) -> list[Any]:
+    def describe_gradients(
+        self, found: Sequence[Any], incoming: torch.Tensor, numbers: dict[fx.Node, int]
+    ) -> list[Any]:
         tracer = self.tracer
         described: list[Any] = []
         met: dict[int, int] = {id(incoming): -1}
@@ -406,7 +403,9 @@ class _Copied(torch.autograd.Function):
     """A copied stretch as autograd sees it."""
 
     @staticmethod
-    def forward(ctx: Any, replays: Replays, copied: tuple, recipe: TensorRecipe, *reached: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, replays: Replays, copied: tuple, recipe: TensorRecipe, *reached: torch.Tensor
+    ) -> torch.Tensor:
         ctx.replays, ctx.copied = replays, copied
         ctx.set_materialize_grads(False)
         return replays.tracer.make(recipe)
@@ -416,8 +415,9 @@ class _Copied(torch.autograd.Function):
         return (None, None, None, *ctx.replays.gradients(*ctx.copied, gradient))
 
 
-def _modes() -> tuple:
-    devices = ("cpu", "cuda")
+def _modes(given: Sequence[Any]) -> tuple:
+    """Grad mode, and autocast on the devices that calls of these arguments may run on."""
+    devices = sorted({"cpu", *(v.device.type for v in given if isinstance(v, torch.Tensor))})
     autocast = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
     return torch.is_grad_enabled(), autocast
 
@@ -466,8 +466,8 @@ def _check_memory(values: Sequence[torch.Tensor], tracer: Tracer) -> None:
         raise _Refused
 
 
-def _edges_into(output: torch.Tensor, given: Sequence[Any], first: int) -> list[int]:
-    """For each of what is given, how many gradients flow to it from ``output`` inside the stretch.
+def _reached(output: torch.Tensor, given: Sequence[Any], first: int) -> list[int]:
+    """Which of what is given gradients flow to from ``output``, through nodes of autograd that the stretch made.
 
     Refuses a stretch where autograd would run past what is given on the way from one of it to another.
     """
@@ -475,8 +475,7 @@ def _edges_into(output: torch.Tensor, given: Sequence[Any], first: int) -> list[
     for number, value in enumerate(given):
         if isinstance(value, torch.Tensor) and value.requires_grad:
             edges.setdefault(tuple(torch.autograd.graph.get_gradient_edge(value))[:2], number)
-    counts = [0] * len(given)
-    outside = {}
+    found: dict[int, Any] = {}
     pending, met = [output.grad_fn], {output.grad_fn}
     while pending:
         for node, number in pending.pop().next_functions:
@@ -484,15 +483,14 @@ def _edges_into(output: torch.Tensor, given: Sequence[Any], first: int) -> list[
                 continue
             position = edges.get((node, number))
             if position is not None:
-                counts[position] += 1
-                outside[node] = position
+                found[position] = node
             elif node._sequence_nr() < first or node.name().endswith("AccumulateGrad"):
                 raise _Refused
             elif node not in met:
                 met.add(node)
                 pending.append(node)
-    _check_apart(outside)
-    return counts
+    _check_apart(found.values())
+    return sorted(found)
 
 
 def _check_apart(outside: Iterable[Any]) -> None:

@@ -9,7 +9,7 @@ outputs of the graph that the runtime copies back: the graph itself writes to no
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -33,31 +33,42 @@ from turret.products import CapturedGraph, JointGraph
 from turret.signature import GraphSignature
 
 
-def trace(captured: CapturedGraph, decompositions: Mapping, replay: bool = True) -> JointGraph:
+def trace(
+    captured: CapturedGraph,
+    decompositions: Mapping,
+    replay: bool = True,
+    report: Callable[[str], None] = lambda message: None,
+) -> JointGraph:
     """Trace a captured graph.  ``UnsupportedError`` for what cannot be compiled, errors of the user's program
     among it: eager then raises them in the user's own terms.
 
-    With ``replay`` layers that are alike are traced once; the result is the same without.
+    With ``replay`` layers that are alike are traced once, of which ``report`` is told; the graph is the same without.
     """
     joined: set[tuple[int, ...]] = set()
     while True:
         try:
-            return _trace(captured, decompositions, joined, replay)
+            joint, copied = _trace(captured, decompositions, joined, replay)
         except SharedGradients as error:
             joined.add(error.members)
         except CannotReplay:
             replay = False
+        else:
+            if copied:
+                report(f"joint trace: {copied} stretches of calls are copies of earlier ones")
+            return joint
 
 
 def _trace(
     captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[int, ...]], replay: bool
-) -> JointGraph:
+) -> tuple[JointGraph, int]:
+    """The trace, and how many stretches were copied."""
     tracer = Tracer(captured.fake_mode, decompositions)
+    replays = Replays(tracer, captured.module.graph) if replay else None
     gradients = captured.grad_enabled and not captured.inference_mode
     names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
     with _quiet(captured.fake_mode, gradients):
         inputs = make_inputs(tracer, captured.example_inputs, names, not captured.inference_mode, joined)
-        results = _run(tracer, captured, inputs, replay)
+        results = _run(tracer, captured, inputs, replays)
         tracer.recorder.numbers.check_assumptions()
         after = torch.is_grad_enabled()
         torch.set_grad_enabled(gradients)
@@ -71,20 +82,20 @@ def _trace(
             infos = [attrs.evolve(i, reached_from=r) for i, r in zip(signature.inputs, reached, strict=True)]
             signature = attrs.evolve(signature, inputs=tuple(infos))
     module = _finish(tracer, captured, forward, found)
-    return JointGraph(
+    joint = JointGraph(
         module=module,
         signature=signature,
         num_forward_outputs=len(forward.nodes),
         fake_mode=captured.fake_mode,
         name=captured.name,
     )
+    return joint, 0 if replays is None else replays.copied
 
 
-def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs, replay: bool) -> Any:
+def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs, replays: Replays | None) -> Any:
     """Run the captured module under the tracer; what does not even run on fake tensors by itself is refused."""
     try:
         with EagersChoices(), tracer, enable_python_dispatcher():
-            replays = Replays(tracer, captured.module.graph) if replay else None
             return CapturedRun(tracer).run(captured.module, inputs.values, replays)
     except TurretError:
         raise
