@@ -16,9 +16,9 @@ import attrs
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from turret.errors import TurretError, UnsupportedError, VerificationError
+from turret.lazy_module import lazy_module
 from turret.op_traits import is_effectful
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
@@ -242,8 +242,7 @@ def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gr
             graph.erase_node(node)
     with captured.fake_mode, torch.no_grad():
         _forget_history(tracer, graph)
-    with _use_lazy_graph_module(True):
-        return _make_graph_module(tracer.recorder.root, graph, class_name="Joint")
+    return lazy_module(tracer.recorder.root, graph, "Joint")
 
 
 def _forget_history(tracer: Tracer, graph: fx.Graph) -> None:
