@@ -104,8 +104,8 @@ class _Trace:
 class _Backward:
     copies: list[_Copy]
     gradients: list[Any]
-    """For each of ``reached`` a ``_Gradient``, an ``int`` for what an earlier one has, or None; ``...`` is the
-    incoming gradient itself."""
+    """For each of ``reached`` a ``_Gradient``, the number of an earlier one for the same tensor (-1 for the incoming
+    gradient itself), or None."""
 
 
 @attrs.define(eq=False)
@@ -356,12 +356,12 @@ class Replays:
             tracked = tracer.tracked(value)
             storage = tracked.storage
             plain = tracer.layout_key(value) is not None and not tracked.layout_changes and not tracked.stale
-            if not plain or tracked.version != storage.version:
+            if not plain or tracked.version != storage.version or tracked.node not in numbers:
                 raise CannotReplay
             base: Any = None
             if storage is not tracer.tracked(incoming).storage:
                 node = numbers.get(storage.base, -1)
-                if node < numbers[tracer.node(incoming)] or tracked.node not in numbers:
+                if node < numbers[tracer.node(incoming)]:
                     raise CannotReplay
                 if storage.tensor is None or layout_key(storage.tensor) is None or storage.tensor.storage_offset():
                     raise CannotReplay
