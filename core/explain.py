@@ -18,8 +18,8 @@ class Explanation:
 
     ``graphs``: captured graphs; ``ops``: calls in them by name; ``kernels``, ``externs``: steps of the schedules;
     ``breaks``: one message for each graph break, the user's line and the reason; ``fallbacks``: graphs that run
-    eagerly, and why; ``guards``: how many assumptions are checked in each call; ``reuses``: blocks that capture
-    followed once and repeated, a line each.  A backward is not part of it.
+    eagerly, and why; ``guards``: how many assumptions are checked in each call; ``reuses``: what capture
+    followed and the joint trace traced once and repeated, a line each.  A backward is not part of it.
     """
 
     graphs: int

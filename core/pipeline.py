@@ -28,6 +28,7 @@ from turret.config import Config
 from turret.context import CompileContext
 from turret.errors import CodegenError, StageError, TurretError
 from turret.events import Event
+from turret.garbage import full_collections_wait
 from turret.graph_cache import Artifact, GraphCache, graph_key, with_usable_cache
 from turret.plan import Plan
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph, Target
@@ -108,7 +109,8 @@ class _Pipeline:
         self.context.emit("compile_started", name=name)
         start = time.perf_counter()
         try:
-            yield
+            with full_collections_wait():
+                yield
         finally:
             self.context.emit("compile_ended", name=name, seconds=time.perf_counter() - start)
 

@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from turret import frame_hook, guard_tree
 from turret.errors import CaptureError
+from turret.garbage import full_collections_wait
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
 from turret.plugins.capture import breaks, leaves, library, stored
 from turret.plugins.capture.bytecode import decode, waiting_at
@@ -60,6 +61,11 @@ class _Break:
 
 def compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> Unit:
     """The unit of one call.  Raises ``Unsupported`` where the frame can only run as Python."""
+    with full_collections_wait():
+        return _compile_frame(settings, history, function, arguments)
+
+
+def _compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> Unit:
     stop: _Break | None = None
     reuse = settings.reuse_blocks
     limit = sys.getrecursionlimit()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
+from turret.context import CompileContext
 from turret.hookspecs import hookimpl
 from turret.products import CapturedGraph, JointGraph
 
 
 @hookimpl
-def turret_joint(captured: CapturedGraph, decompositions: Mapping) -> JointGraph:
+def turret_joint(context: CompileContext, captured: CapturedGraph, decompositions: Mapping) -> JointGraph:
     """Run the captured module once under the tracer."""
     from turret.plugins.joint.trace import trace
 
-    return trace(captured, decompositions)
+    report = functools.partial(context.emit, "reuse", stage="joint", name=captured.name)
+    return trace(captured, decompositions, report=lambda message: report(message=message))

@@ -96,7 +96,7 @@ class FakeRunner:
     def alias(self, value: torch.Tensor) -> torch.Tensor:
         """The same memory and layout, with no autograd history: ``detach`` below all dispatch."""
         if type(value) is FakeTensor and _is_plain(value):
-            return self._make(_Tensor(value, views_first=True), (value,))
+            return self.make(TensorRecipe(value, views_first=True), (value,))
         return value.detach()
 
     def _key(self, value: Any) -> Any:
@@ -114,7 +114,11 @@ class FakeRunner:
 
     def _make(self, recipe: Any, args: tuple) -> Any:
         if type(recipe) is _Sequence:
-            return recipe.kind([self._make(r, args) if type(r) is _Tensor else r for r in recipe.parts])
+            return recipe.kind([self.make(r, args) if type(r) is TensorRecipe else r for r in recipe.parts])
+        return self.make(recipe, args)
+
+    def make(self, recipe: TensorRecipe, args: tuple) -> torch.Tensor:
+        """One tensor by its recipe, below all dispatch."""
         guard = torch._C._DisableTorchDispatch()
         try:
             if recipe.views_first:
@@ -189,8 +193,8 @@ def _without_history(out: Any, args: tuple) -> Any:
     return out
 
 
-class _Tensor:
-    """How to make one result."""
+class TensorRecipe:
+    """How to make one result: in memory of its own, or (``views_first``) in that of the first argument."""
 
     __slots__ = ("device", "dtype", "offset", "shape", "stride", "views_first")
 
@@ -237,13 +241,13 @@ def _recipe(out: Any, args: tuple) -> Any:
         seen.add(storage)
         if not views_first and value.storage_offset() != 0:
             raise _Unkeyed
-        return _Tensor(value, views_first)
+        return TensorRecipe(value, views_first)
 
     try:
         if isinstance(out, (tuple, list)):
             return _Sequence(tuple if isinstance(out, tuple) else list, [part(v) for v in out])
         made = part(out)
-        return made if type(made) is _Tensor else _REFUSED
+        return made if type(made) is TensorRecipe else _REFUSED
     except _Unkeyed:
         return _REFUSED
 

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from turret.data_numbers import element
 from turret.errors import UnsupportedError
 from turret.plugins.joint.indices import indexes_by_data
+from turret.plugins.joint.replay import Replays
 from turret.plugins.joint.tracer import Tracer
 
 _region_ids = itertools.count(1)
@@ -26,16 +27,21 @@ class CapturedRun:
     def __init__(self, tracer: Tracer) -> None:
         self.tracer = tracer
 
-    def run(self, module: fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        """The module's result on ``inputs``."""
-        return self._run(module, inputs, {})
+    def run(self, module: fx.GraphModule, inputs: Sequence[Any], replays: Replays | None = None) -> Any:
+        """The module's result on ``inputs``; ``replays`` are its repeated stretches."""
+        return self._run(module, inputs, {}, replays)
 
-    def _run(self, module: fx.GraphModule, inputs: Sequence[Any], outer: dict[str, Any]) -> Any:
+    def _run(
+        self, module: fx.GraphModule, inputs: Sequence[Any], outer: dict[str, Any], replays: Replays | None = None
+    ) -> Any:
         recorder = self.tracer.recorder
         values: dict[fx.Node, Any] = {}
         remaining = iter(inputs)
         last_user = _last_users(module.graph)
-        for node in module.graph.nodes:
+        copied_to = 0
+        for position, node in enumerate(module.graph.nodes):
+            if position < copied_to:
+                continue
             if node.op == "placeholder":
                 values[node] = next(remaining, node.args[0] if node.args else None)
                 continue
@@ -44,9 +50,18 @@ class CapturedRun:
             if node.op == "get_attr":
                 values[node] = _attribute(module, node.target)
                 continue
+            copied = None if replays is None else replays.enter(position, values)
+            if copied is not None:
+                copied_to = copied.end
+                for call in copied.calls:
+                    for done in last_user.get(call, ()):
+                        values.pop(done, None)
+                continue
             recorder.enter_call(node, outer)
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
             values[node] = self._call(module, node, args, dict(kwargs))
+            if replays is not None:
+                replays.leave(position, values)
             for done in last_user.get(node, ()):
                 del values[done]
         raise UnsupportedError("the captured graph has no output")

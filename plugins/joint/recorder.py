@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import attrs
 import sympy
 import torch
 from torch import fx
@@ -24,7 +26,27 @@ aten = torch.ops.aten
 
 FORWARD, BACKWARD = "is_forward", "is_backward"
 _INHERITED = ("stack_trace", "nn_module_stack", "source_fn_stack", "recompute", "ac_graph_id", "custom")
-_FORWARD_ONLY = ("recompute", "ac_graph_id")
+FORWARD_ONLY = ("recompute", "ac_graph_id")
+
+
+@attrs.define(eq=False)
+class Trail:
+    """What is recorded, in order, each node with the number of the call (of some in a row) that it stems from.
+
+    ``call`` is the present one; ``sequence`` are those with gradients.  Of a backward: the number of calls with
+    gradients that came ``first``, and the node of autograd ``within`` which it runs.
+    """
+
+    calls: dict[fx.Node, int | None] = attrs.field(factory=dict)
+    call: int = -1
+    sequence: list[int] = attrs.field(factory=list)
+    first: int = 0
+    within: Any = None
+
+
+def inherited(call: fx.Node) -> dict[str, Any]:
+    """What nodes have in their ``meta`` from the captured call that they stem from."""
+    return {key: call.meta[key] for key in _INHERITED if call.meta.get(key) is not None}
 
 
 class Recorder:
@@ -46,6 +68,7 @@ class Recorder:
         self._last_input: fx.Node | None = None
         self._sequence_starts: list[int] = []
         self._sequence_provenance: list[dict[str, Any]] = []
+        self.trail: Trail | None = None
         self._size_of_symbol: dict[sympy.Symbol, tuple[Any, fx.Node, int | None]] = {}
         self._size_nodes: dict[sympy.Expr, fx.Node] = {}
 
@@ -81,28 +104,61 @@ class Recorder:
             meta["original_aten"] = self.origin
         if self.tag is FORWARD:
             meta.update(self.provenance)
+            if self.trail is not None:
+                self.trail.calls[node] = self.trail.call
         else:
-            meta.update(self._provenance_of_gradient())
+            meta.update(self._provenance_of_gradient(node))
 
     def enter_call(self, node: fx.Node, outer: dict[str, Any]) -> None:
         """What is recorded from here on stems from ``node`` of the captured graph, inside a call described by
         ``outer``."""
-        meta = node.meta
-        self.provenance = outer | {key: meta[key] for key in _INHERITED if meta.get(key) is not None}
+        self.provenance = outer | inherited(node)
+        if self.trail is not None:
+            self.trail.call += 1
         if torch.is_grad_enabled():
+            if self.trail is not None:
+                self.trail.sequence.append(self.trail.call)
             self._sequence_starts.append(torch.autograd._get_sequence_nr())
             self._sequence_provenance.append(self.provenance)
 
-    def _provenance_of_gradient(self) -> dict[str, Any]:
+    def copy(self, target: Any, args: tuple, kwargs: dict[str, Any], meta: dict[str, Any]) -> fx.Node:
+        """One call like another, whose ``meta`` (val and provenance) is known already."""
+        self.numbers.check_assumptions()
+        name = target._opname if isinstance(target, torch._ops.OpOverload) else None
+        node = self.graph.create_node("call_function", target, args, kwargs, name=name)
+        node.meta.update(meta)
+        return node
+
+    @property
+    def calls(self) -> int:
+        """The calls of the captured graph so far that gradients may be taken of."""
+        return len(self._sequence_starts)
+
+    @contextlib.contextmanager
+    def beside(self, first: int, sequence: list[int]) -> Iterator[Trail]:
+        """What is recorded meanwhile goes to a graph of its own, from within a node of autograd; it is the backward of
+        what a trail with this ``sequence`` recorded when ``first`` calls had been made."""
+        graph, self.graph = self.graph, fx.Graph()
+        self.trail = Trail(first=first, sequence=sequence, within=torch._C._current_autograd_node())
+        try:
+            yield self.trail
+        finally:
+            self.graph, self.trail = graph, None
+
+    def _provenance_of_gradient(self, node: fx.Node) -> dict[str, Any]:
         """Provenance of the forward call whose autograd node runs now (autograd numbers its nodes in order)."""
-        current = torch._C._current_autograd_node()
-        if current is None:
+        current, trail = torch._C._current_autograd_node(), self.trail
+        if trail is not None:
+            trail.calls[node] = None
+        if current is None or (trail is not None and current is trail.within):
             return {}
         position = bisect.bisect_right(self._sequence_starts, current._sequence_nr()) - 1
         if position < 0:
             return {}
+        if trail is not None and 0 <= position - trail.first < len(trail.sequence):
+            trail.calls[node] = trail.sequence[position - trail.first]
         found = self._sequence_provenance[position]
-        return {key: value for key, value in found.items() if key not in _FORWARD_ONLY}
+        return {key: value for key, value in found.items() if key not in FORWARD_ONLY}
 
     def constant(self, value: torch.Tensor) -> fx.Node:
         """A ``get_attr`` node of a real tensor, which must not change any more."""

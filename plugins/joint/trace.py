@@ -9,22 +9,23 @@ outputs of the graph that the runtime copies back: the graph itself writes to no
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
-from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
 from turret.errors import TurretError, UnsupportedError, VerificationError
+from turret.lazy_module import lazy_module
 from turret.op_traits import is_effectful
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.numbers import numbers_of_data
 from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
 from turret.plugins.joint.recorder import BACKWARD
+from turret.plugins.joint.replay import CannotReplay, Replays
 from turret.plugins.joint.sizes import contiguous_strides, is_dense
 from turret.plugins.joint.tracer import Tracer
 from turret.plugins.joint.whole import EagersChoices
@@ -32,24 +33,42 @@ from turret.products import CapturedGraph, JointGraph
 from turret.signature import GraphSignature
 
 
-def trace(captured: CapturedGraph, decompositions: Mapping) -> JointGraph:
+def trace(
+    captured: CapturedGraph,
+    decompositions: Mapping,
+    replay: bool = True,
+    report: Callable[[str], None] = lambda message: None,
+) -> JointGraph:
     """Trace a captured graph.  ``UnsupportedError`` for what cannot be compiled, errors of the user's program
-    among it: eager then raises them in the user's own terms."""
+    among it: eager then raises them in the user's own terms.
+
+    With ``replay`` layers that are alike are traced once, of which ``report`` is told; the graph is the same without.
+    """
     joined: set[tuple[int, ...]] = set()
     while True:
         try:
-            return _trace(captured, decompositions, joined)
+            joint, copied = _trace(captured, decompositions, joined, replay)
         except SharedGradients as error:
             joined.add(error.members)
+        except CannotReplay:
+            replay = False
+        else:
+            if copied:
+                report(f"joint trace: {copied} stretches of calls are copies of earlier ones")
+            return joint
 
 
-def _trace(captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[int, ...]]) -> JointGraph:
+def _trace(
+    captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[int, ...]], replay: bool
+) -> tuple[JointGraph, int]:
+    """The trace, and how many stretches were copied."""
     tracer = Tracer(captured.fake_mode, decompositions)
+    replays = Replays(tracer, captured.module.graph) if replay else None
     gradients = captured.grad_enabled and not captured.inference_mode
     names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
     with _quiet(captured.fake_mode, gradients):
         inputs = make_inputs(tracer, captured.example_inputs, names, not captured.inference_mode, joined)
-        results = _run(tracer, captured, inputs)
+        results = _run(tracer, captured, inputs, replays)
         tracer.recorder.numbers.check_assumptions()
         after = torch.is_grad_enabled()
         torch.set_grad_enabled(gradients)
@@ -63,20 +82,21 @@ def _trace(captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[i
             infos = [attrs.evolve(i, reached_from=r) for i, r in zip(signature.inputs, reached, strict=True)]
             signature = attrs.evolve(signature, inputs=tuple(infos))
     module = _finish(tracer, captured, forward, found)
-    return JointGraph(
+    joint = JointGraph(
         module=module,
         signature=signature,
         num_forward_outputs=len(forward.nodes),
         fake_mode=captured.fake_mode,
         name=captured.name,
     )
+    return joint, 0 if replays is None else replays.copied
 
 
-def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs) -> Any:
+def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs, replays: Replays | None) -> Any:
     """Run the captured module under the tracer; what does not even run on fake tensors by itself is refused."""
     try:
         with EagersChoices(), tracer, enable_python_dispatcher():
-            return CapturedRun(tracer).run(captured.module, inputs.values)
+            return CapturedRun(tracer).run(captured.module, inputs.values, replays)
     except TurretError:
         raise
     except Exception as error:
@@ -221,14 +241,24 @@ def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gr
         if not node.users and node.op in ("call_function", "get_attr") and not is_effectful(node):
             graph.erase_node(node)
     with captured.fake_mode, torch.no_grad():
-        for node in graph.nodes:
-            value = node.meta.get("val")
-            if isinstance(value, torch.Tensor):
-                if value.requires_grad:
-                    node.meta["val"] = tracer.alias(value)
-            elif isinstance(value, (list, tuple)):
-                node.meta["val"] = type(value)(
-                    tracer.alias(v) if isinstance(v, torch.Tensor) and v.requires_grad else v for v in value
-                )
-    with _use_lazy_graph_module(True):
-        return _make_graph_module(tracer.recorder.root, graph, class_name="Joint")
+        _forget_history(tracer, graph)
+    return lazy_module(tracer.recorder.root, graph, "Joint")
+
+
+def _forget_history(tracer: Tracer, graph: fx.Graph) -> None:
+    """Fake values that autograd knows nothing of; nodes with one value still have one."""
+    known: dict[int, torch.Tensor] = {}
+
+    def plain(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.requires_grad:
+            return value
+        if id(value) not in known:
+            known[id(value)] = tracer.alias(value)
+        return known[id(value)]
+
+    values = [node.meta.get("val") for node in graph.nodes]
+    for node, value in zip(graph.nodes, values, strict=True):
+        if isinstance(value, torch.Tensor):
+            node.meta["val"] = plain(value)
+        elif isinstance(value, (list, tuple)):
+            node.meta["val"] = type(value)(plain(v) for v in value)

@@ -22,7 +22,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.errors import UnsupportedError, VerificationError
-from turret.plugins.joint.fakes import FakeRunner, layout_key
+from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key
 from turret.plugins.joint.indices import with_known_indices
 from turret.plugins.joint.layouts import has_layout_rule
 from turret.plugins.joint.mutation import pure_variant, view_variant
@@ -61,7 +61,8 @@ class Tracer(TorchDispatchMode):
         self._tracked: dict[int, Tracked] = {}
         self._handles: dict[fx.Node, torch.Tensor] = {}
         self._depth = 0
-        self._run = FakeRunner(fake_mode, self._layout_key)
+        self.refreshed = 0
+        self._run = FakeRunner(fake_mode, self.layout_key)
         self._rules: dict[Any, Callable[..., Any]] = dict(SPECIAL)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -121,7 +122,16 @@ class Tracer(TorchDispatchMode):
             raise UnsupportedError("a view is used after what it views changed its layout in place, with gradients")
         return found
 
-    def _layout_key(self, tensor: torch.Tensor) -> tuple | None:
+    def known(self, tensor: torch.Tensor) -> Tracked | None:
+        """What is known of a tensor; None for a real one that the graph has not met."""
+        return self._tracked.get(id(tensor))
+
+    def make(self, recipe: TensorRecipe, memory: torch.Tensor | None = None) -> torch.Tensor:
+        """A fake tensor that nothing is known of yet, in memory of its own or in that of another."""
+        return self._run.make(recipe, (memory,))
+
+    def layout_key(self, tensor: torch.Tensor) -> tuple | None:
+        """``fakes.layout_key`` of a tensor, or None where nothing is known of it."""
         tracked = self._tracked.get(id(tensor))
         if tracked is None:
             return None
@@ -157,6 +167,7 @@ class Tracer(TorchDispatchMode):
 
     def _refresh(self, tracked: Tracked) -> None:
         """Make a tensor's node anew from its storage, which has been written to since."""
+        self.refreshed += 1
         node = self.base_of(tracked.storage)
         for step in tracked.chain:
             node = self.apply(step.op, node, *step.args, **step.kwargs)

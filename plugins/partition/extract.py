@@ -11,6 +11,7 @@ from torch import fx
 
 from turret.errors import UnsupportedError
 from turret.fake_values import propagate, same_layout
+from turret.lazy_module import lazy_module
 from turret.op_traits import has_static_size, is_view, tensor_bytes
 from turret.plugins.partition.analysis import JointAnalysis, is_size, is_tensor
 from turret.products import JointGraph, PartitionedGraph, SavedValue
@@ -158,7 +159,7 @@ class _Forward:
         result = self._graph.output((*outputs, *saved, *(self._env[node] for node in self._sizes)))
         result.meta = dict(self._joint.module.graph.output_node().meta)
         self._graph.lint()
-        return fx.GraphModule(self._joint.module, self._graph, class_name="Forward")
+        return lazy_module(self._joint.module, self._graph, "Forward")
 
 
 def _backward(
@@ -186,7 +187,7 @@ def _backward(
     result = graph.output(tuple(fx.node.map_arg(g, env.__getitem__) for g in analysis.gradients))
     result.meta = dict(joint.module.graph.output_node().meta)
     graph.lint()
-    return fx.GraphModule(joint.module, graph, class_name="Backward")
+    return lazy_module(joint.module, graph, "Backward")
 
 
 def _is_copied(node: fx.Node, analysis: JointAnalysis) -> bool:

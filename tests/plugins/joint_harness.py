@@ -67,7 +67,7 @@ def compiled(
         return finish(captured_graph(module, example_inputs))
 
     def finish(captured: CapturedGraph) -> Callable:
-        joint = turret_joint(captured, table)
+        joint = turret_joint(make_context(), captured, table)
         result.joints.append(joint)
         check_joint(joint)
         cut = partition.turret_partition(make_context(partition, **options), joint)

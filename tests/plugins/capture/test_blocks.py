@@ -536,7 +536,7 @@ def test_a_marked_module_is_repeated_however_small():
 
 def test_the_explanation_names_blocks():
     text = turret.explain(stack(4), options={"capture": "turret"})(X)
-    assert text.reuses == ("Layer: followed 1 times, repeated 3 times",)
+    assert text.reuses[0] == "Layer: followed 1 times, repeated 3 times"
     assert "Layer: followed 1 times" in str(text)
 
 

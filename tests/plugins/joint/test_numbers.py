@@ -37,7 +37,7 @@ def trace(function: Callable, *examples: torch.Tensor, decompositions: Any = Non
     graph.output(parts)
     fakes = tuple(mode.from_tensor(e, static_shapes=True) for e in examples)
     captured = CapturedGraph(fx.GraphModule({}, graph), fakes, mode)
-    return turret_joint(captured, decomposition_table() if decompositions is None else decompositions)
+    return turret_joint(make_context(), captured, decomposition_table() if decompositions is None else decompositions)
 
 
 def calls(joint: JointGraph, target: Any = None) -> list[fx.Node]:
