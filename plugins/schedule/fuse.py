@@ -107,6 +107,7 @@ class Fuser:
         merged, reason = self.attempt(first, second, saved)
         self.decisions.append(FusionDecision(_label(first), _label(second), merged is not None, saved, reason))
         if merged is not None:
+            self.graph.join(first, second)
             for member in merged.members:
                 self.groups[member.unit.number] = merged
 
@@ -121,7 +122,7 @@ class Fuser:
             return None, f"expressions of {total} nodes in one kernel"
         if _devices(first) != _devices(second):
             return None, "other device"
-        if self.graph.would_cycle(first, second, self.groups):
+        if self.graph.would_cycle(first, second):
             return None, BETWEEN
         merged = fuse(first, second)
         if merged is None:

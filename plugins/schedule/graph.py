@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import attrs
 
@@ -19,15 +19,67 @@ class StepGraph:
     """Units and what must come before what.
 
     ``readers``: units that read a tensor, by name; ``after``: units that must come later than a unit.
+    ``steps``: units that have been joined, in an order that keeps dependencies; ``places``: where in it a unit is.
+    A place whose units were joined to others' is left empty.
     """
 
     units: dict[int, Unit]
     readers: dict[str, list[int]]
     after: dict[int, list[int]]
+    steps: list[list[int]] = attrs.field(init=False)
+    places: dict[int, int] = attrs.field(init=False)
 
-    def would_cycle(self, first: Group, second: Group, groups: Mapping[int, Group]) -> bool:
+    def __attrs_post_init__(self) -> None:
+        self.steps = [[number] for number in sorted(self.units)]  # program order keeps dependencies
+        self.places = {number: place for place, (number,) in enumerate(self.steps)}
+
+    def would_cycle(self, first: Group, second: Group) -> bool:
         """Whether a third step lies on a way from one group to the other."""
-        return self._reaches(first, second, groups) or self._reaches(second, first, groups)
+        early, late = sorted((self.places[first.first], self.places[second.first]))
+        seen: set[int] = set()
+        stack = [early]
+        while stack:
+            step = stack.pop()
+            for number in self._later(step):
+                place = self.places[number]
+                if place == late and step != early:
+                    return True
+                if early < place < late and place not in seen:
+                    seen.add(place)
+                    stack.append(place)
+        return False
+
+    def join(self, first: Group, second: Group) -> None:
+        """Make one step of two groups between which no other lies.
+
+        What comes between them in the order, and depends on the earlier one, moves behind it."""
+        early, late = sorted((self.places[first.first], self.places[second.first]))
+        dependent = self._between(early, late)
+        window = range(early + 1, late)
+        order = [self.steps[p] for p in window if p not in dependent]
+        order.append(self.steps[early] + self.steps[late])
+        order += [self.steps[p] for p in window if p in dependent]
+        order.append([])
+        for place, step in enumerate(order, early):
+            self.steps[place] = step
+            self.places.update(dict.fromkeys(step, place))
+
+    def _between(self, early: int, late: int) -> set[int]:
+        """Places before ``late`` of the steps that depend on the step at ``early``."""
+        found: set[int] = set()
+        stack = [early]
+        while stack:
+            for number in self._later(stack.pop()):
+                place = self.places[number]
+                if early < place < late and place not in found:
+                    found.add(place)
+                    stack.append(place)
+        return found
+
+    def _later(self, place: int) -> Iterator[int]:
+        """Units that must come later than some unit of a step."""
+        for number in self.steps[place]:
+            yield from self.after[number]
 
     def connected(self, first: Group, second: Group) -> bool:
         """Whether one group uses a value of the other."""
@@ -37,34 +89,6 @@ class StepGraph:
             for group, other in zip((first, second), numbers, strict=True)
             for m in group.members
         )
-
-    def _reaches(self, source: Group, target: Group, groups: Mapping[int, Group]) -> bool:
-        """Whether ``target`` depends on ``source`` by way of another step.
-
-        Steps keep program order, so nothing beyond the target's last unit can lead back to it, unless a group on
-        the way spans further; those are entered whole.
-        """
-        stack = [n for m in source.members for n in self.after[m.unit.number]]
-        stack = [n for n in stack if groups.get(n) is not source and groups.get(n) is not target]
-        seen: set[int] = set()
-        while stack:
-            number = stack.pop()
-            group = groups.get(number)
-            key = number if group is None else group.first
-            if key in seen:
-                continue
-            seen.add(key)
-            numbers = (number,) if group is None else [m.unit.number for m in group.members]
-            for member in numbers:
-                for later in self.after[member]:
-                    found = groups.get(later)
-                    if found is target:
-                        return True
-                    if (found is not source and later < target.last) or (
-                        found is not None and found is not source and found.first < target.last
-                    ):
-                        stack.append(later)
-        return False
 
 
 def build_graph(program: LoopProgram, units: list[Unit]) -> StepGraph:
