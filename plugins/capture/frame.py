@@ -136,10 +136,11 @@ class Frame:
         passed_on = instruction.name == "RERAISE" or (instruction.name, instruction.arg) == ("RAISE_VARARGS", 0)
         if isinstance(exception, ExceptionInstance) and not passed_on:
             exception.trace = object()
-        if isinstance(exception, ExceptionInstance) and exception.context is None and not passed_on:
-            handled = self.handling[-1] if self.handling else self.tracer.handled_outside(self)
-            exception.context = None if handled is exception else handled
-            exception.raised = True
+            if exception.context is None and not exception.settled:
+                handled = self.handling[-1] if self.handling else self.tracer.handled_outside(self)
+                exception.context = None if handled is exception else handled
+                exception.raised = True
+            exception.settled = True
         del self.stack[entry.depth :]
         if entry.lasti:
             self.push(Constant(self.current))
@@ -218,6 +219,8 @@ class Generator(Value):
 
     def throw(self, t: Tracer, exception: Value) -> Value:
         """Raise at the ``yield`` where the generator waits, or in the generator that it delegates to."""
+        if isinstance(exception, ExceptionInstance):
+            exception.settled = True
         if self.finished:
             raise Raised(exception)
         inner = self.delegate()
@@ -237,6 +240,8 @@ class Generator(Value):
                 self.running = False
 
         def inject() -> None:
+            if isinstance(exception, ExceptionInstance) and exception.context is None and self.frame.handling:
+                exception.context = self.frame.handling[-1]
             self.frame.current = self.frame.index - 1
             self.frame.unwind(Raised(exception))
 

@@ -318,6 +318,8 @@ def raise_varargs(f: Frame, i: Instruction) -> None:
     if cause is not None:
         exception.cause = None if f.tracer.is_none(cause) else f.tracer.exception_of(cause)
         exception.suppressed = True
+    if isinstance(exception, ExceptionInstance):
+        exception.settled = False
     raise Raised(exception)
 
 

@@ -161,11 +161,13 @@ def _call(plain: World, mine: World, seed: int, number: int, exact: bool) -> Non
 def _without_frames(error: Exception) -> Exception:
     """The exception without its tracebacks, which keep what its frames held."""
     links: list[BaseException | None] = [error]
+    seen: set[int] = set()
     while links:
         link = links.pop()
-        if link is not None and link.__traceback__ is not None:
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
             link.__traceback__ = None
-            links += [link.__cause__, link.__context__]
+            links += [link.__cause__, link.__context__, *getattr(link, "exceptions", ())]
     return error
 
 

@@ -327,6 +327,8 @@ class ExceptionInstance(Instance):
         self.context: Value | None = None
         self.raised = False
         """Without a context it has the exception that the frame's caller handles, which is known when the code runs."""
+        self.settled = False
+        """Whether its context is found, until it is raised again; one thrown into a generator has no caller's."""
         self.suppressed = False
         """``__suppress_context__``: set by ``raise ... from``."""
         self.trace: object = None

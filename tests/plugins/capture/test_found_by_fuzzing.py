@@ -432,3 +432,44 @@ def test_what_a_function_remembers_is_one_object():
         assert_same(observed(torch.ones(2), log), torch.full((2,), 4.0) - 1)
     assert log[0] is log[2] is halves("ab") and log[1] is log[3] is table_of("t")
     assert table_of("t")["made"] == [1, 1]
+
+
+def test_what_is_thrown_into_a_generator_has_no_context_of_who_throws():
+    def waiting(errors):
+        try:
+            yield 1
+        except KeyError as error:
+            errors.append(error)
+            yield 2
+            raise error from None
+
+    def program(x, errors):
+        try:
+            raise ValueError("handled")
+        except ValueError:
+            try:
+                waiting(errors).throw(KeyError(0))
+            except KeyError as error:
+                errors.append(error)
+            started = waiting(errors)
+            next(started)
+            started.throw(KeyError(1))
+            try:
+                started.throw(IndexError(2))
+            except IndexError as error:
+                errors.append(error)
+            again = waiting(errors)
+            next(again)
+            again.throw(KeyError(3))
+            try:
+                next(again)
+            except KeyError as error:
+                errors.append(error)
+        return x + 1
+
+    def contexts(function):
+        errors: list = []
+        function(torch.ones(2), errors)
+        return [(type(e), e.args, type(e.__context__), e.__suppress_context__) for e in errors]
+
+    assert contexts(Observed(program)) == contexts(program)
