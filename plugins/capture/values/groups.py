@@ -113,7 +113,23 @@ def left_to_raise(t: Tracer, original: Value, after: list[Value]) -> Value:
     if not raised:
         return _or_none(kept)
     raised += [kept] if kept is not None else []
-    return raised[0] if len(raised) == 1 else new_group(t, BaseExceptionGroup, [Constant(""), t.new_list(raised)])
+    if len(raised) == 1 and not _GROUPS_ONE:
+        return raised[0]
+    return new_group(t, BaseExceptionGroup, [Constant(""), t.new_list(raised)])
+
+
+def _groups_one() -> bool:
+    """Whether Python makes a group of one exception that a clause raised (3.11.3 and older do)."""
+    try:
+        try:
+            raise ExceptionGroup("", [ValueError()])
+        except* ValueError:
+            raise KeyError from None
+    except BaseException as error:
+        return isinstance(error, BaseExceptionGroup)
+
+
+_GROUPS_ONE = _groups_one()
 
 
 def _split(t: Tracer, value: Value, matches: Callable[[Value], bool]) -> tuple[Value | None, Value | None]:
