@@ -363,22 +363,22 @@ class Builder:
         if any(not isinstance(p, _RESULTS) for p in parts):
             raise UnsupportedError(f"{op} returns {[type(p).__name__ for p in parts]}; tensors and sizes are handed on")
         outputs = tuple(self.declare(p) if isinstance(p, torch.Tensor) else None for p in parts)
-        call = Extern(
-            op=op,
-            args=arguments,
-            kwargs=named,
-            outputs=outputs,
-            returns_sequence=several,
-            mutates=self._mutated(op, arguments, named),
-            reason=reason,
-            origins=self.origins(),
-            source=self.source(),
-            binds=binds,
-        )
         kind = template_kind(op)
-        if kind is not None:
-            call = Template(**attrs.asdict(call, recurse=False), kind=kind)
-        self.statements.append(call)
+        statement = Extern if kind is None else functools.partial(Template, kind=kind)
+        self.statements.append(
+            statement(
+                op=op,
+                args=arguments,
+                kwargs=named,
+                outputs=outputs,
+                returns_sequence=several,
+                mutates=self._mutated(op, arguments, named),
+                reason=reason,
+                origins=self.origins(),
+                source=self.source(),
+                binds=binds,
+            )
+        )
         values = [
             TensorValue.of(o) if o is not None else None if p is None else number_of(p)
             for o, p in zip(outputs, parts, strict=True)

@@ -228,7 +228,8 @@ class _Writer:
         name = f"empty_{device.type}"
         if device.index:
             name += f"_{device.index}"
-        self.names[name] = allocator(device)
+        if name not in self.names:
+            self.names[name] = allocator(device)
         return name
 
     def _address(self, slot: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 
 from turret.context import CompileContext
@@ -15,5 +14,7 @@ def turret_joint(context: CompileContext, captured: CapturedGraph, decomposition
     """Run the captured module once under the tracer."""
     from turret.plugins.joint.trace import trace
 
-    report = functools.partial(context.emit, "reuse", stage="joint", name=captured.name)
-    return trace(captured, decompositions, report=lambda message: report(message=message))
+    def report(message: str) -> None:
+        context.emit("reuse", stage="joint", name=captured.name, message=message)
+
+    return trace(captured, decompositions, report=report)

@@ -36,25 +36,14 @@ class StepGraph:
     def would_cycle(self, first: Group, second: Group) -> bool:
         """Whether a third step lies on a way from one group to the other."""
         early, late = sorted((self.places[first.first], self.places[second.first]))
-        seen: set[int] = set()
-        stack = [early]
-        while stack:
-            step = stack.pop()
-            for number in self._later(step):
-                place = self.places[number]
-                if place == late and step != early:
-                    return True
-                if early < place < late and place not in seen:
-                    seen.add(place)
-                    stack.append(place)
-        return False
+        return any(self.places[n] == late for place in self._between(early, late) for n in self._later(place))
 
     def join(self, first: Group, second: Group) -> None:
         """Make one step of two groups between which no other lies.
 
         What comes between them in the order, and depends on the earlier one, moves behind it."""
         early, late = sorted((self.places[first.first], self.places[second.first]))
-        dependent = self._between(early, late)
+        dependent = set(self._between(early, late))
         window = range(early + 1, late)
         order = [self.steps[p] for p in window if p not in dependent]
         order.append(self.steps[early] + self.steps[late])
@@ -64,8 +53,8 @@ class StepGraph:
             self.steps[place] = step
             self.places.update(dict.fromkeys(step, place))
 
-    def _between(self, early: int, late: int) -> set[int]:
-        """Places before ``late`` of the steps that depend on the step at ``early``."""
+    def _between(self, early: int, late: int) -> Iterator[int]:
+        """Places before ``late`` of the steps that depend on the step at ``early``, as they are found."""
         found: set[int] = set()
         stack = [early]
         while stack:
@@ -74,7 +63,7 @@ class StepGraph:
                 if early < place < late and place not in found:
                     found.add(place)
                     stack.append(place)
-        return found
+                    yield place
 
     def _later(self, place: int) -> Iterator[int]:
         """Units that must come later than some unit of a step."""

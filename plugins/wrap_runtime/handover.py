@@ -34,7 +34,7 @@ class Handover:
             self._views = tuple(self._find_views(inputs, results))
             self._empty = tuple(n for n in range(self._outputs, self._end) if results[n].numel() == 0)
             self._known, self.idle = True, not self._views and not self._empty
-        if not self._views and not self._empty:
+        if self.idle:
             return results
         made = list(results)
         for n, partners in self._views:

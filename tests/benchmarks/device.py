@@ -178,8 +178,8 @@ def _line(process: subprocess.Popen) -> str:
 
 def report(results: list[Result]) -> str:
     """A line a model, kind and system, then the geometric mean of eager's time over each system's."""
-    header = ["model", "system", "ms", "x eager", "first s", "output error/1e-3", "gradient error/1e-3", "peak MiB"]
-    header.append("failure")
+    accuracy = ["output error/1e-3", "gradient error/1e-3"]
+    header = ["model", "system", "ms", "x eager", "first s", *accuracy, "peak MiB", "failure"]
     eager = {(r.model, r.kind): r.seconds for r in results if r.system == "eager"}
     rows: list[list[object]] = []
     for r in results:
