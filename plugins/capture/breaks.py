@@ -57,6 +57,8 @@ class _Break:
         self.before = list(self.stack)
         self.live = live_variables(frame.code, self.index)
         self.locals = self.load_locals()
+        held = (frame.locals[slot] for slot in self.locals)
+        r.variables.update(map(id, (*frame.handling, *(v for v in frame.stack if v not in (NULL, PREVIOUS)), *held)))
         self.hidden = frame.hidden_cells()
         self.cells = [
             f"{r.constant(types.CellType)}()" if n in self.hidden else r.load(frame.cell_named(n))

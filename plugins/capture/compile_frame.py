@@ -18,10 +18,10 @@ from turret.errors import CaptureError
 from turret.garbage import full_collections_wait
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
 from turret.plugins.capture import breaks, leaves, library, stored
-from turret.plugins.capture.bytecode import decode, waiting_at
 from turret.plugins.capture.errors import NOWHERE, Raised, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.graph import GraphInput, metadata
+from turret.plugins.capture.lifetimes import keeps_waiting, waits_visibly
 from turret.plugins.capture.policy import History, Policy
 from turret.plugins.capture.rebuild import Rebuilder
 from turret.plugins.capture.sizes import size_guards
@@ -177,6 +177,8 @@ class _Attempt:
         if any(map(breaks.ends_visibly, frame.locals)) and any(map(_is_new_exception, rebuilder.kept)):
             raise Unsupported("a kept exception, whose traceback keeps a generator waiting", step=NOWHERE)
         self.check_arguments(frame, rebuilder, signal)
+        if signal is not RETURNED:
+            self.check_exceptions(rebuilder)
         for item in tracer.inputs:
             if (
                 isinstance(item.real, torch.Tensor)
@@ -211,15 +213,24 @@ class _Attempt:
         return breaks.write(frame, r)
 
     def check_arguments(self, frame: Frame, r: Rebuilder, signal: Signal | None) -> None:
-        """Refuse where the frame lets go of a generator of its caller's whose end can be seen: that has its moment."""
+        """Refuse where the frame lets go of an argument of its whose end can be seen: that has its moment."""
         kept = frame.locals if signal is RETURNED else ()
         for number, value in enumerate(self.arguments):
-            if not isinstance(value, types.GeneratorType) or value.gi_frame is None or value.gi_frame.f_lasti < 0:
-                continue
-            waits_in_try = decode(value.gi_code).guards(waiting_at(value), value.gi_frame.f_globals)
             held = self.first[number]
-            if (waits_in_try or value.gi_yieldfrom is not None) and id(held) not in r.names and held not in kept:
+            if waits_visibly(value) and id(held) not in r.names and held not in kept:
                 raise Unsupported("a generator that is let go while it waits in a try or with block")
+            if isinstance(value, BaseException):
+                if keeps_waiting(value):
+                    raise Unsupported("an exception that holds a generator which waits in a try block", step=NOWHERE)
+                self.tracer.guards[Guard("CALL", held.source, (keeps_waiting, False))] = None
+
+    def check_exceptions(self, r: Rebuilder) -> None:
+        """Refuse to break where an exception that this frame raised is kept by more than the frame's variables.
+
+        Its traceback should hold the frame from then on, which a resume function does not continue."""
+        for value in r.kept:
+            if _is_new_exception(value) and value.raised and r.loads[id(value)] > r.variables[id(value)]:
+                raise Unsupported("a graph break while an exception is kept that the frame raised", step=NOWHERE)
 
     def tidy_guards(self) -> None:
         """Guards that relate inputs to one another: which of them share memory, which changed objects are distinct."""

@@ -3,6 +3,7 @@ returns or goes on in a resume function.  Printed as source, it is what a reader
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,9 @@ class Rebuilder:
         self.effects: list[str] = []
         self.after: list[str] = []
         self.kept: list[Value] = []
+        self.loads: Counter[int] = Counter()
+        self.variables: Counter[int] = Counter()
+        """How often each value was asked for, and of these how often as a variable or stack entry at a break."""
         self.building: set[int] = set()
 
     # What values call.
@@ -73,6 +77,7 @@ class Rebuilder:
 
     def load(self, value: Value) -> str:
         """The variable or expression that holds a value."""
+        self.loads[id(value)] += 1
         found = self.names.get(id(value))
         if found is not None:
             return found

@@ -473,3 +473,65 @@ def test_what_is_thrown_into_a_generator_has_no_context_of_who_throws():
         return [(type(e), e.args, type(e.__context__), e.__suppress_context__) for e in errors]
 
     assert contexts(Observed(program)) == contexts(program)
+
+
+def test_a_generator_ends_when_the_exception_is_let_go_that_holds_its_frame():
+    def leaving(log):
+        open_one = delegating(3, log)
+        log.append(next(open_one))
+        [].remove(2)
+
+    def program(x, log):
+        for turn in range(2):
+            try:
+                leaving(log)
+            except ValueError as error:
+                log.append(type(error).__name__)
+            log.append((turn, "left"))
+        return x + 1
+
+    def seen(function):
+        log: list = []
+        assert_same(function(torch.ones(2), log), torch.full((2,), 2.0))
+        return log
+
+    assert seen(program) == [0, "ValueError", "closed", (0, "left"), 0, "ValueError", "closed", (1, "left")]
+    assert seen(Observed(program)) == seen(program)
+
+
+def test_a_kept_exception_keeps_the_frame_and_its_generator_waiting():
+    def program(x, log, errors):
+        try:
+            raise KeyError(1)
+        except KeyError as error:
+            errors.append(error)
+            open_one = numbers(2, log)
+            log.append(next(open_one))
+        return x + 1
+
+    log: list = []
+    errors: list = []
+    assert_same(Observed(program)(torch.ones(2), log, errors), torch.full((2,), 2.0))
+    assert log == [0]
+    assert errors[0].__traceback__.tb_frame.f_code.co_name == "program"
+    errors.clear()
+    assert log == [0, "closed"]
+
+
+def test_a_break_while_a_handler_has_an_exception_keeps_what_is_around_it_compiled():
+    def program(x, log):
+        y = x * 2
+        try:
+            raise KeyError(1)
+        except KeyError as error:
+            fail_quietly(log, error)
+        return y + 1
+
+    def fail_quietly(log, error):
+        log.append(str(error))
+
+    fail_quietly._torchdynamo_disable = True
+    observed, log = Observed(program), []
+    assert_same(observed(torch.ones(2), log), torch.full((2,), 3.0))
+    assert log == ["1"]
+    assert len(observed.graphs) == 2
