@@ -63,9 +63,7 @@ class KnownData:
         if target is torch._shape_as_tensor:
             return Operands(torch.tensor, (list(args[0].shape),), {"dtype": torch.int64})
         makes = isinstance(target, types.BuiltinFunctionType) and target in _MAKERS
-        if not makes and not (args and isinstance(args[0], torch.Tensor) and self.of(args[0]) is not None):
-            return None
-        if not makes and not _computes(target, kwargs):
+        if not makes and (self.of(_first_tensor(args)) is None or not _computes(target, kwargs)):
             return None
         leaves = tree_leaves((args, kwargs))
         if any(isinstance(v, torch.Tensor) and self.of(v) is None for v in leaves):
@@ -91,6 +89,16 @@ def number_of(real: torch.Tensor) -> Any:
     """The one number that a known tensor holds."""
     with _disable_current_modes():
         return real.item()
+
+
+def _first_tensor(args: list) -> torch.Tensor | None:
+    """The first tensor among the arguments of a call or in a list that is one: most calls have one not known."""
+    for value in args:
+        inner = value if isinstance(value, (list, tuple)) else (value,)
+        for item in inner:
+            if isinstance(item, torch.Tensor):
+                return item
+    return None
 
 
 def _computes(target: Any, kwargs: dict[str, Any]) -> bool:

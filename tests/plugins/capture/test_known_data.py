@@ -25,6 +25,8 @@ READS = [
     lambda x: x + int(torch._shape_as_tensor(x)[0]),
     lambda x: x + 1 if torch._shape_as_tensor(x)[0] > 2 else x * 2,
     lambda x: x + torch._shape_as_tensor(x).prod().item(),
+    lambda x: x + 1 if 2 * torch._shape_as_tensor(x)[1] - 1 > 4 else x * 2,
+    lambda x: x + int(torch.stack([torch._shape_as_tensor(x)[0], torch.tensor(3)])[1]),
     lambda x: x.reshape(torch.tensor(x.shape).flip(0).tolist()),
     lambda x: x + 1 if torch.tensor(x.shape).sum() > 50 else x * 2,
     lambda x: x + torch.as_tensor([x.size(0)]).item() + int(torch.as_tensor(x.shape).max()),
