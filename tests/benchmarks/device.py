@@ -63,7 +63,8 @@ def prepare(name: str, kind: str, options: argparse.Namespace) -> tuple[list[Res
         result = Result(name, kind, system)
         results.append(result)
         try:
-            systems.import_of(system)
+            if not options.imports:
+                systems.import_of(system)
             start = time.perf_counter()
             made = bench.subject(workload, system, training)
             made.step()
@@ -219,6 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="timing budget of one model and kind")
     parser.add_argument("--draws", type=int, default=1, help="draws of the weights that errors are the mean of")
     parser.add_argument("--calls", type=int, default=3, help="calls between two waits for the device")
+    parser.add_argument("--imports", action="store_true", help="count imports to the first step (name one system)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)

@@ -71,6 +71,17 @@ def _load(source: str, name: str, folder: str) -> Any:
     return module[name]
 
 
+def _load_compiler() -> None:
+    """Import what a compile needs, before the first request: the parent still traces meanwhile."""
+    import triton.compiler.code_generator
+    import triton.language.extra.libdevice
+    import triton.runtime.cache
+
+    # The cache is this process's own and goes with it, so its keys need not tell one compiler from another.  Triton
+    # would read and hash all of itself for that, its library included (0.3 s).
+    triton.runtime.cache.triton_key = lambda: triton.__version__
+
+
 def receive(stream: BinaryIO) -> dict[str, Any] | None:
     """The next message, or None at the end."""
     head = stream.read(4)
@@ -97,8 +108,7 @@ def main() -> None:
     os.environ.setdefault("TRITON_DISABLE_LINE_INFO", "1")
     os.environ.pop("TRITON_INTERPRET", None)
     try:
-        import triton.compiler  # noqa: F401  (before the first request, while the parent still traces)
-
+        _load_compiler()
         while (request := receive(requests)) is not None:
             try:
                 answer = compile_kernel(request, folder)
