@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from turret import failing_ops  # noqa: F401  (defines ``turret::fail``, which a stored plan may name)
 from turret.control_flow import CONTROL_FLOW
 from turret.functional_ops import restore_functional_op
 

@@ -9,6 +9,8 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
+from turret import failing_ops  # noqa: F401  (defines ``turret::fail``)
+
 
 @attrs.define(eq=False)
 class AutogradRegion:
@@ -28,6 +30,8 @@ class AutogradRegion:
     """Inputs that the forward changes in place and says so."""
     not_differentiable: tuple[int, ...] = ()
     """Outputs without gradient."""
+    failure: tuple[str, str | None] | None = None
+    """The name and the message of the exception that the backward raises, whatever it is given."""
     __name__: str = "autograd_region"
 
     def __call__(self, *inputs: Any) -> tuple[torch.Tensor, ...]:
@@ -43,6 +47,8 @@ class _Apply(torch.autograd.Function):
         results = region.forward(*inputs)
         outputs, saved = results[: region.outputs], results[region.outputs :]
         ctx.region, ctx.inputs = region, len(inputs)
+        if region.failure is not None:
+            ctx.forms = [(v.shape, v.dtype, v.device) if isinstance(v, torch.Tensor) else None for v in inputs]
         if any(isinstance(v, FakeTensor) for v in inputs):
             ctx.saved = saved  # a trace knows tensors by identity, which saving does not keep
         else:
@@ -58,6 +64,10 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
         saved, region = ctx.saved, ctx.region
+        if region.failure is not None:
+            fail = torch.ops.turret.fail.default
+            made = [None if f is None else fail(gradients[0], *f, *region.failure) for f in ctx.forms]
+            return None, *(g if n in region.arguments else None for n, g in enumerate(made))
         if hasattr(ctx, "places"):
             tensors, others = iter(ctx.saved_tensors), iter(saved)
             saved = [next(tensors if is_tensor else others) for is_tensor in ctx.places]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -14,7 +15,7 @@ from turret.plugins.capture.graph import Region
 from turret.plugins.capture.handlers import function
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Function
-from turret.plugins.capture.values.objects import Instance
+from turret.plugins.capture.values.objects import ExceptionInstance, Instance
 from turret.plugins.capture.values.sequences import NamedTuple, Sequence
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
@@ -67,8 +68,9 @@ class _Differentiated:
                 result = _forward(t, self.cls, self.context, self.args, {}).realize()
                 self.outputs = self.tensors_of(result)
                 with t.region() as backward:
-                    gradients = self.trace_backward(backward)
+                    gradients, failure = self.trace_backward(backward)
                 target = self.close(forward, backward, inputs, gradients)
+                target.failure = failure
         finally:
             torch._C._set_grad_enabled(grad_mode)
         return self.result(result, t.call_region(target, forward.lifted).unpack(t))
@@ -91,8 +93,8 @@ class _Differentiated:
             raise Unsupported("an autograd.Function with several results and set_materialize_grads(False)", _HINT)
         return list(tensors)
 
-    def trace_backward(self, region: Region) -> list[Value]:
-        """Gradients of the arguments, as values of the backward's graph."""
+    def trace_backward(self, region: Region) -> tuple[list[Value], tuple[str, str | None] | None]:
+        """Gradients of the arguments, as values of the backward's graph; or what the backward raises."""
         t, kind = self.t, self.cls.constant()
         given = []
         for number, output in enumerate(self.outputs):
@@ -102,17 +104,23 @@ class _Differentiated:
         name = "vjp" if kind.backward is torch.autograd.Function.backward else "backward"
         changes = t.effects.count
         method = _without_wrapper(t, self.cls.get_attr(t, name).realize())
+        failure, found = None, []
         try:
             result = t.call(method, [self.context, *given], {}).realize()
         except Raised as raised:  # not an exception of the forward, which is what runs now
-            reason = f"an autograd.Function whose backward raises {raised.value.describe()}"
-            raise Unsupported(reason, _HINT) from None
+            failure = _failure_of(raised.value)
+        else:
+            found = [v.realize() for v in result.items] if isinstance(result, Sequence) else [result]
         if t.effects.count != changes:
             raise Unsupported("an autograd.Function whose backward changes what existed before", _HINT)
-        found = [v.realize() for v in result.items] if isinstance(result, Sequence) else [result]
-        if any(not t.is_none(v) for v in found[len(self.args) :]) or len(found) < len(self.args):
-            raise Unsupported(f"{len(found)} gradients for {len(self.args)} arguments of an autograd.Function")
-        return found[: len(self.args)]
+        count = len(self.args)
+        if failure is None and (any(not t.is_none(v) for v in found[count:]) or len(found) < count):
+            counts = f"(expected {count}, got {len(found)})"
+            failure = (
+                "RuntimeError",
+                f"function {kind.__name__}Backward returned an incorrect number of gradients {counts}",
+            )
+        return ([Constant(None)] * count, failure) if failure else (found[:count], None)
 
     def close(
         self, forward: Region, backward: Region, inputs: tuple[int | None, ...], gradients: list[Value]
@@ -160,6 +168,15 @@ def _without_wrapper(t: Tracer, method: Value) -> Value:
     if isinstance(method, Function) and method.object.__globals__.get("__name__") == "torch.autograd.function":
         return t.wrap_known(method.object.__wrapped__)
     return method
+
+
+def _failure_of(error: Value) -> tuple[str, str | None]:
+    """The name and message of an exception that a backward always raises."""
+    if isinstance(error, ExceptionInstance) and getattr(builtins, error.kind.__name__, None) is error.kind:
+        said = [a.value for a in error.args if isinstance(a, Constant) and isinstance(a.value, str)]
+        if len(said) == len(error.args) <= 1 and error.cause is None:
+            return error.kind.__name__, said[0] if said else None
+    raise Unsupported(f"an autograd.Function whose backward raises {error.describe()}", _HINT)
 
 
 def _gradient_node(t: Tracer, backward: Region, value: Value, is_tensor: bool) -> Any:

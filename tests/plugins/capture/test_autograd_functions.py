@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same
+from capture_lab import Observed, assert_same, outcome
 
 import turret
 from turret.errors import CaptureError
@@ -273,11 +273,56 @@ def test_saved_variables_are_the_saved_tensors():
     check(lambda x: OldNames.apply(x).sum() + 1, leaf(3))
 
 
-def test_a_backward_that_raises_is_no_exception_of_the_forward():
+class RaisesNothingSaid(OldNames):
+    @staticmethod
+    def backward(ctx, gradient):
+        raise NotImplementedError
+
+
+class ForgetsGradients(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight, scale):
+        return x * weight * scale
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+class Refusal(Exception):
+    pass
+
+
+class RaisesItsOwn(OldNames):
+    @staticmethod
+    def backward(ctx, gradient):
+        raise Refusal("no gradient")
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: RaisesBackward.apply(x) + 1,
+        lambda x: RaisesNothingSaid.apply(x) * 2,
+        lambda x: ForgetsGradients.apply(x, x * 2, 3.0).sum(),
+        lambda x: RaisesBackward.apply(x).detach() + x,
+    ],
+)
+def test_a_backward_that_fails_does_so_where_it_runs(f):
+    observed = Observed(f, fullgraph=True)
+    for _ in range(2):
+        ours, eager = leaf(3), leaf(3)
+        found, expected = observed(ours), f(eager)
+        assert_same(found, expected)
+        assert_same(*(outcome(made.sum().backward, (), {}) for made in (found, expected)))
+        assert_same(ours.grad, eager.grad)
+
+
+def test_a_backward_that_raises_an_exception_of_the_program_runs_as_python():
     x = leaf(3)
-    assert_same(Observed(lambda x: RaisesBackward.apply(x) + 1)(x), RaisesBackward.apply(x) + 1)
+    assert_same(Observed(lambda x: RaisesItsOwn.apply(x) + 1)(x), RaisesItsOwn.apply(x) + 1)
     with pytest.raises(CaptureError, match="backward raises"):
-        Observed(lambda x: RaisesBackward.apply(x), fullgraph=True)(x)
+        Observed(lambda x: RaisesItsOwn.apply(x), fullgraph=True)(x)
 
 
 def test_an_instance_applies_as_its_class_does():
