@@ -90,7 +90,7 @@ class FakeRunner:
             return _rolled_on_cpu(*args, **kwargs)
         if torch.Tag.pointwise not in func.tags and func not in _ELEMENTWISE_WITHOUT_TAG:
             return out
-        strides = _elementwise_strides(out, _tensors(args), _has_number_operand(func, args), func)
+        strides = _elementwise_strides(out, tensors_in(args), _has_number_operand(func, args), func)
         return out if strides is None else laid_out(out, strides)
 
     def alias(self, value: torch.Tensor) -> torch.Tensor:
@@ -187,7 +187,7 @@ def _is_several_ops(func: Any) -> bool:
 def _without_history(out: Any, args: tuple) -> Any:
     """Results below autograd require no gradients; some fake implementations hand on that their input does."""
     if isinstance(out, torch.Tensor):
-        return out.detach() if out.requires_grad and not any(out is t for t in _tensors(args)) else out
+        return out.detach() if out.requires_grad and not any(out is t for t in tensors_in(args)) else out
     if isinstance(out, (tuple, list)):
         return type(out)([_without_history(v, args) for v in out])
     return out
@@ -226,13 +226,13 @@ def _may_be_keyed(func: Any) -> bool:
 
 def _recipe(out: Any, args: tuple) -> Any:
     shared = args[0].untyped_storage()._cdata if args and isinstance(args[0], torch.Tensor) else None
-    others = {t.untyped_storage()._cdata for t in _tensors(args[1:])}
+    others = {t.untyped_storage()._cdata for t in tensors_in(args[1:])}
     seen: set[int] = set()
 
     def part(value: Any) -> Any:
         if value is None or type(value) in (int, float, bool):
             return value
-        if type(value) is not FakeTensor or not _is_plain(value) or any(value is t for t in _tensors(args)):
+        if type(value) is not FakeTensor or not _is_plain(value) or any(value is t for t in tensors_in(args)):
             raise _Unkeyed
         storage = value.untyped_storage()._cdata
         views_first = storage == shared
@@ -265,11 +265,12 @@ def _is_static(value: torch.Tensor) -> bool:
     )
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors among arguments of an operation, in order."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (tuple, list)):
-        return [t for v in value for t in _tensors(v)]
+        return [t for v in value for t in tensors_in(v)]
     return []
 
 

@@ -222,7 +222,7 @@ class Replays:
             if isinstance(value, torch.Tensor) and (tracer.tracked(value).storage.version, value._version) != versions:
                 raise _Refused
         table = [tracer.node(v) if isinstance(v, torch.Tensor) else None for v in given]
-        numbers = {node: number for number, node in reversed(list(enumerate(table))) if node is not None}
+        numbers = _numbered(table)
         copies = _copies(trail.calls, numbers, len(table))
         results = {p: self.result(values[stretch.calls[p]], given, numbers, len(given)) for p in stretch.leaving}
         _check_memory([values[stretch.calls[p]] for p, made in results.items() if isinstance(made, _Made)], tracer)
@@ -329,7 +329,7 @@ class Replays:
             if refreshed != tracer.refreshed or versions != [s.version for s in storages.values()]:
                 raise CannotReplay
             table = [*trace.table, tracer.node(incoming)]
-            numbers = {node: number for number, node in reversed(list(enumerate(table))) if node is not None}
+            numbers = _numbered(table)
             copies = _copies(trail.calls, numbers, len(table))
             return _Backward(copies, self.describe_gradients(found, incoming, numbers))
         except _Refused:
@@ -420,6 +420,11 @@ def _modes(given: Sequence[Any]) -> tuple:
     devices = sorted({"cpu", *(v.device.type for v in given if isinstance(v, torch.Tensor))})
     autocast = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
     return torch.is_grad_enabled(), autocast
+
+
+def _numbered(table: Sequence[fx.Node | None]) -> dict[fx.Node, int]:
+    """The first place of each node in a table."""
+    return {node: number for number, node in reversed(list(enumerate(table))) if node is not None}
 
 
 def _copies(trail: dict[fx.Node, int | None], numbers: dict[fx.Node, int], known: int) -> list[_Copy]:

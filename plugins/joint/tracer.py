@@ -22,7 +22,7 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.errors import UnsupportedError, VerificationError
-from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key
+from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key, tensors_in
 from turret.plugins.joint.indices import with_known_indices
 from turret.plugins.joint.layouts import has_layout_rule
 from turret.plugins.joint.mutation import pure_variant, view_variant
@@ -334,9 +334,7 @@ class Tracer(TorchDispatchMode):
             return rule(self, func, args, kwargs) if whole is None else self._record(func, args, kwargs, whole)
         if whole is None:
             return out
-        sources = {id(self.tracked(a).storage) for a in _tensors(args)} | {
-            id(self.tracked(a).storage) for a in _tensors(kwargs)
-        }
+        sources = {id(self.tracked(a).storage) for a in tensors_in((*args, *kwargs.values()))}
         self.adopt(func, whole, out, sources)
         return whole
 
@@ -520,16 +518,6 @@ _DETACHING = frozenset((aten.detach_.default,))
 def _is_composite(func: Any) -> bool:
     key = torch._C.DispatchKey.CompositeImplicitAutograd
     return key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for element in value:
-            yield from _tensors(element)
-    elif isinstance(value, dict):
-        yield from _tensors(tuple(value.values()))
 
 
 def _shows_all(view: torch.Tensor, source: torch.Tensor) -> bool:
