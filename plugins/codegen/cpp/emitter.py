@@ -14,8 +14,9 @@ import torch
 from turret.errors import UnsupportedError
 from turret.ir.expr import OPS, Expr, call, constant, size_value
 from turret.ir.index import Div, Index, Mod, Size, Value, Var, provably_nonnegative
+from turret.ir.nest import FlatStore, Nest
 from turret.plugins.codegen.cpp.dtypes import accumulator, ctype, literal, reduction_identity
-from turret.plugins.codegen.cpp.nest import Facts, FlatStore, Nest
+from turret.plugins.codegen.cpp.facts import Facts
 from turret.plugins.codegen.cpp.operators import bitcast_text, cast_text, combine_text, divides_by_zero, scalar_text
 from turret.plugins.codegen.cpp.scopes import Scope
 from turret.plugins.codegen.cpp.sizes import size_text

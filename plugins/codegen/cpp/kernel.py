@@ -13,8 +13,8 @@ from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
 from turret.plugins.codegen.cpp.dtypes import ctype
 from turret.plugins.codegen.cpp.emitter import Emitter
+from turret.plugins.codegen.cpp.facts import Facts
 from turret.plugins.codegen.cpp.horizontal import Horizontal
-from turret.plugins.codegen.cpp.nest import Facts
 from turret.plugins.codegen.cpp.normalise import normalise
 from turret.plugins.codegen.cpp.pointwise import emit_pointwise
 from turret.plugins.codegen.cpp.rows import row_facts, row_form

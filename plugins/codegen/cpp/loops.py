@@ -6,8 +6,8 @@ import attrs
 
 from turret.ir.expr import loads, walk
 from turret.ir.index import Index, Size, Var, product
+from turret.ir.nest import Nest
 from turret.plugins.codegen.cpp.emitter import Emitter
-from turret.plugins.codegen.cpp.nest import Nest
 from turret.plugins.codegen.cpp.scopes import Scope
 
 SIMD = "omp simd"

@@ -10,6 +10,7 @@ import attrs
 
 from turret.ir.expr import Expr, loads, walk
 from turret.ir.index import Index, Var
+from turret.ir.nest import Nest
 from turret.plugins.codegen.cpp.dtypes import ctype
 from turret.plugins.codegen.cpp.emitter import Emitter
 from turret.plugins.codegen.cpp.loops import (
@@ -25,7 +26,6 @@ from turret.plugins.codegen.cpp.loops import (
     vector_fitness,
     work_of,
 )
-from turret.plugins.codegen.cpp.nest import Nest
 from turret.plugins.codegen.cpp.scopes import Scope
 
 LEAST_TILE, MOST_TILE = 32, 128

@@ -13,10 +13,11 @@ import attrs
 from turret.errors import UnsupportedError
 from turret.ir.expr import Expr, call, walk
 from turret.ir.index import Size, Var, product
+from turret.ir.nest import FlatStore, Nest
 from turret.plugins.codegen.cpp.dtypes import CType, ctype
 from turret.plugins.codegen.cpp.emitter import Emitter, Guard
+from turret.plugins.codegen.cpp.facts import Facts
 from turret.plugins.codegen.cpp.loops import static_extent, vector_fitness
-from turret.plugins.codegen.cpp.nest import Facts, FlatStore, Nest
 from turret.plugins.codegen.cpp.scopes import Scope
 
 SCRATCH_BYTES = 256 * 1024

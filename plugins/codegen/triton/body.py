@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from turret.ir.expr import Expr
 from turret.ir.index import Var, product, unflatten
+from turret.ir.nest import FlatStore
 from turret.plugins.codegen.triton.dtypes import triton_type
 from turret.plugins.codegen.triton.emitter import Emitter
-from turret.plugins.codegen.triton.nest import FlatStore
 from turret.plugins.codegen.triton.operators import scalar_text
 from turret.plugins.codegen.triton.reductions import RowWriter
 from turret.plugins.codegen.triton.scopes import Scope

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from turret.ir.expr import Expr, walk
+from turret.ir.nest import always_inside
 from turret.ir.program import TensorDecl
 from turret.plugins.codegen.triton.stages import is_scratch
 from turret.plugins.codegen.triton.tiling import Tiling
@@ -65,20 +66,12 @@ class Facts:
         found = self._guarded.get(expr)
         if found is None:
             found = (
-                (expr.op == "load" and not self._always_inside(expr))
+                (expr.op == "load" and not always_inside(expr, self.tiling.nest.tensors[expr.tensor]))
                 or expr.op == "check_index"
                 or any(map(self.needs_guard, expr.children()))
             )
             self._guarded[expr] = found
         return found
-
-    def _always_inside(self, load: Expr) -> bool:
-        decl, offset = self.tiling.nest.tensors[load.tensor], load.coords[0]
-        low, high = offset.bounds()
-        if not all(isinstance(v, int) for v in (low, high, *decl.shape, *decl.stride)):
-            return False
-        last = sum((n - 1) * s for n, s in zip(decl.shape, decl.stride, strict=True))
-        return 0 not in decl.shape and low >= 0 and high <= last
 
 
 def _reach(decl: TensorDecl) -> int | None:

@@ -6,13 +6,14 @@ import hashlib
 
 import attrs
 
+from turret.ir.nest import Nest
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
 from turret.plugins.codegen.triton.body import grid_text, write_body
 from turret.plugins.codegen.triton.dtypes import triton_type
 from turret.plugins.codegen.triton.emitter import Emitter
 from turret.plugins.codegen.triton.kernel import DeviceProperties, TritonKernel
-from turret.plugins.codegen.triton.nest import Nest, normalise
+from turret.plugins.codegen.triton.normalise import normalise
 from turret.plugins.codegen.triton.prelude import prelude_for
 from turret.plugins.codegen.triton.scatter import in_order, independent_loops, is_serial
 from turret.plugins.codegen.triton.split import split

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from turret.errors import UnsupportedError
-from turret.ir.expr import Expr, call, constant, rewrite, walk
-from turret.ir.index import Index, Var, product
+from turret.ir.expr import Expr, call, rewrite, walk
+from turret.ir.index import Var, product
+from turret.ir.nest import combined, points
 
 UNROLLED_POINTS, UNROLLED_NODES = 32, 800
 """Reductions of at most this many points are unrolled, unless they would become this many nodes."""
@@ -29,30 +29,15 @@ def unroll(row: frozenset[Var]) -> Callable[[Expr], Expr | None]:
         kind = node.payload.kind
         if kind == "welford":
             return None
-        points: list[dict[Var, Index]] = [{}]
-        for variable in node.payload.variables:
-            points = [{**p, variable: Index.constant(i)} for p in points for i in range(variable.extent)]
+        at = points(node.payload.variables)
         numbered = kind in ("argmin", "argmax")
-        if len(points) * (sum(1 for _ in walk(node)) + numbered * _ARG_NODES) > UNROLLED_NODES:
+        if len(at) * (sum(1 for _ in walk(node)) + numbered * _ARG_NODES) > UNROLLED_NODES:
             return None
         if numbered:
-            return _number_of_best(kind, [tuple(rewrite(a, p) for a in node.args) for p in points])
-        return combined(kind, [rewrite(node.args[0], p) for p in points], node)
+            return _number_of_best(kind, [tuple(rewrite(a, p) for a in node.args) for p in at])
+        return combined(kind, [rewrite(node.args[0], p) for p in at], node.dtype)
 
     return replace
-
-
-def combined(kind: str, terms: list[Expr], node: Expr) -> Expr:
-    """Terms of a reduction as a balanced tree, which rounds less than a chain."""
-    if not terms:
-        if kind not in ("sum", "prod", "any", "all"):
-            raise UnsupportedError(f"reduction {kind} over no elements")
-        return constant(1 if kind in ("prod", "all") else 0, node.dtype)
-    op = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "logical_or", "all": "logical_and"}[kind]
-    while len(terms) > 1:
-        pairs = [call(op, a, b) for a, b in zip(terms[::2], terms[1::2], strict=False)]
-        terms = pairs + terms[len(terms) - len(terms) % 2 :]
-    return terms[0]
 
 
 def _number_of_best(kind: str, terms: list[tuple[Expr, Expr]]) -> Expr:

@@ -22,8 +22,16 @@ def estimate(value: Size) -> int:
     """A size as a number for heuristics; each symbol counts as ``GUESS``, or 1 where that makes no size (``6 - n``)."""
     if isinstance(value, int):
         return value
-    likely, least = (int(sympy.sympify(value).subs({s: n for s in value.free_symbols})) for n in (GUESS, 1))
-    return likely if likely > 0 or least <= 0 else least
+    found = [made for number in (GUESS, 1) if (made := _where_all_are(value, number)) is not None]
+    return next((made for made in found if made > 0), found[0] if found else 1)
+
+
+def _where_all_are(value: Size, number: int) -> int | None:
+    """A size with ``number`` for every symbol; None where that divides by zero (``n // (n // 2)`` at 1)."""
+    try:
+        return int(sympy.sympify(value).subs({symbol: number for symbol in value.free_symbols}))
+    except (ArithmeticError, TypeError, ValueError):
+        return None
 
 
 def size_text(value: Size, namer: Namer) -> str:

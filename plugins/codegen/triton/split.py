@@ -18,7 +18,7 @@ from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.triton.dtypes import identity
 from turret.plugins.codegen.triton.kernel import DeviceProperties
-from turret.plugins.codegen.triton.nest import normalise
+from turret.plugins.codegen.triton.normalise import normalise
 from turret.plugins.codegen.triton.stages import Stages, scratch_of, scratch_tensor
 from turret.plugins.codegen.triton.tiling import PERSISTENT_OUTER, is_along_row
 

@@ -14,8 +14,8 @@ import attrs
 from turret.errors import UnsupportedError
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Index, Size, Var, product, unflatten
+from turret.ir.nest import FlatStore, Nest, substitute
 from turret.plugins.codegen.triton.kernel import Config
-from turret.plugins.codegen.triton.nest import FlatStore, Nest, substitute
 from turret.plugins.codegen.triton.sizes import estimate
 from turret.plugins.codegen.triton.softmax import softmax_sums
 

@@ -101,6 +101,24 @@ def test_dropout_is_the_same_in_forward_and_backward() -> None:
     torch.testing.assert_close(grad, torch.where(kept, 2 / 0.6, 0.0))
 
 
+def test_a_row_that_divides_the_size_by_a_part_of_it_has_kernels() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).reshape(-1, 2).sum(1)
+
+    function = compiled(program, dynamic=True)
+    for shape in ((33, 96), (6, 5)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(function(x), program(x))
+
+
+def test_unrolled_sums_of_negative_zeros_are_positive() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return 1 / (x * 1.0).sum(0)
+
+    x = torch.full((3, 1 << 15), -0.0)
+    assert torch.equal(compiled(program)(x), program(x))
+
+
 def test_dynamic_sizes_share_their_sources() -> None:
     codegen = InterpretedCodegen()
 

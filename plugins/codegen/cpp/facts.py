@@ -1,60 +1,17 @@
-"""A kernel in the form that the emitters work on, and the facts about its expressions that they ask for.
-
-A ``Nest`` differs from an ``ir.Kernel`` in that every access is one flat offset (in elements), reductions over
-the whole row are nodes of their own (op ``row``; the variables of the row stay free in them), and only sum,
-prod, min, max, any and all are left of the kinds of reductions.
-"""
+"""Facts about the expressions of a nest that the emitters ask for."""
 
 from __future__ import annotations
 
 from collections.abc import Container
 from typing import Any
 
-import attrs
-
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Var
-from turret.ir.program import ScatterMode, TensorDecl
+from turret.ir.nest import Nest, always_inside
 from turret.plugins.codegen.cpp.operators import divides_by_zero, op_cost
 
 EXPENSIVE = 8
 """Cost from which a value that two phases of a row need is kept rather than computed again."""
-
-
-@attrs.frozen(eq=False)
-class FlatStore:
-    """``tensor[offset] (mode)= expr where condition``; ``coords`` are the coordinates that the offset came from."""
-
-    tensor: str
-    offset: Index
-    coords: tuple[Index, ...]
-    expr: Expr
-    mode: ScatterMode | None = None
-    condition: Expr | None = None
-
-    @property
-    def roots(self) -> tuple[Expr, ...]:
-        """The expressions evaluated for the store: value, condition, and values in the offset."""
-        condition = () if self.condition is None else (self.condition,)
-        return (self.expr, *condition, *self.offset.values)
-
-
-@attrs.frozen(eq=False)
-class Nest:
-    """``for outer: for inner: stores``, with row reductions over exactly ``inner``."""
-
-    outer: tuple[Var, ...]
-    inner: tuple[Var, ...]
-    stores: tuple[FlatStore, ...]
-    tensors: dict[str, TensorDecl]
-
-    @property
-    def loops(self) -> tuple[Var, ...]:
-        return self.outer + self.inner
-
-    @property
-    def roots(self) -> tuple[Expr, ...]:
-        return tuple(root for store in self.stores for root in store.roots)
 
 
 class Facts:
@@ -112,21 +69,13 @@ class Facts:
         found = self._guarded.get(expr)
         if found is None:
             found = (
-                (expr.op == "load" and not self._always_inside(expr))
+                (expr.op == "load" and not always_inside(expr, self.nest.tensors[expr.tensor]))
                 or expr.op == "check_index"
                 or divides_by_zero(expr)
                 or any(map(self.needs_guard, expr.children()))
             )
             self._guarded[expr] = found
         return found
-
-    def _always_inside(self, load: Expr) -> bool:
-        decl, offset = self.nest.tensors[load.tensor], load.coords[0]
-        low, high = offset.bounds()
-        if not all(isinstance(v, int) for v in (low, high, *decl.shape, *decl.stride)):
-            return False
-        last = sum((n - 1) * s for n, s in zip(decl.shape, decl.stride, strict=True))
-        return 0 not in decl.shape and low >= 0 and high <= last
 
     def total_cost(self, *roots: Expr) -> int:
         """Cost of everything below the roots, shared nodes counted once, rows not entered."""
