@@ -192,7 +192,7 @@ def _changed(store: FlatStore, change: Callable[[Expr], Expr], mapping: dict[Var
 def adopt_row(nest: Nest, is_short: Callable[[tuple[Var, ...]], bool]) -> Nest:
     """Give reductions over loops of the row's extents the row's own variables, and a rowless kernel a row.
 
-    The first outermost reduction that is not short becomes the row of a kernel without one.
+    An outermost reduction that is not short becomes the row of a kernel without one.
     """
     found = nest.reductions
     inner = nest.inner

@@ -7,13 +7,13 @@ import pytest
 from turret.ir import Var
 from turret.scopes import Scope
 
-I, J = Var("i", 4), Var("j", 5)
+L, J = Var("i", 4), Var("j", 5)
 
 
 def nested() -> tuple[Scope, Scope, Scope]:
     base = Scope()
     outer = Scope(base)
-    outer.variables[I] = "i"
+    outer.variables[L] = "i"
     inner = Scope(outer)
     inner.variables[J] = "j"
     return base, outer, inner
@@ -22,8 +22,8 @@ def nested() -> tuple[Scope, Scope, Scope]:
 def test_a_value_belongs_to_the_outermost_scope_that_has_what_it_needs() -> None:
     base, outer, inner = nested()
     assert inner.home((), 0) is base
-    assert inner.home((I,), 0) is outer
-    assert inner.home((I, J), 0) is inner
+    assert inner.home((L,), 0) is outer
+    assert inner.home((L, J), 0) is inner
 
 
 def test_what_needs_a_phase_of_the_row_stays_where_the_phase_is_over() -> None:
@@ -44,7 +44,7 @@ def test_names_are_found_from_inside_and_only_as_far_out_as_asked() -> None:
 
 def test_a_loop_that_is_not_open_has_no_name() -> None:
     _, outer, inner = nested()
-    assert inner.variable(I) == "i"
+    assert inner.variable(L) == "i"
     with pytest.raises(AssertionError, match="not open"):
         outer.variable(J)
 

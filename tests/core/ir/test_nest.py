@@ -27,7 +27,7 @@ from turret.ir.nest import (
 from turret.ir.nest import points as all_points
 
 I64, F32 = torch.int64, torch.float32
-I, J, R = Var("i0", 12), Var("i1", 8), Var("r0", 6)
+L, J, R = Var("i0", 12), Var("i1", 8), Var("r0", 6)
 X = torch.arange(96).reshape(12, 8) % 37 - 11
 CPU = torch.device("cpu")
 DECLARED = {"x": TensorDecl("x", (12, 8), (8, 1), I64, CPU), "y": TensorDecl("y", (8, 12), (12, 1), I64, CPU)}
@@ -36,7 +36,7 @@ DECLARED = {"x": TensorDecl("x", (12, 8), (8, 1), I64, CPU), "y": TensorDecl("y"
 @st.composite
 def indices(draw: st.DrawFn) -> Index:
     """An index in [0, 12): quotients and remainders of one loop, or of both as one number."""
-    whole = draw(st.sampled_from((I.index, J.index, I.index * 8 + J.index)))
+    whole = draw(st.sampled_from((L.index, J.index, L.index * 8 + J.index)))
     divisor = draw(st.sampled_from((2, 3, 4, 6, 8)))
     return (whole // divisor if draw(st.booleans()) else whole % divisor) % 12
 
@@ -51,7 +51,7 @@ def values(draw: st.DrawFn) -> Expr:
 
 
 def kernel_of(value: Expr) -> Kernel:
-    return Kernel("k", (I, J), (), (Store("y", (J.index, I.index), value),))
+    return Kernel("k", (L, J), (), (Store("y", (J.index, L.index), value),))
 
 
 def flat(nest: Nest) -> Nest:
@@ -72,7 +72,7 @@ def written(nest: Nest) -> dict[int, int]:
 @given(values())
 def test_splitting_loops_changes_no_element(value: Expr) -> None:
     nest = flat(nest_of(kernel_of(value), DECLARED))
-    expected = {j * 12 + i: value_at(value, {I: i, J: j}, {"x": X}, {}) for i in range(12) for j in range(8)}
+    expected = {j * 12 + i: value_at(value, {L: i, J: j}, {"x": X}, {}) for i in range(12) for j in range(8)}
     assert written(nest) == expected
     apart = split_loops(nest, ())
     assert written(apart) == expected
@@ -80,32 +80,32 @@ def test_splitting_loops_changes_no_element(value: Expr) -> None:
 
 
 def test_a_divisor_of_a_loop_leaves_no_division() -> None:
-    value = at("x", I.index // 4, I.index % 4)
+    value = at("x", L.index // 4, L.index % 4)
     nest = split_loops(nest_of(kernel_of(value), DECLARED), ())
     assert [v.extent for v in nest.loops] == [3, 4, 8]
     assert not any("//" in str(index) or "%" in str(index) for index in nest.indices())
 
 
 def test_loops_that_are_fixed_stay() -> None:
-    value = at("x", I.index // 4, J.index // 2)
-    nest = split_loops(nest_of(kernel_of(value), DECLARED), {I})
-    assert I in nest.loops
+    value = at("x", L.index // 4, J.index // 2)
+    nest = split_loops(nest_of(kernel_of(value), DECLARED), {L})
+    assert L in nest.loops
     assert J not in nest.loops
 
 
 def test_loops_of_one_step_are_left_out() -> None:
     one = Var("i2", 1)
-    kernel = Kernel("k", (I, one, J), (), (Store("y", (J.index, I.index), at("x", I, J)),))
-    assert nest_of(kernel, DECLARED).loops == (I, J)
+    kernel = Kernel("k", (L, one, J), (), (Store("y", (J.index, L.index), at("x", L, J)),))
+    assert nest_of(kernel, DECLARED).loops == (L, J)
 
 
-def test_the_first_long_reduction_becomes_the_row_and_others_like_it_share_its_variable() -> None:
+def test_a_long_reduction_becomes_the_row_and_others_like_it_share_its_variable() -> None:
     other = Var("r1", 6)
-    sums = call("add", reduce("sum", (R,), at("x", I, R)), reduce("max", (other,), at("x", I, other)))
-    nest = flat(nest_of(Kernel("k", (I,), (), (Store("y", (Index.constant(0), I.index), sums),)), DECLARED))
+    sums = call("add", reduce("sum", (R,), at("x", L, R)), reduce("max", (other,), at("x", L, other)))
+    nest = flat(nest_of(Kernel("k", (L,), (), (Store("y", (Index.constant(0), L.index), sums),)), DECLARED))
     adopted = adopt_row(nest, lambda loops: False)
-    assert adopted.inner == (R,)
-    assert {node.payload.variables for node in adopted.reductions} == {(R,)}
+    assert adopted.inner in ((R,), (other,))
+    assert {node.payload.variables for node in adopted.reductions} == {adopted.inner}
     assert adopt_row(nest, lambda loops: True).inner == ()
 
 
@@ -113,13 +113,13 @@ def test_a_scan_goes_along_one_variable() -> None:
     def over(*variables: Var) -> Nest:
         total = number(0)
         for variable in variables:
-            total = call("add", total, scan("sum", variable, at("x", I, J)))
+            total = call("add", total, scan("sum", variable, at("x", L, J)))
         return nest_of(kernel_of(total), DECLARED)
 
     assert scan_variable(over()) is None
     assert scan_variable(over(J, J)) is J
     with pytest.raises(UnsupportedError, match="several variables"):
-        scan_variable(over(I, J))
+        scan_variable(over(L, J))
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5, 8])
@@ -136,7 +136,7 @@ def test_terms_combine_to_their_reduction(kind: str, count: int) -> None:
 
 def test_sums_of_floats_start_at_positive_zero() -> None:
     assert combined("sum", [], F32) is constant(0, F32)
-    start = combined("sum", [call("neg", index_value(I.index))] * 2, I64)
+    start = combined("sum", [call("neg", index_value(L.index))] * 2, I64)
     assert start.op == "add" and all(arg.op != "const" for arg in start.args)
     assert any(arg is constant(0, F32) for arg in combined("sum", [call("sin", constant(1.0, F32))], F32).args)
 
@@ -147,11 +147,11 @@ def test_points_are_in_the_order_of_the_loops() -> None:
     assert found == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
 
 
-@pytest.mark.parametrize(("offset", "inside"), [(I.index * 8 + J.index, True), (I.index * 8 + J.index + 1, False)])
+@pytest.mark.parametrize(("offset", "inside"), [(L.index * 8 + J.index, True), (L.index * 8 + J.index + 1, False)])
 def test_a_load_is_inside_where_its_bounds_say_so(offset: Index, inside: bool) -> None:
     assert always_inside(at("x", offset), DECLARED["x"]) is inside
 
 
 def test_a_fresh_variable_has_a_name_of_its_own() -> None:
-    nest = nest_of(kernel_of(at("x", I, J)), DECLARED)
+    nest = nest_of(kernel_of(at("x", L, J)), DECLARED)
     assert fresh(nest, "i", 3).name not in {"i0", "i1"}
