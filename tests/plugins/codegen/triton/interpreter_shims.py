@@ -21,6 +21,7 @@ def install() -> None:
     interpreter.InterpreterBuilder.create_atomic_rmw = _atomic_bfloat16(
         interpreter.InterpreterBuilder.create_atomic_rmw
     )
+    interpreter.InterpreterBuilder.get_all_ones_value = _all_ones
     interpreter._convert_float = _exact_bfloat16(interpreter._convert_float)
     np.seterr(all="ignore")
 
@@ -64,6 +65,11 @@ def _typed_comparisons(original: Any) -> Any:
         return interpreter.TensorHandle(result.data, tl.int1) if result.data.dtype == np.bool_ else result
 
     return binary_op
+
+
+def _all_ones(self: Any, kind: Any) -> Any:
+    """Minus one in any integer type; numpy 2.5 no longer takes it for one without a sign."""
+    return interpreter.TensorHandle(np.full(1, -1).astype(interpreter._get_np_dtype(kind)), kind.scalar)
 
 
 def _block(data: np.ndarray, dtype: Any) -> tl.tensor:
