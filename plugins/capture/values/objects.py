@@ -415,8 +415,15 @@ class InstanceDict(Value):
         names = [n for n in before if instance.stores.get(n) is not DELETED]
         return names + [n for n, v in instance.stores.items() if n not in before and v is not DELETED]
 
-    def get(self, t: Tracer, key: Value) -> Value | None:
+    def name_of(self, t: Tracer, key: Value) -> str:
+        """The attribute that a key stands for; a slot or a property of that name is another thing."""
         name = t.constant_of(key)
+        if not isinstance(name, str) or is_data_descriptor(find_in_mro(self.instance.kind, name)[1]):
+            raise Unsupported(f"{name!r} as a key of the __dict__ of {self.instance.describe()}")
+        return name
+
+    def get(self, t: Tracer, key: Value) -> Value | None:
+        name = self.name_of(t, key)
         found = self.instance.own(t, name)
         if found is None:
             self.instance.assume_absent(t, name)
@@ -429,12 +436,13 @@ class InstanceDict(Value):
         return found
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        name = self.name_of(t, key)
         t.effects.note(self.instance)
-        self.instance.stores[t.constant_of(key)] = value
+        self.instance.stores[name] = value
 
     def del_item(self, t: Tracer, key: Value) -> None:
         self.get_item(t, key)
-        self.instance.remove(t, t.constant_of(key))
+        self.instance.remove(t, self.name_of(t, key))
 
     def contains(self, t: Tracer, item: Value) -> Value:
         return Constant(self.get(t, item) is not None)
@@ -471,7 +479,7 @@ class InstanceDict(Value):
             if default:
                 return default[0]
             raise t.raised(KeyError, key)
-        self.instance.remove(t, t.constant_of(key))
+        self.instance.remove(t, self.name_of(t, key))
         return found
 
     def m_setdefault(self, t: Tracer, key: Value, default: Value) -> Value:

@@ -535,3 +535,33 @@ def test_a_break_while_a_handler_has_an_exception_keeps_what_is_around_it_compil
     assert_same(observed(torch.ones(2), log), torch.full((2,), 3.0))
     assert log == ["1"]
     assert len(observed.graphs) == 2
+
+
+class Named:
+    def __init__(self, value):
+        self.value = value
+
+    @property
+    def level(self):
+        return self.value
+
+    @level.setter
+    def level(self, value):
+        self.value = value
+
+
+def test_keys_of_a_dict_of_attributes_need_not_be_attributes():
+    def program(x, box):
+        made = Named(1)
+        held = vars(made)
+        held[0] = x
+        held["level"] = 5
+        vars(box)["level"] = held.get("level", 0)
+        vars(box).update({1: 2, "other": 3})
+        return list(held.items()), made.level, box.value
+
+    def run(function):
+        box = Named(7)
+        return function(torch.ones(2), box), vars(box)
+
+    assert_same(run(Observed(program)), run(program))
