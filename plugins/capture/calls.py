@@ -7,6 +7,7 @@ import enum
 import functools
 import inspect
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -107,7 +108,7 @@ class Caller:
         object = function.object
         handler = FUNCTIONS.get(object)
         if handler is not None:
-            return handler(self, *args, **kwargs)
+            return self.handled(handler, object, args, kwargs)
         compiled = object.__dict__.get("turret_target")
         if compiled is not None:  # compiled on its own; inside another capture it is part of that
             return self.call(self.wrap_known(compiled), args, kwargs)
@@ -237,7 +238,7 @@ class Caller:
         kind: type = cls.object
         handler = CLASSES.get(kind)
         if handler is not None:
-            return handler(self, *args, **kwargs)
+            return self.handled(handler, kind, args, kwargs)
         if is_namedtuple(kind):
             return self.new_namedtuple(kind, args, kwargs)
         if isinstance(kind, enum.EnumMeta):
@@ -315,6 +316,17 @@ class Caller:
 
     # Builtins.
 
+    def handled(self, handler: Callable[..., Value], called: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """What the handler of a function or class gives.  Arguments that it does not take are left to Python."""
+        try:
+            return handler(self, *args, **kwargs)
+        except TypeError:
+            try:
+                inspect.signature(handler).bind(self, *args, **kwargs)
+            except TypeError:
+                raise Unsupported(f"the arguments of {called.__name__}()") from None
+            raise
+
     def call_builtin(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A function written in C."""
         from turret.plugins.capture.handlers import FOLDABLE, PURE_OWNERS
@@ -326,7 +338,7 @@ class Caller:
         except TypeError:
             handler = None
         if handler is not None:
-            return handler(self, *args, **kwargs)
+            return self.handled(handler, object, args, kwargs)
         if is_torch_builtin(object):
             return call_torch(self, object, args, kwargs)
         marked = self.call_marked(object, args, kwargs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import inspect
 import itertools
 import math
 import operator
@@ -149,6 +150,8 @@ def super_(t: Tracer, *args: Value) -> Value:
         return Super(args[0].constant(), owner)
     frame = t.frames[-1]
     slots = frame.decoded.slots
+    if "__class__" not in slots:
+        raise Unsupported("super() outside of a method")
     cell = frame.locals[slots.index("__class__")]
     first = frame.locals[0]
     if first is None:
@@ -249,9 +252,9 @@ def len_(t: Tracer, value: Value) -> Value:
 
 
 @function(iter)
-def iter_(t: Tracer, value: Value, *end: Value) -> Value:
-    if end:
-        return t.call(t.wrap_known(polyfills.iterate_until), [value, *end], {})
+def iter_(t: Tracer, value: Value, end: Value | None = None, /) -> Value:
+    if end is not None:
+        return t.call(t.wrap_known(polyfills.iterate_until), [value, end], {})
     return t.iterate(value)
 
 
@@ -326,8 +329,16 @@ def sorted_(t: Tracer, items: Value, key: Value | None = None, reverse: Value | 
 
 def polyfilled(original: Any, replacement: Any) -> None:
     """Register a function of Python to be followed in place of a builtin."""
+    try:
+        signature = inspect.signature(original)
+    except ValueError:  # it has none
+        signature = inspect.signature(replacement)
 
     def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError:
+            raise Unsupported(f"the arguments of {original.__name__}()") from None
         return t.call(t.wrap_known(replacement), list(args), kwargs)
 
     (CLASSES if isinstance(original, type) else FUNCTIONS)[original] = handler

@@ -324,7 +324,7 @@ class List(Sequence):
         self.items.reverse()
         return Constant(None)
 
-    def m_sort(self, t: Tracer, key: Value | None = None, reverse: Value | None = None) -> Value:
+    def m_sort(self, t: Tracer, *, key: Value | None = None, reverse: Value | None = None) -> Value:
         ordered = t.sorted(self.items, key, reverse)
         self.changed(t)
         self.items[:] = ordered

@@ -148,7 +148,7 @@ class Tensor(Value):
         self.stores[name] = value
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name == "size":
+        if name == "size" and len(args) + len(kwargs) <= 1:
             return self.size(t, *args, **kwargs)
         if name == "numpy":
             from turret.plugins.capture.values.arrays import array_of_tensor

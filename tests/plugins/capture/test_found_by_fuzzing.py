@@ -8,6 +8,7 @@ import functools
 import math
 import sys
 
+import pytest
 import torch
 from capture_lab import Observed, assert_same, check, outcome
 
@@ -565,3 +566,29 @@ def test_keys_of_a_dict_of_attributes_need_not_be_attributes():
         return function(torch.ones(2), box), vars(box)
 
     assert_same(run(Observed(program)), run(program))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: next(), lambda x: len(1, 2), lambda x: iter(1, 2, 3), lambda x: isinstance(1), lambda x: sorted(),
+        lambda x: sum(), lambda x: any(items=[1]), lambda x: zip([1], by=2), lambda x: tuple(1, 2),
+        lambda x: [1].sort(1), lambda x: [].append(), lambda x: x.size(0, 1), lambda x: divmod(1),
+    ],
+)  # fmt: skip
+def test_arguments_that_a_builtin_does_not_take_raise_what_python_raises(call):
+    def program(x):
+        try:
+            call(x)
+        except TypeError as error:
+            return x + 1, str(error)
+
+    assert_same(Observed(program)(torch.ones(2)), program(torch.ones(2)))
+
+
+def test_vars_of_the_frame_are_its_variables():
+    def program(x):
+        y = x + 1
+        return y, sorted(vars())
+
+    assert_same(Observed(program)(torch.ones(2)), program(torch.ones(2)))
