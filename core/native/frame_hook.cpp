@@ -400,6 +400,20 @@ PyObject* suspend(PyObject*, PyObject* function) {
   return reinterpret_cast<PyObject*>(made);
 }
 
+// Raises an exception as it is: with its traceback, and without the one that is handled as its context.
+PyObject* throw_as_is(PyObject*, PyObject* error) {
+  if (!PyExceptionInstance_Check(error)) {
+    PyErr_Format(PyExc_TypeError, "throw takes an exception, not %R", error);
+    return nullptr;
+  }
+#if PY_VERSION_HEX >= 0x030C0000
+  PyErr_SetRaisedException(Py_NewRef(error));
+#else
+  PyErr_Restore(Py_NewRef(PyExceptionInstance_Class(error)), Py_NewRef(error), PyException_GetTraceback(error));
+#endif
+  return nullptr;
+}
+
 PyObject* configure(PyObject*, PyObject* args) {
   PyObject *frame, *classify;
   if (!PyArg_ParseTuple(args, "OO", &frame, &classify)) return nullptr;
@@ -445,6 +459,7 @@ PyMethodDef methods[] = {
      "holds units, whose checks are made before the callback is asked"},
     {"suspend", suspend, METH_O, "suspend(function): a callable that runs it with the hook inactive"},
     {"tail", make_tail, METH_VARARGS, "tail(function, args): what a replacement returns to go on elsewhere"},
+    {"throw", throw_as_is, METH_O, "throw(exception): raise it as it is, its traceback and context kept"},
     {"mark", mark, METH_VARARGS, "mark(code, kind): 0 ask, 1 skip, 2 capture, 3 skip with all that it calls"},
     {"kind", kind, METH_O, "kind(code): as marked, 0 where not asked yet"},
     {"is_active", is_active, METH_NOARGS, "whether frames of this thread are looked at"},

@@ -143,10 +143,11 @@ class _Break:
     def handled(self, lines: list[str]) -> list[str]:
         """The lines, run while the exceptions are handled that the frame is handling."""
         for held in reversed(self.handling if lines else []):
-            trace = self.r.fresh()  # raising it here puts this frame into its traceback, and the frame holds it
-            lines = [f"{held}.__traceback__ = {trace}", *lines]
+            trace, context = self.r.fresh(), self.r.fresh()
+            # Raising it here puts this frame into its traceback, and the frame holds it; and gives it a context.
+            lines = [f"{held}.__traceback__, {held}.__context__ = {trace}, {context}", *lines]
             lines = [f"try: raise {held}", "except BaseException:", *("  " + line for line in lines)]
-            lines = [f"{trace} = {held}.__traceback__", *lines]
+            lines = [f"{trace}, {context} = {held}.__traceback__, {held}.__context__", *lines]
         return lines
 
     def go_on(self, index: int, stack: list[str | None], raised: str | None = None) -> list[str]:

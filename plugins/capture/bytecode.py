@@ -24,7 +24,7 @@ def _caches(op: int) -> int:
     return _CACHES[op]
 
 
-_CACHE_COUNT = [_caches(op) if op < len(dis.opname) else 0 for op in range(256)]
+CACHE_COUNT = [_caches(op) if op < len(dis.opname) else 0 for op in range(256)]
 _RELATIVE = frozenset(dis.hasjrel)
 
 
@@ -118,7 +118,7 @@ def decode(code: types.CodeType) -> Decoded:
             extended = arg << 8
             offset += 2
             continue
-        following = offset + 2 + 2 * _CACHE_COUNT[op]
+        following = offset + 2 + 2 * CACHE_COUNT[op]
         name = dis.opname[op]
         index_of[start] = index_of[offset] = len(raw)
         raw.append((name, arg, offset, _jump(op, name, arg, following)))

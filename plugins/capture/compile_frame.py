@@ -17,7 +17,7 @@ from turret import frame_hook, guard_tree
 from turret.errors import CaptureError
 from turret.garbage import full_collections_wait
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
-from turret.plugins.capture import breaks, leaves, library, stored
+from turret.plugins.capture import breaks, failures, leaves, library, stored
 from turret.plugins.capture.errors import NOWHERE, Raised, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.graph import GraphInput, metadata
@@ -272,7 +272,10 @@ class _Attempt:
         for guard in size_guards(tracer):
             tracer.guards.setdefault(guard)
         r.scope["tail"] = frame_hook.load().tail
-        text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs)
+        again = failures.leaves_no_trace(tracer.graph.nodes, tracer.inputs)
+        if runs and again:
+            r.scope["rerun"] = failures.AsPython(self.settings.context)
+        text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs, again)
         self.parts = (r.scope, key)
         return self.unit(load_source(text, r.scope, self.function), text)
 

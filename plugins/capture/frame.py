@@ -136,9 +136,9 @@ class Frame:
         passed_on = instruction.name == "RERAISE" or (instruction.name, instruction.arg) == ("RAISE_VARARGS", 0)
         if isinstance(exception, ExceptionInstance) and not passed_on:
             exception.trace = object()
-            if exception.context is None and not exception.settled:
+            if not exception.settled:
                 handled = self.handling[-1] if self.handling else self.tracer.handled_outside(self)
-                exception.context = None if handled is exception else handled
+                exception.follow(handled)
                 exception.raised = True
             exception.settled = True
         del self.stack[entry.depth :]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.utils.checkpoint
 
+from turret import frame_hook
 from turret.plugins.capture import polyfills
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import Constant, Opaque, Value
@@ -25,7 +26,7 @@ from turret.plugins.capture.values.classes import find_in_mro
 from turret.plugins.capture.values.functions import Known, Method, Partial
 from turret.plugins.capture.values.iterators import Chain, Count, Enumerate, Filter, ItemsIterator, Map, Zip
 from turret.plugins.capture.values.mappings import Dict, Set
-from turret.plugins.capture.values.objects import Instance, InstanceDict, Super
+from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict, Super
 from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
@@ -256,6 +257,15 @@ def iter_(t: Tracer, value: Value, end: Value | None = None, /) -> Value:
     if end is not None:
         return t.call(t.wrap_known(polyfills.iterate_until), [value, end], {})
     return t.iterate(value)
+
+
+@function(frame_hook.load().throw)
+def throw(t: Tracer, error: Value) -> Value:
+    """How a resume function goes on where the instruction that ran as Python raised."""
+    exception = t.exception_of(error)
+    if isinstance(exception, ExceptionInstance):
+        exception.settled = True
+    raise Raised(exception)
 
 
 @function(next)

@@ -129,12 +129,18 @@ class Rebuilder:
 
     # The function.
 
-    def text(self, parameters: int, inputs: Sequence[Source], tail: Sequence[str], calls_graph: bool) -> str:
-        """Source of the whole function."""
+    def text(
+        self, parameters: int, inputs: Sequence[Source], tail: Sequence[str], calls_graph: bool, again: bool
+    ) -> str:
+        """Source of the whole function.  ``again``: where the graph raises, the frame runs as Python."""
         arguments = ", ".join(self.source(s) for s in inputs)
+        given = [f"a{n}" for n in range(parameters)]
         lines = [*self.writer.lines]
-        if calls_graph:
+        if calls_graph and again:
+            lines += ["failure = None", f"try: o = graph({arguments})", "except Exception as error: failure = [error]"]
+            lines.append(f"if failure is not None: return rerun(failure, f, ({''.join(a + ', ' for a in given)}))")
+        elif calls_graph:
             lines.append(f"o = graph({arguments})")
         lines += [*self.body, *self.effects, *self.after, *tail]
-        head = ", ".join(["f", *(f"a{n}" for n in range(parameters))])
+        head = ", ".join(["f", *given])
         return f"def compiled({head}):\n  " + "\n  ".join(lines) + "\n"

@@ -16,7 +16,9 @@ from typing import Any
 
 import attrs
 
+from turret import frame_hook
 from turret.plugins.capture.bytecode import (
+    CACHE_COUNT,
     VERSION,
     decode,
     read_exception_table,
@@ -128,16 +130,26 @@ def _assemble(
     number = _write_stack(prologue, origin, stack, unbound, _parameters(origin, stack, further), hidden)
     covered = None
     if raising:
-        prologue.add("LOAD_FAST", number)
-        prologue.add("DELETE_FAST", number)
         start = len(prologue.content)
-        prologue.add("RAISE_VARARGS", 1)
+        _write_throw(prologue, len(origin.co_consts), number)
         covered = (start, len(prologue.content))
     else:
         prologue.jump_forward(offset)
     made = _finish(origin, prologue, stack, offset, covered, further)
     _points[made] = ResumePoint(origin, len(prologue.content))
     return made
+
+
+def _write_throw(prologue: _Writer, constant: int, slot: int) -> None:
+    """Raise the exception of a variable, which is let go of: by a call, for RAISE_VARARGS would set its context."""
+    function = [("PUSH_NULL", 0), ("LOAD_CONST", constant)]
+    for name, arg in function if VERSION < (3, 13) else reversed(function):
+        prologue.add(name, arg)
+    prologue.add("LOAD_FAST", slot)
+    prologue.add("DELETE_FAST", slot)
+    if VERSION < (3, 12):
+        prologue.add("PRECALL", 1)
+    prologue.add("CALL", 1)
 
 
 def _parameters(origin: types.CodeType, stack: str, further: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -205,7 +217,8 @@ def _finish(
         co_varnames=parameters,
         co_freevars=cells,
         co_flags=origin.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) | (inspect.CO_NESTED if cells else 0),
-        co_stacksize=max(origin.co_stacksize, len(stack) + 2),
+        co_stacksize=max(origin.co_stacksize, len(stack) + 4),
+        co_consts=(*origin.co_consts, frame_hook.load().throw),
         co_exceptiontable=write_exception_table(entries),
         co_linetable=_shifted_lines(shift) + origin.co_linetable,
         co_name=origin.co_name,
@@ -221,7 +234,7 @@ class _Writer:
         for shift in (24, 16, 8):
             if arg >> shift:
                 self.content += bytes((dis.EXTENDED_ARG, arg >> shift & 255))
-        self.content += bytes((op, arg & 255))
+        self.content += bytes((op, arg & 255)) + bytes(2 * CACHE_COUNT[op])
 
     def jump_forward(self, distance: int) -> None:
         self.add("JUMP_FORWARD", distance // 2)

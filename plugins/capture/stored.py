@@ -29,6 +29,7 @@ from turret.errors import CacheError
 from turret.graph_cache import environment, source_fingerprint
 from turret.guards import Guard, GuardSet, storage_pattern
 from turret.plugins.capture import fingerprints, resume
+from turret.plugins.capture.failures import AsPython
 from turret.plugins.capture.portable import Packed, Packer, Unpacker
 from turret.plugins.capture.provenance import Fact, Provenance
 from turret.plugins.capture.references import Changed, NotPortable
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 SLOTS = 16
 """Units of one frame that are kept; the oldest makes place for a new one."""
 _FILE = "unit.json"
-_OF_THIS_PROCESS = ("graph", "tail", "compiled", "__builtins__")
+_OF_THIS_PROCESS = ("graph", "tail", "rerun", "compiled", "__builtins__")
 """Names of a scope that are bound anew."""
 
 
@@ -412,7 +413,7 @@ def _load(
     guards = tuple(map(unpacker.guard, packed["guards"]))
     unit_guards, check = _checked(settings, guards, function, arguments)
     scope = {name: unpacker.value(value) for name, value in packed["scope"].items()}
-    scope["tail"] = frame_hook.load().tail
+    scope |= {"tail": frame_hook.load().tail, "rerun": AsPython(settings.context)}
     if packed["graph"] is not None:
         graph = settings.compile_graph.stored(packed["graph"], "graph")  # type: ignore[attr-defined]
         if graph is None:

@@ -334,6 +334,17 @@ class ExceptionInstance(Instance):
         self.trace: object = None
         """Another object for each traceback that it would have by now."""
 
+    def follow(self, handled: Value | None) -> None:
+        """Raised while ``handled`` is: that is its context from now on, and nothing that it is the context of."""
+        if handled is None or handled is self:
+            return
+        link: Any = handled
+        while isinstance(link, ExceptionInstance) and link.context is not None:
+            if link.context is self:
+                link.context = None
+            link = link.context
+        self.context = handled
+
     def describe(self) -> str:
         said = ", ".join(str(a.value) if isinstance(a, Constant) else a.describe() for a in self.args)
         return f"{self.kind.__name__}({said})"
@@ -359,7 +370,7 @@ class ExceptionInstance(Instance):
         if name == "__cause__":
             self.cause, self.suppressed = None if t.is_none(value) else value, True
         elif name == "__context__":
-            self.context = value
+            self.context = None if t.is_none(value) else value
         elif name == "__suppress_context__":
             self.suppressed = t.truth(value)
         elif name == "__traceback__":

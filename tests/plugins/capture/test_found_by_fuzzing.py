@@ -592,3 +592,104 @@ def test_vars_of_the_frame_are_its_variables():
         return y, sorted(vars())
 
     assert_same(Observed(program)(torch.ones(2)), program(torch.ones(2)))
+
+
+@turret.disable
+def failing_twice():
+    try:
+        {}["key"]
+    except KeyError:
+        raise ValueError("of a key")
+
+
+def chain(error):
+    found = []
+    while error is not None:
+        found.append(type(error).__name__)
+        error = error.__context__
+    return found
+
+
+def breaking_in_a_handler(x):
+    try:
+        raise IndexError
+    except IndexError:
+        failing_twice()
+
+
+def breaking_while_one_with_a_context_passes(x):
+    try:
+        int("x")
+    except ValueError:
+        try:
+            try:
+                raise IndexError(1)
+            except IndexError:
+                later = KeyError("later")
+                later.__context__ = None
+                raise later
+        finally:
+            turret.graph_break()
+
+
+def breaking_while_one_without_passes(x):
+    try:
+        int("x")
+    finally:
+        try:
+            started = numbers(2, [])
+            started.throw(RuntimeError("thrown"))
+        finally:
+            turret.graph_break()
+
+
+def raising_what_was_handled_before(x):
+    try:
+        raise KeyError
+    except KeyError as error:
+        first = error
+    try:
+        raise IndexError
+    except IndexError:
+        raise first
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        breaking_in_a_handler,
+        breaking_while_one_with_a_context_passes,
+        breaking_while_one_without_passes,
+        raising_what_was_handled_before,
+    ],
+)
+def test_exceptions_that_pass_a_break_keep_their_context(program):
+    def ended(function):
+        with pytest.raises(Exception) as caught:
+            function(torch.ones(2))
+        return chain(caught.value)
+
+    assert ended(Observed(program)) == ended(program)
+
+
+def test_a_context_is_what_was_handled_when_it_was_raised_last():
+    def program(x, log):
+        try:
+            raise KeyError
+        except KeyError as error:
+            first = error
+        try:
+            raise IndexError
+        except IndexError:
+            try:
+                raise first
+            except KeyError as error:
+                log.append(error)
+        return x + 1
+
+    def seen(function):
+        log: list = []
+        assert_same(function(torch.ones(2), log), torch.full((2,), 2.0))
+        return chain(log[0])
+
+    assert seen(Observed(program)) == seen(program) == ["KeyError", "IndexError"]
