@@ -7,6 +7,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
 from turret.plugins.capture.values.classes import (
@@ -63,9 +65,10 @@ class Instance(Value):
             return None
         held = getattr(self.object, "__dict__", None)
         if held is not None and name in held:
-            if isinstance(find_in_mro(self.kind, "__getattribute__")[1], types.FunctionType):
-                return t.wrap(held[name], ItemSource(self.step(DictSource), name))
-            return t.wrap(held[name], self.step(AttrSource, name))
+            source = (
+                ItemSource(self.step(DictSource), name) if self.runs_code_for(name) else self.step(AttrSource, name)
+            )
+            return t.wrap(held[name], source)
         slot = find_in_mro(self.kind, name)[1]
         if isinstance(slot, types.MemberDescriptorType):
             try:
@@ -73,6 +76,16 @@ class Instance(Value):
             except AttributeError:
                 return None
         return None
+
+    def runs_code_for(self, name: str) -> bool:
+        """Whether code of the program may run where an attribute is asked of an instance that has none of its own.
+
+        A guard must not: it would fill a ``cached_property``, say."""
+        if isinstance(find_in_mro(self.kind, "__getattribute__")[1], types.FunctionType):
+            return True
+        fallback = find_in_mro(self.kind, "__getattr__")[1]
+        asks = isinstance(fallback, types.FunctionType) and fallback is not torch.nn.Module.__getattr__
+        return asks or hasattr(type(find_in_mro(self.kind, name)[1]), "__get__")
 
     def step(self, kind: Callable[..., Source], *args: Any) -> Source:
         """A source one step from this instance's."""

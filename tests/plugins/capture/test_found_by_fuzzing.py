@@ -693,3 +693,32 @@ def test_a_context_is_what_was_handled_when_it_was_raised_last():
         return chain(log[0])
 
     assert seen(Observed(program)) == seen(program) == ["KeyError", "IndexError"]
+
+
+class Remembering:
+    def __init__(self, value):
+        self.value, self.asked = value, []
+
+    @functools.cached_property
+    def cached(self):
+        self.asked.append("cached")
+        return self.value * 2
+
+    def __getattr__(self, name):
+        self.asked.append(name)
+        return 3
+
+
+def test_guards_run_no_code_of_the_program_for_attributes_that_are_missing():
+    def program(x, box):
+        return x + box.cached.sum() + box.level
+
+    observed = Observed(program)
+    first = Remembering(torch.ones(2))
+    for _ in range(2):
+        first.level = 5
+        assert_same(observed(torch.ones(2), first), torch.full((2,), 10.0))
+    assert first.asked == ["cached"]
+    second = Remembering(torch.ones(2))
+    assert_same(observed(torch.ones(2), second), torch.full((2,), 8.0))
+    assert second.asked == ["cached", "level"]
