@@ -221,7 +221,7 @@ def scan_variable(nest: Nest) -> Var | None:
     """The variable that the nest's scans go along; ``UnsupportedError`` where they go along several."""
     variables = nest.scan_variables
     if len(variables) > 1:
-        raise UnsupportedError(f"one kernel with scans over several variables ({', '.join(map(str, variables[1:]))})")
+        raise UnsupportedError(f"one kernel with scans over several variables ({', '.join(map(str, variables))})")
     return variables[0] if variables else None
 
 

@@ -66,8 +66,8 @@ class _Apply(torch.autograd.Function):
         saved, region = ctx.saved, ctx.region
         if region.failure is not None:
             fail = torch.ops.turret.fail.default
-            made = [None if f is None else fail(gradients[0], *f, *region.failure) for f in ctx.forms]
-            return None, *(g if n in region.arguments else None for n, g in enumerate(made))
+            wanted = [f if n in region.arguments else None for n, f in enumerate(ctx.forms)]
+            return None, *(None if f is None else fail(gradients[0], *f, *region.failure) for f in wanted)
         if hasattr(ctx, "places"):
             tensors, others = iter(ctx.saved_tensors), iter(saved)
             saved = [next(tensors if is_tensor else others) for is_tensor in ctx.places]

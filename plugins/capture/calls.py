@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from turret import marks
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Value, fits
 from turret.plugins.capture.values.classes import (
     _C_METHODS,
     ORDINARY_METACLASSES,
@@ -321,11 +321,9 @@ class Caller:
         try:
             return handler(self, *args, **kwargs)
         except TypeError:
-            try:
-                inspect.signature(handler).bind(self, *args, **kwargs)
-            except TypeError:
-                raise Unsupported(f"the arguments of {called.__name__}()") from None
-            raise
+            if fits(handler, self, *args, **kwargs):
+                raise
+            raise Unsupported(f"the arguments of {called.__name__}()") from None
 
     def call_builtin(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A function written in C."""

@@ -60,24 +60,20 @@ class AsPython:
         Where nothing is raised in Python, the graph was at fault: a warning says so, or with ``on_error="raise"`` the
         graph's exception.
         """
-        error = failure.pop()
-        if isinstance(error, _FINAL):
-            raise error
-        message = f"{function.__qualname__} runs as Python: its graph raised {type(error).__name__}: {error}"
+        if isinstance(failure[0], _FINAL):
+            raise failure.pop()
+        message = f"{function.__qualname__} runs as Python: its graph raised {type(failure[0]).__name__}: {failure[0]}"
         self.context.emit("fallback", stage="run", name=function.__qualname__, message=message)
-        failure[:] = [error]
-        del error  # an exception that Python raises has this frame in its traceback
         with _exceptions() as raised:
             try:
                 result = frame_hook.load().suspend(_call)(function, values)
             except BaseException:
-                failure.clear()
+                failure.clear()  # what is raised has this frame in its traceback
                 raise
-        error = failure.pop()
         if any(not issubclass(kind, _EVERYDAY) for kind in raised):
             return result  # the program has handled it
         if self.context.config.on_error == "raise":
-            raise error
+            raise failure.pop()
         warnings.warn(f"Turret: {message}, which Python does not", stacklevel=2)
         return result
 

@@ -20,7 +20,7 @@ import torch.utils.checkpoint
 from turret import frame_hook
 from turret.plugins.capture import polyfills
 from turret.plugins.capture.errors import Raised, Unsupported
-from turret.plugins.capture.values.base import Constant, Opaque, Value
+from turret.plugins.capture.values.base import Constant, Opaque, Value, fits
 from turret.plugins.capture.values.choices import extreme_of_two
 from turret.plugins.capture.values.classes import find_in_mro
 from turret.plugins.capture.values.functions import Known, Method, Partial
@@ -340,15 +340,15 @@ def sorted_(t: Tracer, items: Value, key: Value | None = None, reverse: Value | 
 def polyfilled(original: Any, replacement: Any) -> None:
     """Register a function of Python to be followed in place of a builtin."""
     try:
-        signature = inspect.signature(original)
+        inspect.signature(original)
     except ValueError:  # it has none
-        signature = inspect.signature(replacement)
+        model = replacement
+    else:
+        model = original
 
     def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError:
-            raise Unsupported(f"the arguments of {original.__name__}()") from None
+        if not fits(model, *args, **kwargs):
+            raise Unsupported(f"the arguments of {original.__name__}()")
         return t.call(t.wrap_known(replacement), list(args), kwargs)
 
     (CLASSES if isinstance(original, type) else FUNCTIONS)[original] = handler

@@ -115,11 +115,8 @@ class _Differentiated:
             raise Unsupported("an autograd.Function whose backward changes what existed before", _HINT)
         count = len(self.args)
         if failure is None and (any(not t.is_none(v) for v in found[count:]) or len(found) < count):
-            counts = f"(expected {count}, got {len(found)})"
-            failure = (
-                "RuntimeError",
-                f"function {kind.__name__}Backward returned an incorrect number of gradients {counts}",
-            )
+            wrong = f"an incorrect number of gradients (expected {count}, got {len(found)})"
+            failure = "RuntimeError", f"function {kind.__name__}Backward returned {wrong}"
         return ([Constant(None)] * count, failure) if failure else (found[:count], None)
 
     def close(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import operator
 import weakref
 from collections.abc import Callable
@@ -20,6 +21,15 @@ BINARY_NAMES: dict[Any, str] = {
     operator.lshift: "lshift", operator.rshift: "rshift", operator.and_: "and", operator.or_: "or", operator.xor: "xor",
 }  # fmt: skip
 """Binary operators and the name between the underscores of their special methods."""
+
+
+def fits(function: Callable, *args: Any, **kwargs: Any) -> bool:
+    """Whether a function takes these arguments."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 class Value:
@@ -104,7 +114,7 @@ class Value:
             try:
                 return method(t, *args, **kwargs)
             except TypeError as error:
-                if "m_" + name + "()" not in str(error):
+                if fits(method, t, *args, **kwargs):
                     raise
                 raise Unsupported(f"arguments of {self.describe()}.{name}") from error
         if self.is_constant():

@@ -1,8 +1,8 @@
 """From an ``ir.Kernel`` to the ``Nest`` that tiling and emission work on.
 
 Every access is one flat offset, reductions along the row bind exactly the row's loops, and short reductions of their
-own (pooling windows) are unrolled.  Loops are split where an index divides them, so
-that each loop moves through every tensor with one stride and tiling can see which are contiguous.
+own (pooling windows) are unrolled.  Loops are split where an index divides them, so that each loop moves through every
+tensor with one stride and tiling can see which are contiguous.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ NEAR = 4
 
 def normalise(kernel: Kernel, tensors: dict[str, TensorDecl]) -> Nest:
     """The nest of a kernel; ``UnsupportedError`` where tiles cannot express it."""
-
     nest = nest_of(kernel, tensors)
     if kernel.outer and kernel.outer[-1].extent == 1:
         nest = attrs.evolve(nest, stores=tuple(map(_once, nest.stores)))

@@ -675,16 +675,9 @@ def test_exceptions_that_pass_a_break_keep_their_context(program):
 def test_a_context_is_what_was_handled_when_it_was_raised_last():
     def program(x, log):
         try:
-            raise KeyError
+            raising_what_was_handled_before(x)
         except KeyError as error:
-            first = error
-        try:
-            raise IndexError
-        except IndexError:
-            try:
-                raise first
-            except KeyError as error:
-                log.append(error)
+            log.append(error)
         return x + 1
 
     def seen(function):
