@@ -156,6 +156,8 @@ class Plan:
     ``float_symbols`` stand for floats, of which the table holds the bits.  ``library`` is the path of the
     native library, or on a CUDA device of the launch table with its binaries beside it (None without kernels);
     ``source`` its source for people.  ``scratch_bytes``: memory behind the arena's that kernels work in.
+    ``arena_spans``: from which step to which (both included) arena and scratch memory of a GPU are there, in order;
+    empty for the whole call.
     """
 
     name: str
@@ -172,6 +174,7 @@ class Plan:
     source: str = ""
     scratch_bytes: SizeText = 0
     float_symbols: tuple[str, ...] = ()
+    arena_spans: tuple[tuple[int, int], ...] = ()
 
     @property
     def bound_symbols(self) -> tuple[str, ...]:
@@ -195,7 +198,12 @@ class Plan:
             lines.append(
                 f"  slot {number} {slot.name}: {slot.dtype}{list(slot.shape)} stride {list(slot.stride)}, {place}"
             )
-        lines += [f"  {_describe(step, self.slots)}" for step in self.steps]
+        opened = {first for first, _ in self.arena_spans}
+        closed = {last for _, last in self.arena_spans}
+        for number, step in enumerate(self.steps):
+            lines += ["  take the arena"] if number in opened else []
+            lines.append(f"  {_describe(step, self.slots)}")
+            lines += ["  return the arena"] if number in closed else []
         lines.append(f"  return {', '.join(_argument(o, self.slots) for o in self.outputs)}")
         lines += [str(branch) for branch in self.branches]
         return "\n".join(lines)

@@ -78,9 +78,11 @@ class _Drafter:
         self.slot_of: dict[str, int] = {}
         self.views = {s.tensor.name: s for s in schedule.steps if isinstance(s, StridedView)}
         self.steps: list[Step] = []
+        """Of the plan; ``places`` holds the first and the last of each of the schedule's steps."""
         self.segments: list[Segment] = []
         self.pending: list[Kernel] = []
         self.pending_dead: list[str] = []
+        self.places: list[tuple[int, int]] = []
 
     def draft(self) -> PlanDraft:
         program = self.program
@@ -89,7 +91,11 @@ class _Drafter:
         )
         for name in program.constants:
             self._slot(self.declarations[name], "constant")
+        spans = self.schedule.memory.arena_spans
+        edges = {edge for first, last in spans for edge in (first, last + 1)}
         for number, step in enumerate(self.schedule.steps):
+            if number in edges:
+                self._flush()  # a launch runs with the arena or without it
             dead = self.schedule.memory.dead_after.get(number, ())
             if isinstance(step, Kernel):
                 if any(map(self._is_separate, self.pending_dead)) and self._allocates(step):
@@ -98,8 +104,10 @@ class _Drafter:
                 self.pending_dead += dead
             else:
                 self._flush()
+                before = len(self.steps)
                 self._step(step)
                 self._free(dead)
+                self.places.append((before, len(self.steps) - 1))
         self._flush()
         bound = [symbol for statement in program.statements for symbol in bound_symbols(statement)]
         symbols = tuple(sorted([*program.symbols, *bound]))
@@ -115,6 +123,7 @@ class _Drafter:
             constants=dict(program.constants),
             arena_bytes=self.schedule.memory.arena_bytes,
             float_symbols=_float_symbols(program),
+            arena_spans=tuple((self.places[first][0], self.places[last][1]) for first, last in spans),
         )
         return PlanDraft(plan, tuple(self.segments), self.slot_of, {s: i for i, s in enumerate(symbols)})
 
@@ -172,6 +181,7 @@ class _Drafter:
         if not self.pending:
             return
         kernels, self.pending = tuple(self.pending), []
+        before = len(self.steps)
         used: dict[int, None] = {}
         for kernel in kernels:
             for name in kernel_tensors(kernel):
@@ -181,6 +191,7 @@ class _Drafter:
         self.steps.append(Launch(name, tuple(used), tuple(k.name for k in kernels)))
         dead, self.pending_dead = self.pending_dead, []
         self._free(tuple(dead))
+        self.places += [(before, len(self.steps) - 1)] * len(kernels)
 
     def _free(self, names: tuple[str, ...]) -> None:
         """Drop tensors that own memory; arena tensors live as long as their frame."""

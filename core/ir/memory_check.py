@@ -27,6 +27,9 @@ def check_memory(schedule: Schedule) -> None:
             _fail(schedule, f"{name} ends beyond the arena of {schedule.memory.arena_bytes} bytes")
         if name in outputs:
             _fail(schedule, f"the output {name} lies in the arena, which the next call writes over")
+        spans = schedule.memory.arena_spans
+        if spans and name in born and not any(a <= born[name] and dies[name] <= b for a, b in spans):
+            _fail(schedule, f"{name} (steps {born[name]} to {dies[name]}) outlives the arena, there in {spans}")
     _check_overlaps(schedule, born, dies)
     for number, names in schedule.memory.dead_after.items():
         for name in names:

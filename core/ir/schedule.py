@@ -128,12 +128,16 @@ class BufferPlan:
 
 @attrs.frozen(eq=False)
 class MemoryPlan:
-    """All buffers, arena size in bytes, peak of live bytes, and after which step each buffer is dead."""
+    """All buffers, arena size in bytes, peak of live bytes, and after which step each buffer is dead.
+
+    ``arena_spans``: from which step to which (both included) a GPU's arena is there, in order; empty for all of them.
+    """
 
     buffers: dict[str, BufferPlan]
     arena_bytes: int = 0
     peak_bytes: int | None = None
     dead_after: dict[int, tuple[str, ...]] = attrs.field(factory=dict)
+    arena_spans: tuple[tuple[int, int], ...] = ()
 
 
 @attrs.frozen(eq=False)
@@ -163,7 +167,9 @@ class Schedule:
         for number, step in enumerate(self.steps):
             dead = self.memory.dead_after.get(number, ())
             lines.append(f"  {step}" + (f"  # frees {', '.join(dead)}" if dead else ""))
-        lines.append(f"  arena {self.memory.arena_bytes} bytes, peak {self.memory.peak_bytes}")
+        spans = ", ".join(f"{first} to {last}" for first, last in self.memory.arena_spans)
+        held = f" in steps {spans}" if spans else ""
+        lines.append(f"  arena {self.memory.arena_bytes} bytes{held}, peak {self.memory.peak_bytes}")
         lines += [f"  {decision}" for decision in self.decisions]
         return "\n".join(lines)
 

@@ -112,8 +112,14 @@ class _Writer:
         pool = FramePool(plan, self.arena_tensors)
         self.names["take"], self.names["give"] = pool.take, pool.give
         self._prologue()
-        for step in plan.steps:
+        spans = self._arena_spans()
+        opened, closed = {first for first, _ in spans}, {last for _, last in spans}
+        for number, step in enumerate(plan.steps):
+            if number in opened:
+                self._open_frame()
             self._step(step)
+            if number in closed:
+                self.lines.append("frame.close()")
         self.lines.append(f"result = [{', '.join(self._value(o) for o in plan.outputs)}]")
         source = self._source()
         filename = f"<turret plan {plan.name} {id(plan):x}>"
@@ -130,10 +136,9 @@ class _Writer:
         body = mode + "".join(f"{indent}{line}\n" for line in self.lines)
         if not self.launched and not self.arena_tensors:
             return f"def run(args):\n{body}    return result\n"
-        close = "    frame.close()\n" if self.has_arena else ""
         return (
             "def run(args):\n    frame = take()\n    slots, sizes = frame.slots, frame.sizes\n"
-            f"{body}{close}    give(frame)\n    return result\n"
+            f"{body}    give(frame)\n    return result\n"
         )
 
     def _prologue(self) -> None:
@@ -159,7 +164,6 @@ class _Writer:
             later = self._scratch_symbols()
             if later:
                 lines.append(f"{' = '.join(later)} = 0")
-            self._open_frame()
         if self.arena_tensors:
             targets = ", ".join(f"t{s}" for s in self.arena_tensors)
             lines.append(f"{targets}{',' if len(self.arena_tensors) == 1 else ''} = frame.tensors")
@@ -185,6 +189,13 @@ class _Writer:
             self.lines.append(f"sizes[{number}] = bits({symbol})")
         else:
             self.lines.append(f"sizes[{number}] = {symbol}")
+
+    def _arena_spans(self) -> tuple[tuple[int, int], ...]:
+        """From which step to which the arena is there: all of the call where it grows in the middle."""
+        if not self.has_arena:
+            return ()
+        whole = ((0, len(self.plan.steps) - 1),)
+        return whole if self._scratch_symbols() else self.plan.arena_spans or whole
 
     def _scratch_symbols(self) -> list[str]:
         """Numbers that decide how much memory kernels work in, and that are known in the middle of a call."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -31,6 +32,9 @@ ALIGNMENT = 64
 SMALLER_SEPARATE_BYTES, WORTH_ALLOCATING = (1 << 17, 1 << 15), 1 << 17
 """Bytes.  The arena is there for the whole call, at the moment of the peak, too, where little of it may be in use.
 Where it costs that much, smaller tensors get memory of their own, at about a microsecond of the host's time each."""
+
+MOST_SPANS = 4
+"""How often a call takes the arena at most: taking and returning it costs about a microsecond of the host's time."""
 
 LEAST_VIEW = 1 << 14
 """Bytes; taking over the result of a library call needs a view of it in each call, which costs about a microsecond."""
@@ -94,8 +98,13 @@ class _Planner:
         for name, number in self.dies.items():
             if name not in kept and name not in offsets:
                 dead.setdefault(number, []).append(name)
-        peak = arena + self._peak([b for n, b in buffers.items() if n not in views], kept)
-        return MemoryPlan(buffers, arena, peak, {n: tuple(sorted(names)) for n, names in dead.items()})
+        outside = self._outside([b for n, b in buffers.items() if n not in views], kept)
+        held = [arena > 0] * len(self.steps)
+        if any(self.declarations[name].device.type == "cuda" for name in offsets):
+            held = self._held(outside, offsets, arena)
+        peak = max((live + arena * there for live, there in zip(outside, held, strict=True)), default=0)
+        spans = () if all(held) else _runs(held)
+        return MemoryPlan(buffers, arena, peak, {n: tuple(sorted(names)) for n, names in dead.items()}, spans)
 
     def _lifetimes(self) -> None:
         for number, step in enumerate(self.steps):
@@ -188,8 +197,28 @@ class _Planner:
         decl = self.declarations[name]
         return BufferPlan(decl, storage_bytes(decl), offset, self.heirs.get(name))
 
-    def _peak(self, buffers: Sequence[BufferPlan], escaping: frozenset[str]) -> int:
-        """Most bytes alive at once outside the arena, of tensors that the program makes; symbolic sizes left out."""
+    def _held(self, outside: Sequence[int], offsets: Mapping[str, int], arena: int) -> list[bool]:
+        """In which steps the arena is there: all but those around a peak of memory at which it lies idle."""
+        used = [False] * len(self.steps)
+        for name in offsets:
+            for number in range(self.born[name], self.dies.get(name, self.born[name]) + 1):
+                used[number] = True
+        held = [True] * len(self.steps)
+        while True:
+            live = [size + arena * there for size, there in zip(outside, held, strict=True)]
+            peaks = [number for number, size in enumerate(live) if size == max(live)]
+            if any(used[number] or not held[number] for number in peaks):
+                return held
+            idle = [run for run in _runs([not u for u in used]) if any(run[0] <= n <= run[1] for n in peaks)]
+            fewer = [
+                there and not any(first <= number <= last for first, last in idle) for number, there in enumerate(held)
+            ]
+            if len(_runs(fewer)) > MOST_SPANS:
+                return held
+            held = fewer
+
+    def _outside(self, buffers: Sequence[BufferPlan], escaping: frozenset[str]) -> list[int]:
+        """Bytes alive outside the arena in each step, of tensors that the program makes; symbolic sizes left out."""
         change = [0] * (len(self.steps) + 1)
         for buffer in buffers:
             name = buffer.tensor.name
@@ -198,15 +227,18 @@ class _Planner:
                 change[self.born[name]] += size
                 if name not in escaping:
                     change[self._memory_dies(name) + 1] -= size
-        live = most = 0
-        for delta in change:
-            live += delta
-            most = max(most, live)
-        return most
+        return list(itertools.accumulate(change[:-1]))
 
     def _memory_dies(self, owner: str) -> int:
         heirs = [n for n in self.heirs if self._owner(n) == owner]
         return max(self.dies[n] for n in (owner, *heirs))
+
+
+def _runs(flags: Sequence[bool]) -> tuple[tuple[int, int], ...]:
+    """First and last positions of the runs of true flags."""
+    runs = itertools.groupby(range(len(flags)), key=lambda number: flags[number])
+    positions = [list(run) for flag, run in runs if flag]
+    return tuple((run[0], run[-1]) for run in positions)
 
 
 def plan_memory(program: LoopProgram, steps: Sequence[Step], roots: Mapping[str, frozenset[str]]) -> MemoryPlan:

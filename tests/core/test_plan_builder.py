@@ -7,13 +7,17 @@ import subprocess
 from pathlib import Path
 
 import attrs
+import loop_lab
 import pytest
 import torch
-from loop_lab import at, declare, pointwise, program, row_sum, run_program, schedule
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from loop_lab import at, declare, pointwise, program, programs, row_sum, run_program, schedule
 
 from turret.ir import Extern, Ref, Schedule, StridedView, TensorDecl, Var, call, constant, verify
-from turret.plan import Allocate, Free, Launch, Plan, View
+from turret.plan import Allocate, Call, Copy, Free, Launch, Plan, SlotRef, Step, View
 from turret.plan_builder import draft_plan, kernel_symbols, kernel_tensors
+from turret.plugins.schedule import memory
 from turret.runtime import load
 
 NEG = torch.ops.aten.neg.default
@@ -55,6 +59,34 @@ def test_a_tensor_is_freed_after_its_last_use_and_an_output_never() -> None:
     assert len(freed) == len(set(freed))
     assert "s" not in freed
     assert {"x", "e", "f"} <= set(freed)
+
+
+@given(st.data(), st.sampled_from((16, 64, 1 << 22)))
+@settings(deadline=None)
+def test_a_gpu_s_arena_is_there_in_every_step_that_uses_it(data: st.DataObject, separate: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop_lab, "CPU", torch.device("cuda"))
+        patch.setattr(memory, "SEPARATE_BYTES", separate)
+        made = schedule(data.draw(programs()))
+        verify(made)
+    plan = draft_plan(made, "cuda").plan
+    for number, step in enumerate(plan.steps):
+        if any(plan.slots[slot].place == "arena" for slot in used_slots(step)):
+            spans = plan.arena_spans
+            assert not spans or any(first <= number <= last for first, last in spans), (number, str(plan))
+
+
+def used_slots(step: Step) -> list[int]:
+    match step:
+        case Launch():
+            return list(step.slots)
+        case Call():
+            return [a.slot for a in step.args if isinstance(a, SlotRef)] + [step.into or 0]
+        case View():
+            return [step.base]
+        case Copy():
+            return [step.target, step.source]
+    return []
 
 
 def test_memory_of_a_call_is_taken_over_by_a_view_of_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -22,10 +23,13 @@ from turret.native.table import (
     expression,
     segment_words,
 )
-from turret.plan import SCRATCH_ALIGNMENT, SizeText
+from turret.plan import SCRATCH_ALIGNMENT, Launch, Plan, SizeText
 from turret.plan_builder import PlanDraft
 from turret.plugins.codegen.triton.compile import CompiledKernel, Variant
 from turret.plugins.codegen.triton.kernel import Config, Scratch, TritonKernel
+
+MOST_SPANS = 4
+"""Spans of scratch memory between two of the arena's."""
 
 VECTOR = 16
 """Bytes of alignment that Triton's divisibility hint promises."""
@@ -56,10 +60,12 @@ def _starts_anywhere(buffer: str, draft: PlanDraft) -> bool:
 
 @attrs.frozen
 class Packed:
-    """A launch table, and the bytes of scratch memory its segments work in (a size over the plan's symbols)."""
+    """A launch table, the bytes of scratch memory its segments work in (a size over the plan's symbols), and when the
+    plan holds it and the arena (``Plan.arena_spans``)."""
 
     table: LaunchTable
     scratch_bytes: SizeText
+    arena_spans: tuple[tuple[int, int], ...]
 
 
 def pack(
@@ -69,10 +75,10 @@ def pack(
 ) -> Packed:
     """The launch table of a plan; ``choose`` says which configuration of a kernel is launched, with its binary."""
     packer = _Packer(draft, choose)
-    words = {name: packer.segment(emitted) for name, emitted in segments.items()}
+    words = {name: packer.segment(name, emitted) for name, emitted in segments.items()}
     stored = {name: packer.stored(emitted) for name, emitted in segments.items()}
     table = LaunchTable(tuple(k.binary for k in packer.compiled.values()), words, stored)
-    return Packed(table, _most(packer.scratch))
+    return Packed(table, _most(packer.scratch), _spans(draft.plan, packer.working))
 
 
 class _Packer:
@@ -80,9 +86,14 @@ class _Packer:
         self.draft, self.choose = draft, choose
         self.compiled: dict[str, CompiledKernel] = {}
         self.scratch: list[SizeText] = []
+        self.working: set[str] = set()
+        """Segments that work in scratch memory."""
 
-    def segment(self, emitted: Iterable[Emitted]) -> Words:
+    def segment(self, name: str, emitted: Iterable[Emitted]) -> Words:
+        before = len(self.scratch)
         steps = [step for group in emitted for step in self.group(group)]
+        if any(total != 0 for total in self.scratch[before:]):
+            self.working.add(name)
         return segment_words(len(self.draft.plan.slots), tuple(steps))
 
     def stored(self, emitted: Iterable[Emitted]) -> tuple[int, ...]:
@@ -178,6 +189,22 @@ def _folded(text: str, sizes: dict[str, int]) -> SizeText:
     """An int where a size does not depend on symbols, else its source."""
     words = expression(text, sizes, {})
     return words[1] if len(words) == 2 and words[0] == NUMBER else text
+
+
+def _spans(plan: Plan, working: set[str]) -> tuple[tuple[int, int], ...]:
+    """The arena's spans in a plan, and of the segments between them that work in scratch memory.
+
+    Many of those between the same two spans share one, so that the host does not take and return memory for each.
+    """
+    if plan.arena_bytes and not plan.arena_spans:
+        return ()
+    spans = list(plan.arena_spans)
+    launches = [n for n, step in enumerate(plan.steps) if isinstance(step, Launch) and step.function in working]
+    outside = [n for n in launches if not any(first <= n <= last for first, last in spans)]
+    for _, gap in itertools.groupby(outside, key=lambda n: sum(last < n for _, last in plan.arena_spans)):
+        numbers = list(gap)
+        spans += [(n, n) for n in numbers] if len(numbers) <= MOST_SPANS else [(numbers[0], numbers[-1])]
+    return tuple(sorted(spans))
 
 
 def _most(totals: list[SizeText]) -> SizeText:

@@ -80,6 +80,7 @@ class _CodeGenerator:
             source=_source(segments),
             library=str(self._bundle(packed.table, {c.key: c for _, c in chosen.values()})),
             scratch_bytes=packed.scratch_bytes,
+            arena_spans=packed.arena_spans,
         )
 
     def _emit(self, kernel: Kernel) -> Emitted:

@@ -170,6 +170,14 @@ def test_an_output_in_the_arena_is_named() -> None:
         verify(with_buffer(attrs.evolve(made, memory=memory), "out", arena_offset=1 << 19))
 
 
+def test_a_buffer_that_outlives_the_arena_is_named() -> None:
+    made = good()
+    last = len(made.steps) - 1
+    verify(attrs.evolve(made, memory=attrs.evolve(made.memory, arena_spans=((0, last),))))
+    with pytest.raises(VerificationError, match="outlives the arena"):
+        verify(attrs.evolve(made, memory=attrs.evolve(made.memory, arena_spans=((last, last),))))
+
+
 def test_taking_over_memory_that_is_still_read_is_named() -> None:
     made = good()
     donor = made.memory.buffers["a"]

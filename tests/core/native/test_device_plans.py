@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -126,6 +127,29 @@ def test_a_frame_holds_no_memory_between_calls(on_cpu_memory: FakeDriver) -> Non
     assert all(t.untyped_storage().nbytes() == 0 for t in frame.tensors)
     run([torch.arange(16.0)])
     assert run.pool._idle == [frame]
+
+
+def test_the_arena_is_there_in_its_spans_alone(on_cpu_memory: FakeDriver) -> None:
+    plan = chain(on_cpu_memory)
+    again = (
+        Call("aten::dot.out", (SlotRef(2), SlotRef(2)), {}, into=4),
+        Call("aten::clone.default", (SlotRef(4),), {}, (6,)),
+    )
+    plan = attrs.evolve(
+        plan,
+        slots=(*plan.slots[:6], Slot("z", (), (), "float32", "cpu", "call")),
+        steps=(*plan.steps[:4], Free((0,)), *again),
+        outputs=(SlotRef(5), SlotRef(6)),
+        arena_spans=((0, 3), (5, 6)),
+    )
+    run = load(codec.loads(codec.dumps(plan)))
+    marks = re.findall(r"frame.open|frame.close|t0 = None|give", run.source)
+    assert marks == ["frame.open", "frame.close", "t0 = None", "frame.open", "frame.close", "give"]
+    assert "take the arena\n  launch segment0" in str(plan) and str(plan).count("return the arena") == 2
+    x = torch.arange(16.0)
+    for _ in range(2):
+        y, z = run([x])
+        assert torch.equal(y, 2 * (x + 1) + 1) and z.item() == 16
 
 
 def test_a_prepared_plan_loads_nothing_when_it_runs(on_cpu_memory: FakeDriver) -> None:

@@ -325,14 +325,43 @@ def test_a_gpu_s_arena_is_no_larger_than_what_is_in_use_at_the_peak(monkeypatch)
         pointwise("a", small, lambda i, j: call("mod", at("x", i), number(5))),
         extern("e", "a", small),
         row_sum("s", "e", small),
+        extern("v", "s", (256,)),
+        pointwise("b", large, lambda i, j: call("mod", at("y", i), at("s", 3))),
+        extern("f", "b", large),
+        row_sum("t", "f", large),
+        extern("n", "t", (1024,)),
+        pointwise("u", (256,), lambda i: call("add", at("s", i), at("n", i))),
+    ]
+    made = schedule(program([declare("x", (256,)), declare("y", (1024,))], statements, ["u", "v"]))
+    one = 1024 * 512 * 8
+    assert made.memory.buffers["s"].arena_offset is not None, "it lives through the peak"
+    assert made.memory.buffers["a"].arena_offset is None
+    assert made.memory.peak_bytes < 2 * one + (1 << 15)
+
+
+def test_a_gpu_s_arena_is_not_there_at_a_peak_at_which_it_lies_idle(monkeypatch) -> None:
+    monkeypatch.setattr(loop_lab, "CPU", torch.device("cuda"))
+    small, large = (64, 64), (1024, 1024)
+    statements = [
+        pointwise("a", small, lambda i, j: call("mod", at("x", i), number(5))),
+        extern("e", "a", small),
+        row_sum("s", "e", small),
         pointwise("b", large, lambda i, j: call("mod", at("y", i), number(7))),
         extern("f", "b", large),
         row_sum("t", "f", large),
+        pointwise("c", small, lambda i, j: call("mod", at("z", i), number(3))),
+        extern("g", "c", small),
+        row_sum("u", "g", small),
     ]
-    made = schedule(program([declare("x", (256,)), declare("y", (1024,))], statements, ["s", "t"]))
-    one = 1024 * 512 * 8
-    assert made.memory.buffers["a"].arena_offset is None
-    assert made.memory.peak_bytes < 2 * one + (1 << 15)
+    inputs = [declare("x", (64,)), declare("y", (1024,)), declare("z", (64,))]
+    made = schedule(program(inputs, statements, ["s", "t", "u"]))
+    verify(made)
+    memory = made.memory
+    assert memory.buffers["a"].arena_offset is not None and memory.buffers["c"].arena_offset is not None
+    assert memory.peak_bytes == 2 * 1024 * 1024 * 8 + 64 * 8, "the large one, its negative, and the sums before"
+    (_, first), (second, _) = memory.arena_spans
+    peak = next(n for n, step in enumerate(made.steps) if isinstance(step, Extern) and step.outputs[0].name == "f")
+    assert first < peak < second
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from turret.native.table import (
     expression,
     segment_words,
 )
-from turret.plan import Plan, Slot
+from turret.plan import Launch, Plan, Slot
 from turret.plan_builder import PlanDraft
 from turret.plugins.codegen.triton import CompiledKernel, Scratch, TritonKernel, pack, settle
 
@@ -128,6 +128,22 @@ def test_scratch_that_triton_itself_wants_is_given_for_each_program() -> None:
 
     packed = pack(draft(arena_bytes=0), {"s": [(scale(),)]}, greedy)
     assert eval(packed.scratch_bytes, {"cdiv": lambda a, b: -(-a // b), "s0": 5000, "max": max}) == 5 * 256
+
+
+def test_the_arena_is_there_where_kernels_work_in_scratch_memory() -> None:
+    working = scale(name="working", buffers=("a", "sums"), scratch=(Scratch("sums", "100", "float64"),))
+    steps = tuple(Launch(f"segment{n}", (0, 1)) for n in range(9))
+
+    def spans(arena_bytes: int, *before: tuple[int, int], among: tuple[int, ...] = (1, 2, 4, 7)) -> tuple:
+        segments = {f"segment{n}": [(working if n in among else scale(),)] for n in range(9)}
+        made = draft(arena_bytes)
+        plan = attrs.evolve(made.plan, steps=steps, arena_spans=before)
+        return pack(attrs.evolve(made, plan=plan), segments, chosen).arena_spans
+
+    assert spans(192) == ()
+    assert spans(0) == ((1, 1), (2, 2), (4, 4), (7, 7))
+    assert spans(192, (3, 3), (5, 6)) == ((1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (7, 7))
+    assert spans(192, (0, 2), among=(3, 4, 5, 7, 8)) == ((0, 2), (3, 8)), "many share one"
 
 
 def test_a_grid_beyond_the_launcher_is_refused_by_name() -> None:
