@@ -119,6 +119,18 @@ def _least_plus(symbol: sympy.Symbol) -> sympy.Expr:
     return sympy.Dummy(symbol.name, integer=True, nonnegative=True if symbol.is_nonnegative else None)
 
 
+def hinted(value: Size, hints: Mapping[str, int]) -> int | None:
+    """A size where its symbols are as their hints say, for heuristics; None where one has none."""
+    if isinstance(value, int):
+        return value
+    if not all(symbol.name in hints for symbol in value.free_symbols):
+        return None
+    try:
+        return int(sympy.sympify(value).subs({symbol: hints[symbol.name] for symbol in value.free_symbols}))
+    except (ArithmeticError, TypeError, ValueError):
+        return None
+
+
 def provably_nonnegative(value: Size) -> bool:
     """True only if ``value >= 0`` for all values that its size symbols may have."""
     if isinstance(value, int):

@@ -6,7 +6,7 @@ is its own matter; each of them takes a nest and gives one that computes the sam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
 import attrs
@@ -14,7 +14,7 @@ import torch
 
 from turret.errors import UnsupportedError
 from turret.ir.expr import Expr, call, constant, load, rebuild, rewrite, walk
-from turret.ir.index import Div, Index, Mod, Size, Var, divide_exactly
+from turret.ir.index import Div, Index, Mod, Size, Var, divide_exactly, provably_nonnegative
 from turret.ir.program import ScatterMode, TensorDecl
 from turret.ir.schedule import Kernel
 
@@ -45,12 +45,16 @@ class FlatStore:
 
 @attrs.frozen(eq=False)
 class Nest:
-    """``for outer: for inner: stores``; reductions along the row bind exactly ``inner``."""
+    """``for outer: for inner: stores``; reductions along the row bind exactly ``inner``.
+
+    ``hints``: values of size symbols for heuristics (``LoopProgram.hints``).
+    """
 
     outer: tuple[Var, ...]
     inner: tuple[Var, ...]
     stores: tuple[FlatStore, ...]
     tensors: dict[str, TensorDecl]
+    hints: Mapping[str, int] = attrs.field(factory=dict)
 
     @property
     def loops(self) -> tuple[Var, ...]:
@@ -120,10 +124,12 @@ def flat_load(node: Expr, tensors: dict[str, TensorDecl]) -> Expr:
 def always_inside(node: Expr, decl: TensorDecl) -> bool:
     """Whether a load at a flat offset is known to stay within the tensor, whatever its variables are."""
     low, high = node.coords[0].bounds()
-    if not all(isinstance(v, int) for v in (low, high, *decl.shape, *decl.stride)):
+    if low is None or high is None or not all(provably_nonnegative(n - 1) for n in decl.shape):
         return False
-    last = sum((n - 1) * s for n, s in zip(decl.shape, decl.stride, strict=True))
-    return 0 not in decl.shape and low >= 0 and high <= last
+    last: Size = 0
+    for extent, stride in zip(decl.shape, decl.stride, strict=True):
+        last = last + (extent - 1) * stride
+    return provably_nonnegative(low) and provably_nonnegative(last - high)
 
 
 # ---------------------------------------------------------------- rewriting
@@ -307,4 +313,4 @@ def _split(nest: Nest, variable: Var, divisor: Size) -> Nest:
 
     outer, inner = renewed(nest.outer), renewed(nest.inner)
     stores = substitute(nest, {variable: high.index * divisor + low}, (nest.inner, inner))
-    return Nest(outer, inner, stores, nest.tensors)
+    return attrs.evolve(nest, outer=outer, inner=inner, stores=stores)

@@ -184,7 +184,8 @@ class LoopProgram:
     ``inputs[i]`` is the declaration of tensor input ``i``, or None where input ``i`` is a number.
     ``constants`` are tensors that belong to the program.  ``symbols`` maps the name of each size symbol that inputs
     tell to its source; other symbols are numbers that statements bind (``bound_symbols``).  ``outputs`` are in the
-    graph's order.  ``output_strides[i]``, where not None, is demanded.
+    graph's order.  ``output_strides[i]``, where not None, is demanded.  ``hints``: what symbols were in the call that
+    the graph was made for; a program is right whatever they are, and may be fast where later ones are like them.
     """
 
     name: str
@@ -193,6 +194,7 @@ class LoopProgram:
     outputs: tuple[OutputValue, ...]
     constants: dict[str, torch.Tensor] = attrs.field(factory=dict)
     symbols: dict[str, SizeSource] = attrs.field(factory=dict)
+    hints: dict[str, int] = attrs.field(factory=dict)
 
     def declarations(self) -> dict[str, TensorDecl]:
         """Every tensor by name: inputs, constants and whatever statements define."""

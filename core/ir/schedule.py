@@ -15,7 +15,7 @@ from typing import Literal
 import attrs
 
 from turret.ir.expr import Expr
-from turret.ir.index import Index, Size, Var
+from turret.ir.index import Index, Var
 from turret.ir.program import CopyInto, Extern, LoopProgram, Number, ScatterMode, StridedView, Template, TensorDecl
 
 
@@ -172,13 +172,3 @@ class Schedule:
         lines.append(f"  arena {self.memory.arena_bytes} bytes{held}, peak {self.memory.peak_bytes}")
         lines += [f"  {decision}" for decision in self.decisions]
         return "\n".join(lines)
-
-
-def kernel_bytes(shape: tuple[Size, ...], itemsize: int) -> int | None:
-    """Bytes of a dense tensor; None where a size is symbolic."""
-    count = 1
-    for extent in shape:
-        if not isinstance(extent, int):
-            return None
-        count *= extent
-    return count * itemsize

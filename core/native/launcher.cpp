@@ -22,6 +22,7 @@ using Address = std::uint64_t;
 
 constexpr int kMaxDevices = 64;
 constexpr int kMaxParameters = 512;
+constexpr int kMaxAssumed = 64;
 constexpr int kMaxDepth = 64;
 constexpr int kMaxDynamicShared = 8;    // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 constexpr int kAnyClusterSize = 14;     // CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
@@ -228,6 +229,15 @@ struct Step {
   Handle function = nullptr;
   std::vector<Parameter> parameters;
   Expression grid[3];
+  std::vector<Expression> assumes;  // each at most zero, or the next step runs instead
+  std::unique_ptr<Step> otherwise;
+
+  const Step& chosen(const std::int64_t* sizes) const {
+    for (const Expression& assumed : assumes) {
+      if (assumed.at(sizes) > 0) return *otherwise;
+    }
+    return *this;
+  }
 };
 
 class Words {
@@ -272,7 +282,9 @@ class Segment {
     std::lock_guard<std::mutex> guard(lock_);
     if (ready_) return true;
     for (Step& step : steps) {
-      if (step.kernel != nullptr && !step.kernel->function_on(device, step.function)) return false;
+      for (Step* each = &step; each != nullptr; each = each->otherwise.get()) {
+        if (each->kernel != nullptr && !each->kernel->function_on(device, each->function)) return false;
+      }
     }
     ready_ = true;
     return true;
@@ -305,7 +317,8 @@ class Segment {
   bool launch_all(void* const* slots, const std::int64_t* sizes, Handle stream) {
     std::int64_t values[kMaxParameters];
     void* pointers[kMaxParameters];
-    for (const Step& step : steps) {
+    for (const Step& each : steps) {
+      const Step& step = each.chosen(sizes);
       int count = 0;
       for (const Parameter& parameter : step.parameters) {
         std::int64_t& value = values[count];
@@ -408,7 +421,7 @@ Expression read_expression(Words& words) {
   return expression;
 }
 
-Step read_step(Words& words, void* const* kernels, std::int64_t kernel_count) {
+Step read_step(Words& words, void* const* kernels, std::int64_t kernel_count, bool may_assume = true) {
   Step step;
   const std::int64_t kernel = words.count(kernel_count) - 1;  // 0: clear memory
   if (kernel >= 0) step.kernel = static_cast<Kernel*>(kernels[kernel]);
@@ -425,6 +438,13 @@ Step read_step(Words& words, void* const* kernels, std::int64_t kernel_count) {
   }
   if (kernel < 0 && step.parameters.size() != 1) words.refuse();
   for (int i = 0; i < (kernel < 0 ? 1 : 3); ++i) step.grid[i] = read_expression(words);
+  if (kernel < 0) return step;
+  for (std::int64_t n = words.count(kMaxAssumed); n > 0 && words.good(); --n)
+    step.assumes.push_back(read_expression(words));
+  if (!step.assumes.empty()) {
+    if (!may_assume) words.refuse();
+    if (words.good()) step.otherwise = std::make_unique<Step>(read_step(words, kernels, kernel_count, false));
+  }
   return step;
 }
 

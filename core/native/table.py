@@ -91,13 +91,16 @@ Parameter = SlotPointer | ArenaPointer | SizeValue | Number
 class KernelLaunch:
     """One launch: number of the kernel in its table, parameters in order, and three counts of programs.
 
-    ``aligned``: slots whose addresses the kernel takes for multiples of 16.
+    ``aligned``: slots whose addresses the kernel takes for multiples of 16.  Where one of ``assumes`` (expressions) is
+    more than zero, ``otherwise`` is launched instead.
     """
 
     kernel: int
     parameters: tuple[Parameter, ...]
     grid: tuple[Words, Words, Words]
     aligned: tuple[int, ...] = ()
+    assumes: tuple[Words, ...] = ()
+    otherwise: KernelLaunch | None = None
 
 
 @attrs.frozen
@@ -111,19 +114,29 @@ class Clear:
 def segment_words(arena_slot: int, steps: tuple[KernelLaunch | Clear, ...]) -> Words:
     """The words of a segment; ``arena_slot`` is the entry of the slot table with the arena's address."""
     launches = [step for step in steps if isinstance(step, KernelLaunch)]
-    aligned = sorted({slot for step in launches for slot in step.aligned})
-    narrow = sorted({p.size for s in launches for p in s.parameters if isinstance(p, SizeValue) and p.narrow})
+    both = launches + [step.otherwise for step in launches if step.otherwise is not None]
+    aligned = sorted({slot for step in both for slot in step.aligned})
+    always = [step for step in both if not step.assumes]
+    narrow = sorted({p.size for s in always for p in s.parameters if isinstance(p, SizeValue) and p.narrow})
     words = [arena_slot, len(aligned), *aligned, len(narrow), *narrow, len(steps)]
     for step in steps:
         if isinstance(step, Clear):
             words += [0, 1, *_parameter(step.target), *_sized(step.bytes)]
             continue
-        words += [step.kernel + 1, len(step.parameters)]
-        for parameter in step.parameters:
-            words += _parameter(parameter)
-        for count in step.grid:
-            words += _sized(count)
+        words += _launch(step)
     return tuple(words)
+
+
+def _launch(step: KernelLaunch) -> list[int]:
+    words = [step.kernel + 1, len(step.parameters)]
+    for parameter in step.parameters:
+        words += _parameter(parameter)
+    for count in step.grid:
+        words += _sized(count)
+    words.append(len(step.assumes))
+    for assumed in step.assumes:
+        words += _sized(assumed)
+    return words + _launch(step.otherwise) if step.assumes else words
 
 
 def _parameter(parameter: Parameter) -> list[int]:

@@ -134,19 +134,23 @@ def flip(b: Builder, x: TensorValue, dims: Sequence[int]) -> TensorValue:
 
 
 def _less(index: Index, bound: Size) -> Expr:
+    """Whether an index is less than a size; true where that is known."""
+    _, high = index.bounds()
+    if high is not None and provably_less(high, bound):
+        return constant(True, torch.bool)
     return call("lt", index_value(index), index_value(Index.constant(bound)))
 
 
 def _at_least(index: Index, bound: Size) -> Expr:
+    low, _ = index.bounds()
+    if low is not None and provably_nonnegative(low - bound):
+        return constant(True, torch.bool)
     return call("ge", index_value(index), index_value(Index.constant(bound)))
 
 
 def within(index: Index, extent: Size) -> Expr | None:
     """Whether ``0 <= index < extent``, where that is not known anyway (None)."""
-    low, high = index.bounds()
-    below = None if low is not None and provably_nonnegative(low) else _at_least(index, 0)
-    above = None if high is not None and provably_less(high, extent) else _less(index, extent)
-    return all_of(below, above)
+    return all_of(*(c for c in (_at_least(index, 0), _less(index, extent)) if c.op != "const"))
 
 
 def all_of(*conditions: Expr | None) -> Expr | None:

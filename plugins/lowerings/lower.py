@@ -54,6 +54,7 @@ class _Lowerer:
         self.values: dict[fx.Node, Any] = {}
         self.inputs: list[TensorDecl | None] = []
         self.symbols: dict[str, SizeSource] = {}
+        self.hints: dict[str, int] = {}
         self.constants: dict[str, torch.Tensor] = {}
         self.computed: dict[Any, sympy.Symbol] = {}
 
@@ -79,7 +80,8 @@ class _Lowerer:
                     raise UnsupportedError(f"a node {node.op} in an ATen graph: {node.format_node()}")
         statements = _without_dead(self.builder.statements, outputs)
         _refuse_unknown_symbols(statements, frozenset(self.symbols), self.builder.statements)
-        return LoopProgram(self.graph.name, tuple(self.inputs), statements, outputs, self.constants, self.symbols)
+        inputs = tuple(self.inputs)
+        return LoopProgram(self.graph.name, inputs, statements, outputs, self.constants, self.symbols, self.hints)
 
     # ------------------------------------------------ inputs
 
@@ -97,6 +99,8 @@ class _Lowerer:
                 # The number itself is a better source than a shape that happens to mention it.
                 kind = "float" if isinstance(value, torch.SymFloat) else "size"
                 self.symbols[expression.name] = SizeSource(number, None, kind)
+                if isinstance(value, torch.SymInt):
+                    self._note_hint(expression.name, value)
             elif has_float(expression) or any(map(depends_on_data, getattr(expression, "free_symbols", ()))):
                 # Saved by a forward that knew what it was computed from; here it is a number of its own.
                 integer = isinstance(value, torch.SymInt)
@@ -117,6 +121,11 @@ class _Lowerer:
                     expression = size(extent)
                     if getattr(expression, "is_Symbol", False):
                         self.symbols.setdefault(expression.name, SizeSource(number, dimension, kind))
+                        self._note_hint(expression.name, extent)
+
+    def _note_hint(self, symbol: str, value: torch.SymInt) -> None:
+        if value.node.has_hint():
+            self.hints[symbol] = int(value.node.hint)
 
     def _compute_sizes(self, value: Any) -> None:
         """Have the host compute the integers in a result's sizes that come of floats."""

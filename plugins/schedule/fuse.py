@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 import attrs
 
 from turret.ir import FusionCandidate, FusionDecision, LoopProgram
-from turret.ir.schedule import Kernel, kernel_bytes
+from turret.ir.index import hinted, product
+from turret.ir.schedule import Kernel
 from turret.plugins.schedule.graph import StepGraph
 from turret.plugins.schedule.groups import Group, fuse, start
 from turret.plugins.schedule.kernels import kernel_of
@@ -48,8 +49,8 @@ class Fuser:
     def run(self, units: list[Unit]) -> list[Group]:
         """Fuse all that pays; returns the groups in program order."""
         for name, decl in self.program.declarations().items():
-            known = kernel_bytes(decl.shape, decl.dtype.itemsize)
-            self.sizes[name] = UNKNOWN_BYTES if known is None else known
+            elements = hinted(product(decl.shape), self.program.hints)
+            self.sizes[name] = UNKNOWN_BYTES if elements is None else elements * decl.dtype.itemsize
         for unit in units:
             if unit.is_loop:
                 self.groups[unit.number] = start(unit)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from turret.ir import Definition, Expr, defined, rewrite, used
 from turret.ir.expr import loads
-from turret.ir.index import Index, Size, product, provably_nonnegative
+from turret.ir.index import Index, Size, hinted, product, provably_nonnegative
 from turret.lowering import HALF
 from turret.plugins.schedule.one_hot import fold_one_hot_sums
 from turret.plugins.schedule.roundings import keep_roundings, skip_rounding
@@ -32,12 +33,12 @@ LAUNCH_ELEMENTS, LAUNCH_WORK = 1 << 13, 16
 expressions of so much work (an ``rsqrt`` a channel) are cheaper computed anew by every lane that reads them."""
 
 
-def inline(units: list[Unit], needed: set[str], elide_casts: bool) -> list[Unit]:
+def inline(units: list[Unit], needed: set[str], elide_casts: bool, hints: Mapping[str, int]) -> list[Unit]:
     """Units that remain after pointwise definitions went into their users.
 
     ``needed`` are tensors that must lie in memory.  A value with one user, computed no more often than before,
-    always goes; one with several only if recomputing it reads no more than loading it would.  Units are taken
-    in program order, so chains collapse in one pass.
+    always goes; one with several only if recomputing it reads no more than loading it would (sizes being as ``hints``
+    say).  Units are taken in program order, so chains collapse in one pass.
     """
     by_tensor = {unit.tensor.name: unit for unit in units if unit.is_loop}
     in_half = elide_casts and any(unit.tensor.dtype in HALF for unit in by_tensor.values())
@@ -59,7 +60,7 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool) -> list[Unit]
         name = unit.tensor.name
         if name in needed or not users[name]:
             continue
-        if _inlinable(unit, users[name]) or (
+        if _inlinable(unit, users[name], hints) or (
             in_half and _keeps_a_rounding_away(unit, users[name], levels, by_tensor, needed)
         ):
             gone.add(name)
@@ -95,7 +96,7 @@ def at(producer: Unit | Definition, coords: tuple[Index, ...]) -> Expr:
     return rewrite(producer.expr, dict(zip(producer.variables, coords, strict=True)))
 
 
-def _inlinable(unit: Unit, users: list[Unit]) -> bool:
+def _inlinable(unit: Unit, users: list[Unit], hints: Mapping[str, int]) -> bool:
     if unit.rows or not users or any(user.expr is None for user in users):
         return False
     if expression_size(unit.expr) > LARGEST_EXPRESSION // 4 and len(users) > 1:
@@ -107,12 +108,12 @@ def _inlinable(unit: Unit, users: list[Unit]) -> bool:
         return False
     if not loads(unit.expr) and is_cheap(unit.expr):
         return True
-    if _is_mere_launch(unit) and len(sites) == 1 and _reads_little(unit):
+    if _is_mere_launch(unit) and len(sites) == 1 and _reads_little(unit, hints):
         return True
-    once = len(sites) == 1 and not _repeated(unit, users[0], sites[0][1])
+    once = len(sites) == 1 and not _repeated(unit, users[0], sites[0][1], hints)
     if once:
         return True
-    return is_cheap(unit.expr) and _reads_little(unit)
+    return is_cheap(unit.expr) and _reads_little(unit, hints)
 
 
 def _levels(units: list[Unit]) -> dict[str, int]:
@@ -155,30 +156,33 @@ def _is_mere_launch(unit: Unit) -> bool:
     return unit.tensor.device.type == "cuda" and small and work(unit.expr) <= LAUNCH_WORK
 
 
-def _reads_little(unit: Unit) -> bool:
+def _reads_little(unit: Unit, hints: Mapping[str, int]) -> bool:
     """Whether computing the unit again reads about as much as loading its value: one tensor, or small ones beside."""
     touched: dict[str, Size] = {}
     for node in loads(unit.expr):
         if node.variables:
             touched[node.tensor] = product(v.extent for v in node.variables) * node.dtype.itemsize
     own = product(v.extent for v in unit.variables) * unit.tensor.dtype.itemsize
-    return len(touched) <= 1 or provably_nonnegative(5 * own - 4 * sum(touched.values()))
+    spared = 5 * own - 4 * sum(touched.values())
+    seen = hinted(spared, hints)
+    return len(touched) <= 1 or (provably_nonnegative(spared) if seen is None else seen >= 0)
 
 
 def _sites(user: Unit, unit: Unit) -> list[tuple[Index, ...]]:
     return [node.coords for node in loads(user.expr) if node.tensor == unit.tensor.name]
 
 
-def _repeated(unit: Unit, user: Unit, coords: tuple[Index, ...]) -> bool:
+def _repeated(unit: Unit, user: Unit, coords: tuple[Index, ...], hints: Mapping[str, int]) -> bool:
     """Whether the user would compute elements of the unit more often than the unit itself, at some cost."""
     if is_cheap(unit.expr):
         return False
     if all(c.is_constant for c in coords):
         return user.iterations != 1
-    own, iterations = product(v.extent for v in unit.variables), user.iterations
-    if isinstance(own, int) and isinstance(iterations, int):
+    sizes = product(v.extent for v in unit.variables), user.iterations
+    own, iterations = (hinted(value, hints) for value in sizes)
+    if own is not None and iterations is not None:
         return (iterations - own) * work(unit.expr) > REPEATED_WORK * own
-    return not provably_nonnegative(own - iterations)
+    return not provably_nonnegative(sizes[0] - sizes[1])
 
 
 def _is_bijection(coords: tuple[Index, ...], unit: Unit) -> bool:

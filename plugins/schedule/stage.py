@@ -19,7 +19,7 @@ def schedule(context: Any, program: LoopProgram) -> Schedule:
     elide_casts = not context.config.emulate_precision_casts
     units = units_of(program)
     needed = needed_in_memory(program, units)
-    units = inline(units, needed, elide_casts)
+    units = inline(units, needed, elide_casts, program.hints)
     graph = build_graph(program, units)
     fuser = Fuser(
         program,

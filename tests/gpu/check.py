@@ -103,12 +103,21 @@ def systems() -> dict[str, Callable]:
     }
 
 
+def dynamic_systems() -> dict[str, Callable]:
+    """The compilers, with all sizes symbolic."""
+    return {
+        "torch.compile": lambda f: torch.compile(f, dynamic=True),
+        "turret": lambda f: turret.compile(f, dynamic=True, options={"on_error": "raise"}),
+    }
+
+
 def timings(report: Report) -> None:
     import timing
 
     for title, run in (
         ("tiny kernels", lambda: timing.launch_cost(systems())),
         ("memory-bound kernels", lambda: timing.bandwidth_table(systems(), report.alive)),
+        ("of dynamic sizes", lambda: timing.dynamic_bandwidth_table(dynamic_systems(), report.alive)),
         ("models", lambda: timing.model_table(systems(), report.alive)),
         ("first training step of 12 blocks", lambda: timing.compile_times(Path(__file__))),
     ):

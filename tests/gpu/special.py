@@ -132,6 +132,16 @@ def dynamic_sizes() -> None:
     assert len(graphs) <= 2, f"{len(graphs)} graphs for five sizes"
 
 
+def dynamic_sizes_beyond_32_bits() -> None:
+    """A graph made for small sizes computes its indices in 32 bits until a tensor has more elements than they count."""
+    compiled = turret.compile(lambda x: (x + 1, x.sum(0, dtype=torch.int32)), dynamic=True, options=RAISE)
+    for rows, columns in ((64, 96), (1 << 16, (1 << 15) + 16), (33, 7)):
+        x = (torch.arange(columns, device="cuda") % 5).to(torch.int8).expand(rows, columns).contiguous()
+        got, sums = compiled(x)
+        assert torch.equal(got[0], x[0] + 1) and torch.equal(got[-1], x[-1] + 1)
+        assert torch.equal(got.amax(0), x[0] + 1) and torch.equal(sums, x[0].int() * rows)
+
+
 def training_with_dynamic_batch() -> None:
     """Gradients of a model whose batch changes."""
     torch.manual_seed(0)
@@ -235,6 +245,7 @@ SPECIAL: tuple[Callable[[], None], ...] = (
     graph_capture,
     misaligned_inputs,
     dynamic_sizes,
+    dynamic_sizes_beyond_32_bits,
     training_with_dynamic_batch,
     dropout,
     index_out_of_range_is_noticed_by_eager_s_rule,

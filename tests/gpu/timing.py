@@ -88,7 +88,7 @@ def memory_bound() -> Iterator[tuple[str, Callable[..., Any], tuple[Any, ...], i
     yield "four sigmoids, 128M", _sigmoids, (x,), 4 * x.numel()
     x = randn(16384, 4096, dtype=BF16)
     w, b = randn(4096, dtype=BF16), randn(4096, dtype=BF16)
-    yield "layer norm 16384x4096", lambda x, w, b: F.layer_norm(x, (4096,), w, b), (x, w, b), 4 * x.numel()
+    yield "layer norm 16384x4096", lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b), (x, w, b), 4 * x.numel()
     yield "softmax 16384x4096", lambda x: torch.softmax(x, -1), (x,), 4 * x.numel()
     yield "rms norm 16384x4096", _rms_norm, (x, w), 4 * x.numel()
     yield "column sum 16384x4096", lambda x: x.sum(0), (x,), 2 * x.numel()
@@ -116,9 +116,24 @@ def training_norm() -> tuple[Callable[..., Any], Callable[..., Any], int]:
     return step, norm, 10 * x.numel()
 
 
+def dynamic_bandwidth_table(systems: dict[str, Callable], alive: Callable[[], bool]) -> None:
+    """The same kernels where every size is symbolic: what systems that compile once for all sizes get."""
+    _bandwidth_lines(systems, alive, copy_bandwidth())
+
+
 def bandwidth_table(systems: dict[str, Callable], alive: Callable[[], bool]) -> None:
     """Each memory-bound kernel as a share of the copy bandwidth."""
     peak = copy_bandwidth()
+    _bandwidth_lines(systems, alive, peak)
+    step, norm, moved = training_norm()
+    for name, time_of in (("layer norm fwd+bwd", microseconds), ("its kernels alone", kernel_microseconds)):
+        line = f"{name:<28}"
+        for compiler in systems.values():
+            line += _share(partial(_compiled_step, compiler, step, norm), moved, peak, time_of)
+        print(line, flush=True)
+
+
+def _bandwidth_lines(systems: dict[str, Callable], alive: Callable[[], bool], peak: float) -> None:
     print(f"copy bandwidth {peak / 1e12:.2f} TB/s; share of it, in percent:")
     print(f"{'kernel':<28}" + "".join(f"{name:>15}" for name in systems))
     for name, run, args, moved in memory_bound():
@@ -127,12 +142,6 @@ def bandwidth_table(systems: dict[str, Callable], alive: Callable[[], bool]) -> 
         line = f"{name:<28}"
         for compiler in systems.values():
             line += _share(partial(_compiled_call, compiler, run, args), moved, peak)
-        print(line, flush=True)
-    step, norm, moved = training_norm()
-    for name, time_of in (("layer norm fwd+bwd", microseconds), ("its kernels alone", kernel_microseconds)):
-        line = f"{name:<28}"
-        for compiler in systems.values():
-            line += _share(partial(_compiled_step, compiler, step, norm), moved, peak, time_of)
         print(line, flush=True)
 
 

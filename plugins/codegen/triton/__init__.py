@@ -27,6 +27,7 @@ _HOMES = {
     "Scratch": "kernel",
     "TritonKernel": "kernel",
     "WorkerPool": "workers",
+    "alternatives": "segments",
     "emit": "program",
     "one_pass": "across",
     "pack": "segments",

@@ -30,18 +30,22 @@ _BARE_LITERALS = frozenset(
 
 
 class Emitter:
-    """The state of writing one kernel."""
+    """The state of writing one kernel.
 
-    def __init__(self, tiling: Tiling) -> None:
+    ``narrow``: symbolic sizes are such that all indices fit 32 bits.  ``sizes`` are those that the text computes.
+    """
+
+    def __init__(self, tiling: Tiling, narrow: bool = False) -> None:
         self.tiling, self.tensors = tiling, tiling.nest.tensors
-        self.facts = Facts(tiling)
+        self.facts, self.narrow = Facts(tiling), narrow
+        self.sizes: dict[Size, None] = {}
         self.base = Scope()
         self.tiles = {tile.variable: tile for tile in tiling.tiles}
         self.pointers: dict[str, str] = {}
         self.symbols: dict[str, str] = {}
         self.streams: dict[int, str] = {}
         self.asserts = False
-        self.wide, self.half = self.facts.is_wide(), self.facts.is_half()
+        self.wide, self.half = not narrow and self.facts.is_wide(), self.facts.is_half()
         # What writes a reduction along the row, or a scan; set by the writer of rows.
         self.row_writer: Callable[[Expr, Scope, Guard], str] | None = None
         self.scan_writer: Callable[[Expr, Scope, Guard], str] | None = None
@@ -74,6 +78,7 @@ class Emitter:
     def size(self, value: Size) -> str:
         """A size as a literal or a name."""
         text = size_text(value, self.symbol)
+        self.sizes[value] = None
         if isinstance(value, int) or text in self.symbols.values():
             return text
         return self.named(self.base, ("size", text), "size", text)
@@ -233,7 +238,7 @@ class Emitter:
             return None
         low, high = expr.payload.bounds()
         known = isinstance(low, int) and isinstance(high, int) and low >= -(1 << 31) and high < 1 << 31
-        text = self.index(expr.payload, scope) if known or self.wide else None
+        text = self.index(expr.payload, scope) if known or self.wide or self.narrow else None
         return text if text is None or self.is_name(text) else f"({text})"
 
     def _load(self, expr: Expr, scope: Scope, guard: Guard) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from turret.ir.expr import Expr, walk
+from turret.ir.index import Size
 from turret.ir.nest import always_inside
 from turret.ir.program import TensorDecl
 from turret.plugins.codegen.triton.stages import is_scratch
 from turret.plugins.codegen.triton.tiling import Tiling
 
-_NARROW = (1 << 31) - (1 << 18)
+NARROW = (1 << 31) - (1 << 18)
 """Offsets and extents below this, blocks that reach beyond the end included, fit 32-bit indices."""
 
 
@@ -30,8 +31,12 @@ class Facts:
 
     def is_wide(self) -> bool:
         """Whether an index or an offset may not fit 32 bits (taken for granted where a size is symbolic)."""
-        extents = [tile.extent for tile in self.tiling.tiles] + [_reach(decl) for decl in self._used()]
-        return not all(isinstance(extent, int) and extent < _NARROW for extent in extents)
+        extents = [tile.extent for tile in self.tiling.tiles] + self.reaches()
+        return not all(isinstance(extent, int) and extent < NARROW for extent in extents)
+
+    def reaches(self) -> list[Size]:
+        """Largest offset of an element of each tensor, or more where that is symbolic."""
+        return [_reach(decl) for decl in self._used()]
 
     def is_half(self) -> bool:
         """Whether all numbers that the kernel reads and writes are of half types (and there are some).
@@ -74,8 +79,7 @@ class Facts:
         return found
 
 
-def _reach(decl: TensorDecl) -> int | None:
-    """Largest offset of an element; None where symbolic."""
-    if not all(isinstance(v, int) for v in (*decl.shape, *decl.stride)):
-        return None
-    return sum(max(n - 1, 0) * abs(s) for n, s in zip(decl.shape, decl.stride, strict=True))
+def _reach(decl: TensorDecl) -> Size:
+    if all(isinstance(v, int) for v in (*decl.shape, *decl.stride)):
+        return sum(max(n - 1, 0) * abs(s) for n, s in zip(decl.shape, decl.stride, strict=True))
+    return sum(n * abs(s) if isinstance(s, int) else n * s for n, s in zip(decl.shape, decl.stride, strict=True))

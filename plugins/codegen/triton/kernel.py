@@ -65,6 +65,8 @@ class TritonKernel:
     range: a failing one stops the device, as eager's does).
     ``stored``: those of ``buffers`` that the kernel writes; autotuning must restore the ones that it also reads
     (``inplace``: read and written, or scattered to).
+    ``assumes``: expressions over size symbols, all of them zero or less where the kernel may run; ``otherwise`` is the
+    kernel to run where they are not.
     """
 
     name: str
@@ -83,14 +85,31 @@ class TritonKernel:
     origins: tuple[str, ...] = ()
     comment: str = ""
     streams: tuple[int, ...] = ()
+    assumes: tuple[str, ...] = ()
+    otherwise: TritonKernel | None = None
+
+    @property
+    def alternatives(self) -> tuple[TritonKernel, ...]:
+        """The kernel, and the one for other sizes."""
+        return (self,) if self.otherwise is None else (self, self.otherwise)
+
+    def chosen_for(self, sizes: dict[str, int]) -> TritonKernel:
+        """Which of ``alternatives`` to run for values of the size symbols."""
+        fits = self.otherwise is None or all(_value(text, sizes) <= 0 for text in self.assumes)
+        return self if fits else self.otherwise
 
     def grid_for(self, config: Config, sizes: dict[str, int]) -> tuple[int, int, int]:
         """Numbers of programs for values of the size symbols."""
-        names = {**sizes, **dict(config.constants), "cdiv": lambda a, b: -(-a // b), "floor_div": int.__floordiv__}
-        counts = [int(eval(text, {"__builtins__": {}}, names)) for text in self.grid]
+        counts = [_value(text, {**sizes, **dict(config.constants)}) for text in self.grid]
         return (*counts, *(1,) * (3 - len(counts)))
 
     def __str__(self) -> str:
         head = f"# {self.name}({', '.join(self.buffers + self.sizes)}) grid ({', '.join(self.grid)})"
         comment = [f"# {line}" for line in self.comment.splitlines()]
-        return "\n".join([head, *comment, *(f"# {config}" for config in self.configs), self.source])
+        assumes = [f"# for sizes where {text} <= 0" for text in self.assumes]
+        return "\n".join([head, *comment, *assumes, *(f"# {config}" for config in self.configs), self.source])
+
+
+def _value(text: str, values: dict[str, int]) -> int:
+    names = {**values, "cdiv": lambda a, b: -(-a // b), "floor_div": int.__floordiv__}
+    return int(eval(text, {"__builtins__": {}}, names))

@@ -7,6 +7,8 @@ tensor with one stride and tiling can see which are contiguous.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from turret.errors import UnsupportedError
@@ -34,9 +36,9 @@ NEAR = 4
 """Elements from one lane's to the next one's that still share most of the memory that is fetched."""
 
 
-def normalise(kernel: Kernel, tensors: dict[str, TensorDecl]) -> Nest:
+def normalise(kernel: Kernel, tensors: dict[str, TensorDecl], hints: Mapping[str, int]) -> Nest:
     """The nest of a kernel; ``UnsupportedError`` where tiles cannot express it."""
-    nest = nest_of(kernel, tensors)
+    nest = attrs.evolve(nest_of(kernel, tensors), hints=hints)
     if kernel.outer and kernel.outer[-1].extent == 1:
         nest = attrs.evolve(nest, stores=tuple(map(_once, nest.stores)))
     nest = _without_trivial_loops(nest)
@@ -79,11 +81,11 @@ def _without_trivial_loops(nest: Nest) -> Nest:
     empty = frozenset(v for v in nest.loops if v.extent == 0)
     if not empty:
         return nest
-    return Nest(
-        tuple(v for v in nest.outer if v not in empty),
-        tuple(v for v in nest.inner if v not in empty),
-        () if empty & set(nest.outer) else tuple(s for s in nest.stores if not s.variables & empty),
-        nest.tensors,
+    return attrs.evolve(
+        nest,
+        outer=tuple(v for v in nest.outer if v not in empty),
+        inner=tuple(v for v in nest.inner if v not in empty),
+        stores=() if empty & set(nest.outer) else tuple(s for s in nest.stores if not s.variables & empty),
     )
 
 
@@ -122,7 +124,7 @@ def _without_short_row(nest: Nest) -> Nest:
 def _is_strided(nest: Nest, lanes: frozenset[Var]) -> bool:
     """Whether every load that changes along the row has lanes next to each other, or nearly."""
     offsets = [offset for _, offset in nest.accesses()[0] if offset.variables & set(nest.inner)]
-    near = [any(0 < abs(estimate(o.coefficient(v))) <= NEAR for v in lanes & o.variables) for o in offsets]
+    near = [any(0 < abs(estimate(o.coefficient(v), nest.hints)) <= NEAR for v in lanes & o.variables) for o in offsets]
     return all(near)
 
 

@@ -88,13 +88,6 @@ def argmin_of(a, i, b, j):
     return tl.where(first, a, b), tl.where(first, i, j)
 
 
-def welford_of(mean_a, m2_a, n_a, mean_b, m2_b, n_b):
-    n = n_a + n_b
-    delta = mean_b - mean_a
-    part = tl.where(n == 0, n * 0, n_b / n)
-    return mean_a + delta * part, m2_a + m2_b + delta * delta * n_a * part, n
-
-
 def random_words(seed, linear, stream):
     c0 = (linear & 0xFFFFFFFF).to(tl.uint32)
     c1 = ((linear >> 32) & 0xFFFFFFFF).to(tl.uint32)

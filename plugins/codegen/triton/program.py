@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 import attrs
 
 from turret.ir.nest import Nest
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
+from turret.plugins.codegen.triton.assumed import conditions, multiples, narrow_sizes
 from turret.plugins.codegen.triton.body import grid_text, write_body
 from turret.plugins.codegen.triton.dtypes import triton_type
 from turret.plugins.codegen.triton.emitter import Emitter
@@ -34,32 +36,54 @@ def emit(
     kernel: Kernel,
     declarations: dict[str, TensorDecl],
     properties: DeviceProperties | None = None,
+    hints: Mapping[str, int] | None = None,
 ) -> tuple[TritonKernel, ...]:
     """Triton of one kernel: several, to be launched in order, where a reduction is split; none where nothing is stored.
 
-    ``declarations`` declares every tensor that the kernel reads or writes.  Raises ``UnsupportedError`` where the
-    kernel has a dtype or a form that tiles cannot express.
+    ``declarations`` declares every tensor that the kernel reads or writes.  ``hints`` are values that size symbols had
+    and may have again: kernels are right for any, and some have another one beside them that is fast for such.  Raises
+    ``UnsupportedError`` where the kernel has a dtype or a form that tiles cannot express.
     """
-    properties = properties or DeviceProperties()
+    properties, hints = properties or DeviceProperties(), hints or {}
     stages = in_order(kernel, declarations)
     if len(stages.kernels) == 1:
-        stages = split(kernel, declarations, properties)
+        stages = split(kernel, declarations, properties, hints)
     tensors = {**declarations, **stages.tensors}
     waits = properties.capability >= _PROGRAMMATIC
-    written = [w for k in stages.kernels if (w := _write(k, tensors, waits)) is not None]
+    written = [w for k in stages.kernels if (w := _write(k, tensors, waits, hints)) is not None]
     if written:
         written[0] = attrs.evolve(written[0], scratch=stages.scratch)
     return tuple(written)
 
 
-def _write(kernel: Kernel, declarations: dict[str, TensorDecl], waits: bool) -> TritonKernel | None:
+def _write(
+    kernel: Kernel, declarations: dict[str, TensorDecl], waits: bool, hints: Mapping[str, int]
+) -> TritonKernel | None:
     """One Triton kernel; None where it would store nothing.
 
     ``waits``: it begins by waiting for the kernel ahead of it, so that it may be launched before that one has ended."""
-    nest = normalise(kernel, declarations)
+    nest = normalise(kernel, declarations, hints)
     if not nest.stores:
         return None
     emitter = Emitter(_tiling(kernel, nest))
+    made = _written(kernel, emitter, waits)
+    divisible = multiples(made.sizes, hints)
+    # A symbol without a hint may be the bits of a float.
+    known = bool(made.sizes) and hints.keys() >= set(made.sizes)
+    narrow = narrow_sizes(emitter.facts) if known and emitter.wide else None
+    if not divisible and narrow is None:
+        return made
+    faster = Emitter(emitter.tiling, narrow=narrow is not None)
+    fast = _written(kernel, faster, waits)
+    assumes = conditions([] if narrow is None else [*narrow, *faster.sizes], divisible)
+    if not assumes:
+        return made
+    parameters = frozenset(faster.symbols[name] for name in divisible)
+    return attrs.evolve(fast, divisible=parameters, assumes=assumes, otherwise=made)
+
+
+def _written(kernel: Kernel, emitter: Emitter, waits: bool) -> TritonKernel:
+    nest = emitter.tiling.nest
     write_body(emitter)
     constants = [name for name, _ in emitter.tiling.configs[0].constants]
     parameters = [*emitter.pointers.values(), *emitter.symbols.values(), *emitter.streams.values()]
@@ -68,7 +92,8 @@ def _write(kernel: Kernel, declarations: dict[str, TensorDecl], waits: bool) -> 
     body = "\n".join(f"    {line}" for line in lines)
     prelude = prelude_for(body)
     types = {p: f"*{triton_type(nest.tensors[t].dtype).short}" for t, p in emitter.pointers.items()}
-    types |= dict.fromkeys((*emitter.symbols.values(), *emitter.streams.values()), "i64")
+    types |= dict.fromkeys(emitter.symbols.values(), "i32" if emitter.narrow else "i64")
+    types |= dict.fromkeys(emitter.streams.values(), "i64")
     configs, options = emitter.tiling.configs, _options(emitter.asserts)
     # Equal text may stand for kernels of several types, since a store converts to its pointer's, and of several
     # block sizes: where a block is as long as a row, nothing in the text says how long.

@@ -258,11 +258,7 @@ class _Carried:
             best, total = softmax.write_end(writer, *self.names, scope)
             scope.names[node, None], scope.names[self.softmax_sum, None] = best, total
         elif self.kind == "welford":
-            results = emitter.fresh("mean"), emitter.fresh("m2"), emitter.fresh("count")
-            count = self._lane_count(scope)
-            scope.line(f"{', '.join(results)} = {writer.collapsed_by('welford_of', *self.names, count)}")
-            for which, name in zip(("mean", "m2"), results, strict=False):
-                scope.names[Expr.make("part", (node,), node.dtype, which), None] = name
+            self._welford_end(scope)
         elif self.kind in ("argmin", "argmax"):
             results = emitter.fresh("best"), emitter.fresh("at")
             scope.line(f"{', '.join(results)} = {writer.collapsed_by(f'{self.kind}_of', *self.names)}")
@@ -296,12 +292,28 @@ class _Carried:
         seen = emitter.fresh("seen")
         emitter.base.line(f"{seen} = tl.full([], 0.0, {triton_type(dtype).register})")
         value = self.writer.element(self.node.args[0], dtype, scope, None)
-        delta, new = emitter.fresh("delta"), emitter.fresh("new")
+        delta, new, share = emitter.fresh("delta"), emitter.fresh("new"), emitter.fresh("share")
         scope.line(f"{seen} = {seen} + 1.0")
+        scope.line(f"{share} = 1.0 / {seen}")
         scope.line(f"{delta} = {value} - {mean}")
-        scope.line(f"{new} = {mean} + {delta} / {seen}")
+        scope.line(f"{new} = {mean} + {delta} * {share}")
         scope.line(f"{m2} = {self.writer.inside(f'{m2} + {delta} * ({value} - {new})', m2, scope)}")
         scope.line(f"{mean} = {self.writer.inside(new, mean, scope)}")
+
+    def _welford_end(self, scope: Scope) -> None:
+        """The moments of all lanes from those of each: two sums, where merging two by two divides at each step."""
+        emitter, writer, node = self.writer.emitter, self.writer, self.node
+        (lane_mean, lane_m2), count = self.names, self._lane_count(scope)
+        whole = emitter.count((writer.row.variable,), triton_type(node.dtype).register)
+        total = writer.collapsed("tl.sum", f"{lane_mean} * {count}")
+        mean = emitter.fresh("mean")
+        scope.line(f"{mean} = {total} / {whole}")
+        off = emitter.fresh("off")
+        scope.line(f"{off} = {lane_mean} - {mean}")
+        m2 = emitter.fresh("m2")
+        scope.line(f"{m2} = {writer.collapsed('tl.sum', f'{lane_m2} + {count} * {off} * {off}')}")
+        for which, name in (("mean", mean), ("m2", m2)):
+            scope.names[Expr.make("part", (node,), node.dtype, which), None] = name
 
     def _lane_count(self, scope: Scope) -> str:
         """How many elements each lane of the block has seen."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import attrs
 import torch
@@ -26,7 +26,7 @@ from turret.native.table import (
 from turret.plan import SCRATCH_ALIGNMENT, Launch, Plan, SizeText
 from turret.plan_builder import PlanDraft
 from turret.plugins.codegen.triton.compile import CompiledKernel, Variant
-from turret.plugins.codegen.triton.kernel import Config, Scratch, TritonKernel
+from turret.plugins.codegen.triton.kernel import Scratch, TritonKernel
 
 MOST_SPANS = 4
 """Spans of scratch memory between two of the arena's."""
@@ -38,6 +38,14 @@ Emitted = tuple[TritonKernel, ...]
 """The Triton kernels of one loop kernel, launched in order."""
 
 
+def alternatives(segments: Mapping[str, Iterable[Emitted]]) -> Iterator[TritonKernel]:
+    """All kernels that are compiled for some segments."""
+    for groups in segments.values():
+        for group in groups:
+            for kernel in group:
+                yield from kernel.alternatives
+
+
 def settle(kernel: TritonKernel, draft: PlanDraft) -> TritonKernel:
     """The kernel with alignment hints for all pointers that the runtime keeps aligned.
 
@@ -47,7 +55,8 @@ def settle(kernel: TritonKernel, draft: PlanDraft) -> TritonKernel:
     pointers = zip(kernel.parameters, kernel.buffers, strict=False)
     aligned = {parameter for parameter, buffer in pointers if not _starts_anywhere(buffer, draft)}
     sizes = kernel.divisible.difference(kernel.parameters[: len(kernel.buffers)])
-    return attrs.evolve(kernel, divisible=sizes | aligned)
+    otherwise = None if kernel.otherwise is None else settle(kernel.otherwise, draft)
+    return attrs.evolve(kernel, divisible=sizes | aligned, otherwise=otherwise)
 
 
 def _starts_anywhere(buffer: str, draft: PlanDraft) -> bool:
@@ -103,21 +112,19 @@ class _Packer:
 
     def group(self, group: Emitted) -> list[KernelLaunch | Clear]:
         """Launches of the kernels emitted for one loop kernel, which share scratch memory."""
-        chosen = [(kernel, *self.choose(kernel)) for kernel in group]
         layout = _ScratchLayout(self, self.draft.plan.scratch_offset)
         steps: list[KernelLaunch | Clear] = []
-        for kernel, (_, config), compiled in chosen:
+        for kernel in group:
             for scratch in kernel.scratch:
                 layout.place(scratch.name, f"({scratch.count}) * {_itemsize(scratch)}")
                 if scratch.zeroed:
                     steps.append(Clear(layout.pointer(scratch.name), layout.bytes[scratch.name]))
-            steps.append(self.launch(kernel, config, compiled, layout))
+            steps.append(self.launch(kernel, layout))
         self.scratch.append(layout.total)
         return steps
 
-    def launch(
-        self, kernel: TritonKernel, config: Config, compiled: CompiledKernel, layout: _ScratchLayout
-    ) -> KernelLaunch:
+    def launch(self, kernel: TritonKernel, layout: _ScratchLayout) -> KernelLaunch:
+        (_, config), compiled = self.choose(kernel)
         self.compiled.setdefault(compiled.key, compiled)
         parameters: list[Parameter] = []
         aligned = []
@@ -133,7 +140,14 @@ class _Packer:
         counts = (*kernel.grid, "1", "1", "1")[:3]
         grid = tuple(expression(count, self.draft.size_slot, constants) for count in counts)
         parameters += self.hidden(kernel, counts, constants, compiled, layout)
-        return KernelLaunch(list(self.compiled).index(compiled.key), tuple(parameters), grid, tuple(aligned))
+        return KernelLaunch(
+            list(self.compiled).index(compiled.key),
+            tuple(parameters),
+            grid,
+            tuple(aligned),
+            tuple(expression(text, self.draft.size_slot, {}) for text in kernel.assumes),
+            None if kernel.otherwise is None else self.launch(kernel.otherwise, layout),
+        )
 
     def pointer(self, buffer: str, layout: _ScratchLayout) -> SlotPointer | ArenaPointer:
         if buffer in layout.offsets:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import sympy
 
 from turret.errors import UnsupportedError
-from turret.ir.index import Size, provably_nonnegative
+from turret.ir.index import Size, hinted, provably_nonnegative
 
 Namer = Callable[[str], str]
 """From a size symbol to the name it has in the text."""
@@ -18,20 +18,17 @@ GUESS = 64
 """What a size symbol counts for in heuristics."""
 
 
-def estimate(value: Size) -> int:
-    """A size as a number for heuristics; each symbol counts as ``GUESS``, or 1 where that makes no size (``6 - n``)."""
+def estimate(value: Size, hints: Mapping[str, int]) -> int:
+    """A size as a number for heuristics.
+
+    A symbol without a hint counts as ``GUESS``, or 1 where that makes no size (``6 - n``).
+    """
     if isinstance(value, int):
         return value
-    found = [made for number in (GUESS, 1) if (made := _where_all_are(value, number)) is not None]
+    names = [symbol.name for symbol in value.free_symbols]
+    guesses = ({**dict.fromkeys(names, guess), **hints} for guess in (GUESS, 1))
+    found = [made for values in guesses if (made := hinted(value, values)) is not None]
     return next((made for made in found if made > 0), found[0] if found else 1)
-
-
-def _where_all_are(value: Size, number: int) -> int | None:
-    """A size with ``number`` for every symbol; None where that divides by zero (``n // (n // 2)`` at 1)."""
-    try:
-        return int(sympy.sympify(value).subs({symbol: number for symbol in value.free_symbols}))
-    except (ArithmeticError, TypeError, ValueError):
-        return None
 
 
 def size_text(value: Size, namer: Namer) -> str:

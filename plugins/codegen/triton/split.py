@@ -6,14 +6,14 @@ tiled and emitted like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import attrs
 import sympy
 import torch
 
 from turret.ir.expr import Expr, call, cast, constant, index_value, load, part, reduce, rewrite, size_value, walk
-from turret.ir.index import Index, Size, Var, product, size, unflatten
+from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.triton.dtypes import identity
@@ -31,16 +31,18 @@ COLUMNS, NARROWEST = 64, 16
 RESIDENT = {True: 2, False: 8}
 """Programs that a multiprocessor should have: blocks of whole rows are larger than those of rows side by side."""
 SYMBOLIC_PARTS = 128
-"""Parts of a row whose length is symbolic."""
+"""Parts of a row whose length nobody knows."""
 
 
-def split(kernel: Kernel, declarations: dict[str, TensorDecl], properties: DeviceProperties) -> Stages:
+def split(
+    kernel: Kernel, declarations: dict[str, TensorDecl], properties: DeviceProperties, hints: Mapping[str, int]
+) -> Stages:
     """The kernel in stages, or alone where its rows keep the device busy."""
     outer = tuple(v for v in kernel.outer if v.extent != 1)
     inner = tuple(v for v in kernel.inner if v.extent != 1)
     if not inner or not _is_splittable(kernel, inner):
         return Stages((kernel,))
-    parts = _parts(kernel, outer, inner, declarations, properties)
+    parts = _parts(kernel, outer, inner, declarations, properties, hints)
     if parts < 2:
         return Stages((kernel,))
     return _Splitter(attrs.evolve(kernel, outer=outer, inner=inner), declarations, parts).run()
@@ -72,19 +74,20 @@ def _parts(
     inner: tuple[Var, ...],
     declarations: dict[str, TensorDecl],
     properties: DeviceProperties,
+    hints: Mapping[str, int],
 ) -> int:
     """Into how many parts to split each row; 1 for none."""
-    rows, row = product(v.extent for v in outer), product(v.extent for v in inner)
-    if not isinstance(rows, int):
+    rows, row = (hinted(product(v.extent for v in loops), hints) for loops in (outer, inner))
+    if rows is None:
         return 1
     if -(-rows // COLUMNS) >= properties.multiprocessors:
         return 1
-    nest = normalise(kernel, declarations)
+    nest = normalise(kernel, declarations, hints)
     contiguous = bool(nest.inner) and is_along_row(nest)
     programs = rows if contiguous else -(-rows // COLUMNS)
     if programs >= properties.multiprocessors:
         return 1
-    if not isinstance(row, int):
+    if row is None:
         return SYMBOLIC_PARTS if rows <= 4 else 1
     if rows * row < LEAST_WORK:
         return 1
@@ -92,7 +95,7 @@ def _parts(
         return 1  # rows this short lie in one block: programs that take fewer of them spare the second launch
     resident = RESIDENT[contiguous] * properties.multiprocessors
     wanted = min(-(-resident // programs), row // LEAST_CHUNK[contiguous])
-    head = inner[0].extent
+    head = hinted(inner[0].extent, hints)
     length = head if head >= wanted else row
     # A divisor near the wanted number spares every part its mask.
     return next((p for p in range(wanted, wanted // 2, -1) if p > 1 and length % p == 0), wanted)

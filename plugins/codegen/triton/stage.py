@@ -24,7 +24,7 @@ from turret.plugins.codegen.triton.autotune import Tuner
 from turret.plugins.codegen.triton.compile import CompiledKernel, KernelCompiler, Variant
 from turret.plugins.codegen.triton.kernel import DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.program import emit
-from turret.plugins.codegen.triton.segments import Emitted, pack, settle
+from turret.plugins.codegen.triton.segments import Emitted, alternatives, pack, settle
 from turret.plugins.codegen.triton.workers import shared_pool
 from turret.products import Target
 
@@ -61,7 +61,7 @@ class _CodeGenerator:
     ) -> None:
         self.context, self.draft, self.properties = context, draft, properties
         self.name = schedule.program.name
-        self.declarations = schedule.program.declarations()
+        self.declarations, self.hints = schedule.program.declarations(), schedule.program.hints
         config = context.config
         self.cache = ArtifactCache(config.cache_dir or None) if config.cache else process_cache()
         major, minor = properties.capability
@@ -72,7 +72,7 @@ class _CodeGenerator:
         with ThreadPoolExecutor(1) as beside:
             built = beside.submit(build.build, self.cache)
             segments = {run.name: [self._emit(kernel) for kernel in run.kernels] for run in self.draft.segments}
-            chosen = self._choose([k for groups in segments.values() for group in groups for k in group])
+            chosen = self._choose(list(alternatives(segments)))
             built.result()
         packed = pack(self.draft, segments, lambda kernel: chosen[kernel.name, kernel.divisible])
         return attrs.evolve(
@@ -84,7 +84,7 @@ class _CodeGenerator:
         )
 
     def _emit(self, kernel: Kernel) -> Emitted:
-        emitted = emit(kernel, self.declarations, self.properties)
+        emitted = emit(kernel, self.declarations, self.properties, self.hints)
         return tuple(settle(k, self.draft) for k in emitted)
 
     def _choose(self, kernels: list[TritonKernel]) -> dict[tuple[str, frozenset[str]], tuple[Variant, CompiledKernel]]:
@@ -126,7 +126,7 @@ def _source(segments: dict[str, list[Emitted]]) -> str:
     parts = []
     for name, groups in segments.items():
         parts.append(f"# {name}: {', '.join(k.name for group in groups for k in group)}")
-        for kernel in (k for group in groups for k in group):
+        for kernel in alternatives({name: groups}):
             if kernel.name not in seen:
                 seen.add(kernel.name)
                 parts.append(str(kernel))

@@ -8,12 +8,13 @@ row; the row lies in one block (persistent) or is walked in a loop.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import attrs
 
 from turret.errors import UnsupportedError
 from turret.ir.expr import Expr, walk
-from turret.ir.index import Index, Size, Var, product, unflatten
+from turret.ir.index import Index, Size, Var, hinted, product, unflatten
 from turret.ir.nest import FlatStore, Nest, substitute
 from turret.plugins.codegen.triton.kernel import Config
 from turret.plugins.codegen.triton.sizes import estimate
@@ -24,6 +25,9 @@ PERSISTENT_INNER, PERSISTENT_OUTER = 32768, 256
 MANY_ROWS = 2048
 """Rows walked in a loop, one a program, that keep a device busy with few warps each: more of them lie side by side on
 a multiprocessor, and each waits less at the end."""
+SHORT_ROW, SHORTEST_BLOCK = 2048, 64
+"""Rows of symbolic length that were at most so long are walked in blocks of about that length, several at a time; and
+the least block, since later rows may be longer."""
 LONGEST_PLAIN = 8192
 """Longest persistent row of a kernel that walks the row only once, so that a loop would read no more."""
 
@@ -110,22 +114,23 @@ def _over_tiles(
     return tuple(tiles), substitute(nest, mapping, rebind)
 
 
-def stride(offset: Index, variable: Var) -> int | None:
+def stride(offset: Index, variable: Var, hints: Mapping[str, int]) -> int | None:
     """How far an offset moves with a loop, as a number for heuristics; None where it does not move evenly."""
     if any(variable in atom.variables for atom, _ in offset.terms if not isinstance(atom, Var)):
         return None
-    return estimate(offset.coefficient(variable))
+    return estimate(offset.coefficient(variable), hints)
 
 
-def _by_stride(loops: tuple[Var, ...], offset: Index) -> tuple[Var, ...]:
+def _by_stride(loops: tuple[Var, ...], offset: Index, hints: Mapping[str, int]) -> tuple[Var, ...]:
     """Largest stride first; loops that ``offset`` does not move evenly with stay where they are."""
-    moving = [v for v in loops if stride(offset, v)]
-    ordered = iter(sorted(moving, key=lambda v: -abs(stride(offset, v))))
+    strides = {v: stride(offset, v, hints) for v in loops}
+    moving = [v for v in loops if strides[v]]
+    ordered = iter(sorted(moving, key=lambda v: -abs(strides[v])))
     return tuple(next(ordered) if v in moving else v for v in loops)
 
 
-def _points(offset: Index, loops: tuple[Var, ...]) -> int:
-    return math.prod(estimate(v.extent) for v in loops if v in offset.variables)
+def _points(offset: Index, loops: tuple[Var, ...], hints: Mapping[str, int]) -> int:
+    return math.prod(estimate(v.extent, hints) for v in loops if v in offset.variables)
 
 
 def power_of_two(value: int) -> int:
@@ -149,7 +154,7 @@ def serial_tile(nest: Nest, parallel: tuple[Var, ...]) -> Tiling:
 
 
 def _pointwise(nest: Nest) -> Tiling:
-    loops = nest.outer if nest.scattered else _by_stride(nest.outer, _largest(nest.accesses()[1], nest.outer))
+    loops = nest.outer if nest.scattered else _by_stride(nest.outer, _largest(nest), nest.hints)
     groups = [("x", loops)] if loops else []
     if not nest.scattered:
         groups = _contiguous_groups(nest, loops) or groups
@@ -157,26 +162,27 @@ def _pointwise(nest: Nest) -> Tiling:
     return Tiling(tiles, stores, nest, True, _pointwise_configs(tiles))
 
 
-def _largest(accesses: list[tuple[str, Index]], loops: tuple[Var, ...]) -> Index:
-    return max((offset for _, offset in accesses), key=lambda offset: _points(offset, loops))
+def _largest(nest: Nest) -> Index:
+    return max((offset for _, offset in nest.accesses()[1]), key=lambda o: _points(o, nest.outer, nest.hints))
 
 
 def _typical(nest: Nest) -> Index:
     """The access that a reduction's loops are ordered by: a large one, contiguous along what most of them are."""
     reads, writes = nest.accesses()
     offsets = [offset for _, offset in (*reads, *writes)]
-    most = max(_points(offset, nest.loops) for offset in offsets)
-    large = [offset for offset in offsets if 2 * _points(offset, nest.loops) > most]
-    leads = [next((v for v in nest.loops if stride(offset, v) == 1), None) for offset in large]
+    points = {offset: _points(offset, nest.loops, nest.hints) for offset in offsets}
+    large = [offset for offset in offsets if 2 * points[offset] > max(points.values())]
+    leads = [next((v for v in nest.loops if stride(offset, v, nest.hints) == 1), None) for offset in large]
     lead = max((v for v in leads if v is not None), key=leads.count, default=None)
     chosen = [offset for offset, own in zip(large, leads, strict=True) if own is lead]
-    return max(chosen, key=lambda offset: _points(offset, nest.loops))
+    return max(chosen, key=lambda offset: points[offset])
 
 
 def is_along_row(nest: Nest) -> bool:
     """Whether memory is contiguous along the row, and not across rows."""
     typical = _typical(nest)
-    return any(stride(typical, v) == 1 for v in nest.inner) or not any(stride(typical, v) == 1 for v in nest.outer)
+    along, across = ([stride(typical, v, nest.hints) for v in loops] for loops in (nest.inner, nest.outer))
+    return 1 in along or 1 not in across
 
 
 def _contiguous_groups(nest: Nest, loops: tuple[Var, ...]) -> list[tuple[str, tuple[Var, ...]]]:
@@ -184,15 +190,16 @@ def _contiguous_groups(nest: Nest, loops: tuple[Var, ...]) -> list[tuple[str, tu
     reads, writes = nest.accesses()
     if not loops:
         return []
-    total = math.prod(estimate(v.extent) for v in loops)
+    hints = nest.hints
+    total = math.prod(estimate(v.extent, hints) for v in loops)
     leads = {loops[-1]}
-    for _, offset in sorted((*reads, *writes), key=lambda access: -_points(access[1], loops)):
-        if _points(offset, loops) * 8 < total or len(leads) == 3:
+    for _, offset in sorted((*reads, *writes), key=lambda access: -_points(access[1], loops, hints)):
+        if _points(offset, loops, hints) * 8 < total or len(leads) == 3:
             continue
-        strides = {v: stride(offset, v) for v in loops}
+        strides = {v: stride(offset, v, hints) for v in loops}
         if any(strides[v] == 1 for v in leads):
             continue
-        contiguous = [v for v in loops if strides[v] == 1 and estimate(v.extent) >= 8]
+        contiguous = [v for v in loops if strides[v] == 1 and estimate(v.extent, hints) >= 8]
         # Worth a dimension of its own only where the fast loops jump through memory.
         if contiguous and any(strides[v] not in (0, 1) for v in leads):
             leads.add(contiguous[0])
@@ -247,9 +254,9 @@ def _even_first(tiles: tuple[Tile, ...], configs: list[Config]) -> tuple[Config,
 
 def _reduction(nest: Nest) -> Tiling:
     typical = _typical(nest)
-    outer, inner = _by_stride(nest.outer, typical), nest.inner
+    outer, inner = _by_stride(nest.outer, typical, nest.hints), nest.inner
     if not any(node.op == "scan" for node in walk(*nest.roots)) and not _order_matters(nest):
-        inner = _by_stride(inner, typical)
+        inner = _by_stride(inner, typical, nest.hints)
     groups = [("x", outer)] if outer else []
     tiles, stores = _over_tiles(nest, [*groups, ("r", inner)])
     along_row = is_along_row(nest)
@@ -257,8 +264,8 @@ def _reduction(nest: Nest) -> Tiling:
     phases = _phases(nest)
     longest = (PERSISTENT_INNER if phases > 1 else LONGEST_PLAIN) if along_row else PERSISTENT_OUTER
     persistent = isinstance(row, int) and row <= longest
-    make = _persistent_configs if persistent else _looped_configs
-    configs = _even_first(tiles, make(tiles, along_row))
+    made = _persistent_configs(tiles, along_row) if persistent else _looped_configs(tiles, along_row, nest.hints)
+    configs = _even_first(tiles, made)
     return Tiling(tiles, stores, nest, persistent, configs, along_row=along_row)
 
 
@@ -325,13 +332,18 @@ def _warps(elements: int) -> list[int]:
     return list(dict.fromkeys([first, second]))
 
 
-def _looped_configs(tiles: tuple[Tile, ...], along_row: bool) -> list[Config]:
+def _looped_configs(tiles: tuple[Tile, ...], along_row: bool, hints: Mapping[str, int]) -> list[Config]:
     row = tiles[-1].extent
     if len(tiles) == 1:
         return [_config({"RBLOCK": _block(row, b)}, w) for b, w in ((4096, 16), (2048, 8), (8192, 16))]
+    seen = hinted(row, hints)
     if not along_row:
         shapes = ((64, 32, 8), (64, 64, 8), (128, 16, 8), (32, 64, 8))
-    elif estimate(tiles[0].extent) < MANY_ROWS:
+    elif seen is not None and not isinstance(row, int) and seen <= SHORT_ROW:
+        # Most of a longer block would be masked off.
+        block = max(SHORTEST_BLOCK, power_of_two(seen))
+        shapes = tuple((max(1, n // block), block, max(1, n // 512)) for n in (4096, 2048, 8192))
+    elif estimate(tiles[0].extent, hints) < MANY_ROWS:
         shapes = ((1, 4096, 16), (1, 2048, 8), (2, 2048, 8), (4, 1024, 8))
     else:
         shapes = ((1, 4096, 4), (1, 8192, 8), (1, 4096, 16), (4, 1024, 8))

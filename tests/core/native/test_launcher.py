@@ -6,6 +6,7 @@ import ctypes
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
 from driver_lab import FakeDriver, kernel
@@ -46,6 +47,20 @@ def test_parameters_come_from_slots_sizes_and_the_arena(fake: FakeDriver) -> Non
     fake.clear()
     assert run(segment, [0, 4096, 65536], [300]) == 0
     assert fake.log()[-1] == f"launch wide 3 1 1 x 128 1 1 shared 512 stream {STREAM} (4096, 300, {65536 + 2656}, 0)"
+
+
+def test_what_a_launch_assumes_is_asked_in_each_run(fake: FakeDriver) -> None:
+    general = launch((SizeValue(0),), "m")
+    assumes = tuple(expression(text, {"n": 0, "m": 1}, {}) for text in ("n % 16", "n * m - 4096"))
+    fast = attrs.evolve(launch((SizeValue(0, narrow=True),)), kernel=1, assumes=assumes, otherwise=general)
+    table = LaunchTable((kernel("general"), kernel("fast")), {"s": segment_words(0, (fast, general))}, {})
+    segment = fake.library(table, dict.fromkeys(("general.cubin", "fast.cubin"), b"fake 1\0")).function("s")
+    for n, m, name in ((32, 5, "fast"), (31, 5, "general"), (4096, 1, "fast"), (4096, 2, "general")):
+        fake.clear()
+        assert run(segment, [0], [n, m]) == 0
+        launched = [line.split()[1] for line in fake.log() if line.startswith("launch")]
+        assert launched == [name, "general"], (n, m)
+    assert run(segment, [0], [1 << 40, 1]) == 0, "sizes beyond 32 bits go to the kernel that takes them"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from lowering_lab import check, externs, lowered
 
+from turret.ir import Definition
+from turret.ir.expr import walk
 from turret.testing.loop_interpreter import run_program
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float64)
@@ -142,3 +144,13 @@ def test_mirrored_padding_on_the_cpu_is_eagers() -> None:
     modes = ("reflect", "replicate")
     program = check(lambda x: tuple(F.pad(x, (1, 2), mode=m) for m in modes), numbers(2, 3, 4))
     assert len(externs(program)) == 2 and "copies rows" in str(program)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_what_is_known_of_a_position_is_not_asked(dynamic: bool) -> None:
+    def function(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (torch.slice_scatter(a, a * 2, 0, 0, a.shape[0]),)
+
+    program = check(function, torch.randn(4, 6), dynamic=dynamic)
+    asked = {n.op for s in program.statements if isinstance(s, Definition) for n in walk(s.expr)}
+    assert not asked & {"where", "masked", "lt", "ge"}

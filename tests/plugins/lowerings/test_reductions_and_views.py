@@ -108,6 +108,7 @@ def test_dynamic_sizes_have_one_program() -> None:
         return a.sum(0), a.t().reshape(-1), a[1:].cumsum(0), a.flatten().view(a.shape[1], -1), a.softmax(-1)
 
     program = lowered(function, numbers(4, 6), dynamic=True)
+    assert {program.hints[name] for name in program.symbols} == {4, 6}
     for shape in ((4, 6), (7, 3)):
         x = numbers(*shape)
         for one, other in zip(run_program(program, [x]), function(x), strict=True):

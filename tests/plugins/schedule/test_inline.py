@@ -98,3 +98,15 @@ def test_what_a_decomposition_rounds_at_its_start_is_rounded():
     x, y = torch.ones(3, 4, dtype=torch.bfloat16), torch.tensor(0.503)
     found = turret.compile(program, options={"cache": False})(x, y)
     torch.testing.assert_close(found, program(x, y), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_logits_are_not_stored_for_the_one_that_a_loss_picks(dynamic: bool) -> None:
+    watch = Schedules()
+    logits, target = torch.randn(64, 96), torch.randint(0, 96, (64,))
+    function = turret.compile(torch.nn.functional.cross_entropy, dynamic=dynamic, plugins=[watch])
+    with torch.no_grad():
+        found = function(logits, target)
+    torch.testing.assert_close(found, torch.nn.functional.cross_entropy(logits, target))
+    (schedule,) = watch.made
+    assert all(len(store.coords) < 2 or store.coords[1].is_constant for k in schedule.kernels for store in k.stores)

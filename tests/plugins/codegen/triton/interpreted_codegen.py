@@ -13,7 +13,7 @@ from triton_lab import launch
 from turret.hookspecs import hookimpl
 from turret.ir import Schedule, TensorDecl, verify
 from turret.plan_builder import PlanDraft, draft_plan
-from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, emit, one_pass
+from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, alternatives, emit, one_pass
 from turret.runtime import executor
 
 _libraries: dict[str, InterpretedLibrary] = {}
@@ -88,10 +88,9 @@ class InterpretedCodegen:
         if not draft.segments:
             return draft.plan
         declarations = schedule.program.declarations()
-        segments = {s.name: [emit(k, declarations, **self.options) for k in s.kernels] for s in draft.segments}
-        for kernels in segments.values():
-            for kernel in itertools.chain.from_iterable(kernels):
-                self.kernels[kernel.name] = kernel
+        options = {"hints": schedule.program.hints, **self.options}
+        segments = {s.name: [emit(k, declarations, **options) for k in s.kernels] for s in draft.segments}
+        self.kernels |= {kernel.name: kernel for kernel in alternatives(segments)}
         path = f"interpreted {next(_numbers)}"
         _libraries[path] = InterpretedLibrary(draft, schedule, segments)
         source = "\n\n".join(str(k) for kernels in segments.values() for group in kernels for k in group)

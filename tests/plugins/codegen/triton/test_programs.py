@@ -132,6 +132,37 @@ def test_dynamic_sizes_share_their_sources() -> None:
     assert all(kernel.sizes for kernel in codegen.kernels.values())
 
 
+def test_a_float_that_depends_on_data_stays_whole_beside_dynamic_sizes() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x * x.sum().item() + x.shape[0]
+
+    codegen = InterpretedCodegen()
+    function = turret.compile(program, options={"on_error": "raise"}, plugins=[codegen], fullgraph=True, dynamic=True)
+    for x in (torch.full((32, 16), -1.5), torch.full((16, 48), 0.25)):
+        torch.testing.assert_close(function(x), program(x))
+    scaling = [kernel for kernel in codegen.kernels.values() if any(name.startswith("z") for name in kernel.sizes)]
+    assert scaling and all("i32" not in kernel.signature.values() for kernel in scaling), "its bits are 64"
+
+
+@pytest.mark.parametrize("program", [norm_block, transposing, cross_entropy, running])
+def test_kernels_of_symbolic_sizes_are_right_for_sizes_unlike_the_first(program: Callable) -> None:
+    codegen = InterpretedCodegen()
+    function = compiled(program, codegen, dynamic=True)
+    for rows, columns in ((32, 48), (16, 80), (33, 7), (5, 64)):
+        arguments = leaves((rows, columns), (columns,), (columns,))
+        twins = leaves((rows, columns), (columns,), (columns,))
+        got, want = function(*arguments), program(*twins)
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+        for mine, theirs in zip(
+            torch.autograd.grad(got.square().sum(), arguments),
+            torch.autograd.grad(want.square().sum(), twins),
+            strict=True,
+        ):
+            torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
+    pairs = [kernel for kernel in codegen.kernels.values() if kernel.otherwise is not None]
+    assert pairs and all(kernel.assumes for kernel in pairs)
+
+
 def test_an_index_out_of_range_raises() -> None:
     table = torch.randn(5, 8)
     function = compiled(lambda t, i: F.embedding(i, t) * 2)
@@ -181,11 +212,13 @@ def test_kernels_of_sizes_that_depend_on_data_compile_once_and_take_none_at_all(
     phases=(Phase.generate, Phase.shrink),
     suppress_health_check=list(HealthCheck),
 )
-def test_drawn_programs_match_eager(program: Program) -> None:
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_drawn_programs_match_eager(dynamic: bool | None, program: Program) -> None:
     known = "UnsupportedError|DataDependentOutputException|DynamicOutputShapeException"
 
     def compiler(function: Callable) -> Callable:
-        return turret.compile(function, options={"on_error": "fallback"}, plugins=[InterpretedCodegen()])
+        options = {"on_error": "fallback"}
+        return turret.compile(function, options=options, plugins=[InterpretedCodegen()], dynamic=dynamic)
 
     with warnings.catch_warnings():
         # What a stage refuses by name runs eagerly; any other failure is one here.

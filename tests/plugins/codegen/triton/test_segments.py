@@ -19,7 +19,7 @@ from turret.native.table import (
 )
 from turret.plan import Launch, Plan, Slot
 from turret.plan_builder import PlanDraft
-from turret.plugins.codegen.triton import CompiledKernel, Scratch, TritonKernel, pack, settle
+from turret.plugins.codegen.triton import CompiledKernel, Scratch, TritonKernel, alternatives, pack, settle
 
 SIZES = {"s0": 0, "s1": 1}
 ONE = (0, 1)
@@ -144,6 +144,20 @@ def test_the_arena_is_there_where_kernels_work_in_scratch_memory() -> None:
     assert spans(0) == ((1, 1), (2, 2), (4, 4), (7, 7))
     assert spans(192, (3, 3), (5, 6)) == ((1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (7, 7))
     assert spans(192, (0, 2), among=(3, 4, 5, 7, 8)) == ((0, 2), (3, 8)), "many share one"
+
+
+def test_a_kernel_for_sizes_like_the_first_comes_with_one_for_others() -> None:
+    general = scale(name="general")
+    fast = scale(name="fast", assumes=("s0 % 16", "s0 - 4096"), otherwise=general, divisible=frozenset({"x", "y", "n"}))
+    segments = {"s": [(settle(fast, draft()),)]}
+    assert [k.name for k in alternatives(segments)] == ["fast", "general"]
+    packed = pack(draft(), segments, chosen)
+    assert [k.function for k in packed.table.kernels] == ["fast", "general"]
+    parameters = (SlotPointer(0), ArenaPointer((0, 64)), SizeValue(0, narrow=True), Number(0), Number(0))
+    other = KernelLaunch(1, parameters, grid("cdiv(s0, 1024)"), (0,))
+    assumed = tuple(expression(text, SIZES, {}) for text in fast.assumes)
+    step = attrs.evolve(other, kernel=0, assumes=assumed, otherwise=other)
+    assert packed.table.segments["s"] == segment_words(3, (step,))
 
 
 def test_a_grid_beyond_the_launcher_is_refused_by_name() -> None:

@@ -30,6 +30,7 @@ def launch(
             count = eval(scratch.count, {"cdiv": lambda a, b: -(-a // b)}, dict(sizes))
             fill = 0 if scratch.zeroed else 77
             tensors[scratch.name] = torch.full((count,), fill, dtype=getattr(torch, scratch.dtype))
+        kernel = kernel.chosen_for(sizes)
         config = kernel.configs[min(pick, len(kernel.configs) - 1)]
         arguments = [tensors[b] for b in kernel.buffers] + [sizes[s] for s in kernel.sizes] + [*kernel.streams]
         written = tuple(kernel.buffers.index(name) for name in kernel.stored)
@@ -75,7 +76,8 @@ def compile_offline(kernel: TritonKernel, config: Config | None = None, capabili
         spec.loader.exec_module(module)
         constants = dict(config.constants)
         signature = {**kernel.signature, **dict.fromkeys(constants, "constexpr")}
-        source = ASTSource(fn=getattr(module, kernel.name), signature=signature, constexprs=constants)
+        attributes = {(kernel.parameters.index(p),): [["tt.divisibility", 16]] for p in kernel.divisible}
+        source = ASTSource(getattr(module, kernel.name), signature, constants, attributes)
         options = {**kernel.options, "num_warps": config.num_warps, "num_stages": config.num_stages}
         return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 

@@ -1,0 +1,90 @@
+"""What a kernel of symbolic sizes may take for granted of them, so that it is as fast as one of static sizes.
+
+Such a kernel comes with another, which takes nothing for granted; the launcher asks in each call which one to run.
+Sizes that were multiples of 16 in the call that the graph was made for are taken for such multiples, as they most
+often are later: rows then begin where a whole vector of elements can be loaded.  Where nothing was near the end of 32
+bits, indices are computed in as many: a division by a size that is known at run time alone costs a third of one in 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import sympy
+
+from turret.errors import UnsupportedError
+from turret.ir.expr import walk
+from turret.ir.index import Index, Size, Value, Var, hinted
+from turret.plugins.codegen.triton.facts import NARROW, Facts
+from turret.plugins.codegen.triton.sizes import size_text
+
+MULTIPLE = 16
+"""What Triton's hint of divisibility promises."""
+MOST_CONDITIONS = 16
+"""Each costs the launcher some 20 ns in every call."""
+
+
+def multiples(symbols: Iterable[str], hints: Mapping[str, int]) -> tuple[str, ...]:
+    """Symbols to take for multiples of 16."""
+    return tuple(name for name in symbols if hints.get(name, 1) % MULTIPLE == 0)
+
+
+def narrow_sizes(facts: Facts) -> tuple[Size, ...] | None:
+    """The sizes that must fit 32 bits for all of a kernel's indices to fit; None where some are not known to."""
+    tiling = facts.tiling
+    found = [tile.extent for tile in tiling.tiles] + facts.reaches()
+    for node in walk(*(root for store in tiling.stores for root in store.roots)):
+        if node.op == "index" and not node.payload.values:
+            found += _ends(node.payload)
+    for index in tiling.nest.indices():
+        found += _inner_ends(index)
+    hints = tiling.nest.hints
+    fits = all(end is not None and (seen := hinted(end, hints)) is not None and seen < NARROW for end in found)
+    return tuple(dict.fromkeys(found)) if fits else None
+
+
+def _ends(index: Index) -> list[Size | None]:
+    low, high = index.bounds()
+    return [high, None if low is None else -low]
+
+
+def _inner_ends(index: Index) -> list[Size | None]:
+    """Ends of what an index divides."""
+    found: list[Size | None] = []
+    for atom, _ in index.terms:
+        if not isinstance(atom, (Var, Value)) and not atom.numerator.values:
+            found += [*_ends(atom.numerator), *_inner_ends(atom.numerator)]
+    return found
+
+
+def conditions(narrow: Iterable[Size], divisible: Iterable[str]) -> tuple[str, ...] | None:
+    """Expressions over size symbols that are zero or less where a kernel may run.
+
+    None where there are too many, or some that cannot be computed.
+    """
+    parts = dict.fromkeys(part for value in narrow for part in _parts(value))
+    products = {factor for part in parts if part.is_Mul for factor in part.args}
+    symbols = {symbol for part in parts for symbol in part.free_symbols}
+    # An argument that is a number may be negative, and no part then bounds what is computed of it.
+    texts = [f"-{symbol.name}" for symbol in sorted(symbols, key=str) if not symbol.is_nonnegative]
+    try:
+        texts += [f"{size_text(part, str)} - {NARROW}" for part in parts if part not in products]
+    except UnsupportedError:
+        return None
+    texts += [f"{name} % {MULTIPLE}" for name in divisible]
+    return tuple(dict.fromkeys(texts)) if len(texts) <= MOST_CONDITIONS else None
+
+
+def _parts(value: Size) -> Iterator[sympy.Expr]:
+    """A size, and what is computed on the way to it, as numbers that none of it is larger than."""
+    expression = sympy.sympify(value)
+    if expression.is_number:
+        return
+    if expression.is_Add:
+        yield sympy.Add(*(abs(coefficient) * rest for coefficient, rest in (a.as_coeff_Mul() for a in expression.args)))
+    else:
+        yield expression if expression.as_coeff_Mul()[0] > 0 else -expression
+    inside = expression.args[0].as_numer_denom() if isinstance(expression, sympy.floor) else expression.args
+    for argument in inside:
+        if not argument.is_Symbol:
+            yield from _parts(argument)
