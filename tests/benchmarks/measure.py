@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import math
 import statistics
 import time
@@ -17,6 +18,8 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Seconds per call of each step, one figure a round, the steps taking turns so that noise hits all alike.
 
+    Rounds go through every order: memory that one step has given back to the system costs the next one.
+
     ``seconds`` is the budget of all steps together; a slow step gets fewer calls, but at least one a round and
     ``rounds`` rounds unless that alone would exceed three times the budget.  Steps must be warm.
     """
@@ -28,10 +31,8 @@ def interleaved(
     gc.collect()
     gc.disable()
     try:
-        for turn in range(count):
-            names = list(steps)
-            first = turn % len(names)
-            for name in names[first:] + names[:first]:
+        for order in itertools.islice(itertools.cycle(itertools.permutations(steps)), count):
+            for name in order:
                 times[name].append(_seconds(steps[name], per_round[name]))
     finally:
         gc.enable()
