@@ -78,11 +78,11 @@ class _Drafter:
         self.slot_of: dict[str, int] = {}
         self.views = {s.tensor.name: s for s in schedule.steps if isinstance(s, StridedView)}
         self.steps: list[Step] = []
-        """Of the plan; ``places`` holds the first and the last of each of the schedule's steps."""
         self.segments: list[Segment] = []
         self.pending: list[Kernel] = []
         self.pending_dead: list[str] = []
         self.places: list[tuple[int, int]] = []
+        """Of each of the schedule's steps the first and the last of the plan's."""
 
     def draft(self) -> PlanDraft:
         program = self.program

@@ -18,6 +18,7 @@ def check_memory(schedule: Schedule) -> None:
     born, dies = _lifetimes(schedule)
     buffers = schedule.memory.buffers
     outputs = {r.name for r in schedule.program.outputs if isinstance(r, Ref)}
+    spans = schedule.memory.arena_spans
     for name, buffer in buffers.items():
         if buffer.reuses is not None:
             _check_heir(schedule, name, buffer, born, dies)
@@ -27,7 +28,6 @@ def check_memory(schedule: Schedule) -> None:
             _fail(schedule, f"{name} ends beyond the arena of {schedule.memory.arena_bytes} bytes")
         if name in outputs:
             _fail(schedule, f"the output {name} lies in the arena, which the next call writes over")
-        spans = schedule.memory.arena_spans
         if spans and name in born and not any(a <= born[name] and dies[name] <= b for a, b in spans):
             _fail(schedule, f"{name} (steps {born[name]} to {dies[name]}) outlives the arena, there in {spans}")
     _check_overlaps(schedule, born, dies)

@@ -126,10 +126,7 @@ def always_inside(node: Expr, decl: TensorDecl) -> bool:
     low, high = node.coords[0].bounds()
     if low is None or high is None or not all(provably_nonnegative(n - 1) for n in decl.shape):
         return False
-    last: Size = 0
-    for extent, stride in zip(decl.shape, decl.stride, strict=True):
-        last = last + (extent - 1) * stride
-    return provably_nonnegative(low) and provably_nonnegative(last - high)
+    return provably_nonnegative(low) and provably_nonnegative(decl.last_offset - high)
 
 
 # ---------------------------------------------------------------- rewriting

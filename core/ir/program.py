@@ -28,6 +28,14 @@ class TensorDecl:
     dtype: torch.dtype
     device: torch.device
 
+    @property
+    def last_offset(self) -> Size:
+        """How far the last element lies from the first, in elements (of a tensor that has any)."""
+        last: Size = 0
+        for extent, stride in zip(self.shape, self.stride, strict=True):
+            last = last + (extent - 1) * stride
+        return last
+
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
         return f"{self.name}: {dtype}[{', '.join(map(str, self.shape))}]"

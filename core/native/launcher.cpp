@@ -229,7 +229,7 @@ struct Step {
   Handle function = nullptr;
   std::vector<Parameter> parameters;
   Expression grid[3];
-  std::vector<Expression> assumes;  // each at most zero, or the next step runs instead
+  std::vector<Expression> assumes;  // each at most zero, or `otherwise` runs instead
   std::unique_ptr<Step> otherwise;
 
   const Step& chosen(const std::int64_t* sizes) const {

@@ -22,7 +22,6 @@ from turret.ir import (
     used,
 )
 from turret.ir.expr import loads
-from turret.ir.index import Size
 from turret.ir.schedule import SEPARATE_BYTES
 from turret.plugins.schedule.in_place import may_take_over
 
@@ -42,11 +41,9 @@ LEAST_VIEW = 1 << 14
 
 def storage_bytes(decl: TensorDecl) -> int | None:
     """Bytes from a tensor's first element to the end of its last; None where symbolic."""
-    last: Size = 0
-    for extent, stride in zip(decl.shape, decl.stride, strict=True):
-        if extent == 0:
-            return 0
-        last = last + (extent - 1) * stride
+    if 0 in decl.shape:
+        return 0
+    last = decl.last_offset
     return (last + 1) * decl.dtype.itemsize if isinstance(last, int) else None
 
 
@@ -206,7 +203,8 @@ class _Planner:
         held = [True] * len(self.steps)
         while True:
             live = [size + arena * there for size, there in zip(outside, held, strict=True)]
-            peaks = [number for number, size in enumerate(live) if size == max(live)]
+            most = max(live)
+            peaks = [number for number, size in enumerate(live) if size == most]
             if any(used[number] or not held[number] for number in peaks):
                 return held
             idle = [run for run in _runs([not u for u in used]) if any(run[0] <= n <= run[1] for n in peaks)]

@@ -116,15 +116,11 @@ def training_norm() -> tuple[Callable[..., Any], Callable[..., Any], int]:
     return step, norm, 10 * x.numel()
 
 
-def dynamic_bandwidth_table(systems: dict[str, Callable], alive: Callable[[], bool]) -> None:
-    """The same kernels where every size is symbolic: what systems that compile once for all sizes get."""
-    _bandwidth_lines(systems, alive, copy_bandwidth())
-
-
 def bandwidth_table(systems: dict[str, Callable], alive: Callable[[], bool]) -> None:
-    """Each memory-bound kernel as a share of the copy bandwidth."""
-    peak = copy_bandwidth()
-    _bandwidth_lines(systems, alive, peak)
+    """Each memory-bound kernel, and a step of training, as a share of the copy bandwidth."""
+    peak = kernel_table(systems, alive)
+    if not alive():
+        return
     step, norm, moved = training_norm()
     for name, time_of in (("layer norm fwd+bwd", microseconds), ("its kernels alone", kernel_microseconds)):
         line = f"{name:<28}"
@@ -133,16 +129,19 @@ def bandwidth_table(systems: dict[str, Callable], alive: Callable[[], bool]) -> 
         print(line, flush=True)
 
 
-def _bandwidth_lines(systems: dict[str, Callable], alive: Callable[[], bool], peak: float) -> None:
+def kernel_table(systems: dict[str, Callable], alive: Callable[[], bool]) -> float:
+    """Each memory-bound kernel as a share of the copy bandwidth, which is returned (bytes a second)."""
+    peak = copy_bandwidth()
     print(f"copy bandwidth {peak / 1e12:.2f} TB/s; share of it, in percent:")
     print(f"{'kernel':<28}" + "".join(f"{name:>15}" for name in systems))
     for name, run, args, moved in memory_bound():
         if not alive():
-            return
+            break
         line = f"{name:<28}"
         for compiler in systems.values():
             line += _share(partial(_compiled_call, compiler, run, args), moved, peak)
         print(line, flush=True)
+    return peak
 
 
 def _compiled_call(compiler: Callable, run: Callable[..., Any], args: tuple[Any, ...]) -> Callable[[], object]:

@@ -87,22 +87,25 @@ def pack(
     words = {name: packer.segment(name, emitted) for name, emitted in segments.items()}
     stored = {name: packer.stored(emitted) for name, emitted in segments.items()}
     table = LaunchTable(tuple(k.binary for k in packer.compiled.values()), words, stored)
-    return Packed(table, _most(packer.scratch), _spans(draft.plan, packer.working))
+    working = {name for name, totals in packer.scratch.items() if any(total != 0 for total in totals)}
+    most = _most(list(itertools.chain.from_iterable(packer.scratch.values())))
+    return Packed(table, most, _spans(draft.plan, working))
 
 
 class _Packer:
     def __init__(self, draft: PlanDraft, choose: Callable[[TritonKernel], tuple[Variant, CompiledKernel]]) -> None:
         self.draft, self.choose = draft, choose
         self.compiled: dict[str, CompiledKernel] = {}
-        self.scratch: list[SizeText] = []
-        self.working: set[str] = set()
-        """Segments that work in scratch memory."""
+        self.scratch: dict[str, list[SizeText]] = {}
+        """Bytes that each group of a segment works in."""
 
     def segment(self, name: str, emitted: Iterable[Emitted]) -> Words:
-        before = len(self.scratch)
-        steps = [step for group in emitted for step in self.group(group)]
-        if any(total != 0 for total in self.scratch[before:]):
-            self.working.add(name)
+        steps: list[KernelLaunch | Clear] = []
+        totals = self.scratch[name] = []
+        for group in emitted:
+            layout = _ScratchLayout(self, self.draft.plan.scratch_offset)
+            steps += self.group(group, layout)
+            totals.append(layout.total)
         return segment_words(len(self.draft.plan.slots), tuple(steps))
 
     def stored(self, emitted: Iterable[Emitted]) -> tuple[int, ...]:
@@ -110,9 +113,8 @@ class _Packer:
         names = {name for group in emitted for kernel in group for name in kernel.stored}
         return tuple(sorted(self.draft.slot_of[n] for n in names if n in self.draft.slot_of))
 
-    def group(self, group: Emitted) -> list[KernelLaunch | Clear]:
+    def group(self, group: Emitted, layout: _ScratchLayout) -> list[KernelLaunch | Clear]:
         """Launches of the kernels emitted for one loop kernel, which share scratch memory."""
-        layout = _ScratchLayout(self, self.draft.plan.scratch_offset)
         steps: list[KernelLaunch | Clear] = []
         for kernel in group:
             for scratch in kernel.scratch:
@@ -120,7 +122,6 @@ class _Packer:
                 if scratch.zeroed:
                     steps.append(Clear(layout.pointer(scratch.name), layout.bytes[scratch.name]))
             steps.append(self.launch(kernel, layout))
-        self.scratch.append(layout.total)
         return steps
 
     def launch(self, kernel: TritonKernel, layout: _ScratchLayout) -> KernelLaunch:

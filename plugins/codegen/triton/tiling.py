@@ -171,7 +171,8 @@ def _typical(nest: Nest) -> Index:
     reads, writes = nest.accesses()
     offsets = [offset for _, offset in (*reads, *writes)]
     points = {offset: _points(offset, nest.loops, nest.hints) for offset in offsets}
-    large = [offset for offset in offsets if 2 * points[offset] > max(points.values())]
+    most = max(points.values())
+    large = [offset for offset in offsets if 2 * points[offset] > most]
     leads = [next((v for v in nest.loops if stride(offset, v, nest.hints) == 1), None) for offset in large]
     lead = max((v for v in leads if v is not None), key=leads.count, default=None)
     chosen = [offset for offset, own in zip(large, leads, strict=True) if own is lead]

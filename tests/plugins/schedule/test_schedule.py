@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import loop_lab
 import pytest
 import sympy
@@ -62,6 +64,12 @@ F32 = torch.float32
 
 def extern(name: str, source: str, shape: tuple[int, ...]) -> Extern:
     return Extern(NEG, (Ref(source),), {}, (declare(name, shape),))
+
+
+def negative_sums(names: str, shape: tuple[int, int], value: Callable[..., Expr]) -> list[Definition | Extern]:
+    """Three tensors with names of one letter: values, their negatives by a call, and the sums of those along rows."""
+    made, negative, sums = names
+    return [pointwise(made, shape, value), extern(negative, made, shape), row_sum(sums, negative, shape)]
 
 
 def check(program: LoopProgram, **options: int) -> Schedule:
@@ -322,13 +330,9 @@ def test_a_gpu_s_arena_is_no_larger_than_what_is_in_use_at_the_peak(monkeypatch)
     monkeypatch.setattr(loop_lab, "CPU", torch.device("cuda"))
     small, large = (256, 256), (1024, 512)
     statements = [
-        pointwise("a", small, lambda i, j: call("mod", at("x", i), number(5))),
-        extern("e", "a", small),
-        row_sum("s", "e", small),
+        *negative_sums("aes", small, lambda i, j: call("mod", at("x", i), number(5))),
         extern("v", "s", (256,)),
-        pointwise("b", large, lambda i, j: call("mod", at("y", i), at("s", 3))),
-        extern("f", "b", large),
-        row_sum("t", "f", large),
+        *negative_sums("bft", large, lambda i, j: call("mod", at("y", i), at("s", 3))),
         extern("n", "t", (1024,)),
         pointwise("u", (256,), lambda i: call("add", at("s", i), at("n", i))),
     ]
@@ -343,15 +347,9 @@ def test_a_gpu_s_arena_is_not_there_at_a_peak_at_which_it_lies_idle(monkeypatch)
     monkeypatch.setattr(loop_lab, "CPU", torch.device("cuda"))
     small, large = (64, 64), (1024, 1024)
     statements = [
-        pointwise("a", small, lambda i, j: call("mod", at("x", i), number(5))),
-        extern("e", "a", small),
-        row_sum("s", "e", small),
-        pointwise("b", large, lambda i, j: call("mod", at("y", i), number(7))),
-        extern("f", "b", large),
-        row_sum("t", "f", large),
-        pointwise("c", small, lambda i, j: call("mod", at("z", i), number(3))),
-        extern("g", "c", small),
-        row_sum("u", "g", small),
+        *negative_sums("aes", small, lambda i, j: call("mod", at("x", i), number(5))),
+        *negative_sums("bft", large, lambda i, j: call("mod", at("y", i), number(7))),
+        *negative_sums("cgu", small, lambda i, j: call("mod", at("z", i), number(3))),
     ]
     inputs = [declare("x", (64,)), declare("y", (1024,)), declare("z", (64,))]
     made = schedule(program(inputs, statements, ["s", "t", "u"]))
