@@ -24,10 +24,10 @@ class Facts:
         self.together: dict[Expr, Expr] = {}
 
     def _used(self) -> list[TensorDecl]:
-        """The tensors that the kernel reads or writes."""
-        tensors = self.tiling.nest.tensors
-        used = {node.tensor for node in walk(*(r for s in self.tiling.stores for r in s.roots)) if node.op == "load"}
-        return [tensors[name] for name in used | {store.tensor for store in self.tiling.stores}]
+        """The tensors that the kernel reads or writes, in an order that every process finds."""
+        tensors, stores = self.tiling.nest.tensors, self.tiling.stores
+        read = [node.tensor for node in walk(*(r for s in stores for r in s.roots)) if node.op == "load"]
+        return [tensors[name] for name in dict.fromkeys([*read, *(store.tensor for store in stores)])]
 
     def is_wide(self) -> bool:
         """Whether an index or an offset may not fit 32 bits (taken for granted where a size is symbolic)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 
@@ -14,10 +15,14 @@ from hypothesis import strategies as st
 from triton_lab import compile_offline
 
 from turret.ir import Kernel, Store, TensorDecl, Var, call, load, reduce
+from turret.ir.expr import walk
 from turret.ir.index import Size, size
 from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, emit
 from turret.plugins.codegen.triton.assumed import conditions
+from turret.plugins.codegen.triton.facts import Facts
+from turret.plugins.codegen.triton.normalise import normalise
 from turret.plugins.codegen.triton.sizes import size_text
+from turret.plugins.codegen.triton.tiling import tile
 
 CUDA, BF16 = torch.device("cuda"), torch.bfloat16
 ROWS, COLUMNS = (sympy.Symbol(name, integer=True, positive=True) for name in ("s0", "s1"))
@@ -116,6 +121,17 @@ def test_where_the_conditions_hold_no_size_leaves_32_bits(rows: int, columns: in
 
 def _computed(value: Size, values: dict[str, int]) -> int:
     return int(eval(size_text(value, str), {"floor_div": int.__floordiv__, **values}))
+
+
+def test_what_is_assumed_is_in_the_same_order_in_every_process() -> None:
+    i = Var("i0", size(ROWS))
+    read = {f"x{n}": TensorDecl(f"x{n}", (i.extent,), (n,), BF16, CUDA) for n in range(1, 9)}
+    value = functools.reduce(lambda a, b: call("add", a, b), [load(name, (i.index,), BF16) for name in read])
+    declarations = {**read, "y": TensorDecl("y", (i.extent,), (9,), BF16, CUDA)}
+    kernel = Kernel("k", (i,), (), (Store("y", (i.index,), value, None),), ("add",))
+    facts = Facts(tile(normalise(kernel, declarations, {})))
+    met = [node.tensor for node in walk(value) if node.op == "load"]
+    assert facts.reaches() == [declarations[name].stride[0] * ROWS for name in (*met, "y")], "a set has another order"
 
 
 def test_a_definition_of_many_sizes_takes_nothing_for_granted() -> None:
