@@ -1,12 +1,16 @@
-"""Property tests draw the same examples in every run, so that a red build can be seen again; ``make fuzz`` explores.
+"""A run of the tests depends on nothing but the tree: what was drawn and compiled in earlier runs is not read.
 
+Property tests draw the same examples in every run, so that a red build can be seen again; ``make fuzz`` explores, and
 ``HYPOTHESIS_PROFILE=explore`` draws anew.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
@@ -14,3 +18,17 @@ _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_ba
 settings.register_profile("fixed", derandomize=True, deadline=None, print_blob=True, suppress_health_check=_QUIET)
 settings.register_profile("explore", deadline=None, print_blob=True, suppress_health_check=_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
+
+_CACHE_FOLDER = pytest.StashKey[str]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Gives the run an artifact cache of its own, which the workers, started with this environment, share."""
+    if not hasattr(config, "workerinput"):
+        config.stash[_CACHE_FOLDER] = tempfile.mkdtemp(prefix="turret-tests-")
+        os.environ["TURRET_CACHE_DIR"] = config.stash[_CACHE_FOLDER]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _CACHE_FOLDER in config.stash:
+        shutil.rmtree(config.stash[_CACHE_FOLDER], ignore_errors=True)
