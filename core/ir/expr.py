@@ -327,6 +327,8 @@ def part(expr: Expr, which: Literal["mean", "m2"]) -> Expr:
 
 def scan(kind: Literal["sum", "prod", "min", "max"], variable: Var, body: Expr) -> Expr:
     """Running combination of ``body`` over ``range(variable + 1)``; ``variable`` stays free."""
+    if variable.extent == 1:
+        return body
     return Expr.make("scan", (body,), body.dtype, (kind, variable))
 
 

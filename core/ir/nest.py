@@ -160,8 +160,12 @@ class _Mapper:
 
 def map_roots(nest: Nest, replace: Callable[[Expr], Expr | None]) -> Nest:
     """``nest`` with nodes replaced bottom-up in every expression, those in offsets included."""
-    visit = _Mapper(replace).visit
-    return attrs.evolve(nest, stores=tuple(_changed(store, visit, {}) for store in nest.stores))
+    return change_roots(nest, _Mapper(replace).visit)
+
+
+def change_roots(nest: Nest, change: Callable[[Expr], Expr]) -> Nest:
+    """``nest`` with every expression changed, those in offsets included."""
+    return attrs.evolve(nest, stores=tuple(_changed(store, change, {}) for store in nest.stores))
 
 
 def substitute(

@@ -154,6 +154,24 @@ def _searchsorted(b: Builder) -> object:
     return b.step("searchsorted", "torch.searchsorted(torch.tensor([-1.0, 0.0, 0.7]), {0})", name)
 
 
+@operation("gathered_rows", "indexing")
+def _gathered_rows(b: Builder) -> object:
+    """Rows chosen by data, and what reduces or scans them: they may be read where an index is known to be good."""
+    name = b.pick(lambda t: t.dim() == 2 and t.dtype.is_floating_point and 0 not in t.shape)
+    index = b.index((b[name].shape[0],), b[name].shape[0], negative=True)
+    whole = "{0}[{1}]"
+    dim = b.integer(-2, 1)
+    template = b.choice(
+        (
+            f"torch.cumsum({whole}, {dim})",
+            f"torch.softmax({whole}, {dim})",
+            f"{whole}.cummax({dim})[0]",
+            f"({whole} - {whole}.mean({dim}, keepdim=True))",
+        )
+    )
+    return b.step("gathered_rows", template, name, index)
+
+
 # -- joining --------------------------------------------------------------------------------------------------------
 
 
@@ -186,6 +204,26 @@ def _pad(b: Builder) -> object:
 def _pad_mode(b: Builder) -> object:
     name = b.pick(lambda t: t.dim() in (2, 3) and t.shape[-1] >= 2 and t.dtype.is_floating_point and 0 not in t.shape)
     return b.step("pad_mode", f"F.pad({{0}}, (1, 1), mode='{b.choice(('reflect', 'replicate', 'circular'))}')", name)
+
+
+@operation("slice_scatter", "combine")
+def _slice_scatter(b: Builder) -> object:
+    name = b.pick(has_dims(1))
+    dim, start, end = dim_of(b, name), b.integer(0, 3), b.integer(0, 2)
+    cut = f".narrow({dim}, {start}, {b[name].shape[dim] - start - end})"
+    if b[name].shape[dim] < start + end:
+        raise Declined
+    written = f"torch.slice_scatter({{1}}, {{0}}{cut}, {dim}, {start}, {b[name].shape[dim] - end})"
+    return b.step("slice_scatter", written, name, b.like(name))
+
+
+@operation("select_scatter", "combine")
+def _select_scatter(b: Builder) -> object:
+    name = b.pick(_indexable)
+    dim, at = dim_of(b, name), b.integer(-1, 0)
+    return b.step(
+        "select_scatter", f"torch.select_scatter({{1}}, {{0}}.select({dim}, {at}), {dim}, {at})", name, b.like(name)
+    )
 
 
 @operation("hstack", "combine")

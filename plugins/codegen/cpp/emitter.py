@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from turret.errors import UnsupportedError
+from turret.ir.conditions import both
 from turret.ir.expr import OPS, Expr, call, constant, size_value
 from turret.ir.index import Div, Index, Mod, Size, Value, Var, provably_nonnegative
 from turret.ir.nest import FlatStore, Nest
@@ -38,7 +39,7 @@ class Emitter:
         self.symbols: dict[str, str] = {}
         self.streams: dict[int, str] = {}
         # Where scans keep their running values; an ``@`` stands for the index of the lane within its block.
-        self.scan_states: dict[tuple[Expr, Guard], str] = {}
+        self.scan_states: dict[Expr, str] = {}
         self.lane_slot = "0"
         self._count: dict[str, int] = {}
 
@@ -214,8 +215,7 @@ class Emitter:
 
     def _masked(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         condition, inside, outside = expr.args
-        both = condition if guard is None else call("logical_and", guard, condition)
-        inside_text = self.value(inside, scope, both)
+        inside_text = self.value(inside, scope, both(guard, condition, self.facts.needs_guard))
         return f"{self.value(condition, scope, guard)} ? {inside_text} : {self.value(outside, scope)}"
 
     def _random(self, expr: Expr, scope: Scope, guard: Guard) -> str:
@@ -231,9 +231,9 @@ class Emitter:
         return f"random_uniform<{digits}>({words})" if kind == "uniform" else where.round(f"random_normal({words})")
 
     def _scan(self, expr: Expr, scope: Scope, guard: Guard) -> str:
-        state = self.scan_states[self.key(expr, guard)].replace("@", self.lane_slot)
+        state = self.scan_states[expr].replace("@", self.lane_slot)
         wide = accumulator(expr.payload[0], expr.dtype)
-        value = self.value(expr.args[0], scope, guard)
+        value = self.value(expr.args[0], scope)
         step = combine_text(expr.payload[0], wide, state, f"({wide.value}){value}")
         scope.line(f"{state} = {step};")
         return ctype(expr.dtype).round(f"({ctype(expr.dtype).value}){state}")

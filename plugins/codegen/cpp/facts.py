@@ -65,10 +65,13 @@ class Facts:
         return found
 
     def needs_guard(self, expr: Expr) -> bool:
-        """Whether evaluating ``expr`` where it is masked off could do harm: a wild load, or an error reported."""
+        """Whether evaluating ``expr`` where it is masked off could do harm: a wild load, or an error reported.
+
+        Scans and reductions over the row need none: their operands have it (``turret.ir.conditions``).
+        """
         found = self._guarded.get(expr)
         if found is None:
-            found = (
+            found = expr.op not in ("row", "scan") and (
                 (expr.op == "load" and not always_inside(expr, self.nest.tensors[expr.tensor]))
                 or expr.op == "check_index"
                 or divides_by_zero(expr)

@@ -7,11 +7,12 @@ chunks that depend on its length alone: the result does not depend on the number
 
 from __future__ import annotations
 
+from turret.ir.expr import Expr
 from turret.ir.index import Var, product
 from turret.plugins.codegen.cpp.dtypes import accumulator, ctype, reduction_identity
 from turret.plugins.codegen.cpp.loops import SIMD, Blocks, Range, close_all, open_loop, open_tasks, work_of
 from turret.plugins.codegen.cpp.operators import combine_text
-from turret.plugins.codegen.cpp.rows import Key, RowEmitter, lane_type
+from turret.plugins.codegen.cpp.rows import RowEmitter, lane_type
 from turret.plugins.codegen.cpp.scopes import Scope
 
 FLUSH = 256
@@ -54,18 +55,18 @@ class Horizontal(RowEmitter):
     # ------------------------------------------------------------ one phase of reductions
 
     def _phase(self, scope: Scope, phase: int, work: str | int) -> None:
-        keys = self.phases.get(phase, [])
+        nodes = self.phases.get(phase, [])
         split = self.form.split
         totals = self._split_phase(scope, phase, work) if split else self._accumulate(scope, phase, None)
-        for key, total in zip(keys, totals, strict=True):
-            kind = ctype(key[0].dtype)
+        for expr, total in zip(nodes, totals, strict=True):
+            kind = ctype(expr.dtype)
             name = self.emitter.fresh("r")
             scope.line(f"const {kind.value} {name} = ({kind.value}){total};")
-            scope.names[key] = name
+            scope.names[(expr, None)] = name
 
     def _split_phase(self, scope: Scope, phase: int, work: str | int) -> list[str]:
         """Every chunk of the row leaves partial results, which are combined in order."""
-        emitter, keys = self.emitter, self.phases.get(phase, [])
+        emitter, nodes = self.emitter, self.phases.get(phase, [])
         first = (*self.leading, self.form.lane)[0]
         rest = product(v.extent for v in (*self.leading[1:], self.form.lane)) if self.leading else 1
         unit = max(1, CHUNK_ELEMENTS // rest) if isinstance(rest, int) and rest else 1
@@ -74,8 +75,8 @@ class Horizontal(RowEmitter):
         scope.line(f"const int64_t {step} = chunk_step({count}, {CHUNKS}, {unit});")
         scope.line(f"const int64_t {chunks} = ({count} + {step} - 1) / {step};")
         scope.line(f"const int {workers} = team(threads, {chunks}, {work});")
-        partial = [emitter.fresh("part") for _ in keys]
-        for (expr, _), name in zip(keys, partial, strict=True):
+        partial = [emitter.fresh("part") for _ in nodes]
+        for expr, name in zip(nodes, partial, strict=True):
             scope.line(f"{lane_type(accumulator(expr.payload, expr.dtype))} {name}[{CHUNKS}];")
         pragma = f"omp parallel for num_threads({workers}) schedule(static)"
         inside = Scope(scope, f"for (int64_t {chunk} = 0; {chunk} < {chunks}; {chunk}++)", pragma)
@@ -86,7 +87,7 @@ class Horizontal(RowEmitter):
             inside.line(f"{name}[{chunk}] = {total};")
         inside.close()
         totals = []
-        for (expr, _), name in zip(keys, partial, strict=True):
+        for expr, name in zip(nodes, partial, strict=True):
             wide = accumulator(expr.payload, expr.dtype)
             total = emitter.fresh("total")
             scope.line(f"{lane_type(wide)} {total} = {reduction_identity(expr.payload, expr.dtype)};")
@@ -97,9 +98,9 @@ class Horizontal(RowEmitter):
 
     def _accumulate(self, scope: Scope, phase: int, part: Range | None) -> list[str]:
         """Run over the row (or a part of its first loop) and leave every total in a variable of ``scope``."""
-        keys, emitter = self.phases.get(phase, []), self.emitter
+        nodes, emitter = self.phases.get(phase, []), self.emitter
         totals = []
-        for expr, _ in keys:
+        for expr in nodes:
             total = emitter.fresh("total")
             totals.append(total)
             wide = accumulator(expr.payload, expr.dtype)
@@ -109,25 +110,25 @@ class Horizontal(RowEmitter):
         arrays: list[str] = []
         for depth, variable in enumerate(self.leading):
             if depth == flush:
-                arrays = self._declare_lanes(inside, keys, lanes)
+                arrays = self._declare_lanes(inside, nodes, lanes)
                 folded = inside
             inside = open_loop(emitter, inside, variable, part if depth == 0 else None)
             lane_part = None
         if flush >= len(self.leading):
             if flush > len(self.leading):
                 inside, lane_part = self._open_flush(inside, lane_part, lanes)
-            arrays = self._declare_lanes(inside, keys, lanes)
+            arrays = self._declare_lanes(inside, nodes, lanes)
             folded = inside
         self._lane_loops(inside, phase, lanes, lane_part, arrays)
         close_all(inside, folded)
-        self._fold(folded, keys, lanes, arrays, totals)
+        self._fold(folded, nodes, lanes, arrays, totals)
         close_all(folded, scope)
         return totals
 
     def _lanes(self, phase: int) -> int:
         """Enough lanes to hide latency where elements are cheap, few where code is long; a power of two."""
         cost = self.facts.total_cost(*(expr for expr, _ in self.roots(phase)))
-        widest = max((ctype(expr.dtype).register_bytes for expr, _ in self.phases.get(phase, [])), default=4)
+        widest = max((ctype(expr.dtype).register_bytes for expr in self.phases.get(phase, [])), default=4)
         lanes = (256 if cost <= 4 else 128 if cost <= 12 else 64) // widest
         extent = self.form.lane.extent
         while isinstance(extent, int) and lanes > 8 and lanes > extent:
@@ -160,17 +161,17 @@ class Horizontal(RowEmitter):
             inside.line(f"const int64_t {end} = {name} + {step} < {high} ? {name} + {step} : {high};")
         return inside, Range(name, end)
 
-    def _declare_lanes(self, scope: Scope, keys: list[Key], lanes: int) -> list[str]:
+    def _declare_lanes(self, scope: Scope, nodes: list[Expr], lanes: int) -> list[str]:
         names = []
-        for expr, _ in keys:
+        for expr in nodes:
             name, identity = self.emitter.fresh("lanes"), reduction_identity(expr.payload, expr.dtype)
             scope.line(f"{lane_type(ctype(expr.dtype))} {name}[{lanes}];")
             scope.line(f"for (int i = 0; i < {lanes}; i++) {name}[i] = {identity};")
             names.append(name)
         return names
 
-    def _fold(self, scope: Scope, keys: list[Key], lanes: int, arrays: list[str], totals: list[str]) -> None:
-        for (expr, _), name, total in zip(keys, arrays, totals, strict=True):
+    def _fold(self, scope: Scope, nodes: list[Expr], lanes: int, arrays: list[str], totals: list[str]) -> None:
+        for expr, name, total in zip(nodes, arrays, totals, strict=True):
             kind, wide = ctype(expr.dtype), accumulator(expr.payload, expr.dtype)
             element = lane_type(kind)
             step = combine_text(expr.payload, kind, "a", "b")
@@ -208,8 +209,8 @@ class Horizontal(RowEmitter):
     def _body(self, body: Scope, phase: int, arrays: list[str], slot: str) -> None:
         position = self._position(body)
         self.use_kept(body, phase, position)
-        for (expr, guard), array in zip(self.phases.get(phase, []), arrays, strict=True):
-            value = self.emitter.value(expr.args[0], body, guard)
+        for expr, array in zip(self.phases.get(phase, []), arrays, strict=True):
+            value = self.emitter.value(expr.args[0], body)
             step = combine_text(expr.payload, ctype(expr.dtype), f"{array}[{slot}]", value)
             body.line(f"{array}[{slot}] = {step};")
         self.fill_kept(body, phase, position)
@@ -223,9 +224,9 @@ class Horizontal(RowEmitter):
         return text
 
     def _scan_states(self, scope: Scope, phase: int) -> None:
-        for expr, guard in self.scan_keys(phase):
+        for expr in self.scans(phase):
             kind, _ = expr.payload
-            state = self.emitter.scan_states[(expr, guard)] = self.emitter.fresh("state")
+            state = self.emitter.scan_states[expr] = self.emitter.fresh("state")
             identity = reduction_identity(kind, expr.dtype)
             scope.line(f"{accumulator(kind, expr.dtype).value} {state} = {identity};")
 

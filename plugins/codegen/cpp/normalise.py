@@ -3,9 +3,10 @@
 Reductions over the whole row become nodes of their own (op ``row``; the variables of the row stay free in them), and
 only sum, prod, min, max, any and all are left of the kinds of reductions.
 
-In order: accesses become flat offsets; Welford and arg reductions become sums, minima and maxima; reductions
-over the row are marked; short rows and short local reductions are unrolled; variables are split where an index
-divides them, and merged where every access walks through them contiguously.
+In order: scans and reductions over the row are made to need no guard; accesses become flat offsets; Welford and arg
+reductions become sums, minima and maxima; reductions over the row are marked; short rows and short local reductions are
+unrolled; variables are split where an index divides them, and merged where every access walks through them
+contiguously.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import attrs
 import torch
 
 from turret.errors import UnsupportedError
+from turret.ir.conditions import guard_operands
 from turret.ir.expr import (
     Expr,
     call,
@@ -43,6 +45,7 @@ from turret.ir.nest import (
 )
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
+from turret.plugins.codegen.cpp.operators import divides_by_zero
 
 SHORT_ROW = 16
 """Rows and local reductions of at most this many elements are unrolled ..."""
@@ -52,7 +55,8 @@ UNROLLED_NODES = 600
 
 def normalise(kernel: Kernel, tensors: dict[str, TensorDecl]) -> Nest:
     """The nest of a kernel; ``UnsupportedError`` where loops cannot express it."""
-    nest = _free_scan(adopt_row(nest_of(kernel, tensors), lambda loops: _is_short(product(v.extent for v in loops))))
+    nest = adopt_row(nest_of(kernel, tensors), lambda loops: _is_short(product(v.extent for v in loops)))
+    nest = _free_scan(guard_operands(nest, divides_by_zero))
     nest = map_roots(nest, _Simplifier(nest).replace)
     nest = _unroll_row(nest)
     if nest.reductions:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import attrs
 
-from turret.errors import UnsupportedError
-from turret.ir.expr import Expr, call, walk
+from turret.ir.conditions import both
+from turret.ir.expr import Expr, walk
 from turret.ir.index import Size, Var, product
 from turret.ir.nest import FlatStore, Nest
 from turret.plugins.codegen.cpp.dtypes import CType, ctype
@@ -62,7 +62,7 @@ class RowEmitter:
         self.inner = frozenset(self.nest.inner)
         self.row_stores = [s for s in self.nest.stores if self._in_row(s)]
         self.end_stores = [s for s in self.nest.stores if not self._in_row(s)]
-        self.phases: dict[int, list[Key]] = {}
+        self.phases: dict[int, list[Expr]] = {}
         self.kept: dict[Expr, str] = {}
         self.kept_from: dict[Expr, int] = {}
         self._collect()
@@ -73,7 +73,7 @@ class RowEmitter:
     @property
     def cost(self) -> int:
         """Cost of all phases on one element."""
-        bodies = [key[0].args[0] for keys in self.phases.values() for key in keys]
+        bodies = [row.args[0] for rows in self.phases.values() for row in rows]
         return self.facts.total_cost(*self.nest.roots, *bodies) + len(self.nest.stores)
 
     @property
@@ -88,26 +88,10 @@ class RowEmitter:
     # ------------------------------------------------------------ phases
 
     def _collect(self) -> None:
-        """Find every reduction, with the guard it is wanted under, and its phase."""
-        seen: set[Key] = set()
-        for store in self.nest.stores:
-            for root in store.roots:
-                self._visit(root, None, seen)
-
-    def _visit(self, expr: Expr, guard: Guard, seen: set[Key]) -> None:
-        key = self.emitter.key(expr, guard)
-        if key in seen:
-            return
-        seen.add(key)
-        if expr.op == "row" and key[1] is not None and self.facts.variables(key[1]) & self.inner:
-            raise UnsupportedError(f"a reduction over the row where a condition on the row holds: {expr}")
-        for child, child_guard in self.operands(key):
-            self._visit(child, child_guard, seen)
-        if expr.op == "row":
-            level = self.facts.level(expr) - 1
-            if key[1] is not None:
-                level = max(level, self.facts.level(key[1]))
-            self.phases.setdefault(level, []).append(key)
+        """Find every reduction, and its phase."""
+        for node in walk(*self.nest.roots):
+            if node.op == "row":
+                self.phases.setdefault(self.facts.level(node) - 1, []).append(node)
 
     def operands(self, key: Key) -> list[Key]:
         """What evaluating a value needs, with guards."""
@@ -115,12 +99,11 @@ class RowEmitter:
         if expr.op != "masked":
             return [(child, guard) for child in expr.children()]
         condition, inside, outside = expr.args
-        both = condition if guard is None else call("logical_and", guard, condition)
-        return [(condition, guard), (inside, both), (outside, None)]
+        return [(condition, guard), (inside, both(guard, condition, self.facts.needs_guard)), (outside, None)]
 
     def roots(self, phase: int) -> list[Key]:
         """What the loop of a phase evaluates: operands of its reductions, and what it stores."""
-        operands = [(expr.args[0], guard) for expr, guard in self.phases.get(phase, [])]
+        operands: list[Key] = [(expr.args[0], None) for expr in self.phases.get(phase, [])]
         return operands + [(root, None) for store in self.stores_at(phase) for root in store.roots]
 
     def stores_at(self, phase: int) -> list[FlatStore]:
@@ -163,9 +146,9 @@ class RowEmitter:
                 pending += [self.emitter.key(*operand) for operand in self.operands(key)]
         return list(found)
 
-    def scan_keys(self, phase: int) -> list[Key]:
+    def scans(self, phase: int) -> list[Expr]:
         """Scans that a phase carries along."""
-        return [key for key in self.reached(phase) if key[0].op == "scan"]
+        return [expr for expr, _ in self.reached(phase) if expr.op == "scan"]
 
     # ------------------------------------------------------------ values kept between phases
 

@@ -35,7 +35,7 @@ class Vertical(RowEmitter):
         emitter, lane = self.emitter, self.form.lane
         others = tuple(v for v in self.nest.outer if v is not lane)
         work = work_of(emitter, self.nest.loops, self.cost)
-        self.ready: dict[Key, str] = {}
+        self.ready: dict[Expr, str] = {}
         if self.form.split and not self.several_loops:
             scope = emitter.base
             for variable in others:
@@ -104,8 +104,8 @@ class Vertical(RowEmitter):
         """A loop over the lanes, in which results of finished phases have names."""
         body = open_loop(self.emitter, scope, self.form.lane, self.part, SIMD)
         slot = self.emitter.lane_slot = self._slot(body)
-        for key, name in self.ready.items():
-            body.names[key] = f"({ctype(key[0].dtype).value}){name}[{slot}]"
+        for expr, name in self.ready.items():
+            body.names[(expr, None)] = f"({ctype(expr.dtype).value}){name}[{slot}]"
         return body
 
     def _prepare(self, scope: Scope, phase: int) -> None:
@@ -115,7 +115,7 @@ class Vertical(RowEmitter):
         seen: set[Key] = set()
         while pending:
             key = pending.pop()
-            if key in seen or key in self.ready:
+            if key in seen or (key[1] is None and key[0] in self.ready):
                 continue
             seen.add(key)
             variables = self.facts.variables(key[0])
@@ -134,14 +134,14 @@ class Vertical(RowEmitter):
         for expr, name in names.items():
             body.line(f"{name}[{self._slot(body)}] = {self.emitter.value(expr, body)};")
         body.close()
-        self.ready.update({(expr, None): name for expr, name in names.items()})
+        self.ready |= names
 
     def _accumulate(self, scope: Scope, phase: int, part: Range | None) -> list[str]:
         """Run over the rows of the block (or a part of the first loop); the arrays of totals."""
         self._prepare(scope, phase)
-        keys = self.phases.get(phase, [])
-        flushed = self._needs_flush(part) and any(expr.payload in ("sum", "prod") for expr, _ in keys)
-        totals = self._declare_arrays(scope, keys, wide=flushed)
+        nodes = self.phases.get(phase, [])
+        flushed = self._needs_flush(part) and any(expr.payload in ("sum", "prod") for expr in nodes)
+        totals = self._declare_arrays(scope, nodes, wide=flushed)
         inside = scope
         for depth, variable in enumerate(self.nest.inner[:-1]):
             inside = open_loop(self.emitter, inside, variable, part if depth == 0 else None)
@@ -149,13 +149,13 @@ class Vertical(RowEmitter):
         arrays, folded = totals, inside
         if flushed:
             folded, run = self._open_flush(inside, run)
-            arrays = self._declare_arrays(folded, keys, wide=False)
+            arrays = self._declare_arrays(folded, nodes, wide=False)
         row = open_loop(self.emitter, folded, self.nest.inner[-1], run)
         self._scan_states(scope, inside, phase)
         self._body(row, phase, arrays)
         close_all(row, folded)
         if flushed:
-            self._fold(folded, keys, arrays, totals)
+            self._fold(folded, nodes, arrays, totals)
         close_all(folded, scope)
         return totals
 
@@ -163,8 +163,8 @@ class Vertical(RowEmitter):
         body = self._lane_loop(row)
         position, slot = self._position(body), self._slot(body)
         self.use_kept(body, phase, position)
-        for (expr, guard), array in zip(self.phases.get(phase, []), arrays, strict=True):
-            value = self.emitter.value(expr.args[0], body, guard)
+        for expr, array in zip(self.phases.get(phase, []), arrays, strict=True):
+            value = self.emitter.value(expr.args[0], body)
             element = f"{array}[{slot}]"
             body.line(f"{element} = {combine_text(expr.payload, ctype(expr.dtype), element, value)};")
         self.fill_kept(body, phase, position)
@@ -178,9 +178,9 @@ class Vertical(RowEmitter):
         count = product(counts)
         return not isinstance(count, int) or count > 2 * FLUSH
 
-    def _declare_arrays(self, scope: Scope, keys: list[Key], *, wide: bool) -> list[str]:
+    def _declare_arrays(self, scope: Scope, nodes: list[Expr], *, wide: bool) -> list[str]:
         names = []
-        for expr, _ in keys:
+        for expr in nodes:
             kind = accumulator(expr.payload, expr.dtype) if wide else ctype(expr.dtype)
             name = self.emitter.fresh("lanes")
             scope.line(f"{lane_type(kind)} {name}[{self.lanes}];")
@@ -196,8 +196,8 @@ class Vertical(RowEmitter):
         inside.line(f"const int64_t {end} = {name} + {FLUSH} < {high} ? {name} + {FLUSH} : {high};")
         return inside, Range(name, end)
 
-    def _fold(self, scope: Scope, keys: list[Key], arrays: list[str], totals: list[str]) -> None:
-        for (expr, _), array, total in zip(keys, arrays, totals, strict=True):
+    def _fold(self, scope: Scope, nodes: list[Expr], arrays: list[str], totals: list[str]) -> None:
+        for expr, array, total in zip(nodes, arrays, totals, strict=True):
             wide = accumulator(expr.payload, expr.dtype)
             step = combine_text(expr.payload, wide, f"{total}[i]", f"({lane_type(wide)}){array}[i]")
             scope.line(f"#pragma {SIMD}")
@@ -206,22 +206,21 @@ class Vertical(RowEmitter):
     def _results(self, scope: Scope, phase: int, arrays: list[str]) -> None:
         """Give the results of a finished phase their names."""
         scope.level = phase + 1
-        for key, array in zip(self.phases.get(phase, []), arrays, strict=True):
-            self.ready[key] = array
+        self.ready |= zip(self.phases.get(phase, []), arrays, strict=True)
 
     def _scan_states(self, scope: Scope, inside: Scope, phase: int) -> None:
         """Running values of scans: one a lane, or one for all where the scan does not depend on the lane."""
-        for expr, guard in self.scan_keys(phase):
+        for expr in self.scans(phase):
             kind, _ = expr.payload
             wide, identity = accumulator(kind, expr.dtype), reduction_identity(kind, expr.dtype)
             state = self.emitter.fresh("state")
             if self.form.lane not in self.facts.variables(expr):
                 inside.line(f"{wide.value} {state} = {identity};")
-                self.emitter.scan_states[(expr, guard)] = state
+                self.emitter.scan_states[expr] = state
                 continue
             inside.line(f"{wide.value} {state}[{self.lanes}];")
             inside.line(f"for (int64_t i = 0; i < {self.part.high} - {self.part.low}; i++) {state}[i] = {identity};")
-            self.emitter.scan_states[(expr, guard)] = f"{state}[@]"
+            self.emitter.scan_states[expr] = f"{state}[@]"
 
     # ------------------------------------------------------------ stores
 
@@ -252,7 +251,7 @@ class Vertical(RowEmitter):
 
     def _split(self, scope: Scope, work: str | int) -> None:
         """Chunks of the rows in parallel, each over blocks of lanes; then the chunks' results in order."""
-        emitter, lane, keys = self.emitter, self.form.lane, self.phases[0]
+        emitter, lane, nodes = self.emitter, self.form.lane, self.phases[0]
         rows, width = emitter.size(self.nest.inner[0].extent), emitter.size(lane.extent)
         rest = product(v.extent for v in self.nest.inner[1:])
         unit = max(1, 64 // rest) if isinstance(rest, int) and rest else 1
@@ -262,8 +261,8 @@ class Vertical(RowEmitter):
         if not isinstance(self.nest.inner[0].extent, int):
             count = f"most(1, {count})"  # of no rows, one chunk says what a reduction of nothing gives
         scope.line(f"const int64_t {chunks} = {count};")
-        partial = [emitter.fresh("part") for _ in keys]
-        types = [lane_type(accumulator(expr.payload, expr.dtype)) for expr, _ in keys]
+        partial = [emitter.fresh("part") for _ in nodes]
+        types = [lane_type(accumulator(expr.payload, expr.dtype)) for expr in nodes]
         for name, kind in zip(partial, types, strict=True):
             scope.line(f"{kind}* const {name} = allocate<{kind}>({chunks} * {width});")
         blocks = Blocks(lane, BLOCK * 4) if not isinstance(lane.extent, int) or lane.extent > BLOCK * 4 else None
@@ -278,7 +277,7 @@ class Vertical(RowEmitter):
             task.line(f"for (int64_t i = 0; i < {self.part.high} - {self.part.low}; i++) {target} = {array}[i];")
         close_all(task, scope)
         self.part = Range("0", width)
-        for (expr, _), name in zip(keys, partial, strict=True):
+        for expr, name in zip(nodes, partial, strict=True):
             wide = accumulator(expr.payload, expr.dtype)
             step_text = combine_text(expr.payload, wide, f"{name}[i]", f"{name}[c * {width} + i]")
             scope.line(f"for (int64_t c = 1; c < {chunks}; c++) {{")

@@ -105,7 +105,7 @@ def _sweep(emitter: Emitter) -> None:
     for store in sums:
         total, register = emitter.fresh("across"), triton_type(store.expr.dtype).register
         base.line(f"{total} = tl.full({emitter.shape(both)}, 0, {register})")
-        value = emitter.spread(emitter.value(store.expr, scope), store.expr.variables, both)
+        value = emitter.spread(emitter.value(store.expr, scope), emitter.span(store.expr), both)
         if tiling.needs_mask(rows):
             value = f"tl.where({emitter.tile_mask(rows, scope)}, {value}, 0)"
         totals.append((store, total, value))
@@ -130,7 +130,7 @@ def _store_all(emitter: Emitter, stores: list[FlatStore], scope: Scope) -> None:
     values = [emitter.value(store.expr, scope) for store in stores]
     targets = [_target(emitter, store, scope) for store in stores]
     for store, value, (pointer, have, mask) in zip(stores, values, targets, strict=True):
-        arguments = ", ".join([pointer, emitter.spread(value, store.expr.variables, have), *_mask(mask)])
+        arguments = ", ".join([pointer, emitter.spread(value, emitter.span(store.expr), have), *_mask(mask)])
         if store.mode is None or store.mode == "set":
             scope.line(f"tl.store({arguments})")
         else:
@@ -159,7 +159,7 @@ def _store_in_order(emitter: Emitter) -> None:
             scope.line(f"{old} = {kind.load(read)}")
             value = f"({scalar_text(Expr.make(store.mode, (store.expr, store.expr), store.expr.dtype), [old, value])})"
         else:
-            value = emitter.spread(value, store.expr.variables, have)
+            value = emitter.spread(value, emitter.span(store.expr), have)
         scope.line(f"tl.store({', '.join([place, value, *_mask(mask)])})")
     scope.line("tl.debug_barrier()")
     for loop in reversed(opened):
@@ -175,12 +175,12 @@ def _target(emitter: Emitter, store: FlatStore, scope: Scope) -> tuple[str, froz
 
     A scatter happens at every point of the loops, also along those that neither its place nor its value mentions.
     """
-    have = store.offset.variables
+    have = store.offset.variables.union(*map(emitter.span, store.offset.values))
     want = have
     if store.mode not in (None, "sum"):
         want |= frozenset(emitter.tiles)
     if store.condition is not None:
-        want |= store.condition.variables
+        want |= emitter.span(store.condition)
     offset = emitter.index(store.offset, scope)
     text = emitter.pointer(store.tensor)
     if offset != "0":

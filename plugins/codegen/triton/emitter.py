@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from turret.errors import UnsupportedError
+from turret.ir.conditions import both
 from turret.ir.expr import OPS, Expr, call, constant, size_value
 from turret.ir.index import Div, Index, Mod, Size, Value, Var, product, provably_nonnegative
 from turret.plugins.codegen.triton.dtypes import literal, triton_type, typed_literal
@@ -47,8 +48,8 @@ class Emitter:
         self.asserts = False
         self.wide, self.half = not narrow and self.facts.is_wide(), self.facts.is_half()
         # What writes a reduction along the row, or a scan; set by the writer of rows.
-        self.row_writer: Callable[[Expr, Scope, Guard], str] | None = None
-        self.scan_writer: Callable[[Expr, Scope, Guard], str] | None = None
+        self.row_writer: Callable[[Expr, Scope], str] | None = None
+        self.scan_writer: Callable[[Expr, Scope], str] | None = None
         self._count: dict[str, int] = {}
 
     def fresh(self, stem: str) -> str:
@@ -191,19 +192,20 @@ class Emitter:
         """What identifies a value: the guard counts only where leaving it out could do harm."""
         return expr, guard if guard is not None and self.facts.needs_guard(expr) else None
 
-    def variables(self, expr: Expr, guard: Guard) -> frozenset[Var]:
-        """Along what ``key(expr, guard)`` varies."""
-        return expr.variables if self.key(expr, guard)[1] is None else expr.variables | guard.variables
+    def span(self, expr: Expr, guard: Guard = None) -> frozenset[Var]:
+        """Along what the block of ``key(expr, guard)`` has more than one element."""
+        guard = self.key(expr, guard)[1]
+        return self.facts.span(expr) if guard is None else self.facts.span(expr) | self.facts.span(guard)
 
     def value(self, expr: Expr, scope: Scope, guard: Guard = None) -> str:
         """A name for the value of ``expr`` in ``scope``."""
         if expr.op == "const":
             return self.named(self.base, expr, "c", typed_literal(expr.payload, expr.dtype))
         key = self.key(expr, guard)
-        level = self.facts.level(expr)
+        variables, level = expr.variables, self.facts.level(expr)
         if key[1] is not None:
-            level = max(level, self.facts.level(guard))
-        target = scope.home(self.variables(*key), level)
+            variables, level = variables | guard.variables, max(level, self.facts.level(guard))
+        target = scope.home(variables, level)
         found = scope.named(key, target)
         if found is None:
             text = _WRITERS.get(expr.op, Emitter._scalar)(self, expr, target, key[1])
@@ -254,13 +256,12 @@ class Emitter:
                 self.value(value, scope, guard)  # its check still reports
                 some = call("gt", size_value(value.payload), constant(0, size_value(1).dtype))
                 guard = some if guard is None else call("logical_and", guard, some)
-        have = offset.variables
-        for value in offset.values:
-            have |= self.variables(value, guard)
+        have = offset.variables.union(*(self.span(value, guard) for value in offset.values))
+        want = have if guard is None else have | self.facts.span(guard)
         text = self.index(offset, scope, guard)
         if guard is not None:
-            text = self.spread(self._as_tensor(text), have, guard.variables)
-        mask = self.masks(have | (guard.variables if guard is not None else frozenset()), scope, guard)
+            text = self.spread(self._as_tensor(text), have, want)
+        mask = self.masks(want, scope, guard)
         arguments = f"{self.pointer(expr.tensor)} + {_grouped(text)}" if text != "0" else self.pointer(expr.tensor)
         return kind.load(f"tl.load({arguments}, {mask})" if mask else f"tl.load({arguments})")
 
@@ -281,12 +282,11 @@ class Emitter:
         value = self.value(expr.args[0], scope, guard)
         self.asserts = True
         inside = f"({value} >= 0) & ({value} < {self.size(expr.payload)})"
-        have = self.variables(expr.args[0], guard)
-        if guard is not None:
-            inside = self.spread(f"({inside})", have, guard.variables)
-        mask = self.masks(self.variables(expr, guard), scope, guard)
+        have, want = self.span(expr.args[0], guard), self.span(expr, guard)
+        inside = self.spread(f"({inside})", have, want) if guard is not None else inside
+        mask = self.masks(want, scope, guard)
         scope.line(f'tl.device_assert({inside}, "index out of range"{f", {mask}" if mask else ""})')
-        return value
+        return self.spread(value, have, want)
 
     def _wrap_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         value = self.value(expr.args[0], scope, guard)
@@ -307,8 +307,7 @@ class Emitter:
 
     def _masked(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         condition, inside, outside = expr.args
-        both = condition if guard is None else call("logical_and", guard, condition)
-        inside_text = self.value(inside, scope, both)
+        inside_text = self.value(inside, scope, both(guard, condition, self.facts.needs_guard))
         outside_text = _bare(outside) if _is_bare(outside) and inside.op != "const" else self.value(outside, scope)
         return f"tl.where({self.value(condition, scope, guard)}, {inside_text}, {outside_text})"
 
@@ -329,16 +328,16 @@ class Emitter:
     def _reduce(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         row = self.tiling.row
         if row is not None and expr.payload.variables == (row.variable,):
-            return self.row_writer(expr, scope, guard)
+            return self.row_writer(expr, scope)
         from turret.plugins.codegen.triton.reductions import serial_reduction
 
         return serial_reduction(self, expr, scope, guard)
 
     def _part(self, expr: Expr, scope: Scope, guard: Guard) -> str:
-        return self.row_writer(expr, scope, guard)
+        return self.row_writer(expr, scope)
 
     def _scan(self, expr: Expr, scope: Scope, guard: Guard) -> str:
-        return self.scan_writer(expr, scope, guard)
+        return self.scan_writer(expr, scope)
 
     def count(self, variables: tuple[Var, ...], register: str) -> str:
         """How many points loops have, as a floating-point number."""

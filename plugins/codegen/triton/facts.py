@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turret.ir.expr import Expr, walk
-from turret.ir.index import Size
+from turret.ir.index import Size, Var
 from turret.ir.nest import always_inside
 from turret.ir.program import TensorDecl
 from turret.plugins.codegen.triton.stages import is_scratch
@@ -20,6 +20,7 @@ class Facts:
         self.tiling = tiling
         self._levels: dict[Expr, int] = {}
         self._guarded: dict[Expr, bool] = {}
+        self._spans: dict[Expr, frozenset[Var]] = {}
         # Reductions computed in the same pass as one that they use (sums of an online softmax).
         self.together: dict[Expr, Expr] = {}
 
@@ -66,11 +67,27 @@ class Facts:
             self._levels[expr] = found
         return found
 
+    def span(self, expr: Expr) -> frozenset[Var]:
+        """Along what the block of a value has more than one element: that of a row's result has all tiles but the row,
+        also those that the value does not vary along."""
+        found = self._spans.get(expr)
+        if found is None:
+            found = expr.variables.union(*map(self.span, expr.children()))
+            if self.is_row(expr) or expr.op == "scan":
+                found |= {tile.variable for tile in self.tiling.tiles}
+            if self.is_row(expr):
+                found -= {self.tiling.row.variable}
+            self._spans[expr] = found
+        return found
+
     def needs_guard(self, expr: Expr) -> bool:
-        """Whether evaluating ``expr`` where it is masked off could do harm: a wild load, or a failing check."""
+        """Whether evaluating ``expr`` where it is masked off could do harm: a wild load, or a failing check.
+
+        Scans and reductions along the row need none: their operands have it (``turret.ir.conditions``).
+        """
         found = self._guarded.get(expr)
         if found is None:
-            found = (
+            found = not (expr.op == "scan" or self.is_row(expr)) and (
                 (expr.op == "load" and not always_inside(expr, self.tiling.nest.tensors[expr.tensor]))
                 or expr.op == "check_index"
                 or any(map(self.needs_guard, expr.children()))

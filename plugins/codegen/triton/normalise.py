@@ -1,8 +1,8 @@
 """From an ``ir.Kernel`` to the ``Nest`` that tiling and emission work on.
 
-Every access is one flat offset, reductions along the row bind exactly the row's loops, and short reductions of their
-own (pooling windows) are unrolled.  Loops are split where an index divides them, so that each loop moves through every
-tensor with one stride and tiling can see which are contiguous.
+Every access is one flat offset, reductions along the row bind exactly the row's loops and need no guard, and short
+reductions of their own (pooling windows) are unrolled.  Loops are split where an index divides them, so that each loop
+moves through every tensor with one stride and tiling can see which are contiguous.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import attrs
 
 from turret.errors import UnsupportedError
+from turret.ir.conditions import guard_operands
 from turret.ir.expr import Expr, call, constant
 from turret.ir.index import Var, product
 from turret.ir.nest import (
@@ -44,7 +45,7 @@ def normalise(kernel: Kernel, tensors: dict[str, TensorDecl], hints: Mapping[str
     nest = _without_trivial_loops(nest)
     if nest.inner or not nest.scattered:
         nest = adopt_row(nest, is_short)
-    nest = _free_scan(nest)
+    nest = _free_scan(guard_operands(nest))
     nest = map_roots(nest, lambda node: flat_load(node, tensors) if node.op == "load" else None)
     nest = map_roots(nest, unroll(frozenset(nest.inner)))
     nest = _without_short_row(nest)

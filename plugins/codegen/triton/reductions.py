@@ -67,11 +67,11 @@ class RowWriter:
             return self.collapsed_by(combine_function(kind, dtype.is_floating_point), value)
         return self.collapsed(function, value)
 
-    def element(self, expr: Expr, dtype: torch.dtype, scope: Scope, guard: Guard) -> str:
+    def element(self, expr: Expr, dtype: torch.dtype, scope: Scope) -> str:
         """An operand of a row reduction, as an accumulator that fills the block."""
-        value = self.emitter.value(expr, scope, guard)
+        value = self.emitter.value(expr, scope)
         text = to_accumulator(value, expr.dtype, dtype)
-        return self.emitter.spread(text, self.emitter.variables(expr, guard), self.full)
+        return self.emitter.spread(text, self.emitter.span(expr), self.full)
 
     def inside(self, value: str, neutral: str, scope: Scope) -> str:
         """``value`` where the row has an element, else ``neutral``."""
@@ -81,30 +81,28 @@ class RowWriter:
 
     # ------------------------------------------------------------ one block
 
-    def reduction(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def reduction(self, expr: Expr, scope: Scope) -> str:
         """A row reduction, or a part of one, where the row lies in one block."""
         node = expr.args[0] if expr.op == "part" else expr
         if not self.tiling.persistent:
             raise AssertionError(f"row reduction {node} is used before its pass")
-        if guard is not None and self.row.variable in guard.variables:
-            raise UnsupportedError("a reduction whose operands are masked by a position in another row")
         if node.payload.kind == "welford":
-            return self._moments(node, scope, guard, expr.payload)
+            return self._moments(node, scope, expr.payload)
         if node.payload.kind in ("argmin", "argmax"):
-            best, number = self._candidates(node, scope, guard)
+            best, number = self._candidates(node, scope)
             found = self.emitter.fresh("best"), self.emitter.fresh("at")
             scope.line(f"{found[0]}, {found[1]} = {self.collapsed_by(f'{node.payload.kind}_of', best, number)}")
             return f"{found[1]}.to(tl.int64)"
         dtype = accumulator(node.payload.kind, node.dtype)
-        value = self.element(node.args[0], dtype, scope, guard)
+        value = self.element(node.args[0], dtype, scope)
         value = self.inside(value, literal(identity(node.payload.kind, dtype), dtype), scope)
         return from_accumulator(self.total(node.payload.kind, dtype, value), dtype, node.dtype)
 
-    def _moments(self, node: Expr, scope: Scope, guard: Guard, which: str) -> str:
+    def _moments(self, node: Expr, scope: Scope, which: str) -> str:
         """Mean, or sum of squared differences from it: two reductions, exact and without divisions by element."""
         emitter, dtype = self.emitter, node.dtype
-        value = self.element(node.args[0], dtype, scope, guard)
-        key = ("mean", node, guard)
+        value = self.element(node.args[0], dtype, scope)
+        key = ("mean", node)
         if key not in scope.names:
             mean = f"{self.collapsed('tl.sum', self.inside(value, '0.0', scope))}"
             count = emitter.count((self.row.variable,), triton_type(dtype).register)
@@ -113,32 +111,30 @@ class RowWriter:
         if which == "mean":
             return scope.names[key]
         centred = emitter.named(
-            scope, ("centred", node, guard), "d", self.inside(f"{value} - {scope.names[key]}", "0.0", scope)
+            scope, ("centred", node), "d", self.inside(f"{value} - {scope.names[key]}", "0.0", scope)
         )
         return self.collapsed("tl.sum", f"{centred} * {centred}")
 
-    def _candidates(self, node: Expr, scope: Scope, guard: Guard) -> tuple[str, str]:
+    def _candidates(self, node: Expr, scope: Scope) -> tuple[str, str]:
         """Values and numbers of an arg reduction, with those beyond the row's end never the best."""
         value, number = node.args
         dtype, kind = accumulator("max", value.dtype), node.payload.kind
         worst = literal(identity(kind, dtype), dtype)
-        best = self.inside(self.element(value, dtype, scope, guard), worst, scope)
+        best = self.inside(self.element(value, dtype, scope), worst, scope)
         numbers = number_type(number)
         at = self.emitter.spread(
-            self.emitter.value(number, scope, guard) + f".to({triton_type(numbers).register})",
-            self.emitter.variables(number, guard),
+            self.emitter.value(number, scope) + f".to({triton_type(numbers).register})",
+            self.emitter.span(number),
             self.full,
         )
         return best, self.inside(at, str(torch.iinfo(numbers).max), scope)
 
-    def scan(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def scan(self, expr: Expr, scope: Scope) -> str:
         """A running combination along the row; in a loop, a carry is handed from block to block."""
-        if guard is not None and self.row.variable in guard.variables:
-            raise UnsupportedError("a scan whose operands are masked along the scan")
         kind, _ = expr.payload
         dtype = accumulator(kind, expr.dtype)
         is_float = dtype.is_floating_point
-        value = self.element(expr.args[0], dtype, scope, guard)
+        value = self.element(expr.args[0], dtype, scope)
         neutral = literal(identity(kind, dtype), dtype)
         function = combine_function(kind, is_float)
         emitter = self.emitter
@@ -273,7 +269,7 @@ class _Carried:
         dtype = accumulator(self.kind, self.node.dtype)
         neutral = literal(identity(self.kind, dtype), dtype)
         name = self._start("acc", neutral, dtype)
-        value = self.writer.element(self.node.args[0], dtype, scope, None)
+        value = self.writer.element(self.node.args[0], dtype, scope)
         value = self.writer.inside(value, neutral, scope)
         scope.line(f"{name} = {combine_text(self.kind, dtype.is_floating_point, name, value)}")
 
@@ -283,7 +279,7 @@ class _Carried:
         best = self._start("best", literal(identity(self.kind, dtype), dtype), dtype)
         numbers = number_type(number)
         at = self._start("at", str(torch.iinfo(numbers).max), numbers)
-        candidate, position = self.writer._candidates(self.node, scope, None)
+        candidate, position = self.writer._candidates(self.node, scope)
         scope.line(f"{best}, {at} = {self.kind}_of({best}, {at}, {candidate}, {position})")
 
     def _welford_step(self, scope: Scope) -> None:
@@ -291,7 +287,7 @@ class _Carried:
         mean, m2 = self._start("mean", "0.0", dtype), self._start("m2", "0.0", dtype)
         seen = emitter.fresh("seen")
         emitter.base.line(f"{seen} = tl.full([], 0.0, {triton_type(dtype).register})")
-        value = self.writer.element(self.node.args[0], dtype, scope, None)
+        value = self.writer.element(self.node.args[0], dtype, scope)
         delta, new, share = emitter.fresh("delta"), emitter.fresh("new"), emitter.fresh("share")
         scope.line(f"{seen} = {seen} + 1.0")
         scope.line(f"{share} = 1.0 / {seen}")
@@ -338,7 +334,7 @@ def serial_reduction(emitter: Emitter, expr: Expr, scope: Scope, guard: Guard) -
         raise UnsupportedError(f"{kind} over {', '.join(map(str, variables))}, which is not the row of the kernel")
     dtype = accumulator(kind, expr.dtype)
     neutral = literal(identity(kind, dtype), dtype)
-    varying = emitter.variables(expr, guard) & emitter.tiles.keys()
+    varying = emitter.span(expr, guard) & emitter.tiles.keys()
     total = emitter.fresh("q")
     inside, opened = scope, []
     for variable in variables:

@@ -64,7 +64,7 @@ def write_step(writer: RowWriter, node: Expr, best: str, total: str, scope: Scop
     """
     emitter = writer.emitter
     value, held, larger, base = (emitter.fresh(stem) for stem in ("v", "held", "larger", "base"))
-    scope.line(f"{value} = {writer.inside(writer.element(node.args[0], node.dtype, scope, None), NOTHING, scope)}")
+    scope.line(f"{value} = {writer.inside(writer.element(node.args[0], node.dtype, scope), NOTHING, scope)}")
     group = neighbours(writer, node)
     if group > 1:
         lanes = lane_shape(writer, node)

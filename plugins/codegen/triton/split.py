@@ -6,12 +6,13 @@ tiled and emitted like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 import sympy
 import torch
 
+from turret.ir.conditions import operand_guard
 from turret.ir.expr import Expr, call, cast, constant, index_value, load, part, reduce, rewrite, size_value, walk
 from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
 from turret.ir.program import TensorDecl
@@ -103,6 +104,9 @@ def _parts(
 
 class _Splitter:
     def __init__(self, kernel: Kernel, declarations: dict[str, TensorDecl], parts: int) -> None:
+        change = operand_guard(_roots(kernel.stores), kernel.inner, declarations)
+        if change is not None:
+            kernel = attrs.evolve(kernel, stores=_changed(kernel.stores, change))
         self.kernel, self.declarations, self.parts = kernel, declarations, parts
         self.outer, self.inner = kernel.outer, kernel.inner
         self.device = declarations[kernel.stores[0].tensor].device
@@ -141,7 +145,7 @@ class _Splitter:
         """All stages."""
         stores = self.kernel.stores
         if not self.even:
-            stores = self._map(stores, _plain_moments)
+            stores = _replaced(stores, _plain_moments)
         early, stores = self._early(stores)
         while True:
             found = self._ready(stores)
@@ -192,7 +196,7 @@ class _Splitter:
             if self._waits(store, finals):
                 continue
             done.append(store)
-            results.append(self._replaced(store, finals))
+            results += _replaced([store], finals.get)
         left = [store for store in stores if store not in done]
         named: dict[Expr, Expr] = {}
         for node in walk(*_roots(left)):
@@ -203,7 +207,7 @@ class _Splitter:
         self.kernels.append(
             attrs.evolve(self.kernel, name=f"{self.kernel.name}_whole", inner=(self.piece,), stores=tuple(results))
         )
-        return tuple(self._replaced(store, named) for store in left)
+        return _replaced(left, named.get)
 
     def _waits(self, store: Store, finals: dict[Expr, Expr]) -> bool:
         """Whether a store needs the row itself, or reductions of a later level."""
@@ -283,26 +287,21 @@ class _Splitter:
         finals[part(node, "mean")] = mean
         finals[part(node, "m2")] = reduce("sum", over, call("add", squares, apart))
 
-    # ------------------------------------------------------------ rewriting stores
 
-    def _replaced(self, store: Store, table: dict[Expr, Expr]) -> Store:
-        (changed,) = self._map((store,), table.get)
-        return changed
+def _replaced(stores: Iterable[Store], replace: Callable[[Expr], Expr | None]) -> tuple[Store, ...]:
+    return _changed(stores, lambda expr: rewrite(expr, replace=replace))
 
-    @staticmethod
-    def _map(stores: tuple[Store, ...], replace) -> tuple[Store, ...]:
-        def change(expr: Expr) -> Expr:
-            return rewrite(expr, replace=replace)
 
-        return tuple(
-            attrs.evolve(
-                store,
-                coords=tuple(c.substitute({}, change) for c in store.coords),
-                expr=change(store.expr),
-                condition=None if store.condition is None else change(store.condition),
-            )
-            for store in stores
+def _changed(stores: Iterable[Store], change: Callable[[Expr], Expr]) -> tuple[Store, ...]:
+    return tuple(
+        attrs.evolve(
+            store,
+            coords=tuple(c.substitute({}, change) for c in store.coords),
+            expr=change(store.expr),
+            condition=None if store.condition is None else change(store.condition),
         )
+        for store in stores
+    )
 
 
 def _neutral(kind: str, dtype: torch.dtype) -> float | int:

@@ -96,7 +96,14 @@ def check(cases: Iterable[Case], threads: Iterable[int] = (1, 2), **tolerance: f
                 compare(case.tensors[name], want, f"{case.kernel}\n{case.emitted.source}", **tolerance)
 
 
-def compare(got: torch.Tensor, want: torch.Tensor, context: str, rtol: float | None = None, atol: float = 0.0) -> None:
+def compare(
+    got: torch.Tensor,
+    want: torch.Tensor,
+    context: str,
+    rtol: float | None = None,
+    atol: float = 0.0,
+    signed_zeros: bool = True,
+) -> None:
     """Equal, up to a few units in the last place of the dtype (or the tolerance given)."""
     assert got.dtype == want.dtype and got.shape == want.shape, context
     if not got.dtype.is_floating_point:
@@ -106,7 +113,7 @@ def compare(got: torch.Tensor, want: torch.Tensor, context: str, rtol: float | N
     if rtol is None:
         rtol = 8 * torch.finfo(got.dtype).eps if got.dtype.itemsize > 2 else 2 * torch.finfo(got.dtype).eps
     wrong_zeros = (got == 0) & (want == 0) & (got.signbit() != want.signbit())
-    assert not wrong_zeros.any(), f"zeros of the wrong sign\n{context}"
+    assert not (signed_zeros and wrong_zeros.any()), f"zeros of the wrong sign\n{context}"
     torch.testing.assert_close(got, want, rtol=rtol, atol=atol, equal_nan=True, msg=lambda m: f"{m}\n{context}")
 
 

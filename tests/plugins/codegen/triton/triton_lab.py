@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from interpreter_process import InterpretedFailure, Interpreter
 from kernel_lab import Case, compare, evaluate
 
-from turret.plugins.codegen.triton import Config, TritonKernel, emit
+from turret.plugins.codegen.triton import Config, DeviceProperties, TritonKernel, emit, split, tiling
 
-__all__ = ["InterpretedFailure", "check", "compile_offline", "launch", "run", "waits_before_it_touches_memory"]
+__all__ = [
+    "FORMS",
+    "InterpretedFailure",
+    "check",
+    "compile_offline",
+    "launch",
+    "rows_in",
+    "run",
+    "waits_before_it_touches_memory",
+]
 
 INTERPRETER = Interpreter()
+FORMS = ("block", "passes", "split")
+
+
+@contextlib.contextmanager
+def rows_in(form: str) -> Iterator[DeviceProperties]:
+    """The rows of small kernels in one block, in passes of a loop, or split over programs, as those of large ones."""
+    short = {"PERSISTENT_INNER": 4, "PERSISTENT_OUTER": 4, "LONGEST_PLAIN": 4} if form == "passes" else {}
+    few = {"LEAST_WORK": 16, "LEAST_CHUNK": {True: 4, False: 4}}
+    with mock.patch.dict(vars(tiling), short), mock.patch.dict(vars(split), few):
+        yield DeviceProperties(multiprocessors=1 << 20 if form == "split" else 0)
 
 
 def launch(

@@ -1,0 +1,173 @@
+"""Conditions around reductions and scans: moved from where a result is wanted to what it is made of.
+
+A value under a condition (inside of ``masked``) may be harmful to compute where the condition does not hold: its loads
+may lie outside of their tensors.  A code generator therefore computes such a value under its condition.  That cannot be
+done to a reduction along a row, which has one value for the whole row, or to a scan, which needs every element up to
+one: under a condition that differs from element to element they would leave elements out.
+
+``guard_operands`` makes both safe to compute at every point: where any element of the row wants the result, all of its
+operands are wanted; elsewhere they are zeros, and the result is not used.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+
+import torch
+
+from turret.ir.expr import Expr, call, constant, rebuild, reduce, rewrite, walk
+from turret.ir.index import Index, Size, Var
+from turret.ir.nest import Nest, always_inside, change_roots, flat_load
+from turret.ir.program import TensorDecl
+
+Predicate = Callable[[Expr], bool]
+
+
+def both(outer: Expr | None, condition: Expr, needs_guard: Predicate) -> Expr:
+    """The condition of what is inside of two; the inner one is only evaluated where the outer holds, if it must be.
+
+    ``needs_guard``: whether evaluating an expression where it is not wanted could do harm.
+    """
+    if outer is None:
+        return condition
+    if needs_guard(condition):
+        return call("masked", outer, condition, constant(False, torch.bool))
+    return call("logical_and", outer, condition)
+
+
+def guard_operands(nest: Nest, reports: Predicate = lambda node: False) -> Nest:
+    """``nest``, whose loads are not flat yet, with row reductions and scans that need no guard.
+
+    ``reports``: nodes other than loads and checks of indices for which a kernel may report an error.
+    """
+    change = operand_guard(nest.roots, nest.inner, nest.tensors, reports)
+    return nest if change is None else change_roots(nest, change)
+
+
+def operand_guard(
+    roots: Iterable[Expr],
+    row: tuple[Var, ...],
+    tensors: dict[str, TensorDecl],
+    reports: Predicate = lambda node: False,
+) -> Callable[[Expr], Expr] | None:
+    """What changes each of the ``roots`` of one kernel so; None where nothing is to be changed."""
+    roots = tuple(roots)
+    if not any(n.op == "masked" and any(m.op in ("reduce", "scan") for m in walk(n.args[1])) for n in walk(*roots)):
+        return None
+    return _OperandGuard(roots, row, tensors, reports).change
+
+
+class _OperandGuard:
+    def __init__(
+        self, roots: tuple[Expr, ...], row: tuple[Var, ...], tensors: dict[str, TensorDecl], reports: Predicate
+    ) -> None:
+        self.row, self.tensors, self.reports = frozenset(row), tensors, reports
+        self._harm: dict[Expr, bool] = {}
+        self._done: dict[tuple[Expr, Expr | None], Expr] = {}
+        self._computed = _unconditional(roots)
+
+    def change(self, root: Expr) -> Expr:
+        """A root with every such reduction and scan below it guarded."""
+        return self._under(None, root)
+
+    def _needs_guard(self, expr: Expr) -> bool:
+        found = self._harm.get(expr)
+        if found is None:
+            found = (
+                expr.op == "check_index"
+                or (expr.op == "load" and not self._is_inside(expr))
+                or self.reports(expr)
+                or any(map(self._needs_guard, expr.children()))
+            )
+            self._harm[expr] = found
+        return found
+
+    def _is_inside(self, node: Expr) -> bool:
+        return always_inside(flat_load(node, self.tensors), self.tensors[node.tensor])
+
+    def _under(self, guard: Expr | None, expr: Expr) -> Expr:
+        """``expr``, wanted where ``guard`` holds (None: everywhere)."""
+        if guard is not None and not self._needs_guard(expr):
+            return expr
+        key = expr, guard
+        if key not in self._done:
+            self._done[key] = self._guarded(guard, expr)
+        return self._done[key]
+
+    def _guarded(self, guard: Expr | None, expr: Expr) -> Expr:
+        if expr.op == "masked":
+            condition = self._under(guard, expr.args[0])
+            inside = self._under(both(guard, condition, self._needs_guard), expr.args[1])
+            return call("masked", condition, inside, expr.args[2])
+        if guard is not None and self._is_collective(expr, guard):
+            wanted = self._anywhere(guard, _bound(expr))
+            if wanted is None or expr in self._computed:
+                return self._under(None, expr)
+            args = tuple(self._operand(wanted, arg) for arg in expr.args)
+            return Expr.make(expr.op, args, expr.dtype, expr.payload)
+        args = tuple(self._under(guard, arg) for arg in expr.args)
+        coords = tuple(coord.substitute({}, functools.partial(self._under, guard)) for coord in expr.coords)
+        same = all(a is b for a, b in zip((*args, *coords), (*expr.args, *expr.coords), strict=True))
+        return expr if same else rebuild(expr, args, coords)
+
+    def _is_collective(self, expr: Expr, guard: Expr) -> bool:
+        """Whether a node's operands cannot each be wanted under the condition that the node is."""
+        if expr.op == "scan":
+            return True
+        if expr.op != "reduce":
+            return False
+        bound = frozenset(expr.payload.variables)
+        return bound == self.row or bool(bound & guard.variables)
+
+    def _operand(self, wanted: Expr, arg: Expr) -> Expr:
+        if not self._needs_guard(arg):
+            return arg
+        return call("masked", wanted, self._under(wanted, arg), constant(0, arg.dtype))
+
+    def _anywhere(self, guard: Expr, variables: tuple[Var, ...]) -> Expr | None:
+        """Where ``guard`` holds at some point of the loops over ``variables``; None for everywhere."""
+        bound = frozenset(variables)
+        parts = _conjuncts(guard)
+        wanted = [part for part in parts if not part.variables & bound]
+        varying = [part for part in parts if part.variables & bound]
+        if varying:
+            condition = functools.reduce(functools.partial(call, "logical_and"), varying)
+            if not _holds_somewhere(condition, variables):
+                wanted.append(reduce("any", variables, condition))
+        return functools.reduce(functools.partial(call, "logical_and"), wanted) if wanted else None
+
+
+def _bound(expr: Expr) -> tuple[Var, ...]:
+    return expr.payload.variables if expr.op == "reduce" else (expr.payload[1],)
+
+
+def _unconditional(roots: tuple[Expr, ...]) -> set[Expr]:
+    """The nodes that are computed at every point anyway."""
+    found: set[Expr] = set()
+    pending = list(roots)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending += [node.args[0]] if node.op == "masked" else node.children()
+    return found
+
+
+def _conjuncts(condition: Expr) -> list[Expr]:
+    if condition.op != "logical_and":
+        return [condition]
+    return [part for arg in condition.args for part in _conjuncts(arg)]
+
+
+def _holds_somewhere(condition: Expr, variables: tuple[Var, ...]) -> bool:
+    """Whether a condition is known to hold at the first, the last or the middle point of some loops."""
+
+    def middle(extent: Size) -> Size:
+        return extent // 2 if isinstance(extent, int) else 0
+
+    for place in (lambda extent: 0, lambda extent: extent - 1, middle):
+        there = rewrite(condition, {v: Index.constant(place(v.extent)) for v in variables})
+        if there.op == "const" and there.payload:
+            return True
+    return False

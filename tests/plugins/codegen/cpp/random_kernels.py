@@ -1,0 +1,190 @@
+"""Kernels of random expressions, dtypes, layouts, conditions, reductions and scans, for the code generators' tests."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import strategies as st
+from kernel_lab import Case
+
+from turret.ir import (
+    Expr,
+    Kernel,
+    Store,
+    call,
+    cast,
+    check_index,
+    constant,
+    flatten,
+    index_value,
+    load,
+    reduce,
+    scan,
+    unflatten,
+    wrap_index,
+)
+from turret.ir.index import Index, Var
+
+DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.bfloat16, torch.uint8, torch.bool)
+EXTENTS = (1, 2, 3, 5, 8, 16, 17, 31, 64, 65, 130)
+UNARY = {
+    "float": ("neg", "abs", "sin", "tanh", "sigmoid", "floor", "sign"),
+    "int": ("neg", "abs", "sign", "bitwise_not"),
+    "bool": ("logical_not",),
+}
+BINARY = {
+    "float": ("add", "sub", "mul", "min", "max"),
+    "int": ("add", "sub", "mul", "min", "max", "bitwise_and", "bitwise_xor"),
+    "bool": ("logical_and", "logical_or", "logical_xor"),
+}
+REDUCTIONS = {"float": ("sum", "max", "min"), "int": ("sum", "min", "max", "prod"), "bool": ("any", "all")}
+
+
+def family(dtype: torch.dtype) -> str:
+    return "bool" if dtype == torch.bool else "float" if dtype.is_floating_point else "int"
+
+
+class Builder:
+    """Draws one kernel; inputs are made as they are needed."""
+
+    def __init__(self, draw) -> None:
+        self.draw = draw
+        self.seed = draw(st.integers(0, 2**20))
+        self.tensors: dict[str, torch.Tensor] = {}
+        count = draw(st.integers(0, 3))
+        loops = tuple(Var(f"i{k}", draw(st.sampled_from(EXTENTS))) for k in range(count))
+        while loops and torch.Size([v.extent for v in loops]).numel() > 60000:
+            loops = loops[1:]
+        rows = draw(st.integers(0, min(2, len(loops))))
+        order = draw(st.permutations(loops))
+        self.inner = tuple(v for v in loops if v in order[:rows])
+        self.outer = tuple(v for v in loops if v not in self.inner)
+
+    def one_of(self, options):
+        return self.draw(st.sampled_from(list(options)))
+
+    def fresh_tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> str:
+        """A tensor of a drawn layout: contiguous, permuted, every second element, or expanded."""
+        generator = torch.Generator().manual_seed(self.seed + len(self.tensors))
+
+        def filled(*sizes: int) -> torch.Tensor:
+            if dtype == torch.bool:
+                return torch.randint(0, 2, sizes, generator=generator).bool()
+            if dtype.is_floating_point:
+                return (torch.randn(sizes, generator=generator) * 2).to(dtype)
+            return torch.randint(0 if dtype == torch.uint8 else -9, 9, sizes, generator=generator).to(dtype)
+
+        layout = self.one_of(("contiguous", "permuted", "strided", "expanded")) if shape else "contiguous"
+        if layout == "permuted":
+            order = self.draw(st.permutations(range(len(shape))))
+            value = filled(*(shape[k] for k in order)).permute([order.index(k) for k in range(len(shape))])
+        elif layout == "strided":
+            value = filled(*shape[:-1], 2 * shape[-1])[..., ::2]
+        elif layout == "expanded":
+            value = filled(*(1 if k == 0 else n for k, n in enumerate(shape))).expand(shape)
+        else:
+            value = filled(*shape)
+        name = f"x{len(self.tensors)}"
+        self.tensors[name] = value
+        return name
+
+    def load(self, dtype: torch.dtype) -> Expr:
+        loops = self.outer + self.inner
+        shape = tuple(v.extent for v in loops)
+        coords = [v.index for v in loops]
+        kind = self.one_of(("plain", "flipped", "reshaped", "padded", "gather", "dropped"))
+        if kind == "flipped" and loops:
+            at = self.draw(st.integers(0, len(loops) - 1))
+            coords[at] = Index.constant(shape[at] - 1) - coords[at]
+        elif kind == "reshaped" and loops:
+            numel = torch.Size(shape).numel()
+            divisors = [d for d in range(1, numel + 1) if numel % d == 0]
+            first = self.one_of(divisors)
+            shape, coords = (first, numel // first), list(unflatten(flatten(coords, shape), (first, numel // first)))
+        elif kind == "padded" and loops:
+            return self.padded(dtype, shape, coords)
+        elif kind == "gather" and loops:
+            return self.gathered(dtype, loops)
+        elif kind == "dropped" and loops:
+            at = self.draw(st.integers(0, len(loops) - 1))
+            shape, coords = shape[:at] + shape[at + 1 :], coords[:at] + coords[at + 1 :]
+        return load(self.fresh_tensor(shape, dtype), coords, dtype)
+
+    def padded(self, dtype: torch.dtype, shape: tuple[int, ...], coords: list[Index]) -> Expr:
+        at = self.draw(st.integers(0, len(shape) - 1))
+        before = self.draw(st.integers(0, 3))
+        extent = max(1, shape[at] - before - self.draw(st.integers(0, 3)))
+        moved = index_value(coords[at] - before)
+        inside = call(
+            "logical_and", call("ge", moved, constant(0, torch.int64)), call("lt", moved, constant(extent, torch.int64))
+        )
+        source = self.fresh_tensor((*shape[:at], extent, *shape[at + 1 :]), dtype)
+        value = load(source, [*coords[:at], coords[at] - before, *coords[at + 1 :]], dtype)
+        return call("masked", inside, value, constant(1, dtype))
+
+    def gathered(self, dtype: torch.dtype, loops: tuple[Var, ...]) -> Expr:
+        table = self.fresh_tensor((7,), dtype)
+        variable = self.one_of(loops)
+        name = f"x{len(self.tensors)}"
+        self.tensors[name] = torch.arange(variable.extent) % 14 - 7
+        at = check_index(wrap_index(load(name, (variable,), torch.int64), 7), 7)
+        return load(table, (Index.of_value(at),), dtype)
+
+    def value(self, depth: int, dtype: torch.dtype) -> Expr:
+        kind = (
+            "leaf"
+            if depth == 0
+            else self.one_of(("leaf", "unary", "binary", "binary", "where", "masked", "compare", "cast", "row", "scan"))
+        )
+        group = family(dtype)
+        below = lambda d=dtype: self.value(depth - 1, d)  # noqa: E731
+        if kind == "unary":
+            return call(self.one_of(UNARY[group]), below())
+        if kind == "binary":
+            return call(self.one_of(BINARY[group]), below(), below())
+        if kind == "where":
+            return call("where", below(torch.bool), below(), below())
+        if kind == "masked":
+            return call("masked", below(torch.bool), below(), constant(1, dtype))
+        if kind == "compare":
+            other = self.one_of(DTYPES[:6])
+            compared = call(self.one_of(("lt", "eq", "ge")), below(other), below(other))
+            return cast(compared, dtype)
+        if kind == "cast":
+            source = self.one_of(DTYPES)
+            if source.is_floating_point and not dtype.is_floating_point and dtype != torch.bool:
+                # Scaled, for no value may lie where one unit in the last place decides the integer.
+                bounded = call("mul", call("tanh", below(source)), constant(0.75, source))
+                return cast(call("floor", bounded), dtype)
+            return cast(below(source), dtype)
+        if kind == "row" and self.inner and dtype not in (torch.bfloat16, torch.uint8):
+            return reduce(self.one_of(REDUCTIONS[group]), self.inner, below())
+        if kind == "scan" and len(self.inner) == 1 and dtype in (torch.float32, torch.float64, torch.int64):
+            return scan(self.one_of(("sum", "min", "max")), self.inner[0], below())
+        if self.draw(st.booleans()) and depth == 0 and group != "bool":
+            return constant(self.draw(st.integers(0, 5)), dtype)
+        return self.load(dtype)
+
+    def case(self) -> Case:
+        stores = []
+        for number in range(self.draw(st.integers(1, 2))):
+            dtype = self.one_of(DTYPES)
+            expr = self.value(self.draw(st.integers(0, 4)), dtype)
+            along_row = self.draw(st.booleans()) or bool(expr.variables & set(self.inner))
+            loops = self.outer + self.inner if along_row else self.outer
+            order = self.draw(st.permutations(range(len(loops))))
+            out = torch.zeros([loops[k].extent for k in order], dtype=dtype).permute(
+                [order.index(k) for k in range(len(loops))]
+            )
+            self.tensors[f"out{number}"] = out
+            stores.append(Store(f"out{number}", tuple(v.index for v in loops), expr))
+        return Case(Kernel("random", self.outer, self.inner, tuple(stores)), self.tensors)
+
+
+@st.composite
+def cases(draw) -> Case:
+    return Builder(draw).case()
+
+
+def has_half(case: Case) -> bool:
+    """Whether something is rounded so coarsely that an order of additions shows."""
+    return any(t.dtype == torch.bfloat16 for t in case.tensors.values())
