@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sympy
 import torch
 from hypothesis import strategies as st
-from kernel_lab import Case
+from kernel_lab import Case, at_sizes, declare
 
 from turret.ir import (
     Expr,
     Kernel,
     Store,
+    TensorDecl,
     call,
     cast,
     check_index,
@@ -17,12 +19,13 @@ from turret.ir import (
     flatten,
     index_value,
     load,
+    part,
     reduce,
     scan,
     unflatten,
     wrap_index,
 )
-from turret.ir.index import Index, Var
+from turret.ir.index import Index, Size, Var, product
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.bfloat16, torch.uint8, torch.bool)
 EXTENTS = (1, 2, 3, 5, 8, 16, 17, 31, 64, 65, 130)
@@ -44,25 +47,41 @@ def family(dtype: torch.dtype) -> str:
 
 
 class Builder:
-    """Draws one kernel; inputs are made as they are needed."""
+    """Draws one kernel; inputs are made as they are needed.
 
-    def __init__(self, draw) -> None:
+    ``symbolic``: loops have sizes that are known when the kernel runs; tensors of such sizes are contiguous.
+    """
+
+    def __init__(self, draw, symbolic: bool) -> None:
         self.draw = draw
         self.seed = draw(st.integers(0, 2**20))
         self.tensors: dict[str, torch.Tensor] = {}
+        self.declarations: dict[str, TensorDecl] = {}
+        self.sizes: dict[str, int] = {}
         count = draw(st.integers(0, 3))
-        loops = tuple(Var(f"i{k}", draw(st.sampled_from(EXTENTS))) for k in range(count))
-        while loops and torch.Size([v.extent for v in loops]).numel() > 60000:
+        loops = tuple(Var(f"i{k}", self.extent(symbolic)) for k in range(count))
+        while loops and self.number(product(v.extent for v in loops)) > 60000:
             loops = loops[1:]
         rows = draw(st.integers(0, min(2, len(loops))))
         order = draw(st.permutations(loops))
         self.inner = tuple(v for v in loops if v in order[:rows])
         self.outer = tuple(v for v in loops if v not in self.inner)
 
+    def extent(self, symbolic: bool) -> Size:
+        """A number, or a symbol, which may be that of another loop."""
+        if not symbolic or self.draw(st.integers(0, 3)) == 0:
+            return self.one_of(EXTENTS)
+        name = f"s{self.draw(st.integers(0, len(self.sizes)))}"
+        self.sizes.setdefault(name, self.one_of(EXTENTS))
+        return sympy.Symbol(name, integer=True, positive=True)
+
+    def number(self, size: Size) -> int:
+        return at_sizes(size, self.sizes)
+
     def one_of(self, options):
         return self.draw(st.sampled_from(list(options)))
 
-    def fresh_tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    def fresh_tensor(self, shape: tuple[Size, ...], dtype: torch.dtype) -> str:
         """A tensor of a drawn layout: contiguous, permuted, every second element, or expanded."""
         generator = torch.Generator().manual_seed(self.seed + len(self.tensors))
 
@@ -73,33 +92,40 @@ class Builder:
                 return (torch.randn(sizes, generator=generator) * 2).to(dtype)
             return torch.randint(0 if dtype == torch.uint8 else -9, 9, sizes, generator=generator).to(dtype)
 
-        layout = self.one_of(("contiguous", "permuted", "strided", "expanded")) if shape else "contiguous"
+        numbers = tuple(map(self.number, shape))
+        known = all(isinstance(n, int) for n in shape)
+        layout = self.one_of(("contiguous", "permuted", "strided", "expanded")) if shape and known else "contiguous"
         if layout == "permuted":
             order = self.draw(st.permutations(range(len(shape))))
-            value = filled(*(shape[k] for k in order)).permute([order.index(k) for k in range(len(shape))])
+            value = filled(*(numbers[k] for k in order)).permute([order.index(k) for k in range(len(shape))])
         elif layout == "strided":
-            value = filled(*shape[:-1], 2 * shape[-1])[..., ::2]
+            value = filled(*numbers[:-1], 2 * numbers[-1])[..., ::2]
         elif layout == "expanded":
-            value = filled(*(1 if k == 0 else n for k, n in enumerate(shape))).expand(shape)
+            value = filled(*(1 if k == 0 else n for k, n in enumerate(numbers))).expand(numbers)
         else:
-            value = filled(*shape)
-        name = f"x{len(self.tensors)}"
+            value = filled(*numbers)
+        return self.named(f"x{len(self.tensors)}", value, shape)
+
+    def named(self, name: str, value: torch.Tensor, shape: tuple[Size, ...]) -> str:
         self.tensors[name] = value
+        known = all(isinstance(n, int) for n in shape)
+        self.declarations[name] = declare(name, value, None if known else shape)
         return name
 
     def load(self, dtype: torch.dtype) -> Expr:
         loops = self.outer + self.inner
         shape = tuple(v.extent for v in loops)
         coords = [v.index for v in loops]
-        kind = self.one_of(("plain", "flipped", "reshaped", "padded", "gather", "dropped"))
+        kind = self.one_of(("plain", "flipped", "reshaped", "padded", "gather", "dropped", "number"))
         if kind == "flipped" and loops:
             at = self.draw(st.integers(0, len(loops) - 1))
             coords[at] = Index.constant(shape[at] - 1) - coords[at]
         elif kind == "reshaped" and loops:
-            numel = torch.Size(shape).numel()
-            divisors = [d for d in range(1, numel + 1) if numel % d == 0]
+            whole = product(shape)
+            divisors = [d for d in range(1, whole + 1) if whole % d == 0] if isinstance(whole, int) else [1]
             first = self.one_of(divisors)
-            shape, coords = (first, numel // first), list(unflatten(flatten(coords, shape), (first, numel // first)))
+            target = (first, whole // first if isinstance(whole, int) else whole)
+            shape, coords = target, list(unflatten(flatten(coords, shape), target))
         elif kind == "padded" and loops:
             return self.padded(dtype, shape, coords)
         elif kind == "gather" and loops:
@@ -107,15 +133,19 @@ class Builder:
         elif kind == "dropped" and loops:
             at = self.draw(st.integers(0, len(loops) - 1))
             shape, coords = shape[:at] + shape[at + 1 :], coords[:at] + coords[at + 1 :]
+        elif kind == "number" and loops and family(dtype) != "bool" and dtype.itemsize > 2:
+            return cast(index_value(self.one_of(coords) * self.draw(st.integers(1, 3)) - 5), dtype)
         return load(self.fresh_tensor(shape, dtype), coords, dtype)
 
-    def padded(self, dtype: torch.dtype, shape: tuple[int, ...], coords: list[Index]) -> Expr:
+    def padded(self, dtype: torch.dtype, shape: tuple[Size, ...], coords: list[Index]) -> Expr:
         at = self.draw(st.integers(0, len(shape) - 1))
-        before = self.draw(st.integers(0, 3))
-        extent = max(1, shape[at] - before - self.draw(st.integers(0, 3)))
+        before, after = self.draw(st.integers(0, 3)), self.draw(st.integers(0, 3))
+        extent = max(1, shape[at] - before - after) if isinstance(shape[at], int) else shape[at]
         moved = index_value(coords[at] - before)
         inside = call(
-            "logical_and", call("ge", moved, constant(0, torch.int64)), call("lt", moved, constant(extent, torch.int64))
+            "logical_and",
+            call("ge", moved, constant(0, torch.int64)),
+            call("lt", moved, index_value(Index.constant(extent))),
         )
         source = self.fresh_tensor((*shape[:at], extent, *shape[at + 1 :]), dtype)
         value = load(source, [*coords[:at], coords[at] - before, *coords[at + 1 :]], dtype)
@@ -124,17 +154,30 @@ class Builder:
     def gathered(self, dtype: torch.dtype, loops: tuple[Var, ...]) -> Expr:
         table = self.fresh_tensor((7,), dtype)
         variable = self.one_of(loops)
-        name = f"x{len(self.tensors)}"
-        self.tensors[name] = torch.arange(variable.extent) % 14 - 7
+        places = torch.arange(self.number(variable.extent)) % 14 - 7
+        name = self.named(f"x{len(self.tensors)}", places, (variable.extent,))
         at = check_index(wrap_index(load(name, (variable,), torch.int64), 7), 7)
         return load(table, (Index.of_value(at),), dtype)
 
+    def window(self, dtype: torch.dtype) -> Expr:
+        """A reduction that is not along the row."""
+        loops = self.outer + self.inner
+        along = Var("q0", self.one_of((2, 3, 20)))
+        source = self.fresh_tensor((*(v.extent for v in loops), along.extent), dtype)
+        return reduce(self.one_of(REDUCTIONS[family(dtype)][:2]), (along,), load(source, (*loops, along), dtype))
+
+    def row(self, depth: int, dtype: torch.dtype) -> Expr:
+        """A reduction along the row."""
+        if dtype == torch.int64 and self.draw(st.booleans()):
+            number = index_value(flatten([v.index for v in self.inner], tuple(v.extent for v in self.inner)))
+            return reduce(self.one_of(("argmin", "argmax")), self.inner, self.value(depth, torch.int32), number)
+        if dtype.is_floating_point and self.draw(st.integers(0, 3)) == 0:
+            return part(reduce("welford", self.inner, self.value(depth, dtype)), self.one_of(("mean", "m2")))
+        return reduce(self.one_of(REDUCTIONS[family(dtype)]), self.inner, self.value(depth, dtype))
+
     def value(self, depth: int, dtype: torch.dtype) -> Expr:
-        kind = (
-            "leaf"
-            if depth == 0
-            else self.one_of(("leaf", "unary", "binary", "binary", "where", "masked", "compare", "cast", "row", "scan"))
-        )
+        kinds = ("leaf", "unary", "binary", "binary", "where", "masked", "compare", "cast", "row", "scan", "window")
+        kind = self.one_of(kinds) if depth else "leaf"
         group = family(dtype)
         below = lambda d=dtype: self.value(depth - 1, d)  # noqa: E731
         if kind == "unary":
@@ -157,9 +200,11 @@ class Builder:
                 return cast(call("floor", bounded), dtype)
             return cast(below(source), dtype)
         if kind == "row" and self.inner and dtype not in (torch.bfloat16, torch.uint8):
-            return reduce(self.one_of(REDUCTIONS[group]), self.inner, below())
+            return self.row(depth - 1, dtype)
         if kind == "scan" and len(self.inner) == 1 and dtype in (torch.float32, torch.float64, torch.int64):
             return scan(self.one_of(("sum", "min", "max")), self.inner[0], below())
+        if kind == "window" and dtype not in (torch.bfloat16, torch.uint8):
+            return self.window(dtype)
         if self.draw(st.booleans()) and depth == 0 and group != "bool":
             return constant(self.draw(st.integers(0, 5)), dtype)
         return self.load(dtype)
@@ -172,17 +217,16 @@ class Builder:
             along_row = self.draw(st.booleans()) or bool(expr.variables & set(self.inner))
             loops = self.outer + self.inner if along_row else self.outer
             order = self.draw(st.permutations(range(len(loops))))
-            out = torch.zeros([loops[k].extent for k in order], dtype=dtype).permute(
-                [order.index(k) for k in range(len(loops))]
-            )
-            self.tensors[f"out{number}"] = out
-            stores.append(Store(f"out{number}", tuple(v.index for v in loops), expr))
-        return Case(Kernel("random", self.outer, self.inner, tuple(stores)), self.tensors)
+            shape, coords = tuple(loops[k].extent for k in order), tuple(loops[k].index for k in order)
+            out = torch.zeros([self.number(n) for n in shape], dtype=dtype)
+            stores.append(Store(self.named(f"out{number}", out, shape), coords, expr))
+        kernel = Kernel("random", self.outer, self.inner, tuple(stores))
+        return Case(kernel, self.tensors, self.declarations, self.sizes)
 
 
 @st.composite
-def cases(draw) -> Case:
-    return Builder(draw).case()
+def cases(draw, symbolic: bool = False) -> Case:
+    return Builder(draw, symbolic).case()
 
 
 def has_half(case: Case) -> bool:
