@@ -34,9 +34,12 @@ from turret.ir import (
     TensorDecl,
     Var,
     call,
+    check_index,
     constant,
+    index_value,
     load,
     reduce,
+    scan,
     unflatten,
 )
 from turret.ir.index import Div, Mod, Value, flatten
@@ -85,8 +88,11 @@ SCALAR = {
     "neg": lambda a: -a,
     "abs": abs,
     "lt": lambda a, b: a < b,
+    "ge": lambda a, b: a >= b,
+    "logical_and": lambda a, b: a and b,
     "where": lambda c, a, b: a if c else b,
 }
+COMBINING = {"sum": sum, "max": max, "min": min}
 
 
 def value_at(expr: Expr, env: Environment, tensors: Mapping[str, torch.Tensor], rows: dict) -> int:
@@ -104,8 +110,16 @@ def value_at(expr: Expr, env: Environment, tensors: Mapping[str, torch.Tensor], 
             if expr not in rows:
                 bound = expr.payload.variables
                 values = [value_at(expr.args[0], {**env, **p}, tensors, {}) for p in points(bound)]
-                rows[expr] = {"sum": sum, "max": max, "min": min}[expr.payload.kind](values)
+                rows[expr] = COMBINING[expr.payload.kind](values)
             return rows[expr]
+        case "scan":
+            kind, variable = expr.payload
+            body = expr.args[0]
+            steps = range(env[variable] + 1)
+            return COMBINING[kind]([value_at(body, {**env, variable: k}, tensors, rows) for k in steps])
+        case "masked":
+            condition, inside, outside = expr.args
+            return value_at(inside if value_at(condition, env, tensors, rows) else outside, env, tensors, rows)
         case _:
             return SCALAR[expr.op](*(value_at(arg, env, tensors, rows) for arg in expr.args))
 
@@ -275,7 +289,8 @@ def programs(draw: st.DrawFn, most: int = 9) -> LoopProgram:
 
 def _statement(draw: st.DrawFn, name: str, known: Mapping[str, TensorDecl]) -> Any:
     source = known[draw(st.sampled_from(sorted(known)))]
-    kind = draw(st.sampled_from(("pointwise", "pointwise", "pointwise", "rows", "columns", "extern", "reshape")))
+    kinds = ("pointwise", "pointwise", "pointwise", "rows", "columns", "extern", "reshape", "shift", "slice", "scan")
+    kind = draw(st.sampled_from((*kinds, "gather")))
     loops = loops_of(source.shape)
     if kind == "extern":
         return Extern(torch.ops.aten.neg.default, (Ref(source.name),), {}, (declare(name, source.shape),))
@@ -293,6 +308,9 @@ def _statement(draw: st.DrawFn, name: str, known: Mapping[str, TensorDecl]) -> A
         target = loops_of(shape)
         coords = unflatten(flatten([v.index for v in target], shape), source.shape)
         return Definition(declare(name, shape), target, call("add", at(source.name, *coords), number(1)), (name,))
+    if kind in ("shift", "slice", "scan", "gather") and source.shape:
+        value = _along(draw, kind, source, loops, known)
+        return Definition(declare(name, source.shape), loops, value, (name,))
     value = at(source.name, *loops)
     if draw(st.booleans()):
         value = call("mod", value, number(draw(st.sampled_from((3, 7)))))
@@ -300,6 +318,31 @@ def _statement(draw: st.DrawFn, name: str, known: Mapping[str, TensorDecl]) -> A
         other = known[draw(st.sampled_from(sorted(known)))]
         value = call(draw(st.sampled_from(("add", "sub", "min", "max"))), value, _broadcast(draw, other, loops))
     return Definition(declare(name, source.shape), loops, call("neg", value), (name,))
+
+
+def _along(
+    draw: st.DrawFn, kind: str, source: TensorDecl, loops: tuple[Var, ...], known: Mapping[str, TensorDecl]
+) -> Expr:
+    """What a tensor is along one of its dimensions: moved, a part of another tensor, its running sums, chosen rows."""
+    dim = draw(st.integers(0, len(loops) - 1))
+    variable, extent = loops[dim], source.shape[dim]
+
+    def there(index: Index | Var) -> Expr:
+        return at(source.name, *loops[:dim], index, *loops[dim + 1 :])
+
+    if kind == "scan":
+        return scan(draw(st.sampled_from(("sum", "max"))), variable, there(variable))
+    if kind == "gather":
+        fits = [decl.name for decl in known.values() if decl.shape == (extent,)]
+        if not fits:
+            return there(Index.constant(extent - 1) - variable.index)
+        chosen = call("mod", at(draw(st.sampled_from(fits)), variable), number(extent))
+        return there(Index.of_value(check_index(chosen, extent)))
+    offset = draw(st.integers(0, extent))
+    inside = call("ge", index_value(variable), number(offset))
+    if kind == "shift":
+        return call("masked", inside, there(variable.index - offset), number(draw(st.integers(0, 1))))
+    return call("where", inside, call("masked", inside, there(variable), number(0)), _broadcast(draw, source, loops))
 
 
 def _broadcast(draw: st.DrawFn, other: TensorDecl, loops: tuple[Var, ...]) -> Expr:
