@@ -1,20 +1,18 @@
 """Expressions to C++: every node becomes one named temporary, in the outermost scope that can compute it.
 
-A *guard* is the condition under which a value is wanted (from ``masked``).  Only what could do harm where it is
-masked off, loads that may lie outside and checks that may report, is emitted under it; the rest is plain
-arithmetic, so that loops stay free of branches and vectorise.
+What needs no guard is plain arithmetic, so that loops stay free of branches and vectorise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 
+from turret.emitter import Guard, TextEmitter
 from turret.errors import UnsupportedError
-from turret.ir.conditions import both
-from turret.ir.expr import OPS, Expr, call, constant, size_value
-from turret.ir.index import Div, Index, Mod, Size, Value, Var, provably_nonnegative
+from turret.ir.expr import OPS, Expr
+from turret.ir.index import Div, Mod, Size, Value, Var, provably_nonnegative
 from turret.ir.nest import FlatStore, Nest
 from turret.plugins.codegen.cpp.dtypes import accumulator, ctype, literal, reduction_identity
 from turret.plugins.codegen.cpp.facts import Facts
@@ -25,93 +23,34 @@ from turret.plugins.codegen.cpp.sizes import size_text
 INDEX_ERROR, ZERO_DIVISION = 1, 2
 """What a kernel returns where a checked index is out of range, or an integer is divided by zero."""
 
-Guard = Expr | None
 
-
-class Emitter:
+class Emitter(TextEmitter):
     """The state of writing one kernel."""
 
     def __init__(self, nest: Nest, facts: Facts) -> None:
-        self.nest, self.facts = nest, facts
-        self.base = Scope()
-        self.pointers: dict[str, str] = {}
+        super().__init__(Scope(), facts)
+        self.nest = nest
         self.stored = {store.tensor for store in nest.stores}
-        self.symbols: dict[str, str] = {}
-        self.streams: dict[int, str] = {}
         # Where scans keep their running values; an ``@`` stands for the index of the lane within its block.
         self.scan_states: dict[Expr, str] = {}
         self.lane_slot = "0"
-        self._count: dict[str, int] = {}
 
-    def fresh(self, stem: str) -> str:
-        """A new name: ``stem`` and a number."""
-        number = self._count.get(stem, 0)
-        self._count[stem] = number + 1
-        return f"{stem}{number}"
-
-    # ------------------------------------------------------------ tensors and sizes
-
-    def pointer(self, tensor: str) -> str:
-        """Name of the pointer to a tensor's first element."""
-        return self.pointers.setdefault(tensor, f"p{len(self.pointers)}")
-
-    def symbol(self, name: str) -> str:
-        """C++ name of a size symbol."""
-        return self.symbols.setdefault(name, f"s{len(self.symbols)}")
-
-    def stream(self, number: int) -> str:
-        """C++ name of a stream of random numbers: a parameter, so that layers with streams of their own are equal."""
-        return self.streams.setdefault(number, f"stream{len(self.streams)}")
+    # ------------------------------------------------------------ sizes and indices
 
     def size(self, value: Size) -> str:
-        """A size as a literal or the name of a variable of the outermost scope."""
         text = size_text(value, self.symbol)
         if isinstance(value, int) or text in self.symbols.values():
             return text
-        return self.named(self.base, ("size", text), "n", "int64_t", text)
+        return self.named(self.base, ("size", text), "n", text)
 
     @staticmethod
     def is_plain(text: str) -> bool:
-        """Whether ``text`` is a name or a number."""
         return text.replace("_", "").isalnum()
 
-    def named(self, scope: Scope, key: object, stem: str, kind: str, text: str) -> str:
-        """The name of a constant with value ``text`` in ``scope``, made on first use."""
-        if key not in scope.names:
-            name = self.fresh(stem)
-            scope.line(f"const {kind} {name} = {text};")
-            scope.names[key] = name
-        return scope.names[key]
+    def assignment(self, name: str, text: str, dtype: torch.dtype) -> str:
+        return f"const {ctype(dtype).value} {name} = {text};"
 
-    # ------------------------------------------------------------ indices
-
-    def index(self, index: Index, scope: Scope, guard: Guard = None) -> str:
-        """An index in ``scope``; what outer loops determine is computed there."""
-        groups: dict[Scope, list[str]] = {}
-        for atom, coefficient in index.terms:
-            home = self._atom_home(atom, scope, guard)
-            groups.setdefault(home, []).append(self._term(atom, coefficient, home, guard))
-        if not groups:
-            return self.size(index.const)
-        total = ""
-        for home in sorted(groups, key=lambda s: s.depth):
-            parts = ([total] if total else []) + groups[home]
-            if home.depth == max(s.depth for s in groups) and index.const != 0:
-                parts.append(self.size(index.const))
-            total = " + ".join(parts)
-            if home is not scope and not self.is_plain(total):
-                total = self.named(home, ("offset", total), "o", "int64_t", total)
-        return total
-
-    def _atom_home(self, atom: Var | Div | Mod | Value, scope: Scope, guard: Guard) -> Scope:
-        variables, level = self.facts.atom_variables(atom), 0
-        for value in atom.values:
-            level = max(level, self.facts.level(value))
-            if guard is not None and self.facts.needs_guard(value):
-                variables, level = variables | self.facts.variables(guard), max(level, self.facts.level(guard))
-        return scope.home(variables, level)
-
-    def _term(self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, guard: Guard) -> str:
+    def term(self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, guard: Guard) -> str:
         text = self._atom(atom, scope, guard)
         return text if coefficient == 1 else f"{self.size(coefficient)} * {text}"
 
@@ -132,33 +71,10 @@ class Emitter:
 
     # ------------------------------------------------------------ values
 
-    def key(self, expr: Expr, guard: Guard) -> tuple[Expr, Guard]:
-        """What identifies a value: the guard counts only where leaving it out could do harm."""
-        return expr, guard if guard is not None and self.facts.needs_guard(expr) else None
+    def constant(self, expr: Expr) -> str:
+        return literal(expr.payload, expr.dtype)
 
-    def home(self, expr: Expr, guard: Guard, scope: Scope) -> Scope:
-        """Where the value of ``key(expr, guard)`` belongs."""
-        variables, level = self.facts.variables(expr), self.facts.level(expr)
-        if guard is not None:
-            variables, level = variables | self.facts.variables(guard), max(level, self.facts.level(guard))
-        return scope.home(variables, level)
-
-    def value(self, expr: Expr, scope: Scope, guard: Guard = None) -> str:
-        """A name or literal for the value of ``expr`` in ``scope``."""
-        if expr.op == "const":
-            return literal(expr.payload, expr.dtype)
-        key = self.key(expr, guard)
-        target = self.home(expr, key[1], scope)
-        found = scope.named(key, target)
-        if found is None:
-            text = _WRITERS.get(expr.op, Emitter._scalar)(self, expr, target, key[1])
-            if self.is_plain(text):
-                target.names[key] = found = text
-            else:
-                found = self.named(target, key, "t", ctype(expr.dtype).value, text)
-        return found
-
-    def _scalar(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def scalar(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         if expr.op not in OPS:
             raise UnsupportedError(f"C++ kernels do not know the node {expr.op!r}")
         args = [self.value(arg, scope, guard) for arg in expr.args]
@@ -179,12 +95,7 @@ class Emitter:
         if 0 in self.nest.tensors[expr.tensor].shape:
             self.index(expr.coords[0], scope, guard)  # its checks still report
             return literal(0, expr.dtype)
-        for value in expr.coords[0].values:
-            # A checked index into a tensor that turns out to be empty must not be clamped to its first element.
-            if value.op == "check_index" and not provably_nonnegative(value.payload - 1):
-                self.value(value, scope, guard)  # its check still reports
-                some = call("gt", size_value(value.payload), constant(0, size_value(1).dtype))
-                guard = some if guard is None else call("logical_and", guard, some)
+        guard = self.guard_of_load(expr, scope, guard)
         offset = self.index(expr.coords[0], scope, guard)
         kind = ctype(expr.dtype)
         text = kind.load(f"{self.pointer(expr.tensor)}[{offset}]")
@@ -215,7 +126,7 @@ class Emitter:
 
     def _masked(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         condition, inside, outside = expr.args
-        inside_text = self.value(inside, scope, both(guard, condition, self.facts.needs_guard))
+        inside_text = self.value(inside, scope, self.both(guard, condition))
         return f"{self.value(condition, scope, guard)} ? {inside_text} : {self.value(outside, scope)}"
 
     def _random(self, expr: Expr, scope: Scope, guard: Guard) -> str:
@@ -290,18 +201,17 @@ class Emitter:
             return ""
         return f"{half}_narrow({self.value(source, scope)})"
 
-
-_WRITERS: dict[str, Callable[[Emitter, Expr, Scope, Guard], str]] = {
-    "load": Emitter._load,
-    "index": Emitter._index,
-    "size": Emitter._size,
-    "check_index": Emitter._check_index,
-    "wrap_index": Emitter._wrap_index,
-    "cast": Emitter._cast,
-    "bitcast": Emitter._bitcast,
-    "masked": Emitter._masked,
-    "random": Emitter._random,
-    "scan": Emitter._scan,
-    "reduce": Emitter._reduce,
-    "row": Emitter._row,
-}
+    writers: ClassVar = {
+        "load": _load,
+        "index": _index,
+        "size": _size,
+        "check_index": _check_index,
+        "wrap_index": _wrap_index,
+        "cast": _cast,
+        "bitcast": _bitcast,
+        "masked": _masked,
+        "random": _random,
+        "scan": _scan,
+        "reduce": _reduce,
+        "row": _row,
+    }

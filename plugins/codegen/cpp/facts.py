@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import Any
 
+from turret.emitter import ExprFacts
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Var
-from turret.ir.nest import Nest, always_inside
+from turret.ir.nest import Nest
 from turret.plugins.codegen.cpp.operators import divides_by_zero, op_cost
 
 EXPENSIVE = 8
 """Cost from which a value that two phases of a row need is kept rather than computed again."""
 
 
-class Facts:
+class Facts(ExprFacts):
     """What emitters ask about the expressions of one nest; every answer is computed once."""
 
     def __init__(self, nest: Nest, row_variables: frozenset[Var] = frozenset()) -> None:
         """``row_variables``: what every row reduction is taken to depend on (the lanes of a vertical one)."""
+        super().__init__(nest.tensors)
         self.nest, self.row_variables = nest, row_variables
         self._inner = frozenset(nest.inner)
         self._variables: dict[Expr, frozenset[Var]] = {}
         self._levels: dict[Expr, int] = {}
-        self._guarded: dict[Expr, bool] = {}
 
     def variables(self, expr: Expr) -> frozenset[Var]:
-        """Loops that must be open where ``expr`` is evaluated."""
         found = self._variables.get(expr)
         if found is None:
             if expr.op == "const":
@@ -49,7 +49,6 @@ class Facts:
         return frozenset().union(*(self.atom_variables(atom) for atom, _ in index.terms))
 
     def atom_variables(self, atom: Any) -> frozenset[Var]:
-        """Loops that one atom of an index needs."""
         if isinstance(atom, Var):
             return frozenset((atom,))
         if hasattr(atom, "numerator"):
@@ -57,28 +56,17 @@ class Facts:
         return self.variables(atom.expr)
 
     def level(self, expr: Expr) -> int:
-        """How many phases of row reductions must be over before ``expr`` can be evaluated."""
         found = self._levels.get(expr)
         if found is None:
             found = max(map(self.level, expr.children()), default=0) + (expr.op == "row")
             self._levels[expr] = found
         return found
 
-    def needs_guard(self, expr: Expr) -> bool:
-        """Whether evaluating ``expr`` where it is masked off could do harm: a wild load, or an error reported.
+    def is_along_row(self, expr: Expr) -> bool:
+        return expr.op in ("row", "scan")
 
-        Scans and reductions over the row need none: their operands have it (``turret.ir.conditions``).
-        """
-        found = self._guarded.get(expr)
-        if found is None:
-            found = expr.op not in ("row", "scan") and (
-                (expr.op == "load" and not always_inside(expr, self.nest.tensors[expr.tensor]))
-                or expr.op == "check_index"
-                or divides_by_zero(expr)
-                or any(map(self.needs_guard, expr.children()))
-            )
-            self._guarded[expr] = found
-        return found
+    def reports(self, expr: Expr) -> bool:
+        return divides_by_zero(expr)
 
     def total_cost(self, *roots: Expr) -> int:
         """Cost of everything below the roots, shared nodes counted once, rows not entered."""

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import attrs
 
-from turret.ir.conditions import both
+from turret.emitter import Key
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Size, Var, product
 from turret.ir.nest import FlatStore, Nest
 from turret.plugins.codegen.cpp.dtypes import CType, ctype
-from turret.plugins.codegen.cpp.emitter import Emitter, Guard
+from turret.plugins.codegen.cpp.emitter import Emitter
 from turret.plugins.codegen.cpp.facts import Facts
 from turret.plugins.codegen.cpp.loops import static_extent, vector_fitness
 from turret.plugins.codegen.cpp.scopes import Scope
 
 SCRATCH_BYTES = 256 * 1024
 """What a thread may keep of a row: it should stay in its second-level cache."""
-
-Key = tuple[Expr, Guard]
 
 
 @attrs.frozen
@@ -99,7 +97,7 @@ class RowEmitter:
         if expr.op != "masked":
             return [(child, guard) for child in expr.children()]
         condition, inside, outside = expr.args
-        return [(condition, guard), (inside, both(guard, condition, self.facts.needs_guard)), (outside, None)]
+        return [(condition, guard), (inside, self.emitter.both(guard, condition)), (outside, None)]
 
     def roots(self, phase: int) -> list[Key]:
         """What the loop of a phase evaluates: operands of its reductions, and what it stores."""

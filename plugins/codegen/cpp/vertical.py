@@ -7,12 +7,13 @@ results, and these are combined in order.
 
 from __future__ import annotations
 
+from turret.emitter import Key
 from turret.ir.expr import Expr
 from turret.ir.index import Var, product
 from turret.plugins.codegen.cpp.dtypes import accumulator, ctype, reduction_identity
 from turret.plugins.codegen.cpp.loops import SIMD, Blocks, Range, close_all, open_loop, open_tasks, work_of
 from turret.plugins.codegen.cpp.operators import combine_text
-from turret.plugins.codegen.cpp.rows import SCRATCH_BYTES, Key, RowEmitter, lane_type
+from turret.plugins.codegen.cpp.rows import SCRATCH_BYTES, RowEmitter, lane_type
 from turret.plugins.codegen.cpp.scopes import Scope
 
 FLUSH = 128

@@ -184,5 +184,5 @@ def _target(emitter: Emitter, store: FlatStore, scope: Scope) -> tuple[str, froz
     offset = emitter.index(store.offset, scope)
     text = emitter.pointer(store.tensor)
     if offset != "0":
-        text += f" + {offset if emitter.is_name(offset) or offset.isdigit() else f'({offset})'}"
+        text += f" + {offset if emitter.is_plain(offset) or offset.isdigit() else f'({offset})'}"
     return emitter.spread(text, have, want), want, emitter.masks(want, scope, store.condition)

@@ -1,20 +1,19 @@
 """Expressions to Triton: every node becomes one named value, in the outermost scope that can compute it.
 
 A value has a dimension for each tile dimension, of size 1 where it does not vary; what varies along none is a scalar.
-A *guard* is the condition under which a value is wanted (from ``masked``).  Only what could do harm where it is
-masked off, loads that may lie outside and checks that may fail, is emitted under it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 
+from turret.emitter import Guard, TextEmitter
 from turret.errors import UnsupportedError
-from turret.ir.conditions import both
-from turret.ir.expr import OPS, Expr, call, constant, size_value
-from turret.ir.index import Div, Index, Mod, Size, Value, Var, product, provably_nonnegative
+from turret.ir.expr import OPS, Expr
+from turret.ir.index import Div, Mod, Size, Value, Var, product, provably_nonnegative
 from turret.plugins.codegen.triton.dtypes import literal, triton_type, typed_literal
 from turret.plugins.codegen.triton.facts import Facts
 from turret.plugins.codegen.triton.operators import bitcast_text, cast_text, scalar_text
@@ -22,62 +21,38 @@ from turret.plugins.codegen.triton.scopes import Scope
 from turret.plugins.codegen.triton.sizes import size_text
 from turret.plugins.codegen.triton.tiling import Tile, Tiling
 
-Guard = Expr | None
-
 _BARE_LITERALS = frozenset(
     ["add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge", "min", "max", "where", "masked", "pow"]
 )
 """Ops that take a bare number beside a tensor; elsewhere Triton wants a tensor, or would guess its type."""
 
 
-class Emitter:
+class Emitter(TextEmitter):
     """The state of writing one kernel.
 
     ``narrow``: symbolic sizes are such that all indices fit 32 bits.  ``sizes`` are those that the text computes.
     """
 
+    symbol_stem = "n"
+
     def __init__(self, tiling: Tiling, narrow: bool = False) -> None:
-        self.tiling, self.tensors = tiling, tiling.nest.tensors
-        self.facts, self.narrow = Facts(tiling), narrow
+        super().__init__(Scope(), Facts(tiling))
+        self.tiling, self.tensors, self.narrow = tiling, tiling.nest.tensors, narrow
         self.sizes: dict[Size, None] = {}
-        self.base = Scope()
         self.tiles = {tile.variable: tile for tile in tiling.tiles}
-        self.pointers: dict[str, str] = {}
-        self.symbols: dict[str, str] = {}
-        self.streams: dict[int, str] = {}
         self.asserts = False
         self.wide, self.half = not narrow and self.facts.is_wide(), self.facts.is_half()
         # What writes a reduction along the row, or a scan; set by the writer of rows.
         self.row_writer: Callable[[Expr, Scope], str] | None = None
         self.scan_writer: Callable[[Expr, Scope], str] | None = None
-        self._count: dict[str, int] = {}
 
-    def fresh(self, stem: str) -> str:
-        """A new name: ``stem`` and a number."""
-        number = self._count.get(stem, 0)
-        self._count[stem] = number + 1
-        return f"{stem}{number}"
-
-    # ------------------------------------------------------------ tensors, sizes, shapes
-
-    def stream(self, number: int) -> str:
-        """Name of a stream of random numbers: a parameter, so that layers with streams of their own are equal."""
-        return self.streams.setdefault(number, f"stream{len(self.streams)}")
+    # ------------------------------------------------------------ sizes and shapes
 
     @property
     def index_type(self) -> str:
         return "tl.int64" if self.wide else "tl.int32"
 
-    def pointer(self, tensor: str) -> str:
-        """Name of the pointer to a tensor's first element."""
-        return self.pointers.setdefault(tensor, f"p{len(self.pointers)}")
-
-    def symbol(self, name: str) -> str:
-        """Name of the parameter that is a size symbol."""
-        return self.symbols.setdefault(name, f"n{len(self.symbols)}")
-
     def size(self, value: Size) -> str:
-        """A size as a literal or a name."""
         text = size_text(value, self.symbol)
         self.sizes[value] = None
         if isinstance(value, int) or text in self.symbols.values():
@@ -97,16 +72,11 @@ class Emitter:
         return f"tl.broadcast_to({text}, {self.shape(want | (have & self.tiles.keys()))})"
 
     @staticmethod
-    def is_name(text: str) -> bool:
+    def is_plain(text: str) -> bool:
         return text.isidentifier()
 
-    def named(self, scope: Scope, key: object, stem: str, text: str) -> str:
-        """The name of a value with ``text`` in ``scope``, made on first use."""
-        if key not in scope.names:
-            name = self.fresh(stem)
-            scope.line(f"{name} = {text}")
-            scope.names[key] = name
-        return scope.names[key]
+    def assignment(self, name: str, text: str, dtype: torch.dtype) -> str:
+        return f"{name} = {text}"
 
     # ------------------------------------------------------------ masks
 
@@ -132,34 +102,7 @@ class Emitter:
 
     # ------------------------------------------------------------ indices
 
-    def index(self, index: Index, scope: Scope, guard: Guard = None) -> str:
-        """An index in ``scope``; what does not change in a loop is computed outside of it."""
-        groups: dict[Scope, list[str]] = {}
-        for atom, coefficient in index.terms:
-            home = self._atom_home(atom, scope, guard)
-            groups.setdefault(home, []).append(self._term(atom, coefficient, home, guard))
-        if not groups:
-            return self.size(index.const)
-        homes = sorted(groups, key=lambda s: s.depth)
-        total = ""
-        for home in homes:
-            parts = ([total] if total else []) + groups[home]
-            if home is homes[-1] and index.const != 0:
-                parts.append(self.size(index.const))
-            total = " + ".join(parts)
-            if home is not scope and not self.is_name(total):
-                total = self.named(home, ("offset", total), "o", total)
-        return total
-
-    def _atom_home(self, atom: Var | Div | Mod | Value, scope: Scope, guard: Guard) -> Scope:
-        variables, level = atom.variables, 0
-        for value in atom.values:
-            level = max(level, self.facts.level(value))
-            if guard is not None and self.facts.needs_guard(value):
-                variables, level = variables | guard.variables, max(level, self.facts.level(guard))
-        return scope.home(variables, level)
-
-    def _term(self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, guard: Guard) -> str:
+    def term(self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, guard: Guard) -> str:
         text = self._atom(atom, scope, guard)
         return text if coefficient == 1 else f"{text} * {self._factor(coefficient)}"
 
@@ -182,38 +125,19 @@ class Emitter:
         if low is None or not provably_nonnegative(low):
             text = f"floor_{'div' if isinstance(atom, Div) else 'mod'}({numerator}, {divisor})"
         else:
-            grouped = numerator if self.is_name(numerator) else f"({numerator})"
+            grouped = numerator if self.is_plain(numerator) else f"({numerator})"
             text = f"{grouped} {'//' if isinstance(atom, Div) else '%'} {divisor}"
         return self.named(scope, ("quotient", text), "i", text)
 
     # ------------------------------------------------------------ values
-
-    def key(self, expr: Expr, guard: Guard) -> tuple[Expr, Guard]:
-        """What identifies a value: the guard counts only where leaving it out could do harm."""
-        return expr, guard if guard is not None and self.facts.needs_guard(expr) else None
 
     def span(self, expr: Expr, guard: Guard = None) -> frozenset[Var]:
         """Along what the block of ``key(expr, guard)`` has more than one element."""
         guard = self.key(expr, guard)[1]
         return self.facts.span(expr) if guard is None else self.facts.span(expr) | self.facts.span(guard)
 
-    def value(self, expr: Expr, scope: Scope, guard: Guard = None) -> str:
-        """A name for the value of ``expr`` in ``scope``."""
-        if expr.op == "const":
-            return self.named(self.base, expr, "c", typed_literal(expr.payload, expr.dtype))
-        key = self.key(expr, guard)
-        variables, level = expr.variables, self.facts.level(expr)
-        if key[1] is not None:
-            variables, level = variables | guard.variables, max(level, self.facts.level(guard))
-        target = scope.home(variables, level)
-        found = scope.named(key, target)
-        if found is None:
-            text = _WRITERS.get(expr.op, Emitter._scalar)(self, expr, target, key[1])
-            if self.is_name(text):
-                target.names[key] = found = text
-            else:
-                found = self.named(target, key, "t", text)
-        return found
+    def constant(self, expr: Expr) -> str:
+        return self.named(self.base, expr, "c", typed_literal(expr.payload, expr.dtype))
 
     def _operands(self, expr: Expr, scope: Scope, guard: Guard) -> list[str]:
         bare = expr.op in _BARE_LITERALS and any(arg.op != "const" for arg in expr.args)
@@ -222,7 +146,7 @@ class Emitter:
             for arg in expr.args
         ]
 
-    def _scalar(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def scalar(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         if expr.op not in OPS:
             raise UnsupportedError(f"Triton kernels do not know the node {expr.op!r}")
         triton_type(expr.dtype)
@@ -241,7 +165,7 @@ class Emitter:
         low, high = expr.payload.bounds()
         known = isinstance(low, int) and isinstance(high, int) and low >= -(1 << 31) and high < 1 << 31
         text = self.index(expr.payload, scope) if known or self.wide or self.narrow else None
-        return text if text is None or self.is_name(text) else f"({text})"
+        return text if text is None or self.is_plain(text) else f"({text})"
 
     def _load(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         decl = self.tensors[expr.tensor]
@@ -250,12 +174,7 @@ class Emitter:
         if 0 in decl.shape:
             self.index(offset, scope, guard)  # its checks still report
             return self.spread(typed_literal(0, expr.dtype), frozenset(), offset.variables)
-        for value in offset.values:
-            # A checked index into a tensor that turns out to be empty must not read its first element.
-            if value.op == "check_index" and not provably_nonnegative(value.payload - 1):
-                self.value(value, scope, guard)  # its check still reports
-                some = call("gt", size_value(value.payload), constant(0, size_value(1).dtype))
-                guard = some if guard is None else call("logical_and", guard, some)
+        guard = self.guard_of_load(expr, scope, guard)
         have = offset.variables.union(*(self.span(value, guard) for value in offset.values))
         want = have if guard is None else have | self.facts.span(guard)
         text = self.index(offset, scope, guard)
@@ -273,7 +192,7 @@ class Emitter:
         text = self.index(expr.payload, scope, guard)
         if text.lstrip("-").isdigit():
             return typed_literal(int(text), expr.dtype)
-        return f"({text}).to(tl.int64)" if not self.is_name(text) else f"{text}.to(tl.int64)"
+        return f"({text}).to(tl.int64)" if not self.is_plain(text) else f"{text}.to(tl.int64)"
 
     def _size(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         return f"{self.size(expr.payload)}.to(tl.int64)"
@@ -296,7 +215,7 @@ class Emitter:
         source = expr.args[0]
         if source.op == "index" and (expr.dtype.is_floating_point or (expr.dtype == torch.int32 and not self.wide)):
             narrow = self._narrow(source, scope)
-            if narrow is not None and self.is_name(narrow):
+            if narrow is not None and self.is_plain(narrow):
                 held = torch.int64 if self.wide else torch.int32
                 return cast_text(narrow, triton_type(held), triton_type(expr.dtype))
         return cast_text(self.value(source, scope, guard), triton_type(source.dtype), triton_type(expr.dtype))
@@ -307,7 +226,7 @@ class Emitter:
 
     def _masked(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         condition, inside, outside = expr.args
-        inside_text = self.value(inside, scope, both(guard, condition, self.facts.needs_guard))
+        inside_text = self.value(inside, scope, self.both(guard, condition))
         outside_text = _bare(outside) if _is_bare(outside) and inside.op != "const" else self.value(outside, scope)
         return f"tl.where({self.value(condition, scope, guard)}, {inside_text}, {outside_text})"
 
@@ -346,6 +265,21 @@ class Emitter:
             return f"{float(number)!r}" if register == "tl.float32" else f"tl.full([], {float(number)!r}, {register})"
         return f"{self.size(number)}.to({register})"
 
+    writers: ClassVar = {
+        "load": _load,
+        "index": _index,
+        "size": _size,
+        "check_index": _check_index,
+        "wrap_index": _wrap_index,
+        "cast": _cast,
+        "bitcast": _bitcast,
+        "masked": _masked,
+        "random": _random,
+        "scan": _scan,
+        "reduce": _reduce,
+        "part": _part,
+    }
+
 
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
@@ -362,19 +296,3 @@ def _bare(expr: Expr) -> str:
 
 def _grouped(text: str) -> str:
     return text if text.isidentifier() or text.isdigit() or text.startswith("tl.") else f"({text})"
-
-
-_WRITERS: dict[str, Callable[[Emitter, Expr, Scope, Guard], str]] = {
-    "load": Emitter._load,
-    "index": Emitter._index,
-    "size": Emitter._size,
-    "check_index": Emitter._check_index,
-    "wrap_index": Emitter._wrap_index,
-    "cast": Emitter._cast,
-    "bitcast": Emitter._bitcast,
-    "masked": Emitter._masked,
-    "random": Emitter._random,
-    "scan": Emitter._scan,
-    "reduce": Emitter._reduce,
-    "part": Emitter._part,
-}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from turret.emitter import ExprFacts
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Size, Var
-from turret.ir.nest import always_inside
 from turret.ir.program import TensorDecl
 from turret.plugins.codegen.triton.stages import is_scratch
 from turret.plugins.codegen.triton.tiling import Tiling
@@ -13,20 +13,20 @@ NARROW = (1 << 31) - (1 << 18)
 """Offsets and extents below this, blocks that reach beyond the end included, fit 32-bit indices."""
 
 
-class Facts:
+class Facts(ExprFacts):
     """Answers about expressions: passes over the row that must be over, need of a guard, need of 64-bit indices."""
 
     def __init__(self, tiling: Tiling) -> None:
+        super().__init__(tiling.nest.tensors)
         self.tiling = tiling
         self._levels: dict[Expr, int] = {}
-        self._guarded: dict[Expr, bool] = {}
         self._spans: dict[Expr, frozenset[Var]] = {}
         # Reductions computed in the same pass as one that they use (sums of an online softmax).
         self.together: dict[Expr, Expr] = {}
 
     def _used(self) -> list[TensorDecl]:
         """The tensors that the kernel reads or writes, in an order that every process finds."""
-        tensors, stores = self.tiling.nest.tensors, self.tiling.stores
+        tensors, stores = self.tensors, self.tiling.stores
         read = [node.tensor for node in walk(*(r for s in stores for r in s.roots)) if node.op == "load"]
         return [tensors[name] for name in dict.fromkeys([*read, *(store.tensor for store in stores)])]
 
@@ -54,7 +54,7 @@ class Facts:
         return expr.op == "reduce" and row is not None and expr.payload.variables == (row.variable,)
 
     def level(self, expr: Expr) -> int:
-        """How many passes over the row ``expr`` needs the results of; 0 where the row lies in one block."""
+        """As in the base, 0 where the row lies in one block."""
         if self.tiling.persistent:
             return 0
         found = self._levels.get(expr)
@@ -73,27 +73,15 @@ class Facts:
         found = self._spans.get(expr)
         if found is None:
             found = expr.variables.union(*map(self.span, expr.children()))
-            if self.is_row(expr) or expr.op == "scan":
+            if self.is_along_row(expr):
                 found |= {tile.variable for tile in self.tiling.tiles}
             if self.is_row(expr):
                 found -= {self.tiling.row.variable}
             self._spans[expr] = found
         return found
 
-    def needs_guard(self, expr: Expr) -> bool:
-        """Whether evaluating ``expr`` where it is masked off could do harm: a wild load, or a failing check.
-
-        Scans and reductions along the row need none: their operands have it (``turret.ir.conditions``).
-        """
-        found = self._guarded.get(expr)
-        if found is None:
-            found = not (expr.op == "scan" or self.is_row(expr)) and (
-                (expr.op == "load" and not always_inside(expr, self.tiling.nest.tensors[expr.tensor]))
-                or expr.op == "check_index"
-                or any(map(self.needs_guard, expr.children()))
-            )
-            self._guarded[expr] = found
-        return found
+    def is_along_row(self, expr: Expr) -> bool:
+        return expr.op == "scan" or self.is_row(expr)
 
 
 def _reach(decl: TensorDecl) -> Size:

@@ -7,13 +7,14 @@ from collections.abc import Callable
 import attrs
 import torch
 
+from turret.emitter import Guard
 from turret.errors import UnsupportedError
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Var
 from turret.ir.nest import FlatStore
 from turret.plugins.codegen.triton import softmax
 from turret.plugins.codegen.triton.dtypes import accumulator, identity, literal, triton_type
-from turret.plugins.codegen.triton.emitter import Emitter, Guard
+from turret.plugins.codegen.triton.emitter import Emitter
 from turret.plugins.codegen.triton.operators import combine_function, combine_text
 from turret.plugins.codegen.triton.scopes import Scope
 
