@@ -55,6 +55,12 @@ def _gather(x: Tensor) -> Tensor:
     return x[index] + x.index_select(0, index).roll(1, 0)
 
 
+def _parts_of_gathered(x: Tensor) -> tuple[Tensor, Tensor]:
+    index = torch.arange(x.shape[0], device=x.device).flip(0) // 2
+    summed = torch.slice_scatter(x, x[index].float().cumsum(1).to(x.dtype)[:, 3:-3], 1, 3, -3)
+    return summed, torch.slice_scatter(x, x[index].softmax(1)[:, 3:], 1, 3)
+
+
 def _scatter(x: Tensor) -> Tensor:
     index = torch.arange(x.shape[0], device=x.device) % 7
     return torch.zeros(7, x.shape[1], device=x.device, dtype=x.dtype).index_add(0, index, x)
@@ -89,6 +95,7 @@ FUNCTIONS = (
     function("rotary", _rotary, (2, 4, 64, 32), (64, 32), (64, 32)),
     function("cumsum", lambda x: x.cumsum(1) + x.cumsum(0), (100, 333)),
     function("gather", _gather, (300, 65)),
+    function("parts of gathered rows", _parts_of_gathered, (130, 300)),
     function("scatter", _scatter, (500, 33), dtypes=(torch.float32,)),
     function("cat and pad", lambda x, y: F.pad(torch.cat((x, y), 1), (1, 2)), (64, 30), (64, 50)),
     function("pooling", lambda x: F.max_pool2d(x, 3, 2, 1) + F.avg_pool2d(x, 3, 2, 1), (4, 16, 32, 32)),
