@@ -70,13 +70,14 @@ def layer_norm(
         return NotImplemented
     normal, mean, rstd = _normalize(widen(x), dims, eps)
     result = convert(_affine(normal, weight, bias), x.dtype)
-    stats_dtype = _statistics_dtype(x, weight) if x.device.type == "cpu" else compute_dtype(x.dtype)
+    stats_dtype = _statistics_dtype(x, weight, bias) if x.device.type == "cpu" else compute_dtype(x.dtype)
     return contiguous(result), convert(mean, stats_dtype), convert(rstd, stats_dtype)
 
 
-def _statistics_dtype(x: torch.Tensor, weight: torch.Tensor | None) -> torch.dtype:
-    """Eager keeps mean and rstd of half inputs in half unless the weight is float."""
-    return compute_dtype(x.dtype) if weight is not None and weight.dtype != x.dtype else x.dtype
+def _statistics_dtype(x: torch.Tensor, *parameters: torch.Tensor | None) -> torch.dtype:
+    """Eager keeps mean and rstd of half inputs in half unless a parameter is float."""
+    mixed = any(p is not None and p.dtype != x.dtype for p in parameters)
+    return compute_dtype(x.dtype) if mixed else x.dtype
 
 
 def _normalize(x: torch.Tensor, dims: list[int], eps: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -124,7 +125,7 @@ def group_norm(
     result = convert(aten.view.default(affine, list(x.shape)), x.dtype)
     if channels_last is not None:
         result = aten.clone.default(result, memory_format=channels_last)
-    stats_dtype = _statistics_dtype(x, weight)
+    stats_dtype = _statistics_dtype(x, weight, bias)
     return (
         result,
         convert(aten.view.default(mean, [batch, groups]), stats_dtype),

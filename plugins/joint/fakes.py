@@ -33,6 +33,9 @@ _ELEMENTWISE_WITHOUT_TAG = frozenset((aten.floor_divide.default,))
 
 _WITH_COUNTS = frozenset((aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default))
 """Ops whose inverse and counts are int64; fake implementations of some versions of torch give the values' dtype."""
+_NORMS = frozenset((aten.native_layer_norm.default, aten.native_group_norm.default))
+"""Ops whose mean and rstd are float32 on the CPU where a half input has parameters of float32; fake implementations of
+some versions of torch give the input's dtype."""
 
 
 class _Unkeyed(Exception):
@@ -78,6 +81,10 @@ class FakeRunner:
         if func in _WITH_COUNTS:
             values, *counts = out
             return (values, *(torch.empty_like(c, dtype=torch.int64) for c in counts))
+        if func in _NORMS and args[0].device.type == "cpu":
+            result, *statistics = out
+            given = [p.dtype for p in tensors_in((args, kwargs)) if p.dtype != args[0].dtype]
+            return (result, *(torch.empty_like(s, dtype=given[0]) if given else s for s in statistics))
         if has_layout_rule(func):
             return in_eagers_layout(func, args, out)
         if type(out) is not FakeTensor:

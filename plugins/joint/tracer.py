@@ -27,6 +27,7 @@ from turret.plugins.joint.indices import with_known_indices
 from turret.plugins.joint.layouts import has_layout_rule
 from turret.plugins.joint.mutation import pure_variant, view_variant
 from turret.plugins.joint.recorder import Recorder
+from turret.plugins.joint.refusals import refusing
 from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
 from turret.plugins.joint.special import SPECIAL
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep, keep_values
@@ -68,7 +69,7 @@ class Tracer(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         rule = self._rules.get(func)
         if rule is None:
-            rule = self._rules[func] = with_known_indices(self._rule_for(func), func)
+            rule = self._rules[func] = refusing(with_known_indices(self._rule_for(func), func), func)
         if self._depth:
             return rule(self, func, args, kwargs or {})
         with torch._C._DisablePythonDispatcher():

@@ -1,0 +1,211 @@
+"""Calls that eager refuses although torch's shape functions let them pass.
+
+A kernel made of such a call would read past the end of a tensor, or give a result where eager gives an error.  Here the
+trace refuses it, the graph runs eagerly, and eager's own error is what the program sees.  Sizes that are symbols are
+guarded on.  ``tests/op_db/refused.py`` found them: it calls each operation of torch's own table with one tensor of a
+wrong size, dtype or number of dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+aten = torch.ops.aten
+Rule = Callable[..., Any]
+Given = dict[str, Any]
+Check = Callable[[Given], None]
+
+
+def refusing(rule: Rule, func: Any) -> Rule:
+    """``rule`` for calls of ``func`` that eager accepts; raises ``RuntimeError`` or ``IndexError`` for others."""
+    checks = _CHECKS.get(func)
+    if checks is None:
+        return rule
+    arguments = func._schema.arguments
+    defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    names = [a.name for a in arguments]
+
+    def call(tracer: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        given = defaults | dict(zip(names, args, strict=False)) | kwargs
+        for check in checks:
+            check(given)
+        return rule(tracer, func, args, kwargs)
+
+    return call
+
+
+# ---------------------------------------------------------------- shapes
+
+
+def _same_shape(found: Sequence[Any], wanted: Sequence[Any], what: str) -> None:
+    message = f"{what} has the shape {tuple(found)}, expected {tuple(wanted)}"
+    torch._check(len(found) == len(wanted), lambda: message)
+    for size, other in zip(found, wanted, strict=True):
+        torch._check(size == other, lambda: message)
+
+
+def _fills(part: Callable[[Given], Tensor]) -> Check:
+    """What is written over a part of a tensor has that part's shape."""
+
+    def check(given: Given) -> None:
+        _same_shape(given["src"].shape, part(given).shape, "what is written over a part of a tensor")
+
+    return check
+
+
+def _slice(given: Given) -> Tensor:
+    return aten.slice.Tensor(given["self"], *(given[name] for name in ("dim", "start", "end", "step")))
+
+
+def _element(given: Given) -> Tensor:
+    return aten.select.int(given["self"], given["dim"], given["index"])
+
+
+def _diagonal(given: Given) -> Tensor:
+    return aten.diagonal.default(given["self"], *(given[name] for name in ("offset", "dim1", "dim2")))
+
+
+def _strided(given: Given) -> Tensor:
+    return aten.as_strided.default(given["self"], *(given[name] for name in ("size", "stride", "storage_offset")))
+
+
+def _values_fit(given: Given) -> None:
+    """What is written to elements chosen by index tensors broadcasts to them."""
+    chosen = [i for i in given["indices"] if i is not None]
+    if any(i.dtype in (torch.bool, torch.uint8) for i in chosen):
+        return  # how many elements those choose is known when the graph runs, by a call that checks
+    found = aten.index.Tensor(given["self"], given["indices"]).shape
+    values = given["values"].shape
+    message = f"values of the shape {tuple(values)} do not broadcast to the elements chosen, {tuple(found)}"
+    torch._check(len(values) <= len(found), lambda: message)
+    for size, other in zip(reversed(values), reversed(found), strict=False):
+        if not guard_or_false(size == 1):
+            torch._check(size == other, lambda: message)
+
+
+def _slices_fit(given: Given) -> None:
+    """``index_add``: the source has the tensor's shape, but for a slice for each index."""
+    tensor, source, index = given["self"], given["source"], given["index"]
+    torch._check(index.dim() <= 1, lambda: "the index has more than one dimension")
+    wanted = list(tensor.shape)
+    if wanted:
+        wanted[given["dim"]] = index.numel()
+    _same_shape(source.shape, wanted, "the source")
+
+
+def _target_within(given: Given) -> None:
+    """The loss has the shape of the input, to which the target broadcasts."""
+    _same_shape(torch.broadcast_shapes(given["self"].shape, given["target"].shape), given["self"].shape, "the loss")
+
+
+def _dimensions(name: str, *allowed: int) -> Check:
+    def check(given: Given) -> None:
+        count = allowed[0] if given[name] is None else given[name].dim()
+        torch._check(count in allowed, lambda: f"{name} has {count} dimensions, expected {allowed}")
+
+    return check
+
+
+# ---------------------------------------------------------------- dtypes
+
+
+def _one_dtype(*names: str) -> Check:
+    """Tensors have one dtype (those that are given)."""
+
+    def check(given: Given) -> None:
+        found = {name: given[name].dtype for name in names if given[name] is not None}
+        torch._check(len(set(found.values())) <= 1, lambda: f"expected one dtype, found {found}")
+
+    return check
+
+
+def _parameters(*names: str) -> Check:
+    """Parameters and statistics of a norm have the input's dtype, or float32 beside a half type."""
+
+    def check(given: Given) -> None:
+        _one_dtype(*names)(given)
+        dtype = given["input"].dtype
+        found = {given[name].dtype for name in names if given[name] is not None} - {dtype}
+        mixed = found == {torch.float32} and dtype in (torch.float16, torch.bfloat16)
+        torch._check(mixed or not found, lambda: f"parameters of {found} beside an input of {dtype}")
+
+    return check
+
+
+def _dtypes(name: str, allowed: Iterable[torch.dtype]) -> Check:
+    allowed = frozenset(allowed)
+
+    def check(given: Given) -> None:
+        dtype = given[name].dtype
+        torch._check_index(dtype in allowed, lambda: f"{name} has the dtype {dtype}, expected one of {set(allowed)}")
+
+    return check
+
+
+def _not_bool(*names: str) -> Check:
+    def check(given: Given) -> None:
+        for name in names:
+            is_bool = isinstance(given[name], Tensor) and given[name].dtype == torch.bool
+            torch._check(not is_bool, lambda name=name: f"{name} is a tensor of bools")
+
+    return check
+
+
+_BATCH_NORM = (
+    _parameters("weight", "bias", "running_mean", "running_var"),
+    _dimensions("running_mean", 1),
+    _dimensions("running_var", 1),
+)
+_LONG = _dtypes("index", (torch.int64,))
+_INTEGER = _dtypes("index", (torch.int32, torch.int64))
+_WRITTEN = (_one_dtype("self", "values"), _values_fit)
+_COPIED = (_one_dtype("self", "source"), _LONG)
+_ADDED = (_one_dtype("self", "source"), _INTEGER, _slices_fit)
+
+_CHECKS: dict[Any, tuple[Check, ...]] = {
+    aten.slice_scatter.default: (_fills(_slice),),
+    aten.select_scatter.default: (_fills(_element),),
+    aten.diagonal_scatter.default: (_fills(_diagonal),),
+    aten.as_strided_scatter.default: (_fills(_strided),),
+    aten.index_put.default: _WRITTEN,
+    aten.index_put_.default: _WRITTEN,
+    aten._unsafe_index_put.default: _WRITTEN,
+    aten.index_add.default: _ADDED,
+    aten.index_add_.default: _ADDED,
+    aten.index_copy.default: _COPIED,
+    aten.index_copy_.default: _COPIED,
+    aten.put.default: _COPIED,
+    aten.put_.default: _COPIED,
+    aten.index_fill.int_Scalar: (_LONG,),
+    aten.index_fill.int_Tensor: (_LONG,),
+    aten.index_fill_.int_Scalar: (_LONG,),
+    aten.index_fill_.int_Tensor: (_LONG,),
+    aten.index_select.default: (_INTEGER,),
+    aten.addmv.default: (_dimensions("self", 0, 1), _dimensions("vec", 1)),
+    aten.soft_margin_loss.default: (_target_within,),
+    aten.linalg_cross.default: (_one_dtype("self", "other"),),
+    aten.heaviside.default: (_one_dtype("self", "values"),),
+    aten.nll_loss_forward.default: (_one_dtype("self", "weight"), _not_bool("target")),
+    aten.nll_loss2d_forward.default: (_one_dtype("self", "weight"), _not_bool("target")),
+    aten.binary_cross_entropy.default: (_one_dtype("self", "target"),),
+    aten.multilabel_margin_loss_forward.default: (_dtypes("target", (torch.int64,)),),
+    aten.native_layer_norm.default: (_parameters("weight", "bias"),),
+    aten.native_group_norm.default: (_parameters("weight", "bias"),),
+    aten.native_batch_norm.default: _BATCH_NORM,
+    aten._native_batch_norm_legit.default: _BATCH_NORM,
+    aten._native_batch_norm_legit_no_training.default: _BATCH_NORM,
+    aten._batch_norm_with_update.default: _BATCH_NORM,
+    aten.sub.Tensor: (_not_bool("self", "other"),),
+    aten.sub_.Tensor: (_not_bool("self", "other"),),
+    aten.rsub.Scalar: (_not_bool("self"),),
+    aten.neg.default: (_not_bool("self"),),
+    aten.relu.default: (_not_bool("self"),),
+    aten.argmax.default: (_not_bool("self"),),
+    aten.argmin.default: (_not_bool("self"),),
+}
+"""By op, what its arguments must be."""

@@ -1,0 +1,134 @@
+"""Calls that eager refuses although torch's shape functions do not: refused here too, and all others compiled."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import turret
+from turret.errors import StageError
+
+
+def part(y, z):
+    return torch.slice_scatter(y, z * 2, 1, 3)
+
+
+def element(y, z):
+    return torch.select_scatter(y, z * 2, 0, 1)
+
+
+def diagonal(y, z):
+    return torch.diagonal_scatter(y, z * 2)
+
+
+def chosen(y, z):
+    return torch.index_put(y, (torch.arange(2),), z * 2)
+
+
+def added(y, z):
+    return y.index_add(0, torch.arange(2), z * 2)
+
+
+SHAPES = [
+    (part, (5, 9), (5, 6), [((6, 9), (5, 6)), ((5, 9), (5, 7)), ((5, 9), (4, 6))]),
+    (element, (5, 9), (9,), [((5, 9), (8,)), ((5, 8), (9,))]),
+    (diagonal, (5, 9), (5,), [((6, 9), (5,)), ((5, 9), (6,))]),
+    (chosen, (5, 9), (2, 9), [((5, 9), (3, 9)), ((5, 8), (2, 9)), ((5, 9), (0, 9))]),
+    (added, (5, 9), (2, 9), [((5, 8), (2, 9)), ((5, 9), (2, 8))]),
+]
+
+
+def quiet_call(function: Callable, *args: torch.Tensor) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*args)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(("program", "first", "second", "wrong"), SHAPES, ids=lambda v: getattr(v, "__name__", ""))
+def test_a_part_of_another_shape_is_eagers_error(program, first, second, wrong, dynamic: bool) -> None:
+    right = turret.compile(program, dynamic=dynamic, options={"on_error": "raise", "cache": False})
+    y, z = torch.randn(first), torch.randn(second)
+    torch.testing.assert_close(right(y, z), program(y, z))
+    known = turret.compile(program, dynamic=dynamic, options={"cache": False})
+    known(y, z)
+    for shapes in wrong:
+        args = [torch.randn(shape) for shape in shapes]
+        with pytest.raises(RuntimeError) as eager:
+            program(*args)
+        for function in (known, turret.compile(program, dynamic=dynamic, options={"cache": False})):
+            with pytest.raises(type(eager.value)) as compiled:
+                quiet_call(function, *args)
+            assert str(compiled.value) == str(eager.value)
+
+
+def test_where_nothing_may_run_eagerly_the_error_says_what_was_wrong() -> None:
+    strict = turret.compile(part, options={"on_error": "raise", "cache": False})
+    with pytest.raises(StageError, match=r"\(5, 7\), expected \(5, 6\)"):
+        strict(torch.randn(5, 9), torch.randn(5, 7))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("shape", [(), (1,), (9,), (1, 9), (2, 1), (2, 9)], ids=str)
+def test_values_that_broadcast_to_what_is_chosen_are_written_by_a_kernel(shape: tuple[int, ...], dynamic: bool) -> None:
+    y, z = torch.randn(5, 9), torch.randn(shape)
+    function = turret.compile(chosen, dynamic=dynamic, options={"on_error": "raise", "cache": False})
+    torch.testing.assert_close(function(y, z), chosen(y, z))
+
+
+def test_values_for_as_many_elements_as_the_data_say_are_written() -> None:
+    def program(y: torch.Tensor) -> torch.Tensor:
+        at = torch.nonzero(y[:, 0] > 0).squeeze(1)
+        return torch.index_put(y, (at,), y[at].cos())
+
+    y = torch.randn(5, 9)
+    options = {"on_error": "raise", "cache": False, "capture_dynamic_output_shape_ops": True}
+    function = turret.compile(program, fullgraph=True, options=options)
+    torch.testing.assert_close(function(y), program(y))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, n: x - (n > 0),
+        lambda x, n: 1 - (n > 0),
+        lambda x, n: -(n > 0),
+        lambda x, n: x.index_select(0, n.float()),
+        lambda x, n: x.index_copy(0, n, x.double()),
+        lambda x, n: torch.nn.functional.layer_norm(x, (3,), x.double()),
+        lambda x, n: torch.nn.functional.nll_loss(x[None], n[:1], x.double()),
+        lambda x, n: torch.nn.functional.binary_cross_entropy(x.sigmoid(), x.double().sigmoid()),
+        lambda x, n: torch.nn.functional.batch_norm(x[None], x.double(), x.double().exp()),
+        lambda x, n: torch.nn.functional.batch_norm(x[None], x[None], x.exp(), training=True),
+    ],
+)
+def test_a_dtype_that_eager_refuses_is_eagers_error(program: Callable) -> None:
+    args = torch.randn(3), torch.tensor([2, 1, 0])
+    with pytest.raises((RuntimeError, IndexError)) as eager:
+        program(*args)
+    with pytest.raises(type(eager.value)) as compiled:
+        quiet_call(turret.compile(program, options={"cache": False}), *args)
+    assert str(compiled.value) == str(eager.value)
+
+
+@pytest.mark.parametrize("norm", ["layer_norm", "group_norm"])
+@pytest.mark.parametrize("given", [(True, True), (True, False), (False, True)], ids=["both", "weight", "bias"])
+def test_a_norm_of_a_half_type_has_parameters_of_float32(norm: str, given: tuple[bool, bool]) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor:
+        return getattr(torch.nn.functional, norm)(x, (8,) if norm == "layer_norm" else 2, w, b)
+
+    x = torch.randn(4, 8).bfloat16().requires_grad_()
+    w, b = (torch.randn(8, requires_grad=True) if wanted else None for wanted in given)
+    leaves = [t for t in (x, w, b) if t is not None]
+    found = turret.compile(program, options={"on_error": "raise", "cache": False})(x, w, b)
+    want = program(x, w, b)
+    torch.testing.assert_close(found, want, rtol=2e-2, atol=2e-2)
+    if w is None:
+        return  # eager has no gradient of that
+    for mine, eagers in zip(
+        *(torch.autograd.grad(y.float().square().sum(), leaves) for y in (found, want)), strict=True
+    ):
+        torch.testing.assert_close(mine, eagers, rtol=5e-2, atol=2e-1)
