@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
+from turret.errors import UnsupportedError
+
 aten = torch.ops.aten
 Rule = Callable[..., Any]
 Given = dict[str, Any]
@@ -22,7 +24,7 @@ Check = Callable[[Given], None]
 
 
 def refusing(rule: Rule, func: Any) -> Rule:
-    """``rule`` for calls of ``func`` that eager accepts; raises ``RuntimeError`` or ``IndexError`` for others."""
+    """``rule`` for calls of ``func`` that eager accepts; raises ``UnsupportedError`` for others."""
     checks = _CHECKS.get(func)
     if checks is None:
         return rule
@@ -32,8 +34,11 @@ def refusing(rule: Rule, func: Any) -> Rule:
 
     def call(tracer: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         given = defaults | dict(zip(names, args, strict=False)) | kwargs
-        for check in checks:
-            check(given)
+        try:
+            for check in checks:
+                check(given)
+        except (RuntimeError, IndexError) as error:
+            raise UnsupportedError(f"eager refuses this call of {func}: {error}") from error
         return rule(tracer, func, args, kwargs)
 
     return call
@@ -125,9 +130,11 @@ def _one_dtype(*names: str) -> Check:
 
 
 def _parameters(*names: str) -> Check:
-    """Parameters and statistics of a norm have the input's dtype, or float32 beside a half type."""
+    """Parameters and statistics of a norm on the CPU have the input's dtype, or float32 beside a half type."""
 
     def check(given: Given) -> None:
+        if given["input"].device.type != "cpu":
+            return  # kernels of other devices take more
         _one_dtype(*names)(given)
         dtype = given["input"].dtype
         found = {given[name].dtype for name in names if given[name] is not None} - {dtype}
@@ -193,12 +200,13 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.nll_loss_forward.default: (_one_dtype("self", "weight"), _not_bool("target")),
     aten.nll_loss2d_forward.default: (_one_dtype("self", "weight"), _not_bool("target")),
     aten.binary_cross_entropy.default: (_one_dtype("self", "target"),),
-    aten.multilabel_margin_loss_forward.default: (_dtypes("target", (torch.int64,)),),
     aten.native_layer_norm.default: (_parameters("weight", "bias"),),
     aten.native_group_norm.default: (_parameters("weight", "bias"),),
     aten.native_batch_norm.default: _BATCH_NORM,
     aten._native_batch_norm_legit.default: _BATCH_NORM,
+    aten._native_batch_norm_legit.no_stats: (_parameters("weight", "bias"),),
     aten._native_batch_norm_legit_no_training.default: _BATCH_NORM,
+    aten._batch_norm_no_update.default: _BATCH_NORM,
     aten._batch_norm_with_update.default: _BATCH_NORM,
     aten.sub.Tensor: (_not_bool("self", "other"),),
     aten.sub_.Tensor: (_not_bool("self", "other"),),

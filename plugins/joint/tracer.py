@@ -64,7 +64,7 @@ class Tracer(TorchDispatchMode):
         self._depth = 0
         self.refreshed = 0
         self._run = FakeRunner(fake_mode, self.layout_key)
-        self._rules: dict[Any, Callable[..., Any]] = dict(SPECIAL)
+        self._rules: dict[Any, Callable[..., Any]] = {func: refusing(rule, func) for func, rule in SPECIAL.items()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         rule = self._rules.get(func)
