@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import guard_or_false
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false
 
 from turret.errors import UnsupportedError
 
@@ -54,29 +54,27 @@ def _same_shape(found: Sequence[Any], wanted: Sequence[Any], what: str) -> None:
         torch._check(size == other, lambda: message)
 
 
-def _fills(part: Callable[[Given], Tensor]) -> Check:
+def _fills(part: Callable[[Given], Sequence[Any]]) -> Check:
     """What is written over a part of a tensor has that part's shape."""
 
     def check(given: Given) -> None:
-        _same_shape(given["src"].shape, part(given).shape, "what is written over a part of a tensor")
+        numbers = (*given["self"].shape, *given["src"].shape, *given.values())
+        if not any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in numbers):
+            _same_shape(given["src"].shape, part(given), "what is written over a part of a tensor")
 
     return check
 
 
-def _slice(given: Given) -> Tensor:
-    return aten.slice.Tensor(given["self"], *(given[name] for name in ("dim", "start", "end", "step")))
+def _slice(given: Given) -> Sequence[Any]:
+    return aten.slice.Tensor(given["self"], *(given[name] for name in ("dim", "start", "end", "step"))).shape
 
 
-def _element(given: Given) -> Tensor:
-    return aten.select.int(given["self"], given["dim"], given["index"])
+def _element(given: Given) -> Sequence[Any]:
+    return aten.select.int(given["self"], given["dim"], given["index"]).shape
 
 
-def _diagonal(given: Given) -> Tensor:
-    return aten.diagonal.default(given["self"], *(given[name] for name in ("offset", "dim1", "dim2")))
-
-
-def _strided(given: Given) -> Tensor:
-    return aten.as_strided.default(given["self"], *(given[name] for name in ("size", "stride", "storage_offset")))
+def _diagonal(given: Given) -> Sequence[Any]:
+    return aten.diagonal.default(given["self"], *(given[name] for name in ("offset", "dim1", "dim2"))).shape
 
 
 def _values_fit(given: Given) -> None:
@@ -178,7 +176,7 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.slice_scatter.default: (_fills(_slice),),
     aten.select_scatter.default: (_fills(_element),),
     aten.diagonal_scatter.default: (_fills(_diagonal),),
-    aten.as_strided_scatter.default: (_fills(_strided),),
+    aten.as_strided_scatter.default: (_fills(lambda given: given["size"]),),
     aten.index_put.default: _WRITTEN,
     aten.index_put_.default: _WRITTEN,
     aten._unsafe_index_put.default: _WRITTEN,

@@ -69,7 +69,7 @@ class Tracer(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         rule = self._rules.get(func)
         if rule is None:
-            rule = self._rules[func] = refusing(with_known_indices(self._rule_for(func), func), func)
+            rule = self._rules[func] = with_known_indices(refusing(self._rule_for(func), func), func)
         if self._depth:
             return rule(self, func, args, kwargs or {})
         with torch._C._DisablePythonDispatcher():
