@@ -20,8 +20,9 @@ def test_what_is_not_wanted_is_not_read_and_what_is_wanted_is_whole(kind: str, b
     check([conditional(kind, *shape, by_element) for shape in SHAPES], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
-def test_a_slice_of_what_was_gathered_is_eagers(program: Callable) -> None:
+def test_a_slice_of_what_was_gathered_is_eagers(program: Callable, dynamic: bool) -> None:
     inputs = arguments(70)
-    found = turret.compile(program, options={"on_error": "raise", "cache": False})(*inputs)
+    found = turret.compile(program, dynamic=dynamic, options={"on_error": "raise", "cache": False})(*inputs)
     torch.testing.assert_close(found, program(*inputs))

@@ -36,8 +36,9 @@ def test_such_kernels_compile_for_a_device(kind: str, form: str) -> None:
     assert all(compile_offline(kernel).asm["cubin"] for kernel in kernels)
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
-def test_a_slice_of_what_was_gathered_is_eagers(program: Callable) -> None:
+def test_a_slice_of_what_was_gathered_is_eagers(program: Callable, dynamic: bool) -> None:
     inputs, options = arguments(70), {"on_error": "raise", "cache": False}
-    found = turret.compile(program, options=options, plugins=[InterpretedCodegen()])(*inputs)
+    found = turret.compile(program, dynamic=dynamic, options=options, plugins=[InterpretedCodegen()])(*inputs)
     torch.testing.assert_close(found, program(*inputs))
