@@ -7,12 +7,12 @@ that may lie outside and checks that may report, is written under it; the rest i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 
-from turret.ir.conditions import both
+from turret.ir.conditions import Harm, both
 from turret.ir.expr import Expr, call, constant, size_value
 from turret.ir.index import Div, Index, Mod, Size, Value, Var, provably_nonnegative
 from turret.ir.nest import always_inside
@@ -28,7 +28,8 @@ class ExprFacts:
 
     def __init__(self, tensors: Mapping[str, TensorDecl]) -> None:
         self.tensors = tensors
-        self._guarded: dict[Expr, bool] = {}
+        # Whether evaluating an expression where it is masked off could do harm.
+        self.needs_guard = Harm(self._harms, self.is_along_row)
 
     def variables(self, expr: Expr) -> frozenset[Var]:
         """Loops that must be open where ``expr`` is evaluated."""
@@ -51,28 +52,18 @@ class ExprFacts:
         """Whether a node other than a load or the check of an index may make the kernel report an error."""
         return False
 
-    def needs_guard(self, expr: Expr) -> bool:
-        """Whether evaluating ``expr`` where it is masked off could do harm: a wild load, or an error reported."""
-        found = self._guarded.get(expr)
-        if found is None:
-            found = not self.is_along_row(expr) and (
-                (expr.op == "load" and not always_inside(expr, self.tensors[expr.tensor]))
-                or expr.op == "check_index"
-                or self.reports(expr)
-                or any(map(self.needs_guard, expr.children()))
-            )
-            self._guarded[expr] = found
-        return found
+    def _harms(self, node: Expr) -> bool:
+        wild = node.op == "load" and not always_inside(node, self.tensors[node.tensor])
+        return wild or self.reports(node)
 
 
 class TextEmitter:
     """The state of writing one kernel: the names of what it reads, and of every value in the block where that is.
 
-    A language's emitter says how it writes sizes, atoms of indices, assignments and nodes.
+    A language's emitter says how it writes sizes, terms of indices, assignments and nodes: ``write_<op>`` gives the
+    text of a node of that op, from the node, a block and a guard, and ``scalar`` that of all others.
     """
 
-    writers: ClassVar[Mapping[str, Callable[..., str]]] = {}
-    """By op, methods that give the text of a node, from the node, a block and a guard; ``scalar`` does for the rest."""
     symbol_stem: ClassVar[str] = "s"
 
     def __init__(self, base: Scope, facts: ExprFacts) -> None:
@@ -202,7 +193,7 @@ class TextEmitter:
         target = self.home(*key, scope)
         found = scope.named(key, target)
         if found is None:
-            text = self.writers.get(expr.op, type(self).scalar)(self, expr, target, key[1])
+            text = getattr(self, f"write_{expr.op}", self.scalar)(expr, target, key[1])
             if self.is_plain(text):
                 target.names[key] = found = text
             else:

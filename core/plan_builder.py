@@ -61,10 +61,7 @@ def kernel_tensors(kernel: Kernel) -> tuple[str, ...]:
     """Names of the tensors a kernel reads or writes, each once, in a fixed order."""
     names: list[str] = []
     for store in kernel.stores:
-        roots = [store.expr, *(v for c in store.coords for v in c.values)]
-        if store.condition is not None:
-            roots.append(store.condition)
-        names += [node.tensor for node in loads(*roots)]
+        names += [node.tensor for node in loads(*store.roots)]
         names.append(store.tensor)
     return tuple(dict.fromkeys(names))
 

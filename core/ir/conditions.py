@@ -24,6 +24,26 @@ from turret.ir.program import TensorDecl
 Predicate = Callable[[Expr], bool]
 
 
+class Harm:
+    """Whether evaluating an expression where it is not wanted could do harm: a wild load, or an error reported.
+
+    ``harms`` tells of single nodes other than checks of indices; below those that are ``settled`` nothing is looked at.
+    """
+
+    def __init__(self, harms: Predicate, settled: Predicate = lambda node: False) -> None:
+        self.harms, self.settled = harms, settled
+        self._found: dict[Expr, bool] = {}
+
+    def __call__(self, expr: Expr) -> bool:
+        found = self._found.get(expr)
+        if found is None:
+            found = not self.settled(expr) and (
+                expr.op == "check_index" or self.harms(expr) or any(map(self, expr.children()))
+            )
+            self._found[expr] = found
+        return found
+
+
 def both(outer: Expr | None, condition: Expr, needs_guard: Predicate) -> Expr:
     """The condition of what is inside of two; the inner one is only evaluated where the outer holds, if it must be.
 
@@ -53,7 +73,7 @@ def operand_guard(
 ) -> Callable[[Expr], Expr] | None:
     """What changes each of the ``roots`` of one kernel so; None where nothing is to be changed."""
     roots = tuple(roots)
-    if not any(n.op == "masked" and any(m.op in ("reduce", "scan") for m in walk(n.args[1])) for n in walk(*roots)):
+    if not _conditional(roots):
         return None
     return _OperandGuard(roots, row, tensors, reports).change
 
@@ -62,29 +82,17 @@ class _OperandGuard:
     def __init__(
         self, roots: tuple[Expr, ...], row: tuple[Var, ...], tensors: dict[str, TensorDecl], reports: Predicate
     ) -> None:
-        self.row, self.tensors, self.reports = frozenset(row), tensors, reports
-        self._harm: dict[Expr, bool] = {}
+        def harms(node: Expr) -> bool:
+            wild = node.op == "load" and not always_inside(flat_load(node, tensors), tensors[node.tensor])
+            return wild or reports(node)
+
+        self.row, self._needs_guard = frozenset(row), Harm(harms)
         self._done: dict[tuple[Expr, Expr | None], Expr] = {}
         self._computed = _unconditional(roots)
 
     def change(self, root: Expr) -> Expr:
         """A root with every such reduction and scan below it guarded."""
         return self._under(None, root)
-
-    def _needs_guard(self, expr: Expr) -> bool:
-        found = self._harm.get(expr)
-        if found is None:
-            found = (
-                expr.op == "check_index"
-                or (expr.op == "load" and not self._is_inside(expr))
-                or self.reports(expr)
-                or any(map(self._needs_guard, expr.children()))
-            )
-            self._harm[expr] = found
-        return found
-
-    def _is_inside(self, node: Expr) -> bool:
-        return always_inside(flat_load(node, self.tensors), self.tensors[node.tensor])
 
     def _under(self, guard: Expr | None, expr: Expr) -> Expr:
         """``expr``, wanted where ``guard`` holds (None: everywhere)."""
@@ -140,6 +148,17 @@ class _OperandGuard:
 
 def _bound(expr: Expr) -> tuple[Var, ...]:
     return expr.payload.variables if expr.op == "reduce" else (expr.payload[1],)
+
+
+def _conditional(roots: tuple[Expr, ...]) -> bool:
+    """Whether a reduction or a scan is inside of a condition."""
+    holders: set[Expr] = set()
+    for node in walk(*roots):
+        if node.op in ("reduce", "scan") or not holders.isdisjoint(node.children()):
+            holders.add(node)
+        if node.op == "masked" and node.args[1] in holders:
+            return True
+    return False
 
 
 def _unconditional(roots: tuple[Expr, ...]) -> set[Expr]:

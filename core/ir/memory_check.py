@@ -93,10 +93,9 @@ def _lifetimes(schedule: Schedule) -> tuple[dict[str, int], dict[str, int]]:
 def _touched(step: Step) -> tuple[set[str], set[str]]:
     if not isinstance(step, Kernel):
         return set(used(step)), set() if isinstance(step, CopyInto) else {d.name for d in defined(step)}
-    roots = [store.expr for store in step.stores]
-    roots += [store.condition for store in step.stores if store.condition is not None]
-    roots += [value for store in step.stores for coord in store.coords for value in coord.values]
-    return {node.tensor for node in loads(*roots)}, {store.tensor for store in step.stores}
+    return {node.tensor for store in step.stores for node in loads(*store.roots)}, {
+        store.tensor for store in step.stores
+    }
 
 
 def _fail(schedule: Schedule, message: str) -> None:

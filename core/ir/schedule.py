@@ -9,7 +9,7 @@ needed more than once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import attrs
@@ -34,6 +34,21 @@ class Store:
     expr: Expr
     mode: ScatterMode | Literal["sum"] | None = None
     condition: Expr | None = None
+
+    @property
+    def roots(self) -> tuple[Expr, ...]:
+        """The expressions evaluated for the store: value, values in the coordinates, and condition."""
+        condition = () if self.condition is None else (self.condition,)
+        return (self.expr, *(value for coord in self.coords for value in coord.values), *condition)
+
+    def changed(self, change: Callable[[Expr], Expr], places: Mapping[Var, Index] | None = None) -> Store:
+        """The store with every expression changed; ``places``: what ``change`` makes of loop variables, if anything."""
+        return attrs.evolve(
+            self,
+            coords=tuple(coord.substitute(places or {}, change) for coord in self.coords),
+            expr=change(self.expr),
+            condition=None if self.condition is None else change(self.condition),
+        )
 
     def __str__(self) -> str:
         where = "" if self.condition is None else f" where {self.condition}"

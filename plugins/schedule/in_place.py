@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from turret.ir import Expr, Index, Kernel, Size, Store, TensorDecl, loads, walk
+from turret.ir import Index, Kernel, Size, Store, TensorDecl, loads, walk
 
 
 def may_take_over(kernel: Kernel, heir: TensorDecl, donor: TensorDecl) -> bool:
@@ -23,7 +23,7 @@ def may_take_over(kernel: Kernel, heir: TensorDecl, donor: TensorDecl) -> bool:
     target = _offset(store.coords, heir.stride)
     position = kernel.stores.index(store)
     for number, other in enumerate(kernel.stores):
-        reads = [node for root in _roots(other) for node in loads(root) if node.tensor == donor.name]
+        reads = [node for root in other.roots for node in loads(root) if node.tensor == donor.name]
         if any(any(c.values for c in n.coords) or _offset(n.coords, donor.stride) is not target for n in reads):
             return False
         if reads and (number > position or (kernel.inner and other is not store)):
@@ -37,11 +37,6 @@ def _once(kernel: Kernel, store: Store) -> bool:
     mentions = written | store.expr.variables
     loops = kernel.outer + (kernel.inner if mentions & frozenset(kernel.inner) else ())
     return all(v.extent == 1 or v in written for v in loops)
-
-
-def _roots(store: Store) -> list[Expr]:
-    values = [v for c in store.coords for v in c.values]
-    return [store.expr, *values, *([] if store.condition is None else [store.condition])]
 
 
 def _offset(coords: tuple[Index, ...], stride: tuple[Size, ...]) -> Index:

@@ -50,10 +50,7 @@ def storage_bytes(decl: TensorDecl) -> int | None:
 def reads_and_writes(step: Step) -> tuple[set[str], set[str]]:
     """Names of tensors that a step reads, and that it makes."""
     if isinstance(step, Kernel):
-        roots = [s.expr for s in step.stores]
-        roots += [s.condition for s in step.stores if s.condition is not None]
-        roots += [v for s in step.stores for c in s.coords for v in c.values]
-        return {node.tensor for node in loads(*roots)}, {s.tensor for s in step.stores}
+        return {node.tensor for s in step.stores for node in loads(*s.roots)}, {s.tensor for s in step.stores}
     return set(used(step)), {d.name for d in defined(step)}
 
 

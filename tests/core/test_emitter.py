@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -72,23 +72,21 @@ class PythonEmitter(TextEmitter):
     def scalar(self, expr: Expr, scope: Loop, guard: Guard) -> str:
         return SCALARS[expr.op].format(*(self.value(arg, scope, guard) for arg in expr.args))
 
-    def load(self, expr: Expr, scope: Loop, guard: Guard) -> str:
+    def write_load(self, expr: Expr, scope: Loop, guard: Guard) -> str:
         guard = self.guard_of_load(expr, scope, guard)
         text = f"{self.pointer(expr.tensor)}[{self.index(expr.coords[0], scope, guard)}]"
         return text if guard is None else f"{text} if {self.value(guard, scope)} else 0"
 
-    def number(self, expr: Expr, scope: Loop, guard: Guard) -> str:
+    def write_index(self, expr: Expr, scope: Loop, guard: Guard) -> str:
         return self.index(expr.payload, scope, guard)
 
-    def masked(self, expr: Expr, scope: Loop, guard: Guard) -> str:
+    def write_masked(self, expr: Expr, scope: Loop, guard: Guard) -> str:
         condition, inside, outside = expr.args
         wanted = self.value(inside, scope, self.both(guard, condition))
         return f"{wanted} if {self.value(condition, scope, guard)} else {self.value(outside, scope)}"
 
-    def check_index(self, expr: Expr, scope: Loop, guard: Guard) -> str:
+    def write_check_index(self, expr: Expr, scope: Loop, guard: Guard) -> str:
         return self.value(expr.args[0], scope, guard)
-
-    writers: ClassVar = {"load": load, "index": number, "masked": masked, "check_index": check_index}
 
 
 def python_of(expr: Expr, tensors: dict[str, TensorDecl]) -> tuple[str, PythonEmitter]:

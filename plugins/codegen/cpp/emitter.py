@@ -5,8 +5,6 @@ What needs no guard is plain arithmetic, so that loops stay free of branches and
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 
 from turret.emitter import Guard, TextEmitter
@@ -91,7 +89,7 @@ class Emitter(TextEmitter):
         scope.line(f"error |= {name} ? {code} : 0;")
         return name
 
-    def _load(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_load(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         if 0 in self.nest.tensors[expr.tensor].shape:
             self.index(expr.coords[0], scope, guard)  # its checks still report
             return literal(0, expr.dtype)
@@ -101,35 +99,35 @@ class Emitter(TextEmitter):
         text = kind.load(f"{self.pointer(expr.tensor)}[{offset}]")
         return text if guard is None else f"{self.value(guard, scope)} ? {text} : {literal(0, expr.dtype)}"
 
-    def _index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         return self.index(expr.payload, scope, guard)
 
-    def _size(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_size(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         return self.size(expr.payload)
 
-    def _check_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_check_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         value = self.value(expr.args[0], scope, guard)
         bad = self._report(f"(uint64_t){value} >= (uint64_t){self.size(expr.payload)}", INDEX_ERROR, scope, guard)
         return f"{bad} ? 0 : {value}"
 
-    def _wrap_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_wrap_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         value = self.value(expr.args[0], scope, guard)
         return f"{value} < 0 ? {value} + {self.size(expr.payload)} : {value}"
 
-    def _cast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_cast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         source = expr.args[0]
         return cast_text(self.value(source, scope, guard), ctype(source.dtype), ctype(expr.dtype))
 
-    def _bitcast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_bitcast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         source = expr.args[0]
         return bitcast_text(self.value(source, scope, guard), ctype(source.dtype), ctype(expr.dtype))
 
-    def _masked(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_masked(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         condition, inside, outside = expr.args
         inside_text = self.value(inside, scope, self.both(guard, condition))
         return f"{self.value(condition, scope, guard)} ? {inside_text} : {self.value(outside, scope)}"
 
-    def _random(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_random(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         kind, stream = expr.payload
         seed, linear = (self.value(arg, scope, guard) for arg in expr.args)
         words = f"philox((uint64_t){seed}, (uint64_t){linear}, {self.stream(stream)})"
@@ -141,7 +139,7 @@ class Emitter(TextEmitter):
         digits = {"": 24, "f16": 11, "bf16": 8}[where.half]
         return f"random_uniform<{digits}>({words})" if kind == "uniform" else where.round(f"random_normal({words})")
 
-    def _scan(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_scan(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         state = self.scan_states[expr].replace("@", self.lane_slot)
         wide = accumulator(expr.payload[0], expr.dtype)
         value = self.value(expr.args[0], scope)
@@ -149,7 +147,7 @@ class Emitter(TextEmitter):
         scope.line(f"{state} = {step};")
         return ctype(expr.dtype).round(f"({ctype(expr.dtype).value}){state}")
 
-    def _reduce(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_reduce(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         """A reduction of its own, not over the row: a plain loop where its value is wanted."""
         kind = expr.payload.kind
         wide = accumulator(kind, expr.dtype)
@@ -170,7 +168,7 @@ class Emitter(TextEmitter):
         # Named here: the loop variable ``total`` is not constant, and must not be taken for a plain name.
         return ctype(expr.dtype).round(text)
 
-    def _row(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_row(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         raise AssertionError(f"row reduction {expr} is used before its phase")
 
     # ------------------------------------------------------------ stores
@@ -200,18 +198,3 @@ class Emitter(TextEmitter):
         if source.dtype != torch.float32 or scope.named((root, None), self.base) is not None:
             return ""
         return f"{half}_narrow({self.value(source, scope)})"
-
-    writers: ClassVar = {
-        "load": _load,
-        "index": _index,
-        "size": _size,
-        "check_index": _check_index,
-        "wrap_index": _wrap_index,
-        "cast": _cast,
-        "bitcast": _bitcast,
-        "masked": _masked,
-        "random": _random,
-        "scan": _scan,
-        "reduce": _reduce,
-        "row": _row,
-    }

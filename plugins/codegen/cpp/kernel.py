@@ -130,12 +130,10 @@ def _signature(kernel: Kernel, tensors: dict[str, TensorDecl]) -> tuple[Any, lis
 
     stores = []
     for store in kernel.stores:
-        condition = () if store.condition is None else (store.condition,)
-        roots = (store.expr, *condition, *(v for c in store.coords for v in c.values))
-        graph = tuple(node_key(node) for node in walk(*roots) if node not in nodes)
+        graph = tuple(node_key(node) for node in walk(*store.roots) if node not in nodes)
         number = names.setdefault(store.tensor, len(names))
         coords = tuple(map(index_key, store.coords))
-        stores.append((graph, number, coords, store.mode, tuple(nodes[root] for root in roots)))
+        stores.append((graph, number, coords, store.mode, tuple(nodes[root] for root in store.roots)))
     declared = tuple((tensors[n].shape, tensors[n].stride, tensors[n].dtype) for n in names)
     return (kernel.outer, kernel.inner, tuple(stores), declared), list(names), list(streams)
 

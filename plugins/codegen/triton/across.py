@@ -36,7 +36,7 @@ def one_pass(schedule: Schedule, properties: DeviceProperties) -> Schedule:
 
 
 def _roots(kernel: Kernel) -> list[Expr]:
-    return [root for s in kernel.stores for root in (s.expr, *(v for c in s.coords for v in c.values))]
+    return [root for store in kernel.stores for root in store.roots]
 
 
 def _rows(kernel: Kernel) -> list[Expr]:
@@ -189,7 +189,7 @@ def _joined(schedule: Schedule, first: int, second: int, parts: int) -> Schedule
     walked = attrs.evolve(
         host,
         outer=(share, row),
-        stores=(*(_moved(s, places) for s in host.stores), *sums),
+        stores=(*(s.changed(lambda expr: rewrite(expr, places), places) for s in host.stores), *sums),
         origins=tuple(dict.fromkeys((*host.origins, *guest.origins))),
         sources=tuple(dict.fromkeys((*host.sources, *guest.sources))),
     )
@@ -212,11 +212,6 @@ def _is_wanted(tensor: str, schedule: Schedule, others: list[Step]) -> bool:
     if any(plan.reuses == tensor for plan in schedule.memory.buffers.values()):
         return True
     return any(tensor in ({n.tensor for n in loads(*_roots(s))} if isinstance(s, Kernel) else used(s)) for s in others)
-
-
-def _moved(store: Store, places: dict[Var, Index]) -> Store:
-    coords = tuple(c.substitute(places, lambda value: rewrite(value, places)) for c in store.coords)
-    return attrs.evolve(store, coords=coords, expr=rewrite(store.expr, places))
 
 
 def _with_tensors(schedule: Schedule, tensors: list[TensorDecl], reader: Kernel, dead: int) -> Schedule:

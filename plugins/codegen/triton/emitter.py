@@ -6,7 +6,6 @@ A value has a dimension for each tile dimension, of size 1 where it does not var
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 
@@ -167,7 +166,7 @@ class Emitter(TextEmitter):
         text = self.index(expr.payload, scope) if known or self.wide or self.narrow else None
         return text if text is None or self.is_plain(text) else f"({text})"
 
-    def _load(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_load(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         decl = self.tensors[expr.tensor]
         kind = triton_type(expr.dtype)
         (offset,) = expr.coords
@@ -188,16 +187,16 @@ class Emitter(TextEmitter):
         """An offset that may be a bare number as something that can be broadcast."""
         return f"tl.full([], {text}, {self.index_type})" if text.lstrip("-").isdigit() else text
 
-    def _index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         text = self.index(expr.payload, scope, guard)
         if text.lstrip("-").isdigit():
             return typed_literal(int(text), expr.dtype)
         return f"({text}).to(tl.int64)" if not self.is_plain(text) else f"{text}.to(tl.int64)"
 
-    def _size(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_size(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         return f"{self.size(expr.payload)}.to(tl.int64)"
 
-    def _check_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_check_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         value = self.value(expr.args[0], scope, guard)
         self.asserts = True
         inside = f"({value} >= 0) & ({value} < {self.size(expr.payload)})"
@@ -207,11 +206,11 @@ class Emitter(TextEmitter):
         scope.line(f'tl.device_assert({inside}, "index out of range"{f", {mask}" if mask else ""})')
         return self.spread(value, have, want)
 
-    def _wrap_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_wrap_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         value = self.value(expr.args[0], scope, guard)
         return f"tl.where({value} < 0, {value} + {self.size(expr.payload)}, {value})"
 
-    def _cast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_cast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         source = expr.args[0]
         if source.op == "index" and (expr.dtype.is_floating_point or (expr.dtype == torch.int32 and not self.wide)):
             narrow = self._narrow(source, scope)
@@ -220,17 +219,17 @@ class Emitter(TextEmitter):
                 return cast_text(narrow, triton_type(held), triton_type(expr.dtype))
         return cast_text(self.value(source, scope, guard), triton_type(source.dtype), triton_type(expr.dtype))
 
-    def _bitcast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_bitcast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         source = expr.args[0]
         return bitcast_text(self.value(source, scope, guard), triton_type(source.dtype), triton_type(expr.dtype))
 
-    def _masked(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_masked(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         condition, inside, outside = expr.args
         inside_text = self.value(inside, scope, self.both(guard, condition))
         outside_text = _bare(outside) if _is_bare(outside) and inside.op != "const" else self.value(outside, scope)
         return f"tl.where({self.value(condition, scope, guard)}, {inside_text}, {outside_text})"
 
-    def _random(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_random(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         kind, stream = expr.payload
         where = triton_type(expr.dtype)
         seed, linear = (self.value(arg, scope, guard) for arg in expr.args)
@@ -244,7 +243,7 @@ class Emitter(TextEmitter):
         digits = {"tl.float32": 24, "tl.float16": 11, "tl.bfloat16": 8}[where.element]
         return f"random_uniform({arguments}, {digits})"
 
-    def _reduce(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_reduce(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         row = self.tiling.row
         if row is not None and expr.payload.variables == (row.variable,):
             return self.row_writer(expr, scope)
@@ -252,10 +251,10 @@ class Emitter(TextEmitter):
 
         return serial_reduction(self, expr, scope, guard)
 
-    def _part(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_part(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         return self.row_writer(expr, scope)
 
-    def _scan(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_scan(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         return self.scan_writer(expr, scope)
 
     def count(self, variables: tuple[Var, ...], register: str) -> str:
@@ -264,21 +263,6 @@ class Emitter(TextEmitter):
         if isinstance(number, int):
             return f"{float(number)!r}" if register == "tl.float32" else f"tl.full([], {float(number)!r}, {register})"
         return f"{self.size(number)}.to({register})"
-
-    writers: ClassVar = {
-        "load": _load,
-        "index": _index,
-        "size": _size,
-        "check_index": _check_index,
-        "wrap_index": _wrap_index,
-        "cast": _cast,
-        "bitcast": _bitcast,
-        "masked": _masked,
-        "random": _random,
-        "scan": _scan,
-        "reduce": _reduce,
-        "part": _part,
-    }
 
 
 _COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))

@@ -50,12 +50,7 @@ def split(
 
 
 def _roots(stores: Iterable[Store]) -> list[Expr]:
-    roots: list[Expr] = []
-    for store in stores:
-        roots += [store.expr, *(v for c in store.coords for v in c.values)]
-        if store.condition is not None:
-            roots.append(store.condition)
-    return roots
+    return [root for store in stores for root in store.roots]
 
 
 def _is_splittable(kernel: Kernel, inner: tuple[Var, ...]) -> bool:
@@ -106,7 +101,7 @@ class _Splitter:
     def __init__(self, kernel: Kernel, declarations: dict[str, TensorDecl], parts: int) -> None:
         change = operand_guard(_roots(kernel.stores), kernel.inner, declarations)
         if change is not None:
-            kernel = attrs.evolve(kernel, stores=_changed(kernel.stores, change))
+            kernel = attrs.evolve(kernel, stores=tuple(store.changed(change) for store in kernel.stores))
         self.kernel, self.declarations, self.parts = kernel, declarations, parts
         self.outer, self.inner = kernel.outer, kernel.inner
         self.device = declarations[kernel.stores[0].tensor].device
@@ -289,19 +284,7 @@ class _Splitter:
 
 
 def _replaced(stores: Iterable[Store], replace: Callable[[Expr], Expr | None]) -> tuple[Store, ...]:
-    return _changed(stores, lambda expr: rewrite(expr, replace=replace))
-
-
-def _changed(stores: Iterable[Store], change: Callable[[Expr], Expr]) -> tuple[Store, ...]:
-    return tuple(
-        attrs.evolve(
-            store,
-            coords=tuple(c.substitute({}, change) for c in store.coords),
-            expr=change(store.expr),
-            condition=None if store.condition is None else change(store.condition),
-        )
-        for store in stores
-    )
+    return tuple(store.changed(lambda expr: rewrite(expr, replace=replace)) for store in stores)
 
 
 def _neutral(kind: str, dtype: torch.dtype) -> float | int:
