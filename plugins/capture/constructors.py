@@ -12,6 +12,7 @@ import torch
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.known_data import Operands
+from turret.plugins.capture.overflow import LEAST, MOST, fits_64_bits
 from turret.plugins.capture.values.arrays import KnownArray, numpy_dtype
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Known
@@ -169,9 +170,18 @@ def _takes_symbols(leaves: list[Value], dtype: torch.dtype | None) -> bool:
             return False
         if isinstance(value, Symbolic) and value.type() is bool:
             return False
+        if value.type() is int and not _fits(value):
+            return False
         if not dtype.is_floating_point and (dtype is not torch.int64 or value.type() is float):
             return False
     return True
+
+
+def _fits(number: Value) -> bool:
+    """Whether 64 bits hold an int now, or it is one that depends on data, which they do."""
+    if isinstance(number, Symbolic):
+        return not number.is_known() or fits_64_bits(number.number)
+    return LEAST <= number.constant() <= MOST
 
 
 def _shape_of(data: Value) -> tuple[int, ...] | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch.fx.experimental.sym_node import SymNode
 
 LEAST, MOST = -(2**63), 2**63 - 1
 """What 64 bits hold."""
@@ -19,8 +20,10 @@ MOST_SYMBOL = 2**62 - 1
 
 
 def fits_64_bits(number: torch.SymInt) -> bool:
-    """Whether a number is now one that 64 bits hold; nothing is guarded on."""
-    return LEAST <= number.node.hint <= MOST
+    """Whether 64 bits hold what a number is now, and what it is computed of; nothing is guarded on."""
+    env = number.node.shape_env
+    parts = (SymNode(part, env, int, None).hint for part in overflowing(number.node.expr, {}))
+    return all(LEAST <= value <= MOST for value in parts)
 
 
 def overflowing(expression: sympy.Expr, owners: Mapping[sympy.Symbol, Any]) -> Iterator[sympy.Expr]:

@@ -81,4 +81,5 @@ def _range(symbol: sympy.Symbol, source: Source, environment: Any) -> tuple[int 
         most = int(bounds.upper) if bounds.upper <= MOST_SYMBOL else None
     if isinstance(source, SizeSource):
         return least, most
-    return max(-MOST_SYMBOL, -MOST_SYMBOL if least is None else least), min(MOST_SYMBOL, MOST_SYMBOL if most is None else most)
+    least = -MOST_SYMBOL if least is None else max(least, -MOST_SYMBOL)
+    return least, MOST_SYMBOL if most is None else most

@@ -56,12 +56,10 @@ def _settle_slice(tracer: Tracer, given: dict[str, Any]) -> None:
     extent = _extent(given)
     start, end = given.get("start"), given.get("end")
     start = 0 if start is None else _bound(tracer, start, extent)
-    if end is None or statically_known_true(end == sys.maxsize):
-        end = extent
-    else:
-        end = _bound(tracer, end, extent)
+    end = extent if end is None or statically_known_true(end == sys.maxsize) else _bound(tracer, end, extent)
     if not guard_or_false(end >= start):
-        end = tracer.recorder.numbers.compute(end_of_slice, end, start, least=start, most=extent)
+        backed = _are_backed(start, end)
+        end = start if backed else tracer.recorder.numbers.compute(end_of_slice, end, start, least=start, most=extent)
     given |= {"start": start, "end": end, "step": given.get("step", 1)}
 
 
