@@ -12,14 +12,14 @@ from typing import Any, Literal
 
 import attrs
 
-FactKind = Literal["attribute", "item", "absent", "call", "refers"]
+FactKind = Literal["attribute", "item", "absent", "call", "refers", "operator"]
 
 
 @attrs.frozen(eq=False)
 class Fact:
     """Something that was so: ``owner.name`` (or ``owner[name]``) was ``found``, or absent; ``owner(*name)`` gave it.
 
-    For a weak reference: ``owner`` refers to ``found`` itself.
+    For a weak reference: ``owner`` refers to ``found`` itself.  For an operator of the program's own: its code was run.
     """
 
     kind: FactKind
@@ -59,6 +59,10 @@ class Provenance:
     def refers(self, reference: Callable, found: Any) -> None:
         """A weak reference led to an object."""
         self.facts.setdefault(("refers", id(reference)), Fact("refers", reference, None, found))
+
+    def operator(self, op: Any) -> None:
+        """Code that was registered for an operator was run."""
+        self.facts.setdefault(("operator", id(op)), Fact("operator", op, ""))
 
     def make(self, function: Callable, *arguments: Any) -> Any:
         """What a function of Turret's or torch's makes of known objects; another process makes its own."""
