@@ -25,7 +25,7 @@ import attrs
 
 from turret import cache_limit
 from turret.errors import CacheError
-from turret.private_files import NotPrivate, PrivateFolder, make_private_folder
+from turret.private_files import NotPrivate, PrivateFolder, is_private, make_private_folder
 
 FORMAT = "v2"
 """Of entries; those of another format lie in a folder of their own, for the versions of Turret that made them."""
@@ -111,7 +111,7 @@ class ArtifactCache:
                 return None
             problem = str(error)
         self.report(f"the cache entry {path} is not used: {problem}")
-        self._discard(path.parent if not _is_folder(path.parent) else path)
+        self._discard(path if is_private(path.parent) else path.parent)
         return None
 
     def _read(self, path: Path, key: str, role: str) -> Entry:

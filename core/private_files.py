@@ -109,6 +109,15 @@ class PrivateFolder:
             os.close(descriptor)
 
 
+def is_private(folder: Path) -> bool:
+    """Whether a folder can be read as a private one."""
+    try:
+        with PrivateFolder(folder):
+            return True
+    except (NotPrivate, OSError):
+        return False
+
+
 def _check_status(status: os.stat_result, name: str) -> None:
     if hasattr(os, "getuid") and status.st_uid != os.getuid():
         raise NotPrivate(f"{name} belongs to another user")
