@@ -59,14 +59,10 @@ def raise_out_of_bounds(plan: Plan, launch: Launch, sizes: ctypes.Array) -> NoRe
     sizes[at] = 0
     low, high = sizes[extent_position(plan, slot) : extent_position(plan, slot) + 2]
     found = plan.slots[slot]
-    message = (
-        f"kernel {launch.origins[number]} of {plan.name} accesses element {index} of {found.name} "
-        f"({found.dtype}{list(found.shape)} stride {list(found.stride)}, {found.place}), whose memory holds elements "
-        f"{low} to {high - 1}"
-        if high > low
-        else f"kernel {launch.origins[number]} of {plan.name} accesses element {index} of {found.name}, which has none"
-    )
-    where = f"\n{launch.sources[number]}" if launch.sources[number] else ""
     raise OutOfBoundsError(
-        f"{message}; a lowering or a rewrite of indices is wrong: compare the products in debug_dir{where}"
+        f"kernel {launch.origins[number]} of {plan.name} accesses element {index} of {found.name} "
+        f"({found.dtype}{list(found.shape)} stride {list(found.stride)}, {found.place}), whose memory "
+        + (f"holds elements {low} to {high - 1}" if high > low else "is empty")
+        + "; a lowering or a rewrite of indices is wrong: compare the products in debug_dir"
+        + (f"\n{launch.sources[number]}" if launch.sources[number] else "")
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from turret.testing.builder import Builder, Declined
-from turret.testing.operations.inplace import _target
+from turret.testing.operations.inplace import _writable
 from turret.testing.operations.registry import has_dims, is_wide_float, operation
 
 
@@ -54,7 +54,8 @@ def _complex_of(b: Builder) -> object:
 def _complex_write(b: Builder) -> object:
     if not b.features.mutation:
         raise Declined
-    name = _target(b, lambda t: t.dtype.is_complex or t.is_neg())
+    live = b.names(lambda t: _writable(t) and (t.dtype.is_complex or t.is_neg()))
+    name = b.choice(live) if live else b.complex_input(b.shape(high=3))
     forms = ("{0}.mul_(2)", "{0}.add_(1)", "{0}.real.add_(1)", "{0}.copy_({0}.conj())", "{0}.imag.zero_()", "{0}[...] = 1")
     return b.step("complex_write", b.choice(forms), name, results=0)
 
