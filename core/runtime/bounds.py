@@ -1,4 +1,4 @@
-"""Checked memory accesses (option ``check_bounds``): what kernels are told of memory, and the error of an access outside.
+"""Checked memory accesses (option ``check_bounds``): what kernels are told, and the error of an access outside.
 
 Behind the size symbols, the size table of such a plan holds for each slot how far its memory reaches (the first element
 and one past the last, counted from the tensor's own first element), and then the words of a report.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OUT_OF_BOUNDS = 4
 """Status of a native kernel that was stopped from touching memory that it was not given."""
 REPORT_WORDS = 5
-"""Whether there was such an access, then its slot, its index, the number of its kernel in the launch, and a spare word."""
+"""Whether there was such an access, its slot, its index, the number of its kernel in the launch, and a spare word."""
 
 
 def extent_position(plan: Plan, slot: int) -> int:

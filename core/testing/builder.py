@@ -369,7 +369,7 @@ class Builder:
             return isinstance(value, (int, float, bool))
         if value.numel() > self.features.max_numel or (value.dtype.is_complex and not self.features.complex):
             return False
-        if not value.dtype.is_complex and (self.wild or not value.dtype.is_floating_point) or not value.numel():
+        if (not value.dtype.is_complex and (self.wild or not value.dtype.is_floating_point)) or not value.numel():
             return True
         limit = 500.0 if value.dtype == torch.float16 else 1e4
         return bool((value.detach().abs() <= limit).all())

@@ -142,7 +142,7 @@ def _fewer_layouts(program: Program) -> Iterator[Program]:
     for position, number in enumerate(program.numbers):
         for index, value in enumerate(number.values):
             for simpler in dict.fromkeys((number.values[0], 0, 1, -1)):
-                if simpler != value and (abs(simpler) < abs(value) or index and simpler == number.values[0]):
+                if simpler != value and (abs(simpler) < abs(value) or (index and simpler == number.values[0])):
                     values = _replaced(number.values, index, simpler)
                     yield attrs.evolve(
                         program, numbers=_replaced(program.numbers, position, attrs.evolve(number, values=values))

@@ -4,8 +4,8 @@
 
 Every job of ``--batch`` seeds is a line of the output file, and a run with the same file and arguments goes
 on where the last one stopped. A worker that dies or hangs costs the programs it was on, which are recorded as
-a failure. Kernels check their accesses (``check_bounds``); one job in ``--unchecked-every`` runs once more as users' code
-runs, whose loops are vectors. An error, or a wrong alias, where torch.compile's own tracing and partitioning end in one too (capture is
+a failure. Kernels check their accesses (``check_bounds``); one job in ``--unchecked-every`` runs once more without, as
+vectors. An error, or a wrong alias, where torch.compile's own tracing and partitioning end in one too (capture is
 shared, and so is the saving of inputs that the program then writes to) is counted apart, as ``shared``. A failing
 program is shrunk and printed as runnable source. ``--replay SEED`` checks one seed in this process.
 """
@@ -36,7 +36,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--families", default="", help="families of operations to draw from, with commas")
     parser.add_argument("--max-steps", type=int, default=12)
     parser.add_argument(
-        "--unchecked-every", type=int, default=4, metavar="N", help="one job in N runs again without check_bounds; 0: none"
+        "--unchecked-every",
+        type=int,
+        default=4,
+        metavar="N",
+        help="one job in N runs again without check_bounds; 0: none",
     )
     parser.add_argument("--random", action="store_true", help="draw dropout and the like as well")
     return parser.parse_args(arguments)

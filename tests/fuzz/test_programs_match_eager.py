@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -52,7 +53,7 @@ PLAIN = Features(layouts=False, settings=False, complex=False)
 
 
 def test_programs_of_fixed_seeds_match_eager():
-    report = conformance(compiler, programs=40, seed=1_000_000)
+    report = conformance(compiler, programs=40, seed=1_000_000, features=PLAIN)
     assert report.passed, str(report)
 
 
@@ -62,7 +63,7 @@ def test_programs_that_once_failed_match_eager(seed: int):
     assert report.passed, str(report)
 
 
-@given(programs(Features(max_steps=5)))
+@given(programs(attrs.evolve(PLAIN, max_steps=5)))
 @settings(
     max_examples=20,
     deadline=None,

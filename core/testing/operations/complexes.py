@@ -56,7 +56,14 @@ def _complex_write(b: Builder) -> object:
         raise Declined
     live = b.names(lambda t: _writable(t) and (t.dtype.is_complex or t.is_neg()))
     name = b.choice(live) if live else b.complex_input(b.shape(high=3))
-    forms = ("{0}.mul_(2)", "{0}.add_(1)", "{0}.real.add_(1)", "{0}.copy_({0}.conj())", "{0}.imag.zero_()", "{0}[...] = 1")
+    forms = (
+        "{0}.mul_(2)",
+        "{0}.add_(1)",
+        "{0}.real.add_(1)",
+        "{0}.copy_({0}.conj())",
+        "{0}.imag.zero_()",
+        "{0}[...] = 1",
+    )
     return b.step("complex_write", b.choice(forms), name, results=0)
 
 

@@ -1,4 +1,4 @@
-"""What integers that change from call to call, and sizes that do, are used for: indices, bounds of slices, amounts, values."""
+"""What integers and sizes that change from call to call are used for: indices, bounds of slices, amounts, values."""
 
 from __future__ import annotations
 

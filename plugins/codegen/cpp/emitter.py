@@ -21,7 +21,7 @@ from turret.plugins.codegen.cpp.sizes import size_text
 INDEX_ERROR, ZERO_DIVISION = 1, 2
 """What a kernel returns where a checked index is out of range, or an integer is divided by zero."""
 EXTENT_WORDS = 3
-"""What a kernel that checks its accesses is told of each buffer: first element, one past the last, number of its slot."""
+"""What a kernel that checks its accesses is told of a buffer: first element, one past the last, number of its slot."""
 
 
 class Emitter(TextEmitter):
@@ -104,7 +104,11 @@ class Emitter(TextEmitter):
     def element(self, tensor: str, offset: str) -> str:
         """The text of an element in memory; where accesses are checked, of a spare word instead of one outside."""
         pointer = self.pointer(tensor)
-        return f"*checked_place({pointer}, {offset}, {self.extent(tensor)})" if self.check_bounds else f"{pointer}[{offset}]"
+        return (
+            f"*checked_place({pointer}, {offset}, {self.extent(tensor)})"
+            if self.check_bounds
+            else f"{pointer}[{offset}]"
+        )
 
     def extent(self, tensor: str) -> str:
         """What a check is handed: the words that say how far a tensor's memory reaches, and the report."""

@@ -1,4 +1,4 @@
-"""``check_bounds``: an access outside of a kernel's memory is an error that says which; right programs never meet one."""
+"""``check_bounds``: an access outside of a kernel's memory is an error that says which; right programs have none."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_memory_without_elements_is_said_to_be_empty():
     sizes = (ctypes.c_int64 * table_length(plan))()
     note_extent(sizes, extent_position(plan, 0), torch.empty(0, 4))
     sizes[report_position(plan) : report_position(plan) + 4] = [1, 0, -4, 0]
-    with pytest.raises(OutOfBoundsError, match="element -4 of x .*memory is empty"):
+    with pytest.raises(OutOfBoundsError, match=r"element -4 of x .*memory is empty"):
         raise_out_of_bounds(plan, launch, sizes)
     assert not sizes[report_position(plan)]
 
@@ -186,10 +186,12 @@ def _executable_of(step: Any, x: torch.Tensor) -> str:
     before = set(linecache.cache)
     turret.reset()
     step(x)
-    return "".join("".join(linecache.cache[k][2]) for k in set(linecache.cache) - before if k.startswith("<turret plan"))
+    return "".join(
+        "".join(linecache.cache[k][2]) for k in set(linecache.cache) - before if k.startswith("<turret plan")
+    )
 
 
-@given(programs(Features(max_steps=6)))
+@given(programs(Features(max_steps=6, layouts=False, settings=False, complex=False)))
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_right_programs_never_leave_their_memory(program: Program):
     check(program, lambda function: turret.compile(function, options=CHECKED))

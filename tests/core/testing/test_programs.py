@@ -35,7 +35,11 @@ def test_the_printed_source_is_what_runs():
         torch.manual_seed(0)
         expected = program.run(inputs)
         torch.manual_seed(0)
-        got = namespace["call"](namespace["program"], *args) if program.calling(len) is not len else namespace["program"](*args)
+        got = (
+            namespace["call"](namespace["program"], *args)
+            if program.calling(len) is not len
+            else namespace["program"](*args)
+        )
         assert len(leaves) == len(inputs.leaves)
         for a, b in zip(expected, got, strict=True):
             assert torch.equal(a.nan_to_num(), b.nan_to_num()) if isinstance(a, torch.Tensor) else a == b
@@ -57,7 +61,9 @@ def test_calls_of_a_layout_differ_in_values_and_agree_in_the_rest():
         first, second = (program.build_inputs(variant).args for variant in (0, program.layouts))
         for a, b in zip(first, second, strict=True):
             assert a == b if isinstance(a, int) else laid_out(a) == laid_out(b)
-        values = [torch.cat([t.detach().double().flatten() for t in args if hasattr(t, "shape")]) for args in (first, second)]
+        values = [
+            torch.cat([t.detach().double().flatten() for t in args if hasattr(t, "shape")]) for args in (first, second)
+        ]
         assert not torch.equal(*values)
 
 
