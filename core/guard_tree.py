@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from turret import sources
+from turret.class_members import ABSENT
 from turret.errors import CodegenError
 from turret.native.extension import Extension
 from turret.sources import Source
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _STEPS = ("ARGUMENT", "BOUND", "ATTRIBUTE", "ITEM", "KEY", "VALUE", "DICT", "TYPE", "dict", "list", "tuple")
 _CHECKS = (
     "TYPE", "ID", "EQUALS", "TENSOR", "LENGTH", "EMPTY", "KEYS", "HAS_KEY", "NO_KEY", "SAME", "NOT_SAME", "STORAGE",
-    "GLOBAL_STATE",
+    "GLOBAL_STATE", "MEMBER", "OWNER", "MRO", "ANSWER",
 )  # fmt: skip
 _STEP = {name: number for number, name in enumerate(_STEPS)}
 _CHECK = {name: number for number, name in enumerate(_CHECKS)}
@@ -164,6 +165,12 @@ class _Translation:
         expected = guard.expected
         match guard.kind:
             case "TYPE" | "ID" | "EQUALS" | "HAS_KEY" | "NO_KEY":
+                return guard.kind, expected, ()
+            case "MEMBER" | "OWNER":
+                name, found = sys.intern(expected[0]), expected[1]
+                nothing = ABSENT if guard.kind == "MEMBER" else None
+                return guard.kind, (name,) if found is nothing else (name, found), ()
+            case "MRO" | "ANSWER":
                 return guard.kind, expected, ()
             case "SAME" | "NOT_SAME":
                 return guard.kind, None, ()

@@ -17,6 +17,7 @@ import numpy
 import torch
 from torch.utils._device import DeviceContext
 
+from turret.class_members import class_member, member_owner
 from turret.sources import Source, SourceReader, SourceWriter
 
 
@@ -203,6 +204,24 @@ def _pattern(*values: torch.Tensor) -> tuple[int, ...]:
     return storage_pattern(values)
 
 
+def _check_member(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    name, found = guard.expected
+    writer.scope.setdefault("class_member", class_member)
+    return f"class_member({held[0]}, {name!r}) is {writer.constant(found)}"
+
+
+def _check_owner(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    name, owner = guard.expected
+    writer.scope.setdefault("member_owner", member_owner)
+    return f"member_owner({held[0]}, {name!r}) is {writer.constant(owner)}"
+
+
+def _check_answer(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    arguments, answer = guard.expected
+    writer.scope.setdefault("same_constant", same_constant)
+    return f"same_constant({held[0]}(*{writer.constant(arguments)}), {writer.constant(answer)})"
+
+
 KINDS: dict[str, Check] = {
     "TYPE": lambda g, w, h: f"type({h[0]}) is {w.constant(g.expected)}",
     "ID": lambda g, w, h: f"{h[0]} is {w.constant(g.expected)}",
@@ -217,6 +236,10 @@ KINDS: dict[str, Check] = {
     "SIZES": _check_sizes,
     "STORAGE": _helper("storage_pattern", _pattern),
     "GLOBAL_STATE": _helper("global_state", global_state),
+    "MEMBER": _check_member,
+    "OWNER": _check_owner,
+    "MRO": lambda g, w, h: f"{h[0]}.__mro__ is {w.constant(g.expected)}",
+    "ANSWER": _check_answer,
     "CALL": lambda g, w, h: f"{w.constant(g.expected[0])}({', '.join(h)}) == {w.constant(g.expected[1])}",
 }
 """For each kind the Python expression that is true where the guard holds, over variables that hold its sources."""

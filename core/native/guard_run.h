@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "guard_members.h"
 #include "guard_objects.h"
 #include "guard_values.h"
 
@@ -20,7 +21,9 @@ struct Step {
   Py_ssize_t index;
 };
 
-enum class CheckKind { TYPE, ID, EQUALS, TENSOR, LENGTH, EMPTY, KEYS, HAS_KEY, NO_KEY, SAME, NOT_SAME, STORAGE, MODES };
+enum class CheckKind {
+  TYPE, ID, EQUALS, TENSOR, LENGTH, EMPTY, KEYS, HAS_KEY, NO_KEY, SAME, NOT_SAME, STORAGE, MODES, MEMBER, OWNER, MRO, ANSWER
+};
 
 struct Check {
   CheckKind kind;
@@ -410,6 +413,13 @@ class Run {
       case CheckKind::HAS_KEY:
       case CheckKind::NO_KEY:
         return judge_key(check, object, notes, implied);
+      case CheckKind::MEMBER:
+      case CheckKind::OWNER:
+        return judge_member(object, check.expected, check.kind == CheckKind::OWNER, notes, implied);
+      case CheckKind::MRO:
+        return judge_mro(object, check.expected, notes, implied);
+      case CheckKind::ANSWER:
+        return judge_answer(object, check.expected);
       default:
         return UNSURE;
     }

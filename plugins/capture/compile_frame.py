@@ -23,6 +23,7 @@ from turret.plugins.capture.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.graph import GraphInput, metadata
 from turret.plugins.capture.lifetimes import keeps_waiting, waits_visibly
 from turret.plugins.capture.policy import History, Policy
+from turret.plugins.capture.provenance import guards_of
 from turret.plugins.capture.rebuild import Rebuilder
 from turret.plugins.capture.sizes import size_guards
 from turret.plugins.capture.tensor_data import check_copies
@@ -309,7 +310,8 @@ class _Attempt:
         return frame_hook.load().suspend(function), key
 
     def unit(self, run: Any, text: str) -> Unit:
-        guards = filtered(self.settings.context, tuple(self.tracer.guards), self.function, self.arguments)
+        facts = guards_of(self.tracer.provenance.facts.values())
+        guards = filtered(self.settings.context, (*self.tracer.guards, *facts), self.function, self.arguments)
         made = GuardSet(guards, len(self.arguments))
         self.settings.context.emit("product", stage="guards", name=self.function.__qualname__, product=made)
         check = made.compile()

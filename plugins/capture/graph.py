@@ -26,6 +26,7 @@ from turret.guards import TensorProperties
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.known_data import KnownData
 from turret.plugins.capture.policy import Policy
+from turret.plugins.capture.reach import note_call
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
@@ -300,6 +301,8 @@ class GraphRecorder:
         if self.devices and target in _device_constructors() and named_fakes.get("device") is None:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
         operands = self.known.operands(target, fakes, named_fakes)
+        kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
+        note_call(self.provenance, target, kinds)  # type: ignore[attr-defined]
         try:
             with self.symbolic_kernels():
                 if op == "call_method":
