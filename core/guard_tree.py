@@ -28,7 +28,7 @@ from turret.sources import Source
 if TYPE_CHECKING:
     from turret.guards import Guard, GuardSet
 
-_STEPS = ("ARGUMENT", "BOUND", "ATTRIBUTE", "ITEM", "KEY", "VALUE", "DICT", "TYPE", "dict", "list", "tuple")
+_STEPS = ("ARGUMENT", "BOUND", "ATTRIBUTE", "ITEM", "KEY", "VALUE", "DICT", "TYPE", "dict", "list", "tuple", "WEAK")
 _CHECKS = (
     "TYPE", "ID", "EQUALS", "TENSOR", "LENGTH", "EMPTY", "KEYS", "HAS_KEY", "NO_KEY", "SAME", "NOT_SAME", "STORAGE",
     "GLOBAL_STATE", "MEMBER", "OWNER", "MRO", "ANSWER",
@@ -172,6 +172,8 @@ class _Translation:
                 return guard.kind, (name,) if found is nothing else (name, found), ()
             case "MRO" | "ANSWER":
                 return guard.kind, expected, ()
+            case "IS":
+                return "SAME", None, ()
             case "SAME" | "NOT_SAME":
                 return guard.kind, None, ()
             case "LENGTH":
@@ -224,6 +226,8 @@ class _Translation:
                 return "ARGUMENT", -1, None, 0
             case sources.LocalSource(index):
                 return "ARGUMENT", -1, None, index + 1
+            case sources.WeakSource():
+                return "WEAK", -1, source.reference, 0
             case sources.BoundSource(_, value):
                 return "BOUND", -1, value, 0
             case sources.AttrSource(base, name):

@@ -12,7 +12,7 @@
 
 namespace turret {
 
-enum class StepKind { ARGUMENT, BOUND, ATTRIBUTE, ITEM, KEY, VALUE, DICT, TYPE, DICT_ITEM, LIST_ITEM, TUPLE_ITEM };
+enum class StepKind { ARGUMENT, BOUND, ATTRIBUTE, ITEM, KEY, VALUE, DICT, TYPE, DICT_ITEM, LIST_ITEM, TUPLE_ITEM, WEAK };
 
 struct Step {
   StepKind kind;
@@ -277,6 +277,14 @@ class Run {
     if (step.kind == StepKind::BOUND) {
       out.value = Held::of(step.key);
       out.fixed = out.referred = true;
+      return YES;
+    }
+    if (step.kind == StepKind::WEAK) {
+      PyObject** referent = &reinterpret_cast<PyWeakReference*>(step.key)->wr_object;
+      if (*referent == Py_None || Py_REFCNT(*referent) == 0) return NO;
+      out.value = Held::of(*referent);
+      if (taking_) taking_->reference(referent);  // it never refers to another object
+      out.fixed = out.referred = taking_ != nullptr;
       return YES;
     }
     if (step.kind == StepKind::ARGUMENT) {

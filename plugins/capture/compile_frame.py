@@ -33,6 +33,7 @@ from turret.plugins.capture.values.arrays import check_arrays
 from turret.plugins.capture.values.base import Lazy
 from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.products import CapturedGraph
+from turret.source_lines import new_graph_module
 from turret.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource
 
 if TYPE_CHECKING:
@@ -295,7 +296,7 @@ class _Attempt:
     def compile_graph(self, inputs: list[GraphInput]) -> tuple[Any, str | None]:
         """The compiled graph as a callable that runs with the frame hook suspended; its key, if it is stored."""
         tracer = self.tracer
-        module = fx.GraphModule(tracer.root_module, tracer.graph)
+        module = new_graph_module(tracer.root_module, tracer.graph)
         captured = CapturedGraph(
             module=module,
             example_inputs=tuple(_pristine(tracer, item) for item in inputs),

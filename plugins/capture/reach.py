@@ -1,7 +1,7 @@
 """What calls that graphs hold whole reach by name in torch: its functions of Python run when the graph is compiled.
 
-A node calls ``torch.nn.functional.relu``; that is Python code, which looks ``torch.relu`` up.  An operator on tensors is
-a method of their class.  Programs may put others in their places, so each of these names is a fact.
+A node calls ``torch.nn.functional.relu``; that is Python code, which looks ``torch.relu`` up.  An operator on tensors
+is a method of their class.  Programs may put others in their places, so each of these names is a fact.
 """
 
 from __future__ import annotations

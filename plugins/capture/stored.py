@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 SLOTS = 16
 """Units of one frame that are kept; the oldest makes place for a new one."""
 _FILE = "unit.json"
-_OF_THIS_PROCESS = ("graph", "tail", "rerun", "compiled", "__builtins__")
+_OF_THIS_PROCESS = ("dereference", "graph", "tail", "rerun", "compiled", "__builtins__")
 """Names of a scope that are bound anew."""
 
 
@@ -196,7 +196,7 @@ def _origins(guards: Sequence[Guard]) -> dict[int, Source]:
     """Where capture found objects that it knows by identity, by their ids."""
     found = {id(g.expected): g.source for g in guards if g.kind == "ID" and g.source is not None}
     for guard in guards:
-        if guard.kind == "SAME" and isinstance(guard.others[0], BoundSource) and guard.source is not None:
+        if guard.kind in ("IS", "SAME") and isinstance(guard.others[0], BoundSource) and guard.source is not None:
             found.setdefault(id(guard.others[0].value), guard.source)
     return found
 
@@ -420,7 +420,8 @@ def _load(
     guards = (*map(unpacker.guard, packed["guards"]), *guards_of(facts))
     unit_guards, check = _checked(settings, guards, function, arguments)
     scope = {name: unpacker.value(value) for name, value in packed["scope"].items()}
-    scope |= {"tail": frame_hook.load().tail, "rerun": AsPython(settings.context)}
+    scope |= {"dereference": frame_hook.load().dereference, "tail": frame_hook.load().tail}
+    scope |= {"rerun": AsPython(settings.context)}
     if packed["graph"] is not None:
         graph = settings.compile_graph.stored(packed["graph"], "graph")  # type: ignore[attr-defined]
         if graph is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -535,15 +536,16 @@ def _depends_on_data(value: Value) -> bool:
     return isinstance(value, Tensor)
 
 
-_line_cache: dict[tuple[types.CodeType, int], str] = {}
+_line_cache: weakref.WeakKeyDictionary[types.CodeType, dict[int, str]] = weakref.WeakKeyDictionary()
 
 
 def _line_text(code: types.CodeType, line: int) -> str:
-    found = _line_cache.get((code, line))
+    known = _line_cache.setdefault(code, {})
+    found = known.get(line)
     if found is None:
         import linecache
 
         source = linecache.getline(code.co_filename, line).strip()
         found = f'  File "{code.co_filename}", line {line}, in {code.co_name}\n' + (f"    {source}\n" if source else "")
-        _line_cache[code, line] = found
+        known[line] = found
     return found

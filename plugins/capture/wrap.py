@@ -36,6 +36,7 @@ from turret.sources import (
     Source,
     TypeSource,
     ValueSource,
+    WeakSource,
 )
 
 if TYPE_CHECKING:
@@ -258,9 +259,11 @@ def _tensor(t: Tracer, object: Any, source: Source) -> Value:
 
 
 def _module(t: Tracer, object: Any, source: Source) -> Value:
-    if not isinstance(source, BoundSource):
-        t.guard("ID", source, object)
-    held = BoundSource(str(source), object)
+    if isinstance(source, BoundSource):
+        held = type(source)(str(source), object)
+    else:
+        held = WeakSource(str(source), object)
+        t.guard("IS", source, others=(held,))
     t.guard("ID", TypeSource(held), type(object))
     return Module(type(object), object, held)
 
