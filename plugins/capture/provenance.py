@@ -44,7 +44,7 @@ class Fact:
     ``owner.name`` (attribute) or ``owner[name]`` (item) was ``found``, or there was none (absent, lacks);
     ``owner(*name)`` gave it (call); ``owner``, a weak reference, refers to it (refers).  A class has ``found`` under a
     name (member), or its base ``found`` has something there (owner), or it has nothing itself (undefined); a class
-    inherits, a function consists of the code, or has the defaults, that it does (bases, code, defaults).  The code that is
+    inherits, a function consists of the code, or has the defaults, that it does (bases, code, defaults).  The code
     registered for an operator of the program's own was run (operator).
     """
 
