@@ -23,6 +23,7 @@ import torch
 from torch import fx
 
 from turret import codec
+from turret.ambient import autocast_state
 from turret.artifact_cache import ArtifactCache
 from turret.codec import record
 from turret.config import Config
@@ -67,11 +68,6 @@ def source_fingerprint() -> str:
 def environment(captured: CapturedGraph | None = None) -> list[str]:
     """Versions, and the modes of torch that change what a trace of the same graph gives (of any, for None)."""
     inputs = () if captured is None else captured.example_inputs
-    devices = {x.device.type for x in inputs if isinstance(x, torch.Tensor)} | {"cpu"}
-    autocast = [
-        (d, torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else "")
-        for d in sorted(devices)
-    ]
     modes = (
         None if captured is None else (captured.grad_enabled, captured.inference_mode, sorted(captured.static_inputs))
     )
@@ -81,9 +77,10 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
         processor(),
         *_accelerators(inputs),
         repr(modes),
-        repr(autocast),
+        repr(autocast_state()),
         str(torch.get_default_dtype()),
-        repr((torch.are_deterministic_algorithms_enabled(), torch.backends.mkldnn.enabled)),
+        repr((torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory)),
+        repr(torch.backends.mkldnn.enabled),
         repr((torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())),
     ]
 
