@@ -103,7 +103,8 @@ class Tensor(Value):
         if name in GRAPH_ATTRIBUTES:
             return t.call_graph(getattr, [self, Constant(name)], {})
         if name == "data":
-            return t.call_method_graph("detach", [self], {})
+            # Autograd does not see writes to it, so that a detached tensor is not the same; capture has to.
+            return t.result("call_function", getattr, (t.node_here(self.node), "data"), {}, self.fake.detach())
         if name == "__class__":
             return t.wrap_known(self.type())
         if name in ("grad", "_grad"):
