@@ -13,7 +13,6 @@ import functools
 import hashlib
 import platform
 import types
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from turret import codec
 from turret.artifact_cache import ArtifactCache
 from turret.codec import record
 from turret.config import Config
-from turret.errors import CacheError
+from turret.errors import CacheError, warn
 from turret.machine import processor
 from turret.plan import Plan
 from turret.products import CapturedGraph
@@ -214,7 +213,7 @@ def with_usable_cache(config: Config) -> Config:
         try:
             ArtifactCache(config.cache_dir or None)
         except CacheError as error:
-            warnings.warn(f"Turret keeps no compiled artifacts: {error}", stacklevel=4)
+            warn(f"Turret keeps no compiled artifacts: {error}")
             return attrs.evolve(config, cache=False)
     return config
 
@@ -248,7 +247,7 @@ class GraphCache:
         try:
             self.store.put(_entry(key, role), {_FILE: text.encode()})
         except CacheError as error:
-            warnings.warn(f"Turret could not keep a compiled artifact: {error}", stacklevel=2)
+            warn(f"Turret could not keep a compiled artifact: {error}")
 
     def get_graph(self, key: str) -> Any:
         """The captured graph itself, a ``StoredGraph``, or None."""

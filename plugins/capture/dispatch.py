@@ -8,7 +8,6 @@ import sys
 import sysconfig
 import threading
 import types
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ import attrs
 import torch
 
 from turret import frame_hook, plugins
-from turret.errors import CaptureError, TurretError
+from turret.errors import CaptureError, TurretError, warn
 from turret.guards import global_state
 from turret.plugins.capture import resume, stored
 from turret.plugins.capture.errors import Postponed, Unsupported
@@ -192,7 +191,7 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
                 f"{name} was compiled {cache.captures} times (recompile_limit) and now runs eagerly; last: {reasons[0]}"
             )
             context.emit("fallback", stage="capture", name=name, message=message)
-            warnings.warn(message, stacklevel=2)
+            warn(message)
             return None
     if _modes_in_the_way():
         return None
@@ -232,7 +231,7 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         cache.given_up = True
         message = f"{name} runs as Python: capture failed: {type(error).__name__}: {error}"
         context.emit("fallback", stage="capture", name=name, message=message)
-        warnings.warn(message + '; set on_error="raise" in the options for the full traceback', stacklevel=2)
+        warn(message + '; set on_error="raise" in the options for the full traceback')
         return None
     if unit.run is None and not is_root and not cache.units:
         cache.given_up = True  # nothing to compile in a helper that is called between graphs

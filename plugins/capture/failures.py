@@ -11,14 +11,13 @@ import contextlib
 import inspect
 import sys
 import types
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from turret import frame_hook
-from turret.errors import TurretError
+from turret.errors import TurretError, warn
 
 if TYPE_CHECKING:
     from torch import fx
@@ -74,7 +73,7 @@ class AsPython:
             return result  # the program has handled it
         if self.context.config.on_error == "raise":
             raise failure.pop()
-        warnings.warn(f"Turret: {message}, which Python does not", stacklevel=2)
+        warn(f"Turret: {message}, which Python does not")
         return result
 
 
