@@ -182,7 +182,7 @@ class _Attempt:
         for item in tracer.inputs:
             if (
                 isinstance(item.real, torch.Tensor)
-                and item.example._version
+                and tracer.versions.of(item.example)
                 and view_kind(item.real) not in _PLAIN_VIEWS
             ):
                 raise Unsupported("a change in place of a view that was made without gradients")
@@ -236,9 +236,9 @@ class _Attempt:
         """Guards that relate inputs to one another: which of them share memory, which changed objects are distinct."""
         tracer = self.tracer
         tensors = [i for i in tracer.inputs if isinstance(i.real, torch.Tensor)]
-        changed = any(i.example._version for i in tensors)
+        changed = any(tracer.versions.of(i.example) for i in tensors)
         for item in tensors if changed else ():
-            if item.example._version:
+            if tracer.versions.of(item.example):
                 tracer.guards[Guard("CALL", item.source, (view_kind, view_kind(item.real)))] = None
         related = [i for i in tensors if changed or not i.static]
         if len(related) > 1 and not all(i.static for i in related):
@@ -272,7 +272,7 @@ class _Attempt:
         for guard in size_guards(tracer):
             tracer.guards.setdefault(guard)
         r.scope["tail"] = frame_hook.load().tail
-        again = failures.leaves_no_trace(tracer.graph.nodes, tracer.inputs)
+        again = failures.leaves_no_trace(tracer.graph.nodes, tracer.inputs, tracer.versions)
         if runs and again:
             r.scope["rerun"] = failures.AsPython(self.settings.context)
         text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs, again)

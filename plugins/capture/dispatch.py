@@ -18,7 +18,7 @@ import torch
 from turret import frame_hook, plugins
 from turret.errors import CaptureError, TurretError, warn
 from turret.guards import global_state
-from turret.plugins.capture import resume, stored
+from turret.plugins.capture import failures, resume, stored
 from turret.plugins.capture.errors import Postponed, Unsupported
 from turret.plugins.capture.policy import History
 from turret.plugins.capture.unit import Unit
@@ -33,6 +33,8 @@ class FrameCache:
     given_up: bool = False
     captures: int = 0
     postponed: int = 0
+    shared: list[Unit] | None = None
+    """Of a module's method: the latest units of any module of its, some of which hold for modules made later."""
     taken: set[str] = attrs.field(factory=set)
     """Entries of the artifact cache whose units are here."""
 
@@ -129,12 +131,16 @@ def _native() -> Any:
 
 def cache_of(settings: Settings, code: types.CodeType, arguments: tuple) -> FrameCache:
     """Where the units of a frame behind a graph break are kept."""
-    if arguments and isinstance(arguments[0], torch.nn.Module):
-        kept = settings.modules.setdefault(arguments[0], {})
-        return kept.setdefault(code, None) or kept.__setitem__(code, FrameCache()) or kept[code]
-    found = settings.frames.get(code)
+    shared = settings.frames.get(code)
+    if shared is None:
+        shared = settings.frames[code] = FrameCache()
+    if not arguments or not isinstance(arguments[0], torch.nn.Module):
+        return shared
+    kept = settings.modules.setdefault(arguments[0], {})
+    found = kept.get(code)
     if found is None:
-        found = settings.frames[code] = FrameCache()
+        found = kept[code] = FrameCache(shared=shared.units)
+        found.history.objects = shared.history.objects  # where modules differ is seen by looking at several
     return found
 
 
@@ -160,8 +166,15 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
             return unit.run
     if cache.given_up:
         return None
+    for unit in cache.shared or ():
+        if unit.check(function, *arguments):
+            return unit.run
     with _lock:
         return _miss(settings, cache, function, arguments, is_root)
+
+
+_MOST_SHARED = 16
+"""Units that are tried for a module that has none of its own."""
 
 
 def _holds_tensors(values: Any, depth: int = 2) -> bool:
@@ -222,7 +235,7 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         if cache.given_up and settings.fullgraph:
             raise CaptureError(message) from None
         context.emit("fallback", stage="capture", name=name, message=message)
-        return None
+        return _hook.suspend(_run_as_python)
     except TurretError:
         raise
     except Exception as error:
@@ -236,7 +249,14 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     if unit.run is None and not is_root and not cache.units:
         cache.given_up = True  # nothing to compile in a helper that is called between graphs
     cache.units.insert(0, unit)
+    if cache.shared is not None:
+        cache.shared.insert(0, unit)
+        del cache.shared[_MOST_SHARED:]
     return unit.run
+
+
+def _run_as_python(function: types.FunctionType, *values: Any) -> Any:
+    return failures.call_frame(function, values)
 
 
 def _modes_in_the_way() -> bool:
@@ -249,14 +269,25 @@ def _modes_in_the_way() -> bool:
 
 
 @functools.cache
-def _folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Folders of the standard library and of torch; and folders whose callees are not captured either."""
+def _folders() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Folders of libraries; those whose callees are not captured either; and parts of these folders that are captured."""
     paths = sysconfig.get_paths()
     torch_folder = os.path.dirname(torch.__file__)
     own = [os.path.dirname(sys.modules["turret"].__file__ or ""), *plugins.__path__]
     closed = [*own, *(os.path.join(torch_folder, name) for name in ("_dynamo", "_inductor", "_functorch", "fx", "jit"))]
     skipped = (paths["stdlib"], paths["platstdlib"], torch_folder)
-    return tuple(f.rstrip(os.sep) + os.sep for f in skipped), tuple(f.rstrip(os.sep) + os.sep for f in closed)
+    captured = [os.path.join(torch_folder, *name.split("/")) for name in _TORCHS_MODELS]
+    first, second = (tuple(f.rstrip(os.sep) + os.sep for f in folders) for folders in (skipped, closed))
+    return first, second, tuple(captured)
+
+
+_TORCHS_MODELS = (
+    "nn/modules/", "nn/parallel/", "nn/utils/", "nn/attention/", "optim/", "distributions/", "ao/nn/",
+    "export/unflatten.py",
+)  # fmt: skip
+"""Parts of torch whose code computes with tensors as programs do."""
+_MADE_BY_LIBRARIES = ("<frozen", "<attrs", "<__array_function__", "<turret")
+"""How the names of code begin that libraries make while they run; others are those of a console or of a printed graph."""
 
 
 _PACKAGES = frozenset(
@@ -268,10 +299,14 @@ def classify(code: types.CodeType) -> int:
     """Whether frames of a code object are captured when they are reached through a graph break."""
     name = code.co_filename
     if name.startswith("<"):
-        return frame_hook.SKIP_CALLEES if "importlib" in name else frame_hook.SKIP
-    skipped, closed = _folders()
+        if "importlib" in name:
+            return frame_hook.SKIP_CALLEES
+        return frame_hook.SKIP if name.startswith(_MADE_BY_LIBRARIES) else frame_hook.CAPTURE
+    skipped, closed, captured = _folders()
     if name.startswith(closed):
         return frame_hook.SKIP_CALLEES
+    if name.startswith(captured) and name != torch.nn.modules.module.__file__:
+        return frame_hook.CAPTURE  # calls of modules are not: their hooks and forward functions are, each by itself
     if "site-packages" in name:
         package = name.rpartition("site-packages" + os.sep)[2].partition(os.sep)[0]
         if package in _PACKAGES or package.startswith("__editable__"):

@@ -73,22 +73,37 @@ def forward_under_hooks(module: torch.nn.Module) -> types.CodeType | None:
 
 
 def with_a_frame(target: Callable) -> Callable:
-    """``target``, or for a builtin (``torch.sin``), whose call runs no Python code, a function that calls it."""
+    """``target``, or a function that calls it where its own frame is none to be captured.
+
+    That is so for what is written in C (``torch.sin``), and for functions of torch: what capture knows of those, it
+    knows of calls of them (``torch.vmap(f)``).
+    """
     try:
-        root_code(target)
+        function = root_function(target)
     except CaptureError:
-        called = target
+        pass
+    else:
+        if not str(function.__globals__.get("__name__")).startswith(_KNOWN_BY_CALLS):
+            return target
+    called = target
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return called(*args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return called(*args, **kwargs)
 
-        call.__name__ = call.__qualname__ = getattr(target, "__name__", type(target).__name__)
-        return call
-    return target
+    call.__name__ = call.__qualname__ = getattr(target, "__name__", type(target).__name__)
+    return call
+
+
+_KNOWN_BY_CALLS = ("torch._functorch.", "torch._higher_order_ops.", "torch.nn.functional", "torch.functional")
 
 
 def root_code(target: Callable) -> types.CodeType:
     """The code object whose frame a call of ``target`` starts."""
+    return root_function(target).__code__
+
+
+def root_function(target: Callable) -> types.FunctionType:
+    """The function whose frame a call of ``target`` starts.  Raises ``CaptureError`` where there is none."""
     found: Any = target
     while not isinstance(found, types.FunctionType):
         if isinstance(found, types.MethodType):
@@ -99,4 +114,4 @@ def root_code(target: Callable) -> types.CodeType:
             found = call
         else:
             raise CaptureError(f"turret.compile was given {target!r}, whose call runs no Python code")
-    return found.__code__
+    return found

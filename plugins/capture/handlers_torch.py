@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._library.custom_ops
+import torch.fx.graph_module
 import torch.utils.checkpoint
 from torch import nn
 
 import turret.marks
-from turret.plugins.capture import lookups
+from turret.plugins.capture import lookups, polyfills
 from turret.plugins.capture.constructors import LEGACY_CLASSES
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, Handler, function, kind
@@ -47,7 +48,8 @@ for _function in (
 for _function in (
     torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_exporting, torch._C._get_tracing_state,
     torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
-    torch.overrides.has_torch_function_variadic,
+    torch.overrides.has_torch_function_variadic, torch.fx._symbolic_trace.is_fx_symbolic_tracing,
+    torch.fx._symbolic_trace.is_fx_tracing,
 ):  # fmt: skip
     FUNCTIONS[_function] = _always(None if _function is torch._C._get_tracing_state else False)
 FUNCTIONS[torch.overrides.is_tensor_like] = lambda t, value: is_tensor(t, value)
@@ -83,6 +85,12 @@ def is_tensor(t: Tracer, value: Value) -> Value:
     return Constant(isinstance(value.realize(), Tensor))
 
 
+@function(torch.fx.graph_module._WrappedCall.__call__)
+def call_graph_module(t: Tracer, wrapped: Value, obj: Value, *args: Value, **kwargs: Value) -> Value:
+    """The call of an ``fx.GraphModule``, without the message that it prints beside an exception."""
+    return t.call(t.wrap_known(polyfills.call_graph_module), [wrapped, obj, *args], kwargs)
+
+
 @function(torch._shape_as_tensor)
 def shape_as_tensor(t: Tracer, value: Value) -> Value:
     """A new tensor of the sizes, on the CPU."""
@@ -110,11 +118,11 @@ def signature(t: Tracer, value: Value, **kwargs: Value) -> Value:
     value = value.realize()
     make = t.provenance.make
     if isinstance(value, Known):
-        return t.wrap_known(make(inspect.signature, value.object))
+        return t.wrap_known(make(inspect.signature, value.constant()))
     if isinstance(value, Method) and isinstance(value.function, Known):
-        return t.wrap_known(make(lookups.signature_of_method, value.function.object))
+        return t.wrap_known(make(lookups.signature_of_method, value.function.constant()))
     if isinstance(value, Module) and isinstance(value.get_attr(t, "forward"), Method):
-        return t.wrap_known(make(inspect.signature, value.object))
+        return t.wrap_known(make(inspect.signature, value.constant()))
     raise Unsupported(f"inspect.signature of {value.describe()}")
 
 
@@ -151,7 +159,7 @@ def _sliced(original: Any) -> Handler:
         for value in state.m_values(t).unpack(t):
             value.realize()
         bounds = slice(*(t.int_of(v) for v in index.parts))
-        made = t.wrap_known(t.provenance.make(lookups.slice_of, modules.object, bounds))
+        made = t.wrap_known(t.provenance.make(lookups.slice_of, modules.constant(), bounds))
         made.made_here = True  # type: ignore[attr-defined]
         return made
 

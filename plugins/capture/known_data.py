@@ -14,6 +14,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from turret.plugins.capture.versions import Versions
+
 LIMIT = 256
 """Larger tensors are not followed, in elements."""
 _MAKERS = frozenset(
@@ -47,14 +49,15 @@ class Operands:
 class KnownData:
     """Values of the fake tensors of one capture, as far as they are known."""
 
-    def __init__(self) -> None:
+    def __init__(self, versions: Versions) -> None:
+        self.versions = versions
         self.held: dict[int, _Held] = {}
 
     def of(self, fake: Any) -> torch.Tensor | None:
         """What a fake tensor holds now, or None."""
         found = self.held.get(id(fake))
         if found is not None:
-            return found.real if fake._version == found.version else None
+            return found.real if self.versions.of(fake) == found.version else None
         constant = getattr(fake, "constant", None)
         return constant if isinstance(constant, torch.Tensor) and not fake.requires_grad else None
 
@@ -82,7 +85,7 @@ class KnownData:
         found = tree_leaves(_computed(operands))
         if len(found) == len(fakes) and all(map(_alike, found, fakes)):
             for fake, real in zip(fakes, found, strict=True):
-                self.held[id(fake)] = _Held(fake, real, fake._version)
+                self.held[id(fake)] = _Held(fake, real, self.versions.of(fake))
 
 
 def number_of(real: torch.Tensor) -> Any:

@@ -35,3 +35,8 @@ def variable(name: str, environment: Any) -> str | None:
 def process_group(distributed: Any) -> bool:
     """Whether there is a process group."""
     return distributed.is_available() and distributed.is_initialized()
+
+
+def subclasses(cls: type) -> tuple[type, ...]:
+    """The direct subclasses of a class."""
+    return tuple(cls.__subclasses__())

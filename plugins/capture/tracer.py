@@ -24,9 +24,10 @@ from turret.plugins.capture.provenance import Provenance
 from turret.plugins.capture.state import TorchState
 from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Value
 from turret.plugins.capture.values.classes import bind_attribute, find_in_mro
-from turret.plugins.capture.values.functions import Cell, Handler, Known
+from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict, Set
+from turret.plugins.capture.values.modules import LocalModule
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
@@ -92,6 +93,10 @@ class Tracer(GraphRecorder, Caller):
         self.loops += 1
         if self.loops > MAX_LOOP:
             raise Unsupported(f"a loop of more than {MAX_LOOP} rounds")
+
+    def in_optimizer(self) -> bool:
+        """Whether the code under capture is that of one of torch's optimizers."""
+        return bool(self.frames) and str(self.frames[-1].scope.get("__name__")).startswith("torch.optim.")
 
     def stack_text(self) -> str:
         """The user's stack, outermost first, in the form of a traceback."""
@@ -160,10 +165,12 @@ class Tracer(GraphRecorder, Caller):
 
     def wrap_cell(self, cell: types.CellType, source: Source | None) -> Cell:
         """A closure cell that existed before."""
+        source = source or BoundSource("cell", cell)
         known = self.objects.get(id(cell))
         if known is not None:
+            if known.source != source and not isinstance(known.source, BoundSource):
+                self.guard("SAME", source, others=(known.source,))  # type: ignore[arg-type]
             return known  # type: ignore[return-value]
-        source = source or BoundSource("cell", cell)
         try:
             content: Value | None = Lazy(self, cell.cell_contents, AttrSource(source, "cell_contents"))
         except ValueError:
@@ -320,6 +327,9 @@ class Tracer(GraphRecorder, Caller):
         mine, theirs = getattr(left, "object", None), getattr(right, "object", None)
         if mine is not None and mine is theirs:
             return True
+        for local, other in ((left, right), (right, left)):
+            if isinstance(local, (LocalFunction, LocalModule)) and isinstance(other.source, BoundSource):
+                local.constant()
         unknown = type(left) is type(right) and not isinstance(left, (Constant, Symbolic))
         bound = isinstance(left.source, BoundSource) and isinstance(right.source, BoundSource)
         if unknown and not bound and left.source is not None and right.source is not None:
