@@ -71,12 +71,13 @@ class StageError(TurretError):
 def warn(message: str) -> None:
     """Issue a ``TurretWarning`` at the innermost line of the running program that is neither Turret's nor torch's."""
     level, frame = 2, sys._getframe(1)
-    while frame.f_back is not None and _is_internal(frame.f_code.co_filename):
+    while frame.f_back is not None and is_internal(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, TurretWarning, stacklevel=level)
 
 
-def _is_internal(filename: str) -> bool:
+def is_internal(filename: str) -> bool:
+    """Whether a file is one of Turret's or torch's, or was made by Turret."""
     return filename.startswith(("<turret", *_internal_folders()))
 
 

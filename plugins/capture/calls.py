@@ -112,7 +112,7 @@ class Caller:
     def special_function(self, function: Function, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """The result of a Python function that is not inlined; None for one that is."""
         from turret.plugins.capture.handlers_func import transformed_before
-        from turret.plugins.capture.handlers_optim import step_in_grad_mode
+        from turret.plugins.capture.handlers_optim import enabled_again, step_in_grad_mode
         from turret.plugins.capture.library import FUNCTIONS
         from turret.plugins.capture.torch_functions import is_graph_function
 
@@ -137,6 +137,8 @@ class Caller:
             transformed = transformed_before(self, function)
             if transformed is not None:
                 return transformed.call(self, args, kwargs)
+        if name == "torch._compile" and (hidden := enabled_again(function, self)) is not None:
+            return self.call(hidden, args, kwargs)
         if name == "torch.optim.optimizer":
             stepped = step_in_grad_mode(self, function, args, kwargs)
             if stepped is not None:

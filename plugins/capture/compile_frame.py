@@ -14,7 +14,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from turret import frame_hook, guard_tree
-from turret.errors import CaptureError
+from turret.errors import CaptureError, is_internal
 from turret.garbage import full_collections_wait
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
 from turret.plugins.capture import breaks, failures, leaves, library, stored
@@ -102,6 +102,7 @@ def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Bre
     """Where to break for a failed attempt; None where no break is possible (the caller raises the error then)."""
     stack = tracer.failed_stack or []
     error.stack = error.stack or "".join(f"  {_place(code, line)}\n" for code, line in stack)
+    error.place = error.place or _users_place(stack)
     step = tracer.step if error.step is None else error.step
     if stop is not None and step < stop.step and error.step is not None:
         stop = None
@@ -123,6 +124,12 @@ def view_kind(value: torch.Tensor) -> str:
 
 
 _PLAIN_VIEWS = ("", str(torch._C._autograd.CreationMeta.DEFAULT))
+
+
+def _users_place(stack: list[tuple[types.CodeType, int]]) -> str:
+    """The innermost line that is the program's own, else the innermost one."""
+    own = [frame for frame in stack if not is_internal(frame[0].co_filename)] or stack
+    return _place(*own[-1]).partition("\n")[0] if own else "a place not known"
 
 
 def _place(code: types.CodeType, line: int) -> str:
@@ -155,8 +162,9 @@ class _Attempt:
                 frame = self.start()
                 try:
                     signal: Signal | None = frame.run()
-                except Raised:
+                except Raised as raised:
                     signal = None
+                    self.note_exception(raised.value)
                 except GuardOnDataDependentSymNode as error:
                     raise Unsupported(f"a decision on a number that depends on data: {error.cond}") from error
                 check_copies(tracer)
@@ -171,7 +179,9 @@ class _Attempt:
             torch.random.set_rng_state(seeds)
         self.tidy_guards()
         if tail is None or (signal is RETURNED and not tracer.calls):
-            return self.unit(None, "")
+            unit = self.unit(None, "")
+            unit.is_empty = tail is not None
+            return unit
         for generator in tracer.generators:
             generator.check_end(rebuilder)
         if any(map(breaks.ends_visibly, frame.locals)) and any(map(_is_new_exception, rebuilder.kept)):
@@ -203,6 +213,13 @@ class _Attempt:
         self.first = list(frame.locals[: len(self.arguments)])
         tracer.root = frame
         return frame
+
+    def note_exception(self, exception: Any) -> None:
+        """Put on record that the frame raised, and so runs as Python; for a program that does not raise there."""
+        if not self.settings.obstacle:
+            stack = self.tracer.raised_stack or [(self.function.__code__, self.function.__code__.co_firstlineno)]
+            kind = exception.type().__name__
+            self.settings.obstacle = f"it raises {kind} while it is captured (at {_users_place(stack)})"
 
     def tail(self, frame: Frame, r: Rebuilder, signal: Signal | None) -> list[str] | None:
         """The last lines of the rebuilt code; None where the frame raised and so runs as Python."""
@@ -258,6 +275,9 @@ class _Attempt:
         with tracer.fake_mode:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
         if self.stop is not None:
+            self.settings.obstacle = (
+                self.settings.obstacle or f"{self.stop.reason} (at {_users_place(self.stop.stack)})"
+            )
             self.settings.context.emit(
                 "graph_break", stage="capture", name=self.function.__code__.co_name, message=str(self.stop)
             )
@@ -267,6 +287,7 @@ class _Attempt:
         if runs:
             inputs = self.close_graph(outputs)
             r.scope["graph"], key = self.compile_graph(inputs)
+            self.settings.graphs += 1
         else:
             inputs, key = [], None
         for guard in size_guards(tracer):

@@ -20,6 +20,7 @@ from turret.errors import CaptureError, TurretError, warn
 from turret.guards import global_state
 from turret.plugins.capture import failures, resume, stored
 from turret.plugins.capture.errors import Postponed, Unsupported
+from turret.plugins.capture.fingerprints import HEAP_TYPE
 from turret.plugins.capture.policy import History
 from turret.plugins.capture.unit import Unit
 
@@ -50,6 +51,12 @@ class Settings:
     reuse_blocks: bool = True
     root: FrameCache = attrs.field(factory=FrameCache)
     frames: dict[Any, FrameCache] = attrs.field(factory=dict)
+    graphs: int = 0
+    """Graphs that there are for it, compiled or taken from the artifact cache."""
+    obstacle: str = ""
+    """The first reason why something was not captured, and the line of the program; empty while there is none."""
+    asked: bool = False
+    """Whether a frame of the callable itself was looked at."""
     modules: weakref.WeakKeyDictionary = attrs.field(factory=weakref.WeakKeyDictionary)
 
     @functools.cached_property
@@ -151,13 +158,14 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
         return None
     is_root = type(token) is list
     if is_root:
+        settings.asked = True
         cache = settings.root
     elif settings.fullgraph:
         return None  # the root is one graph, or raises and so runs as Python, with all that it calls
-    elif not resume.is_resume(function.__code__) and not _holds_tensors(arguments):
-        return None
     else:
         cache = cache_of(settings, function.__code__, arguments)
+        if cache.captures == 0 and not resume.is_resume(function.__code__) and not is_worth_it(function, arguments):
+            return None
     units = cache.units
     for number, unit in enumerate(units):
         if unit.check(function, *arguments):
@@ -177,17 +185,47 @@ _MOST_SHARED = 16
 """Units that are tried for a module that has none of its own."""
 
 
-def _holds_tensors(values: Any, depth: int = 2) -> bool:
-    """Whether tensors or modules are among the arguments: only then is a frame behind a break worth a capture."""
+def is_worth_it(function: types.FunctionType, arguments: tuple) -> bool:
+    """Whether a frame behind a break may compute with tensors: some are among its arguments, or in its closure."""
+    return holds_tensors(arguments) or holds_tensors(
+        [held for cell in function.__closure__ or () for held in _held(cell)]
+    )
+
+
+def _held(cell: types.CellType) -> tuple[Any, ...]:
+    """What a cell holds: one object, or none."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:
+        return ()
+
+
+def holds_tensors(values: Any, depth: int = 2) -> bool:
+    """Whether tensors, modules or optimizers are among some objects, or among the first that these hold."""
     for value in values:
-        if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        if isinstance(value, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
             return True
-        if depth:
-            if type(value) in (tuple, list) and _holds_tensors(value[:8], depth - 1):
-                return True
-            if type(value) is dict and _holds_tensors(list(value.values())[:8], depth - 1):
-                return True
+        if depth and (inner := _inside(value)) and holds_tensors(inner, depth - 1):
+            return True
     return False
+
+
+def _inside(value: Any) -> Any:
+    """The first objects that a container or an instance of a program's class holds."""
+    if isinstance(value, (tuple, list)):
+        return value[:_FIRST]
+    if isinstance(value, dict):
+        return list(dict.values(value))[:_FIRST]
+    if isinstance(value, functools.partial):
+        return (value.func, *value.args, *value.keywords.values())
+    if isinstance(value, types.MethodType):
+        return (value.__self__,)
+    if type(value).__flags__ & HEAP_TYPE and type(getattr(value, "__dict__", None)) is dict:
+        return list(vars(value).values())[:_FIRST]
+    return ()
+
+
+_FIRST = 8
 
 
 def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> Callable | None:
@@ -211,6 +249,7 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     cache.captures += 1
     unit = stored.find(settings, cache, function, arguments)
     if unit is not None:
+        settings.graphs += 1
         cache.units.insert(0, unit)
         return unit.run
     from turret.plugins.capture.compile_frame import compile_frame  # a warm start traces nothing
@@ -223,6 +262,7 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
             raise CaptureError(
                 f"{name} cannot be captured as one graph: {error.reason}\n{error.stack}{error.hint}"
             ) from None
+        settings.obstacle = settings.obstacle or f"{error.reason} (at {error.place})"
         context.emit(
             "fallback", stage="capture", name=name, message=f"{name} runs as Python: {error.reason}\n{error.stack}"
         )
@@ -248,6 +288,8 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         return None
     if unit.run is None and not is_root and not cache.units:
         cache.given_up = True  # nothing to compile in a helper that is called between graphs
+    if unit.is_empty and is_root:
+        unit.run = _hook.suspend(_run_as_python)  # nor in what it calls
     cache.units.insert(0, unit)
     if cache.shared is not None:
         cache.shared.insert(0, unit)
@@ -270,7 +312,7 @@ def _modes_in_the_way() -> bool:
 
 @functools.cache
 def _folders() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Folders of libraries; those whose callees are not captured either; and parts of these folders that are captured."""
+    """Folders of libraries, those whose callees are not captured either, and parts of these that are captured."""
     paths = sysconfig.get_paths()
     torch_folder = os.path.dirname(torch.__file__)
     own = [os.path.dirname(sys.modules["turret"].__file__ or ""), *plugins.__path__]
@@ -287,7 +329,7 @@ _TORCHS_MODELS = (
 )  # fmt: skip
 """Parts of torch whose code computes with tensors as programs do."""
 _MADE_BY_LIBRARIES = ("<frozen", "<attrs", "<__array_function__", "<turret")
-"""How the names of code begin that libraries make while they run; others are those of a console or of a printed graph."""
+"""How the names of code begin that libraries make while they run; others are of a console or of a printed graph."""
 
 
 _PACKAGES = frozenset(

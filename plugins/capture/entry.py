@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +11,9 @@ from typing import Any
 import torch
 
 from turret.context import CompileContext
-from turret.errors import CaptureError
+from turret.errors import CaptureError, warn
 from turret.hookspecs import hookimpl
-from turret.plugins.capture.dispatch import Settings, enter, keep_torch_off
+from turret.plugins.capture.dispatch import Settings, enter, holds_tensors, keep_torch_off
 from turret.plugins.capture.values.classes import find_in_mro
 from turret.products import CapturedGraph
 
@@ -38,19 +39,64 @@ def turret_capture(
     module = module_called(target) if fullgraph else None
     inner: Settings | None = None
 
+    def watched(settings: Settings, target: Callable, root: types.CodeType, args: tuple, kwargs: dict) -> Any:
+        """The call, until something was captured or it is known that nothing is."""
+        nonlocal run
+        result = enter(settings, target, root, args, kwargs)
+        if settings.graphs or report_nothing_captured(settings, target, (args, kwargs, result)):
+            run = enter
+        return result
+
+    run = watched
+
     def compiled(*args: Any, **kwargs: Any) -> Any:
         nonlocal inner
         if module is not None and module._backward_hooks and (forward := forward_under_hooks(module)) is not None:
             inner = inner or Settings(context, compile_graph, fullgraph, dynamic)
             return enter(inner, target, forward, args, kwargs)
-        return enter(settings, target, root, args, kwargs)
+        return run(settings, target, root, args, kwargs)
 
+    keep_torch_off(watched.__code__)
     keep_torch_off(compiled.__code__)
     updated = functools.update_wrapper(compiled, target) if isinstance(target, types.FunctionType) else compiled
     updated.turret_settings = settings  # type: ignore[attr-defined]
     updated.turret_target = target  # type: ignore[attr-defined]
     updated._torchdynamo_disable = True  # type: ignore[attr-defined]
     return updated
+
+
+def report_nothing_captured(settings: Settings, target: Any, values: tuple) -> bool:
+    """Warn where tensors were computed with (``values`` hold some) and nothing was captured; whether it did so."""
+    if getattr(target, "_torchdynamo_disable", False) or not works_on_tensors(target, values):
+        return False
+    reason = settings.obstacle
+    if not reason and not settings.asked and root_code(target).co_flags & _SUSPENDABLE:
+        reason = "it is a generator function or a coroutine, whose frames are not captured"
+    if not reason:
+        return False
+    message = f"nothing of {name_of(target)} was captured, and it runs eagerly: {reason}"
+    settings.context.emit("fallback", stage="capture", name=name_of(target), message=message)
+    warn(message)
+    return True
+
+
+_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def works_on_tensors(target: Any, values: tuple) -> bool:
+    """Whether a call has to do with tensors, or with what holds them: modules and optimizers."""
+    if isinstance(target, types.FunctionType):
+        used = inspect.getclosurevars(target)
+        values = (*values, *used.nonlocals.values(), *used.globals.values())
+    return holds_tensors((*values, getattr(target, "__self__", target)), depth=4)
+
+
+def name_of(target: Any) -> str:
+    """A callable's name for people: of a module's call, the module's class."""
+    module = module_called(target)
+    return (
+        type(module).__qualname__ if module is not None else getattr(target, "__qualname__", type(target).__qualname__)
+    )
 
 
 def module_called(target: Any) -> torch.nn.Module | None:
@@ -94,7 +140,7 @@ def with_a_frame(target: Callable) -> Callable:
     return call
 
 
-_KNOWN_BY_CALLS = ("torch._functorch.", "torch._higher_order_ops.", "torch.nn.functional", "torch.functional")
+_KNOWN_BY_CALLS = ("torch._functorch.", "torch._compile", "torch._higher_order_ops.", "torch.nn.functional", "torch.functional")
 
 
 def root_code(target: Callable) -> types.CodeType:

@@ -21,6 +21,8 @@ class Unsupported(TurretError):
         super().__init__(reason)
         self.reason, self.hint, self.step = reason, hint, step
         self.stack: str = ""
+        self.place: str = ""
+        """The line of the program, with file and function."""
 
 
 class Postponed(Exception):

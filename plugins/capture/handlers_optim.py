@@ -41,6 +41,18 @@ def step_in_grad_mode(t: Tracer, function: Function, args: list[Value], kwargs: 
     return t.call(t.wrap_known(_in_grad_mode), [inner.content, *args], kwargs)
 
 
+def enabled_again(function: Function, t: Tracer) -> Value | None:
+    """The method that an optimizer hides from torch's own compiler (``zero_grad``); None for any other function."""
+    if function.object.__code__ is not _DISABLED:
+        return None
+    (inner,) = function.cells(t)
+    hidden = inner.content.realize() if inner.content is not None else None
+    return hidden if isinstance(hidden, Function) and hidden.object.__name__ == "zero_grad" else None
+
+
+_DISABLED: types.CodeType = torch._disable_dynamo(lambda: None).__code__
+
+
 def _in_grad_mode(step: Any, *args: Any, **kwargs: Any) -> Any:
     before = torch.is_grad_enabled()
     try:

@@ -69,6 +69,8 @@ class Tracer(GraphRecorder, Caller):
         self.step = -1
         self.loops = 0
         self.failed_stack: list[tuple[types.CodeType, int]] | None = None
+        self.raised_stack: list[tuple[types.CodeType, int]] | None = None
+        """Where the program raised an exception that the innermost frame does not handle, the first time."""
         self.guarded_global_hooks = False
         self.generators: list[Generator] = []
 
@@ -82,6 +84,8 @@ class Tracer(GraphRecorder, Caller):
     def leave(self, frame: Frame) -> None:
         if sys.exc_info()[0] is Unsupported and self.failed_stack is None:
             self.failed_stack = [(f.code, f.line()) for f in self.frames]
+        if sys.exc_info()[0] is Raised and self.raised_stack is None:
+            self.raised_stack = [(f.code, f.line()) for f in self.frames]
         self.frames.pop()
 
     def stop_here(self, frame: Frame) -> bool:

@@ -28,6 +28,8 @@ class Unit:
     check: Callable[..., bool]
     run: Callable | None
     source: str = ""
+    is_empty: bool = False
+    """Whether the frame, with all that it calls, computes with no tensors."""
 
     def __str__(self) -> str:
         return f"{self.guards}\n{self.source}"
