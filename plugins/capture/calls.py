@@ -149,7 +149,7 @@ class Caller:
         if object.__code__.co_qualname == "wrap_dunder_call_ctx_manager.<locals>.inner" and "_dynamo" in name:
             wrapped = function.cells(self)[object.__code__.co_freevars.index("func")]
             return self.call(wrapped.content, args, kwargs)  # the context is a setting of torch's own compiler
-        if not_followed(str(name)):
+        if not_followed(str(name)) and object.__name__ != "call_wrapped":  # the call of a graph module
             raise Unsupported(f"a call of {name}.{object.__qualname__}")
         return None
 

@@ -323,6 +323,12 @@ def _folders() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     return first, second, tuple(captured)
 
 
+@functools.cache
+def _around_models() -> frozenset[str]:
+    """Files of torch that call models and hooks, which are captured each by itself: there is nothing to capture around."""
+    return frozenset(str(m.__file__) for m in (torch.nn.modules.module, torch.nn.parallel.distributed))
+
+
 _TORCHS_MODELS = (
     "nn/modules/", "nn/parallel/", "nn/utils/", "nn/attention/", "optim/", "distributions/", "ao/nn/",
     "export/unflatten.py",
@@ -343,12 +349,13 @@ def classify(code: types.CodeType) -> int:
     if name.startswith("<"):
         if "importlib" in name:
             return frame_hook.SKIP_CALLEES
-        return frame_hook.SKIP if name.startswith(_MADE_BY_LIBRARIES) else frame_hook.CAPTURE
+        of_library = name.startswith(_MADE_BY_LIBRARIES) or (name == "<string>" and code.co_name.startswith("__"))
+        return frame_hook.SKIP if of_library else frame_hook.CAPTURE
     skipped, closed, captured = _folders()
     if name.startswith(closed):
         return frame_hook.SKIP_CALLEES
-    if name.startswith(captured) and name != torch.nn.modules.module.__file__:
-        return frame_hook.CAPTURE  # calls of modules are not: their hooks and forward functions are, each by itself
+    if name.startswith(captured) and name not in _around_models():
+        return frame_hook.CAPTURE
     if "site-packages" in name:
         package = name.rpartition("site-packages" + os.sep)[2].partition(os.sep)[0]
         if package in _PACKAGES or package.startswith("__editable__"):

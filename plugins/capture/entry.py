@@ -140,7 +140,13 @@ def with_a_frame(target: Callable) -> Callable:
     return call
 
 
-_KNOWN_BY_CALLS = ("torch._functorch.", "torch._compile", "torch._higher_order_ops.", "torch.nn.functional", "torch.functional")
+_KNOWN_BY_CALLS = (
+    "torch._functorch.",
+    "torch._compile",
+    "torch._higher_order_ops.",
+    "torch.nn.functional",
+    "torch.functional",
+)
 
 
 def root_code(target: Callable) -> types.CodeType:

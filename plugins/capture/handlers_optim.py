@@ -45,7 +45,7 @@ def enabled_again(function: Function, t: Tracer) -> Value | None:
     """The method that an optimizer hides from torch's own compiler (``zero_grad``); None for any other function."""
     if function.object.__code__ is not _DISABLED:
         return None
-    (inner,) = function.cells(t)
+    inner = function.cells(t)[_DISABLED.co_freevars.index("fn")]
     hidden = inner.content.realize() if inner.content is not None else None
     return hidden if isinstance(hidden, Function) and hidden.object.__name__ == "zero_grad" else None
 

@@ -40,3 +40,12 @@ def process_group(distributed: Any) -> bool:
 def subclasses(cls: type) -> tuple[type, ...]:
     """The direct subclasses of a class."""
     return tuple(cls.__subclasses__())
+
+
+def is_empty_cell(cell: types.CellType) -> bool:
+    """Whether a variable of a closure has no value."""
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return True
+    return False

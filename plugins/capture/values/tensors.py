@@ -173,6 +173,9 @@ class Tensor(Value):
             return register_hook(t, self, *args, **kwargs)
         if name in NOT_IN_GRAPHS:
             raise Unsupported(f"Tensor.{name} in compiled code")
+        if name == "requires_grad_" and self.source is not None and len(args) == 1 and not kwargs:
+            if t.truth(args[0]) == self.fake.requires_grad:
+                return self
         if name == "requires_grad_" and self.source is not None:
             raise Unsupported("Tensor.requires_grad_ of a tensor that existed before")
         if name == "to_dense" and self.fake.layout is torch.strided and not args and not kwargs:
