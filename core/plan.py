@@ -63,12 +63,14 @@ class Launch:
     """Call a native function of the plan's library; not 0 is an error.
 
     On the CPU it is ``function(slots, sizes, threads)``; on a CUDA device a segment of the launch table, run with
-    ``(slots, sizes, stream)``.  ``slots`` are those whose addresses its kernels use.
+    ``(slots, sizes, stream)``.  ``slots`` are those whose addresses its kernels use, ``origins`` its kernels' names;
+    ``sources`` (where accesses are checked) says for each kernel which lines of the user's it came from.
     """
 
     function: str
     slots: tuple[int, ...]
     origins: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
 
 @record
@@ -157,7 +159,7 @@ class Plan:
     native library, or on a CUDA device of the launch table with its binaries beside it (None without kernels);
     ``source`` its source for people.  ``scratch_bytes``: memory behind the arena's that kernels work in.
     ``arena_spans``: from which step to which (both included) arena and scratch memory of a GPU are there, in order;
-    empty for the whole call.
+    empty for the whole call.  ``check_bounds``: its kernels check every access (``turret.runtime.bounds``).
     """
 
     name: str
@@ -175,6 +177,7 @@ class Plan:
     scratch_bytes: SizeText = 0
     float_symbols: tuple[str, ...] = ()
     arena_spans: tuple[tuple[int, int], ...] = ()
+    check_bounds: bool = False
 
     @property
     def bound_symbols(self) -> tuple[str, ...]:

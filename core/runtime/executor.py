@@ -7,7 +7,7 @@ tensors are made once a frame, so that a call makes Python tensors only for inpu
 from __future__ import annotations
 
 import ctypes
-import linecache
+import functools
 import math
 import re
 import struct
@@ -22,9 +22,11 @@ from turret.externs import TRUSTED, fast_callable
 from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
 from turret.products import BoxedCallable
 from turret.runtime.allocate import allocator
+from turret.runtime.bounds import OUT_OF_BOUNDS, extent_position, note_extent, raise_out_of_bounds
 from turret.runtime.frames import FramePool
 from turret.runtime.modes import below_autograd
 from turret.size_source import Binding
+from turret.source_lines import show_lines
 
 if TYPE_CHECKING:
     from turret.native.device import DeviceLibrary
@@ -123,9 +125,9 @@ class _Writer:
         self.lines.append(f"result = [{', '.join(self._value(o) for o in plan.outputs)}]")
         source = self._source()
         filename = f"<turret plan {plan.name} {id(plan):x}>"
-        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
         exec(compile(source, filename, "exec"), self.names)
         function = self.names["run"]
+        show_lines(function, source)
         function.source, function.plan, function.pool = source, plan, pool
         function.prepare = self.native.prepare if self.on_device and self.native is not None else _nothing
         return function
@@ -225,6 +227,9 @@ class _Writer:
         function = self.native.function(step.function)
         if not self.on_device:
             self.lines.append(f"status = {self.constant('kernel', function)}(slots_at, sizes_at, workers)")
+            if self.plan.check_bounds:
+                outside = self.constant("outside", functools.partial(raise_out_of_bounds, self.plan, step))
+                self.lines.append(f"if status == {OUT_OF_BOUNDS}: {outside}(sizes)")
             self.lines.append(f"if status: give(frame); fail(status, {origins!r})")
             return
         segment = self.constant("segment", function)
@@ -247,6 +252,9 @@ class _Writer:
         """Tell kernels where a tensor lies, if any kernel wants to know."""
         if slot in self.launched:
             self.lines.append(f"slots[{slot}] = t{slot}.data_ptr()")
+            if self.plan.check_bounds:
+                self.names["note_extent"] = note_extent
+                self.lines.append(f"note_extent(sizes, {extent_position(self.plan, slot)}, t{slot})")
 
     def _step(self, step: Any) -> None:
         slots = self.plan.slots
