@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from turret import marks
 from turret.plugins.capture import lookups
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import AskedFor, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame
 from turret.plugins.capture.values.base import Constant, Value, fits
 from turret.plugins.capture.values.classes import (
@@ -170,7 +170,7 @@ class Caller:
             return self.wrap_known(result)
         if getattr(object, "_torchdynamo_disable", False):
             reason = getattr(object, "_torchdynamo_disable_msg", None)
-            raise Unsupported(
+            raise AskedFor(
                 f"{object.__qualname__} is marked to run outside of compiled code" + (f": {reason}" if reason else "")
             )
         return None

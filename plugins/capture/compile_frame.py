@@ -18,7 +18,7 @@ from turret.errors import CaptureError, is_internal
 from turret.garbage import full_collections_wait
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
 from turret.plugins.capture import breaks, failures, leaves, library, stored
-from turret.plugins.capture.errors import NOWHERE, Raised, Unsupported
+from turret.plugins.capture.errors import NOWHERE, AskedFor, Raised, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.graph import GraphInput, metadata
 from turret.plugins.capture.lifetimes import keeps_waiting, waits_visibly
@@ -52,6 +52,7 @@ class _Break:
     reason: str
     hint: str
     stack: list[tuple[types.CodeType, int]]
+    asked_for: bool = False
 
     def __str__(self) -> str:
         """The line that broke the graph, the reason, the calls that led there (innermost first), and what to do."""
@@ -113,7 +114,7 @@ def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Bre
         return None
     if step <= NOWHERE or settings.fullgraph:
         return None
-    return _Break(step, error.reason, error.hint, stack)
+    return _Break(step, error.reason, error.hint, stack, isinstance(error, AskedFor))
 
 
 def _is_new_exception(value: Any) -> bool:
@@ -277,9 +278,8 @@ class _Attempt:
         with tracer.fake_mode:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
         if self.stop is not None:
-            self.settings.obstacle = (
-                self.settings.obstacle or f"{self.stop.reason} (at {_users_place(self.stop.stack)})"
-            )
+            if not self.stop.asked_for and not self.settings.obstacle:
+                self.settings.obstacle = f"{self.stop.reason} (at {_users_place(self.stop.stack)})"
             self.settings.context.emit(
                 "graph_break", stage="capture", name=self.function.__code__.co_name, message=str(self.stop)
             )

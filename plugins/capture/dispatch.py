@@ -19,7 +19,7 @@ from turret import frame_hook, plugins
 from turret.errors import CaptureError, TurretError, warn
 from turret.guards import global_state
 from turret.plugins.capture import failures, resume, stored
-from turret.plugins.capture.errors import Postponed, Unsupported
+from turret.plugins.capture.errors import AskedFor, Postponed, Unsupported
 from turret.plugins.capture.fingerprints import HEAP_TYPE
 from turret.plugins.capture.policy import History
 from turret.plugins.capture.unit import Unit
@@ -279,7 +279,8 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
             raise CaptureError(
                 f"{name} cannot be captured as one graph: {error.reason}\n{error.stack}{error.hint}"
             ) from None
-        settings.obstacle = settings.obstacle or f"{error.reason} (at {error.place})"
+        if not isinstance(error, AskedFor):
+            settings.obstacle = settings.obstacle or f"{error.reason} (at {error.place})"
         context.emit(
             "fallback", stage="capture", name=name, message=f"{name} runs as Python: {error.reason}\n{error.stack}"
         )

@@ -25,6 +25,10 @@ class Unsupported(TurretError):
         """The line of the program, with file and function."""
 
 
+class AskedFor(Unsupported):
+    """A graph break that the program asked for by a mark: no news to whoever wrote it."""
+
+
 class Postponed(Exception):
     """This call has to run as Python, and capture waits for the next: it changes what is captured, once and for all."""
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim import optimizer as code_of_torch
 
+from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers import FUNCTIONS, Handler, function
-from turret.plugins.capture.values.base import Value
+from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Function
 from turret.plugins.capture.values.sequences import Sequence
 from turret.plugins.capture.values.tensors import Tensor
@@ -105,3 +106,21 @@ for _name in ("asgd", "nadam", "radam"):
     for _kind in ("_single_tensor_", "_multi_tensor_"):
         _original = getattr(_module, _kind + _name)
         FUNCTIONS[_original] = _without_branches(_original)
+
+
+@function(torch._C._group_tensors_by_device_and_dtype)
+def group_tensors(t: Tracer, tensorlistlist: Value, with_indices: Value | None = None) -> Value:
+    """Lists of tensors cut into lists of one device and dtype, those of the tensors in the first list."""
+    lists = [each.realize().unpack(t) for each in tensorlistlist.realize().unpack(t)]
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for number, value in enumerate(lists[0]):
+        tensor = value.realize()
+        if not isinstance(tensor, Tensor):
+            raise Unsupported(f"{tensor.describe()} among tensors to be grouped")
+        groups.setdefault((tensor.fake.device, tensor.fake.dtype), []).append(number)
+    indexed = with_indices is not None and t.truth(with_indices)
+    made = {}
+    for key, numbers in groups.items():
+        parts = t.new_list([t.new_list([part[n] for n in numbers] if part else []) for part in lists])
+        made[key] = t.new_tuple([parts, t.new_list([Constant(n) for n in numbers] if indexed else [])])
+    return t.new_dict(made)

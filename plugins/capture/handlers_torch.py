@@ -21,7 +21,7 @@ from torch import nn
 import turret.marks
 from turret.plugins.capture import lookups, polyfills
 from turret.plugins.capture.constructors import LEGACY_CLASSES
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import AskedFor, Unsupported
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, Handler, function, kind
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Known, Method
@@ -104,7 +104,7 @@ def numel(t: Tracer, input: Value) -> Value:
 
 @function(turret.marks.graph_break)
 def graph_break(t: Tracer, reason: Value | None = None) -> Value:
-    raise Unsupported(f"turret.graph_break({'' if reason is None else repr(t.constant_of(reason))})")
+    raise AskedFor(f"turret.graph_break({'' if reason is None else repr(t.constant_of(reason))})")
 
 
 @function(torch._library.custom_ops.CustomOpDef.__call__)

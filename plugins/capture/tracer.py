@@ -17,7 +17,7 @@ from turret.plugins.capture import wrap as wrapping
 from turret.plugins.capture.blocks import Blocks
 from turret.plugins.capture.calls import Caller
 from turret.plugins.capture.effects import Effects
-from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
+from turret.plugins.capture.errors import AskedFor, NotConstant, Raised, Unsupported
 from turret.plugins.capture.frame import Frame, Generator
 from turret.plugins.capture.graph import GraphRecorder
 from turret.plugins.capture.policy import Policy
@@ -83,7 +83,7 @@ class Tracer(GraphRecorder, Caller):
             raise Unsupported("calls nested more than 400 deep")
 
     def leave(self, frame: Frame) -> None:
-        if sys.exc_info()[0] is Unsupported and self.failed_stack is None:
+        if sys.exc_info()[0] in (Unsupported, AskedFor) and self.failed_stack is None:
             self.failed_stack = [(f.code, f.line()) for f in self.frames]
         if sys.exc_info()[0] is Raised and self.raised_stack is None:
             self.raised_stack = [(f.code, f.line()) for f in self.frames]
