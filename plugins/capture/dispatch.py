@@ -71,6 +71,8 @@ class Settings:
     """Graphs that there are for it, compiled or taken from the artifact cache."""
     obstacle: str = ""
     """The first reason why something was not captured, and the line of the program; empty while there is none."""
+    waits: bool = False
+    """Whether something ran as Python that is captured at the next call."""
     asked: bool = False
     """Whether a frame of the callable itself was looked at."""
     modules: weakref.WeakKeyDictionary = attrs.field(factory=weakref.WeakKeyDictionary)
@@ -286,6 +288,7 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         )
         return None
     except Postponed as reason:
+        settings.waits = True
         cache.captures -= 1
         cache.postponed += 1
         cache.given_up = cache.postponed >= context.config.recompile_limit

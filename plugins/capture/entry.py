@@ -69,6 +69,9 @@ def report_nothing_captured(settings: Settings, target: Any, values: tuple) -> b
     """Warn where tensors were computed with (``values`` hold some) and nothing was captured; whether it did so."""
     if getattr(target, "_torchdynamo_disable", False) or not works_on_tensors(target, values):
         return False
+    if settings.waits:
+        settings.waits = False
+        return False
     reason = settings.obstacle
     if not reason and not settings.asked and root_code(target).co_flags & _SUSPENDABLE:
         reason = "it is a generator function or a coroutine, whose frames are not captured"
