@@ -54,6 +54,11 @@ class Config:
     cpp_flags: str = _option("", "further flags for the C++ compiler")
     cache: bool = _option(True, "keep compiled artifacts on disk and use them again")
     cache_dir: str = _option("", "folder of the artifact cache; empty is ~/.cache/turret")
+    cache_size_limit: int = _option(
+        10 << 30,
+        "bytes that the artifact cache may hold; past that, what was longest unused goes; 0: any",
+        low=0,
+    )
     debug_dir: str = _option("", "folder that receives every product of every stage as text; empty writes none")
     check_bounds: bool = _option(
         False, "check every memory access of generated C++ kernels, and raise OutOfBoundsError for one outside (slow)"

@@ -14,6 +14,7 @@ import attrs
 import torch
 
 from turret.codec import record
+from turret.libraries import Library
 from turret.size_source import Binding, SizeSource
 
 if TYPE_CHECKING:
@@ -155,8 +156,8 @@ class Plan:
 
     ``inputs[i]`` is the slot of input ``i`` or None where it is a number.  ``outputs`` hold ``SlotRef``,
     ``SizeRef`` and plain values.  ``size_symbols`` orders the size table; those without a source are bound by steps.
-    ``float_symbols`` stand for floats, of which the table holds the bits.  ``library`` is the path of the
-    native library, or on a CUDA device of the launch table with its binaries beside it (None without kernels);
+    ``float_symbols`` stand for floats, of which the table holds the bits.  ``library`` is the
+    native library, or on a CUDA device the launch table with its binaries beside it (None without kernels);
     ``source`` its source for people.  ``scratch_bytes``: memory behind the arena's that kernels work in.
     ``arena_spans``: from which step to which (both included) arena and scratch memory of a GPU are there, in order;
     empty for the whole call.  ``check_bounds``: its kernels check every access (``turret.runtime.bounds``).
@@ -172,7 +173,7 @@ class Plan:
     size_sources: dict[str, SizeSource] = attrs.field(factory=dict)
     constants: dict[str, torch.Tensor] = attrs.field(factory=dict)
     arena_bytes: int = 0
-    library: str | None = None
+    library: Library | None = None
     source: str = ""
     scratch_bytes: SizeText = 0
     float_symbols: tuple[str, ...] = ()

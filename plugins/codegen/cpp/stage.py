@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import attrs
 
-from turret.artifact_cache import ArtifactCache
 from turret.context import CompileContext
 from turret.ir import Schedule
+from turret.libraries import Library
 from turret.plan import Launch, Plan
 from turret.plan_builder import PlanDraft, draft_plan
-from turret.plugins.codegen.cpp.compiler import compile_unit, find_compiler
+from turret.plugins.codegen.cpp.compiler import LIBRARY, compile_unit, find_compiler
 from turret.plugins.codegen.cpp.kernel import CppKernel, emit
 from turret.plugins.codegen.cpp.unit import Checks, segment, translation_unit
 from turret.runtime.bounds import extent_position, report_position
@@ -26,7 +25,7 @@ def codegen(context: CompileContext, schedule: Schedule) -> Plan:
     if context.config.check_bounds:
         draft = _with_checks(draft)
     source = _source(schedule, draft)
-    return attrs.evolve(draft.plan, source=source, library=str(_library(context, source)))
+    return attrs.evolve(draft.plan, source=source, library=_library(context, source))
 
 
 def _with_checks(draft: PlanDraft) -> PlanDraft:
@@ -59,10 +58,9 @@ def _source(schedule: Schedule, draft: PlanDraft) -> str:
     return translation_unit(kernels, segments)
 
 
-def _library(context: CompileContext, source: str) -> Path:
+def _library(context: CompileContext, source: str) -> Library:
     config = context.config
     compiler = find_compiler(config.cpp_compiler or None, config.cpp_flags)
-    cache = ArtifactCache(config.cache_dir or None) if config.cache else None
-    path, found = compile_unit(source, compiler, cache)
-    context.emit("cache_hit" if found else "cache_miss", stage="codegen", message=str(path.parent))
-    return path
+    entry, found = compile_unit(source, compiler, context.store("codegen"))
+    context.emit("cache_hit" if found else "cache_miss", stage="codegen", message=f"the library {entry.key}")
+    return Library(entry.key, LIBRARY)
