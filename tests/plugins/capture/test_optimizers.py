@@ -256,3 +256,18 @@ def test_the_whole_path_compiles_a_step_and_loads_no_other_compiler():
         assert loaded or "torch._dynamo" not in sys.modules
         plain.step()
         assert_alike(optimizer, plain)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("Adam", {"amsgrad": True}), ("SGD", {"momentum": 0.9}), ("Adagrad", {})]
+)
+def test_fused_optimizers_compile(name, options):
+    held, optimizer = make(name, {"fused": True, **options})
+    theirs, plain = make(name, {"fused": True, **options})
+    step = turret.compile(optimizer.step, options={"on_error": "raise", "cache": False})
+    for number in range(3):
+        set_gradients(held, number)
+        set_gradients(theirs, number)
+        step()
+        plain.step()
+        assert_alike(optimizer, plain)
