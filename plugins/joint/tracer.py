@@ -536,7 +536,7 @@ def _shows_all(view: torch.Tensor, source: torch.Tensor) -> bool:
 
 
 def _nested(flat: list[Any], variant: PureVariant, arguments: dict[str, Any]) -> list[Any]:
-    """Results of a pure op that returns them as one list: those of the op, then what was written, like the arguments."""
+    """Results of a pure op that returns one list: those of the op, then what was written, like the arguments."""
     values = iter(flat)
 
     def like(argument: Any) -> Any:
