@@ -12,7 +12,6 @@ import functools
 import itertools
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -26,7 +25,7 @@ from turret.ambient import AmbientModes, eagerly, neutral
 from turret.branches import Branch, branches_of
 from turret.config import Config
 from turret.context import CompileContext
-from turret.errors import CacheError, CodegenError, StageError, TurretError
+from turret.errors import CacheError, CodegenError, StageError, TurretError, warn
 from turret.events import Event
 from turret.executed_code import recorded, unrecorded
 from turret.garbage import full_collections_wait
@@ -56,7 +55,7 @@ def create_context(config: Config, manager: pluggy.PluginManager) -> CompileCont
             with unrecorded():
                 manager.hook.turret_event(event=event)
         except Exception as error:
-            warnings.warn(f"an observer of Turret's events failed and was ignored: {error!r}", stacklevel=2)
+            warn(f"an observer of Turret's events failed and was ignored: {error!r}")
 
     return CompileContext(config, manager.hook, next(_compile_ids), on_event)
 
@@ -87,11 +86,10 @@ class _Pipeline:
 
     def report_fallback(self, error: StageError) -> None:
         self.context.emit("fallback", stage=error.stage, message=str(error))
-        warnings.warn(
+        warn(
             f"Turret runs a graph eagerly: {error}\n"
             '  to reproduce: on_error="raise" in the options (or TURRET_ON_ERROR=raise) gives the full traceback, '
-            "debug_dir=<folder> (TURRET_DEBUG_DIR) the products of the stages before",
-            stacklevel=3,
+            "debug_dir=<folder> (TURRET_DEBUG_DIR) the products of the stages before"
         )
 
     @contextlib.contextmanager

@@ -22,10 +22,11 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.errors import UnsupportedError, VerificationError
+from turret.functional_ops import is_functional_op, returns_flat
 from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key, tensors_in
 from turret.plugins.joint.indices import with_known_indices
 from turret.plugins.joint.layouts import has_layout_rule
-from turret.plugins.joint.mutation import pure_variant, view_variant
+from turret.plugins.joint.mutation import PureVariant, pure_variant, view_variant
 from turret.plugins.joint.recorder import Recorder
 from turret.plugins.joint.refusals import refusing
 from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
@@ -440,6 +441,8 @@ class Tracer(TorchDispatchMode):
         with self.nested():
             result = variant.op(**_known(variant.op, _defaults(func, variant.op) | given))
         results = list(result) if isinstance(result, (list, tuple)) and not _returns_one(variant.op) else [result]
+        if returns_flat(func) and is_functional_op(variant.op._schema.name):
+            results = _nested(result, variant, arguments)
         eager = self._run(func, args, kwargs)
         for name, value in zip(variant.written, results[variant.returned :], strict=True):
             self._write_all(arguments[name], value)
@@ -535,6 +538,18 @@ def _is_composite(func: Any) -> bool:
 def _shows_all(view: torch.Tensor, source: torch.Tensor) -> bool:
     """Whether a view is its source as it stands."""
     return view.dtype == source.dtype and same_sizes(view.shape, source.shape) and same_layout(view, source)
+
+
+def _nested(flat: list[Any], variant: PureVariant, arguments: dict[str, Any]) -> list[Any]:
+    """Results of a pure op that returns one list: those of the op, then what was written, like the arguments."""
+    values = iter(flat)
+
+    def like(argument: Any) -> Any:
+        if isinstance(argument, (list, tuple)):
+            return [like(part) for part in argument]
+        return None if argument is None else next(values)
+
+    return [next(values) for _ in range(variant.returned)] + [like(arguments[name]) for name in variant.written]
 
 
 def _returns_one(op: Any) -> bool:
