@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from turret import plugin_manager, stored_graph
-from turret.ambient import AmbientModes, neutral
+from turret.ambient import AmbientModes, eagerly, neutral
 from turret.branches import Branch, branches_of
 from turret.config import Config
 from turret.context import CompileContext
@@ -76,7 +76,7 @@ def _compile_with_key(
         if config.on_error == "raise":
             raise
         pipeline.report_fallback(error)
-        return captured.module, None
+        return eagerly(captured.module), None
 
 
 class _Pipeline:
@@ -159,11 +159,14 @@ class _Pipeline:
         check = sharing_check(stored.signature, captured.example_inputs, captured.static_inputs)
         if check is not None:
             report = functools.partial(self.context.emit, "fallback", stage="runtime", name=captured.name)
-            function, alone = eager_where_shared_otherwise(function, captured.module, check, report), alone and kept
+            function, alone = (
+                eager_where_shared_otherwise(function, eagerly(captured.module), check, report),
+                alone and kept,
+            )
         if trusts_fake_implementations(stored.plan):
             alone = False
             if self.config.on_error == "fallback":
-                function = eager_where_fakes_lie(function, captured.module, stored.plan, self.report_fallback)
+                function = eager_where_fakes_lie(function, eagerly(captured.module), stored.plan, self.report_fallback)
         return function, key if alone else None
 
     def key_of(self, captured: CapturedGraph) -> str | None:
@@ -488,7 +491,7 @@ class _LaterGraph:
         return self.work().backward(forward)
 
     def eagerly(self, *args: Any) -> Any:
-        return self.work().captured.module(*args)
+        return eagerly(self.work().captured.module)(*args)
 
 
 def _guard_count(captured: CapturedGraph) -> int:
