@@ -232,6 +232,45 @@ def test_a_recomputation_that_calls_something_else_is_an_error_that_says_what():
         out.sum().backward()
 
 
+class Counting(nn.Module):
+    """Its forward leaves traces in Python objects: some that it reads again, and some that it does not."""
+
+    def __init__(self, reads):
+        super().__init__()
+        self.layer, self.calls, self.seen, self.reads, self.loss = nn.Linear(4, 4), 0, [], reads, None
+
+    def forward(self, x, w):
+        y = torch.sin(self.layer(x)) @ w
+        self.loss = y.mean()
+        if self.reads:
+            self.calls += 1
+            self.seen.append(self.calls)
+            y = y * self.calls
+        return y.exp()
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_function_that_changes_what_it_reads_is_recomputed_as_in_eager(reads):
+    found, graphs = [], []
+
+    class Watch:
+        @turret.hookimpl
+        def turret_event(self, event):
+            if event.kind == "fallback":
+                graphs.append(event.message)
+
+    for make in (lambda m: m, functools.partial(turret.compile, options=OPTIONS, plugins=[Watch()])):
+        torch.manual_seed(2)
+        module = Counting(reads)
+        fast, w = make(module), torch.randn(4, 4)
+        for _ in range(3):
+            x = torch.linspace(-1, 1, 16).reshape(4, 4).requires_grad_()
+            region(fast, x, w).sum().backward()
+            found.append((x.grad, module.calls, list(module.seen), module.loss.detach()))
+    torch.testing.assert_close(found[3:], found[:3])
+    assert bool(graphs) == reads
+
+
 def test_an_exception_of_the_forward_is_eagers():
     def indexing(x, n):
         return (x.exp() @ x)[n]
