@@ -2,9 +2,9 @@
 
 A second process that captures the same graph loads plans and signature instead of tracing, scheduling and
 compiling again.  The key covers the graph, what is known of its inputs (layouts, dtypes, aliasing, who wants
-gradients), the configuration, the modes of torch that tracing looks at, and Turret's own source.  A graph
-with something that cannot be named in a stable way (a user's function, an opaque object) has no key and
-is compiled afresh.
+gradients), what was assumed of symbolic sizes, the configuration, the modes of torch that tracing looks at,
+and Turret's own source.  A graph with something that cannot be named in a stable way (a user's function, an
+opaque object) has no key and is compiled afresh.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def graph_key(captured: CapturedGraph, settings: str) -> str:
     Raises ``Unstable`` for a graph that has none.
     """
     digest = hashlib.sha256()
-    for part in (settings, source_fingerprint(), *environment(captured), *_inputs(captured)):
+    parts = (*environment(captured), *_inputs(captured), *_assumptions(captured))
+    for part in (settings, source_fingerprint(), *parts):
         digest.update(part.encode() + b"\0")
     _hash_module(captured.module, digest)
     return digest.hexdigest()
@@ -134,6 +135,16 @@ def _inputs(captured: CapturedGraph) -> list[str]:
         else:
             raise Unstable
     return lines
+
+
+def _assumptions(captured: CapturedGraph) -> list[str]:
+    """What capture assumed of symbolic sizes: a trace decides by it whether, say, an index counts from the end."""
+    env = getattr(captured.fake_mode, "shape_env", None)
+    if env is None:
+        return []
+    guards = [f"guard {guard.expr}" for guard in env.guards]
+    ranges = sorted(f"range {symbol} {bounds.lower} {bounds.upper}" for symbol, bounds in env.var_to_range.items())
+    return [*guards, *ranges, *sorted(f"same {symbol} {value}" for symbol, value in env.replacements.items())]
 
 
 def _hash_module(module: fx.GraphModule, digest: Any) -> None:
