@@ -181,7 +181,13 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
     if place is None:
         unit = _unit(settings, cache, function, arguments, is_root)
     elif place.hook is None:
-        place.note(function, unit := _unit(settings, cache, function, arguments, is_root))
+        unit = _unit(settings, cache, function, arguments, is_root)
+        if unit is not None and not unit.steady:
+            name = function.__qualname__
+            message = f"{name} runs as Python in a checkpoint: it changes what its compiled code rests on"
+            settings.context.emit("fallback", stage="capture", name=name, message=message)
+            unit = None
+        place.note(function, unit)
     else:
         unit = place.unit(function, arguments)
     return None if unit is None else unit.run
