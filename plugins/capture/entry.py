@@ -12,8 +12,9 @@ import torch
 
 from turret.context import CompileContext
 from turret.errors import CaptureError, warn
+from turret.frame_hook import keep_torch_off
 from turret.hookspecs import hookimpl
-from turret.plugins.capture.dispatch import Settings, enter, holds_tensors, keep_torch_off
+from turret.plugins.capture.dispatch import Settings, enter, holds_tensors
 from turret.plugins.capture.values.classes import find_in_mro
 from turret.products import CapturedGraph
 
