@@ -45,7 +45,7 @@ class Unit:
 
 def make_unit(guards: GuardSet, check: Callable[..., bool], run: Callable | None, source: str, steady: bool) -> Unit:
     """A unit; where its check is in Python because the native one is still being built, that follows."""
-    unit = Unit(guards, check, run, source, guards.references(), steady)
+    unit = Unit(guards, check, run, source, guards.references(), steady=steady)
     if isinstance(check, types.FunctionType):
         guard_tree.when_built(functools.partial(_check_natively, weakref.ref(unit)))
     return unit
