@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from turret.errors import OptionError
+from turret.errors import OptionError, StageError, TurretError
+from turret.fork_safety import compiling
 from turret.module import CompiledModule, wrap_module
 
 Backend = str | Callable
@@ -53,7 +55,8 @@ def compile(
     # A module's own __call__ runs hooks around its forward; it is looked up on the class, as Python does.
     target = model.__call__ if isinstance(model, torch.nn.Module) else model
     if backend in ("turret", None):
-        call = _compile_callable(target, fullgraph, dynamic, mode, options, plugins)
+        with compiling.here():
+            call = _compile_callable(target, fullgraph, dynamic, mode, options, plugins)
     else:
         call = _compile_elsewhere(model, fullgraph, dynamic, backend, mode, options, plugins)
     return wrap_module(model, call, again) if isinstance(model, torch.nn.Module) else call
@@ -80,13 +83,25 @@ def _compile_callable(
         ArtifactCache(config.cache_dir)
     everyone = (*_plugin_list(plugins), *own)
     manager = plugin_manager.create(everyone) if everyone else plugin_manager.default_manager()
-    captured = manager.hook.turret_capture(
-        context=create_context(config, manager),
-        target=target,
-        compile_graph=Compiler(manager, config),
-        fullgraph=fullgraph,
-        dynamic=dynamic,
-    )
+    context = create_context(config, manager)
+    try:
+        captured = manager.hook.turret_capture(
+            context=context,
+            target=target,
+            compile_graph=Compiler(manager, config),
+            fullgraph=fullgraph,
+            dynamic=dynamic,
+        )
+    except TurretError:
+        raise
+    except Exception as error:
+        plugin = plugin_manager.plugin_of(manager, "turret_capture", error.__traceback__)
+        failed = StageError("capture", plugin, f"{type(error).__name__}: {error}")
+        if config.on_error == "raise":
+            raise failed from error
+        context.emit("fallback", stage="capture", message=str(failed))
+        warnings.warn(f"Turret leaves {target!r} as it is: {failed}", stacklevel=4)
+        return target
     if captured is None:
         raise OptionError("no capture plugin took the callable; `turret plugins` lists those registered")
     return captured

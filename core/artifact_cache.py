@@ -16,16 +16,16 @@ import os
 import shutil
 import stat
 import tempfile
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from turret.errors import CacheError
+from turret.fork_safety import Lock
 
 _MANIFEST = "manifest.json"
 _ATTEMPTS = 5
 _verified: set[Path] = set()
-_lock = threading.Lock()
+_lock = Lock()
 
 
 def default_folder() -> Path:
@@ -148,9 +148,14 @@ class ArtifactCache:
 @functools.cache
 def process_cache() -> ArtifactCache:
     """A store that lasts as long as the process, for artifacts that must lie in files where caching is off."""
-    folder = tempfile.TemporaryDirectory(prefix="turret-")
-    atexit.register(folder.cleanup)
-    return ArtifactCache(folder.name)
+    folder, maker = tempfile.mkdtemp(prefix="turret-"), os.getpid()
+
+    @atexit.register
+    def remove() -> None:
+        if os.getpid() == maker:  # a forked child may end first
+            shutil.rmtree(folder, ignore_errors=True)
+
+    return ArtifactCache(folder)
 
 
 def _hash(content: bytes) -> str:

@@ -116,14 +116,29 @@ def _register(manager: pluggy.PluginManager, plugin: Any, name: str) -> None:
 
 
 def plugin_of(manager: pluggy.PluginManager, hook: str, traceback: Any) -> str:
-    """Name of the plugin whose implementation of ``hook`` a traceback passed through, for error messages."""
+    """Name of the plugin at fault where calling ``hook`` failed, for error messages: those that implement it, at least.
+
+    A plugin's hook may call smaller ones (a partitioner asks for costs): then the fault is that of the innermost.
+    """
     implementations = getattr(manager.hook, hook).get_hookimpls()
-    codes = {impl.function.__code__: impl.plugin_name for impl in implementations if hasattr(impl.function, "__code__")}
+    fault = plugin_at_fault(manager.hook, traceback)
+    return fault or ", ".join(impl.plugin_name for impl in implementations) or "none registered"
+
+
+def plugin_at_fault(hooks: Any, traceback: Any) -> str:
+    """Name of the plugin with the innermost implementation, of any of ``hooks``, that a traceback passed through."""
+    codes = {
+        impl.function.__code__: impl.plugin_name
+        for caller in vars(hooks).values()
+        if isinstance(caller, pluggy.HookCaller)
+        for impl in caller.get_hookimpls()
+        if hasattr(impl.function, "__code__")
+    }
     found = ""
     while traceback is not None:
         found = codes.get(traceback.tb_frame.f_code, found)
         traceback = traceback.tb_next
-    return found or ", ".join(impl.plugin_name for impl in implementations) or "none registered"
+    return found
 
 
 def describe(manager: pluggy.PluginManager) -> list[tuple[str, list[tuple[str, str]]]]:

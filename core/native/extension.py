@@ -7,12 +7,10 @@ builds them ahead of time for the interpreter that runs it; such a binary is tak
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import importlib.util
-import os
-import shlex
-import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -21,9 +19,9 @@ from typing import Any
 
 import attrs
 
-from turret.artifact_cache import ArtifactCache
-from turret.errors import CodegenError
-from turret.native import prebuilt
+from turret.artifact_cache import ArtifactCache, process_cache
+from turret.errors import CacheError, CodegenError
+from turret.native import prebuilt, toolchain
 
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-w")
 
@@ -61,15 +59,27 @@ class Extension:
     def is_built(self) -> bool:
         """Whether the binary is there: built ahead of time, or in the artifact cache."""
         key = self.key()
-        return prebuilt.find(key, self.library) is not None or ArtifactCache().get(key) is not None
+        if prebuilt.find(key, self.library) is not None:
+            return True
+        try:
+            return ArtifactCache().get(key) is not None
+        except CacheError:
+            return False
 
     def path(self) -> Path:
-        """The binary, built into the artifact cache where it is not there; raises as ``load``."""
+        """The binary, built where it is not there; raises as ``load``.
+
+        It goes into the artifact cache; where that cannot be written, into a folder that lasts as long as this process.
+        """
         key = self.key()
         found = prebuilt.find(key, self.library)
         if found is not None:
             return found
-        folder, _ = ArtifactCache().get_or_build(key, lambda: {self.library: self.build()})
+        build = functools.cache(lambda: {self.library: self.build()})
+        try:
+            folder, _ = ArtifactCache().get_or_build(key, build)
+        except CacheError:
+            folder, _ = process_cache().get_or_build(key, build)
         return folder / self.library
 
     def load(self) -> Any:
@@ -80,7 +90,12 @@ class Extension:
         spec = importlib.util.spec_from_file_location(self.name, self.path())
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except ImportError:
+            with contextlib.suppress(CacheError):
+                ArtifactCache().remove(self.key())  # no library for this machine: another process builds its own
+            raise
         return module
 
     def build(self) -> bytes:
@@ -91,19 +106,9 @@ class Extension:
                 f"{self.purpose} needs the Python headers, and {headers} lacks them; install them "
                 f"(Debian and Ubuntu: apt install python{sys.version_info[0]}.{sys.version_info[1]}-dev)"
             )
-        named = shlex.split(os.environ.get("CXX", ""))
-        found = next((c for c in (*named[:1], "g++", "clang++", "c++") if shutil.which(c)), None)
-        if found is None:
-            raise CodegenError(f"{self.purpose} needs a C++ compiler: install g++ or clang++, or name one in CXX")
+        compiler = toolchain.find_command(self.purpose)
         with tempfile.TemporaryDirectory(prefix="turret-extension-") as scratch:
             made = Path(scratch, self.library)
             includes = (f"-I{headers}", f"-I{headers}/internal")
-            command = [found, *_FLAGS, *includes, str(self.source), *self.flags, "-o", str(made)]
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-            except (OSError, subprocess.SubprocessError) as error:
-                raise CodegenError(f"the C++ compiler could not run: {error}\n  {shlex.join(command)}") from error
-            if done.returncode != 0:
-                messages = "\n".join(done.stderr.splitlines()[:20])
-                raise CodegenError(f"{self.source.name} did not compile\n  {shlex.join(command)}\n{messages}")
-            return made.read_bytes()
+            command = [*compiler, *_FLAGS, *includes, str(self.source), *self.flags, "-o", str(made)]
+            return toolchain.build(command, made, self.source.name)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from turret.errors import DoubleBackwardError, UnsupportedError
+from turret.fork_safety import Lock
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.handover import Handover
 from turret.plugins.wrap_runtime.modes import without_autocast
@@ -106,7 +106,7 @@ class _Once:
     ``made`` is None before, so that a caller need not call for what is there."""
 
     def __init__(self, make: Callable[[], BoxedCallable]) -> None:
-        self._make, self._lock = make, threading.Lock()
+        self._make, self._lock = make, Lock()
         self.made: BoxedCallable | None = None
 
     def __call__(self) -> BoxedCallable:
