@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from turret.arguments import check_arguments, check_model
 from turret.errors import OptionError, StageError, TurretError
 from turret.fork_safety import compiling
 from turret.module import CompiledModule, wrap_module
@@ -40,14 +41,17 @@ def compile(
     Raises ``OptionError`` for an unknown mode, option or backend, ``PluginError`` for a plugin that does not fit and
     ``CacheError`` for a cache folder that was named and cannot be used.
     """
+    check_arguments(
+        fullgraph=fullgraph, dynamic=dynamic, disable=disable, backend=backend, mode=mode, options=options,
+        plugins=plugins,
+    )  # fmt: skip
     again = functools.partial(
         compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
         plugins=plugins, disable=disable,
     )  # fmt: skip
     if model is None:
         return again
-    if not callable(model):
-        raise OptionError(f"turret.compile was given {model!r}, expected a function, a method or a module")
+    check_model(model)
     if disable:
         return model
     if isinstance(model, CompiledModule):
@@ -81,7 +85,7 @@ def _compile_callable(
     config = configuration.resolve(mode, options)
     if config.cache and config.cache_dir:
         ArtifactCache(config.cache_dir)
-    everyone = (*_plugin_list(plugins), *own)
+    everyone = (*plugins, *own)
     manager = plugin_manager.create(everyone) if everyone else plugin_manager.default_manager()
     context = create_context(config, manager)
     try:
@@ -107,12 +111,6 @@ def _compile_callable(
     return captured
 
 
-def _plugin_list(plugins: Sequence[Any]) -> tuple[Any, ...]:
-    if isinstance(plugins, str) or not isinstance(plugins, Sequence):
-        raise OptionError(f"plugins are {plugins!r}, expected a list of objects, modules or dotted names")
-    return tuple(plugins)
-
-
 def _compile_elsewhere(
     model: Callable,
     fullgraph: bool,
@@ -134,10 +132,11 @@ def _compile_elsewhere(
         if backend not in known:
             known = ["turret", *known]
             raise OptionError(f"unknown backend {backend!r}{nearest(backend, known)}; known: {', '.join(known)}")
-    elif not callable(backend):
-        raise OptionError(f"backend is {backend!r}, expected a name or a function of a graph and example inputs")
     given = {"mode": mode} if mode is not None else {"options": dict(options)} if options else {}
-    return torch.compile(model, backend=backend, fullgraph=fullgraph, dynamic=dynamic, **given)
+    try:
+        return torch.compile(model, backend=backend, fullgraph=fullgraph, dynamic=dynamic, **given)
+    except TypeError as error:
+        raise OptionError(f"torch.compile does not take {model!r} with backend={backend!r}: {error}") from error
 
 
 def reset() -> None:

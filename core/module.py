@@ -92,8 +92,8 @@ def wrap_module(original: nn.Module, call: Callable, compile_again: Callable[[nn
         wrapper = object.__new__(cls)
     except Exception as error:
         raise OptionError(
-            f"turret.compile was given a module of {type(original).__qualname__}, and no class can be derived from that "
-            f"as from other modules ({type(error).__name__}: {error}); compile its forward method"
+            f"turret.compile was given a module of {type(original).__qualname__}, and no class can be derived from "
+            f"that as from other modules ({type(error).__name__}: {error}); compile its forward method"
         ) from error
     object.__setattr__(wrapper, "__dict__", original.__dict__)
     for name, value in zip(_OWN, (call, compile_again, original), strict=True):

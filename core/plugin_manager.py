@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import reprlib
 import sys
 import types
 from typing import Any
@@ -50,7 +51,7 @@ def create(extra: tuple[Any, ...] = ()) -> pluggy.PluginManager:
         if isinstance(plugin, str):
             plugin = _import(plugin)
         if isinstance(plugin, type):
-            plugin = plugin()
+            plugin = _made(plugin)
         _register(manager, plugin, _readable_name(manager, plugin))
     return manager
 
@@ -98,7 +99,21 @@ def _import(name: str) -> Any:
             ) from error
 
 
+def _made(kind: type) -> Any:
+    try:
+        return kind()
+    except Exception as error:
+        raise PluginError(
+            f"a plugin of {kind.__qualname__} cannot be made: {type(error).__name__}: {error}; give an instance"
+        ) from error
+
+
 def _register(manager: pluggy.PluginManager, plugin: Any, name: str) -> None:
+    if not any(manager.parse_hookimpl_opts(plugin, attribute) for attribute in dir(plugin)):
+        raise PluginError(
+            f"plugin {reprlib.repr(plugin)} (of type {type(plugin).__qualname__}) implements no hook; expected an "
+            "object or module with functions marked by turret.hookimpl, or its dotted name"
+        )
     if manager.is_registered(plugin):
         raise PluginError(f"plugin {manager.get_name(plugin)!r} is given twice; leave one of the two out")
     try:

@@ -7,9 +7,8 @@ builds them ahead of time for the interpreter that runs it; such a binary is tak
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import hashlib
+import importlib.machinery
 import importlib.util
 import sys
 import sysconfig
@@ -19,8 +18,9 @@ from typing import Any
 
 import attrs
 
-from turret.artifact_cache import ArtifactCache, process_cache
-from turret.errors import CacheError, CodegenError
+from turret.artifact_cache import open_store
+from turret.errors import CodegenError
+from turret.libraries import ROLE, as_path
 from turret.native import prebuilt, toolchain
 
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-w")
@@ -59,42 +59,37 @@ class Extension:
     def is_built(self) -> bool:
         """Whether the binary is there: built ahead of time, or in the artifact cache."""
         key = self.key()
-        if prebuilt.find(key, self.library) is not None:
-            return True
-        try:
-            return ArtifactCache().get(key) is not None
-        except CacheError:
-            return False
+        return prebuilt.find(key, self.library) is not None or open_store().get(key, ROLE) is not None
 
-    def path(self) -> Path:
-        """The binary, built where it is not there; raises as ``load``.
-
-        It goes into the artifact cache; where that cannot be written, into a folder that lasts as long as this process.
-        """
+    def content(self) -> bytes:
+        """The binary, built into the artifact cache where it is not there; raises as ``load``."""
         key = self.key()
         found = prebuilt.find(key, self.library)
         if found is not None:
-            return found
-        build = functools.cache(lambda: {self.library: self.build()})
-        try:
-            folder, _ = ArtifactCache().get_or_build(key, build)
-        except CacheError:
-            folder, _ = process_cache().get_or_build(key, build)
-        return folder / self.library
+            return found.read_bytes()
+        return open_store().get_or_build(key, ROLE, lambda: {self.library: self.build()})[0][self.library]
 
     def load(self) -> Any:
         """A new module, built where it is not there.
 
         Raises ``CodegenError`` with what is missing (a C++ compiler, the Python headers) and how to get it.
         """
-        spec = importlib.util.spec_from_file_location(self.name, self.path())
+        found = prebuilt.find(self.key(), self.library)
+        if found is not None:
+            return self._load(str(found))
+        with as_path(self.content(), self.library) as path:
+            return self._load(path)
+
+    def _load(self, path: str) -> Any:
+        spec = importlib.util.spec_from_file_location(
+            self.name, path, loader=importlib.machinery.ExtensionFileLoader(self.name, path)
+        )
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
         except ImportError:
-            with contextlib.suppress(CacheError):
-                ArtifactCache().remove(self.key())  # no library for this machine: another process builds its own
+            open_store().remove(self.key())  # no library for this machine: another process builds its own
             raise
         return module
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import warnings
@@ -18,8 +17,10 @@ import torch
 
 import turret
 from turret import frame_hook, hookspecs
+from turret.artifact_cache import ArtifactCache
 from turret.errors import StageError
 from turret.hookspecs import hookimpl
+from turret.libraries import ROLE
 
 pytestmark = pytest.mark.usefixtures("fresh")
 
@@ -238,6 +239,4 @@ def put_native_parts(cache, with_guard_tree):
 
     parts = [frame_hook.EXTENSION, *([guard_tree.extension()] if with_guard_tree else [])]
     for part in parts:
-        folder = part.path().parent
-        cache.mkdir(exist_ok=True, mode=0o700)
-        shutil.copytree(folder, cache / folder.parent.name / folder.name)
+        ArtifactCache(cache).put(part.key(), ROLE, {part.library: part.content()})

@@ -9,6 +9,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+from turret.class_members import ABSENT
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.fingerprints import HEAP_TYPE
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
@@ -44,13 +45,21 @@ def find_in_mro(kind: type, name: str) -> tuple[Any, Any]:
     return None, None
 
 
-def assume_not_shadowed(t: Tracer, kind: type, owner: type, name: str) -> None:
-    """Guard that no class of the user's before ``owner`` gets an attribute of that name."""
-    for base in kind.__mro__:
-        if base is owner:
-            return
-        if not t.trusted(base):
-            t.guard("NO_KEY", AttrSource(BoundSource(base.__qualname__, base), "__dict__"), name)
+def look_up(t: Tracer, kind: type, name: str) -> tuple[Any, Any]:
+    """The same, taken for a fact: of data of the program's own classes which class defines it, else what it is."""
+    owner, raw = find_in_mro(kind, name)
+    data = owner is not None and not t.trusted(owner) and not hasattr(type(raw), "__get__")
+    t.provenance.member(kind, name, owner, ABSENT if owner is None else raw, by_value=data)
+    return owner, raw
+
+
+def defines(t: Tracer, kind: type, name: str) -> bool:
+    """Whether a class itself, past its bases, defines a name: ``super`` asks the classes in turn."""
+    if name in kind.__dict__:
+        look_up(t, kind, name)
+        return True
+    t.provenance.undefined(kind, name)
+    return False
 
 
 def changed_in_class(t: Tracer, kind: type, name: str) -> Value | None:
@@ -105,7 +114,7 @@ def bind_attribute(t: Tracer, value: Value, owner: type, name: str, raw: Any, on
         return Handler(f"{owner.__name__}.{name}", functools.partial(_call_c_method, value, name, raw))
     if isinstance(raw, functools.partialmethod):
         raise Unsupported("functools.partialmethod")
-    getter = find_in_mro(type(raw), "__get__")[1]
+    getter = look_up(t, type(raw), "__get__")[1]
     if isinstance(getter, types.FunctionType):
         return t.call(t.wrap_known(getter), [t.wrap_known(raw), value, t.wrap_known(value.type())], {})
     if getter is not None:
@@ -128,7 +137,7 @@ def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, *
         if name == "__init__" and not hasattr(payload, "m___init__"):
             return Constant(None)
         asks = name == "__getitem__" and issubclass(payload.type(), dict)
-        absent = find_in_mro(value.type(), "__missing__")[1] if asks else None
+        absent = look_up(t, value.type(), "__missing__")[1] if asks else None
         if isinstance(absent, types.FunctionType) and not t.truth(payload.contains(t, args[0])):
             return t.call(Method(t.wrap_known(absent), value), list(args), {})
         special = _CONTAINER_SPECIALS.get(name)
@@ -224,12 +233,11 @@ class Class(Known):
             return self.plain(t, name)
         if (computed := self.computed(t, name)) is not None:
             return computed
-        owner, raw = find_in_mro(kind, name)
+        owner, raw = look_up(t, kind, name)
         if owner is None:
             return self.of_metaclass(t, name)
         if isinstance(raw, (*_C_METHODS, types.GetSetDescriptorType, types.MemberDescriptorType)):
             return self.plain(t, name)
-        assume_not_shadowed(t, kind, owner, name)
         return bind_attribute(t, self, owner, name, raw, kind)
 
     def computed(self, t: Tracer, name: str) -> Value | None:
@@ -237,9 +245,9 @@ class Class(Known):
         meta = type(self.object)
         if meta in ORDINARY_METACLASSES or t.trusted(meta):
             return None
-        if isinstance(find_in_mro(meta, "__getattribute__")[1], types.FunctionType):
+        if isinstance(look_up(t, meta, "__getattribute__")[1], types.FunctionType):
             raise Unsupported(f"an attribute of {self.describe()}, whose metaclass looks attributes up itself")
-        owner, raw = find_in_mro(meta, name)
+        owner, raw = look_up(t, meta, name)
         if owner is None or t.trusted(owner) or not hasattr(type(raw), "__set__"):
             return None
         if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
@@ -250,12 +258,12 @@ class Class(Known):
     def of_metaclass(self, t: Tracer, name: str) -> Value:
         """An attribute that the class has from its metaclass."""
         meta = type(self.object)
-        owner, raw = find_in_mro(meta, name)
+        owner, raw = look_up(t, meta, name)
         if isinstance(raw, types.FunctionType):
             return Method(class_member(t, owner, name, raw), self)
         if owner is not None:
             return self.plain(t, name)
-        fallback = find_in_mro(meta, "__getattr__")[1]
+        fallback = look_up(t, meta, "__getattr__")[1]
         if isinstance(fallback, types.FunctionType):
             return t.call(Method(t.wrap_known(fallback), self), [Constant(name)], {})
         raise t.raised(AttributeError, f"type object {self.object.__name__!r} has no attribute {name!r}")
@@ -280,7 +288,7 @@ class Class(Known):
 
     def of_program(self, t: Tracer, name: str) -> Value | None:
         """A special method that a metaclass of the program's own has for the class, bound, or None."""
-        owner, raw = find_in_mro(type(self.object), name)
+        owner, raw = look_up(t, type(self.object), name)
         if not isinstance(raw, types.FunctionType) or t.trusted(owner):
             return None
         return Method(class_member(t, owner, name, raw), self)
@@ -311,7 +319,7 @@ class Class(Known):
             return t.call(method, [key], {})
         if isinstance(self.object, enum.EnumMeta):
             return t.fold(type(self.object).__getitem__, [self, key], {})
-        owner, getter = find_in_mro(self.object, "__class_getitem__")
+        owner, getter = look_up(t, self.object, "__class_getitem__")
         if isinstance(getter, classmethod) and isinstance(getter.__func__, types.FunctionType) and not t.trusted(owner):
             return t.call(Method(_unwrapped(t, owner, "__class_getitem__", getter), self), [key], {})
         if getter is not None and key.is_constant():

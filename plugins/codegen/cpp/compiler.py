@@ -14,11 +14,13 @@ from pathlib import Path
 
 import attrs
 
-from turret.artifact_cache import ArtifactCache, process_cache
+from turret.artifact_cache import Entry, Store, process_cache
 from turret.errors import CodegenError
+from turret.libraries import keep_library, open_library, stored_library
 from turret.machine import processor
 from turret.native import toolchain
 
+LIBRARY = "kernels.so"
 VERSION_LIMIT = 20.0
 """Seconds within which a compiler says its version."""
 
@@ -119,19 +121,16 @@ def unit_key(source: str, compiler: Compiler) -> str:
     return hashlib.sha256(f"{compiler.fingerprint}\n{source}".encode()).hexdigest()
 
 
-def compile_unit(source: str, compiler: Compiler, cache: ArtifactCache | None = None) -> tuple[Path, bool]:
-    """The shared library of a translation unit, and whether ``cache`` had it.
+def compile_unit(source: str, compiler: Compiler, store: Store = process_cache) -> tuple[Entry, bool]:
+    """The entry with the shared library (``LIBRARY``) of a translation unit, and whether ``store`` had it.
 
-    Without a cache, libraries live in a folder of this process.  Raises ``CodegenError`` with the compiler's own
-    messages where it fails.
+    Raises ``CodegenError`` with the compiler's own messages where it fails.
     """
-    cache = process_cache() if cache is None else cache
-
-    def build() -> dict[str, bytes]:
-        return {"kernels.so": _compile(source, compiler), "kernels.cpp": source.encode()}
-
-    folder, found = cache.get_or_build(unit_key(source, compiler), build)
-    return folder / "kernels.so", found
+    key = unit_key(source, compiler)
+    found = stored_library(store, key)
+    if found is not None:
+        return found, True
+    return keep_library(store, key, {LIBRARY: _compile(source, compiler), "kernels.cpp": source.encode()}), False
 
 
 def _compile(source: str, compiler: Compiler) -> bytes:
@@ -142,12 +141,12 @@ def _compile(source: str, compiler: Compiler) -> bytes:
         return toolchain.build(command, made, "generated code")
 
 
-def load(path: Path | str) -> ctypes.CDLL:
-    """Load a library of kernels; ``CodegenError`` where the file is not one."""
+def load(entry: Entry) -> ctypes.CDLL:
+    """Load a library of kernels; ``CodegenError`` where the entry holds none."""
     try:
-        return ctypes.CDLL(str(path))
+        return open_library(entry[LIBRARY], entry.key)
     except OSError as error:
-        raise CodegenError(f"the compiled kernels in {path} cannot be loaded: {error}") from error
+        raise CodegenError(f"the compiled kernels {entry.key} cannot be loaded: {error}") from error
 
 
 def function_address(library: ctypes.CDLL, name: str) -> int:
