@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import torch
 from turret import sources
 from turret.ambient import AUTOCAST_DEVICES
 from turret.class_members import ABSENT
-from turret.errors import CodegenError
+from turret.fork_safety import Lock, after_fork
 from turret.native.extension import Extension
 from turret.sources import Source
 
@@ -44,7 +43,11 @@ def compile(guards: GuardSet) -> Callable[..., bool] | None:
     None where the extension is not there, or not yet: see ``unavailable`` and ``when_built``.
     """
     native = _extension.get()
-    return None if native is None else _translate(guards, native)
+    try:
+        return None if native is None else _translate(guards, native)
+    except Exception as error:
+        _extension.refuse(error)
+        return None
 
 
 def when_built(then: Callable[[], None]) -> None:
@@ -69,27 +72,39 @@ class _Extension:
     """The extension module: loaded from the cache at once, or built in a thread, so that no capture waits for it."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self.module: Any = None
         self.reason = ""
         self.reported = False
-        self.waiting: list[Callable[[], None]] | None = None  # a list while it is being built
+        self.waiting: list[Callable[[], None]] = []
+        self.building = False
 
     def get(self) -> Any | None:
         """The module, or None where there is none (yet)."""
         with self.lock:
-            if self.module is None and not self.reason and self.waiting is None:
+            if self.module is None and not self.reason and not self.building:
                 if is_built():
                     self._load()
+                    self._tell()
                 else:
-                    self.waiting = []
-                    # Not a daemon: a short program that ended first would leave the next one to build it again.
-                    threading.Thread(target=self._build, name="turret-guard-tree").start()
+                    self._start()
         return self.module
+
+    def _start(self) -> None:
+        # Not a daemon: a short program that ended first would leave the next one to build it again.
+        builder = threading.Thread(target=self._build, name="turret-guard-tree")
+        try:
+            builder.start()
+            self.building = True
+        except RuntimeError as error:
+            self.refuse(error)
+
+    def refuse(self, error: Exception) -> None:
+        self.reason = f"guards are checked in Python, not natively: {type(error).__name__}: {error}"
 
     def when_built(self, then: Callable[[], None]) -> None:
         with self.lock:
-            if self.waiting is not None:
+            if self.building:
                 self.waiting.append(then)
                 return
         if self.module is not None:
@@ -98,18 +113,28 @@ class _Extension:
     def _load(self) -> None:
         try:
             self.module = load()
-        except (CodegenError, ImportError, RuntimeError, OSError, subprocess.SubprocessError) as error:
-            self.reason = f"guards are checked in Python, not natively: {error}"
+        except Exception as error:
+            self.refuse(error)
 
     def _build(self) -> None:
         self._load()
         with self.lock:
-            waiting, self.waiting = self.waiting or [], None
+            self.building = False
+        self._tell()
+
+    def _tell(self) -> None:
+        """Call all who wait for the module, now that it is there or known not to come."""
+        waiting, self.waiting = self.waiting, []
         for then in waiting if self.module is not None else ():
             then()
 
+    def in_forked_child(self) -> None:
+        """The thread that builds is the parent's: another one builds when the extension is next asked for."""
+        self.building = False
+
 
 _extension = _Extension()
+after_fork(_extension.in_forked_child)
 
 
 def _translate(guards: GuardSet, native: Any) -> Callable[..., bool]:

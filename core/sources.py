@@ -6,6 +6,7 @@ lines of Python in which every step is taken once, for guards and for rebuilt co
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
@@ -354,4 +355,5 @@ def dereference(references: References) -> tuple:
 
 def instance_dict(value: Any) -> dict:
     """The instance's own ``__dict__``, whatever its class makes of attribute access."""
-    return object.__getattribute__(value, "__dict__")
+    base = threading.local if isinstance(value, threading.local) else object  # that has one for each thread
+    return base.__getattribute__(value, "__dict__")

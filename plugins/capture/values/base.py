@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import operator
+import types
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -136,6 +138,10 @@ class Value:
                 return Constant(True)
         return Constant(False)
 
+    def of_program(self, t: Tracer, name: str) -> Value | None:
+        """A special method of the program's own that a class has from its metaclass, bound, or None."""
+        return None
+
     def iterate(self, t: Tracer) -> Value:
         """``iter(self)``."""
         raise Unsupported(f"iterating over {self.describe()}")
@@ -203,6 +209,10 @@ class Constant(Value):
         return f"the constant {self.value!r}"
 
     def get_attr(self, t: Tracer, name: str) -> Value:
+        if isinstance(self.value, enum.Enum):
+            raw = inspect.getattr_static(type(self.value), name, None)
+            if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
+                return t.call(t.wrap_known(raw.fget), [self], {})  # of the program's own: what it reads may change
         try:
             found = getattr(self.value, name)
         except AttributeError as error:
@@ -240,7 +250,7 @@ class Constant(Value):
         return bool(self.value)
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
-        if not other.is_constant():
+        if not other.is_constant() or other.of_program(t, f"__r{BINARY_NAMES[operation]}__") is not None:
             return None
         if inplace:  # the same for immutable objects, but for the words of its TypeError
             operation = getattr(operator, "i" + operation.__name__.rstrip("_"))
