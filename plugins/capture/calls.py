@@ -115,7 +115,7 @@ class Caller:
             return self.call(self.wrap_known(compiled), args, kwargs)
         if is_module_call(object) and args:
             module = args[0].realize()
-            if isinstance(module, Module) and not module.hooks_in_use(self):
+            if isinstance(module, Module) and module.is_called_plainly(self) and not module.hooks_in_use(self):
                 return self.blocks.call_module(module, args[1:], kwargs)
         if is_graph_function(object):
             return self.call_graph(object, args, kwargs)

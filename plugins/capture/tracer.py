@@ -440,6 +440,10 @@ class Tracer(GraphRecorder, Caller):
             return None
         return bind_attribute(self, value, owner, name, raw)
 
+    def note_member(self, kind: type, name: str) -> None:
+        """What a class has under a name was taken for what it is."""
+        look_up(self, kind, name)
+
     def special_method(self, value: Value, name: str) -> Value:
         """A special method as ``with`` finds it."""
         value = value.realize()
