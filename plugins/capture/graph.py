@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._device import _device_constructors
 
-from turret.guards import TensorProperties
+from turret.guards import TensorProperties, dynamic_marks
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.known_data import KnownData
 from turret.plugins.capture.policy import Policy
@@ -166,7 +166,7 @@ class GraphRecorder:
         dynamic = frozenset() if static else self.policy.dynamic_dimensions(source, real)
         fake = self.fakify(real, source, dynamic)
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
-        properties = TensorProperties.of(real, symbolic)
+        properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
         self.guard("TENSOR", source, properties)  # type: ignore[attr-defined]
         node = self.placeholder(_input_name(source), fake)
         self.inputs.append(GraphInput(node, source, fake, static, metadata(fake), real))

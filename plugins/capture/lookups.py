@@ -38,6 +38,15 @@ def array_numbers(array: Any) -> tuple[str, tuple[int, ...], bytes]:
     return array.dtype.str, array.shape, array.tobytes()
 
 
+def is_empty(cell: types.CellType) -> bool:
+    """Whether a closure variable has no value (yet)."""
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return True
+    return False
+
+
 def variable(name: str, environment: Any) -> str | None:
     """A variable of the environment."""
     return environment.get(name)

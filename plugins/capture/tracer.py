@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 
 from turret.guards import Guard
-from turret.plugins.capture import polyfills
+from turret.plugins.capture import lookups, polyfills
 from turret.plugins.capture import wrap as wrapping
 from turret.plugins.capture.blocks import Blocks
 from turret.plugins.capture.calls import Caller
@@ -169,6 +169,7 @@ class Tracer(GraphRecorder, Caller):
             content: Value | None = Lazy(self, cell.cell_contents, AttrSource(source, "cell_contents"))
         except ValueError:
             content = None
+            self.guard("CALL", source, (lookups.is_empty, True))
         made = Cell(content, cell, source)
         self.remember(cell, made)
         return made
