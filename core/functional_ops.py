@@ -39,9 +39,14 @@ def functional_op(op: Any) -> Any:
     return getattr(torch.ops.turret, name).default
 
 
+def is_functional_op(name: str) -> bool:
+    """Whether a name is one that ``functional_op`` gives: behind it is an op of somebody else."""
+    return name.startswith(_PREFIX)
+
+
 def restore_functional_op(name: str) -> Any | None:
     """The op of a name (``turret::pure_ns__name__overload.default``) that ``functional_op`` would give, or None."""
-    if not name.startswith(_PREFIX):
+    if not is_functional_op(name):
         return None
     namespace, base, overload = name.removeprefix(_PREFIX).rpartition(".")[0].split("__", 2)
     base, _, overload = f"{base}__{overload}".rpartition("__")

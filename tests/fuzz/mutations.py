@@ -521,7 +521,7 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=4000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
-    parser.add_argument("--out", type=Path, help="a line of JSON for each failure, and one with the totals")
+    parser.add_argument("--out", type=Path, help="a line of JSON for each failure, and the totals so far")
     parser.add_argument("--replay", type=int)
     options = parser.parse_args()
     if options.replay is not None:
@@ -538,6 +538,8 @@ def main() -> None:
             totals[result.failure.kind] += 1
             _write(options.out, attrs.asdict(result.failure))
             print(result.failure, flush=True)
+        if (seed + 1) % 100 == 0:
+            _write(options.out, dict(totals, seed=options.seed))
     _write(options.out, dict(totals, seed=options.seed))
     print(dict(totals))
     sys.exit(any(totals[kind] for kind in ("stale", "different", "broken")))
