@@ -7,6 +7,8 @@ import types
 import weakref
 from typing import Any
 
+from turret.class_members import class_member
+
 
 def signature_of_method(function: types.FunctionType) -> inspect.Signature:
     """The signature of a function that is bound to something."""
@@ -43,6 +45,15 @@ def is_empty(cell: types.CellType) -> bool:
     try:
         _ = cell.cell_contents
     except ValueError:
+        return True
+    return False
+
+
+def is_unset(name: str, value: Any) -> bool:
+    """Whether a slot of an object has no value (yet)."""
+    try:
+        class_member(type(value), name).__get__(value)
+    except AttributeError:
         return True
     return False
 

@@ -266,3 +266,15 @@ def test_a_class_that_counts_its_calls_is_not_captured_anew():
         assert torch.equal(observed(X), X * 2)
     del torch.late
     assert len(observed.graphs) == 1
+
+
+def test_a_slot_that_gets_a_value_is_noticed():
+    class Slotted:
+        __slots__ = ("spare",)
+
+    slotted = Slotted()
+    stays_right(
+        lambda x: x + (1 if hasattr(slotted, "spare") else 2),
+        lambda: setattr(slotted, "spare", 3),
+        lambda: delattr(slotted, "spare"),
+    )
