@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._device import _device_constructors
 
-from turret.guards import TensorProperties
+from turret.guards import TensorProperties, dynamic_marks
 from turret.op_code import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.known_data import KnownData
@@ -175,7 +175,7 @@ class GraphRecorder:
         fake = self.fakify(real, source, dynamic)
         self.versions.inference |= real.is_inference()
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
-        properties = TensorProperties.of(real, symbolic)
+        properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
         self.guard("TENSOR", source, properties)  # type: ignore[attr-defined]
         node = self.placeholder(input_name(source), fake)
         self.inputs.append(GraphInput(node, source, fake, static, metadata(fake), real))

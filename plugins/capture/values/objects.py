@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import types
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from turret.plugins.capture import lookups
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
 from turret.plugins.capture.values.classes import (
@@ -77,6 +79,8 @@ class Instance(Value):
             try:
                 return t.wrap(slot.__get__(self.object), self.step(AttrSource, name))
             except AttributeError:
+                if self.source is not None:
+                    t.guard("CALL", self.source, (functools.partial(lookups.is_unset, name), True))
                 return None
         return None
 
