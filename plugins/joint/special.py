@@ -10,6 +10,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.errors import UnsupportedError
 from turret.functional_ops import functional_op
+from turret.plugins.joint.overlap import refused_by_eager
 from turret.plugins.joint.sizes import same_sizes
 from turret.plugins.joint.storage import Storage, ViewStep, keep_values
 from turret.plugins.joint.views import contiguous, reshape
@@ -23,6 +24,8 @@ aten = torch.ops.aten
 def _copy(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``target.copy_(source)``: the target's value is the source's, in its dtype, on its device."""
     target, source = args[:2]
+    if tracer.tracked(target).storage is tracer.tracked(source).storage and refused_by_eager(target, source):
+        raise UnsupportedError(f"{func} writes to memory that another of its arguments shares in part")
     if any(map(free_unbacked_symbols, target.shape)) and same_sizes(source.shape, target.shape):
         torch.autograd.graph.increment_version(target)  # some versions of torch ask whether such a size is 1
     else:
@@ -55,9 +58,11 @@ def _batch_norm(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) 
     with tracer.nested():
         results = tracer.table[op](*arguments) if op in tracer.table else NotImplemented
         if results is NotImplemented:
-            op, arguments = (
-                (op, arguments) if mean is None else (functional_op(aten._native_batch_norm_legit.default), args)
-            )
+            if mean is not None:
+                op, arguments = (
+                    functional_op(aten._native_batch_norm_legit.default, _statistics_form(weight, bias)),
+                    args,
+                )
             results = op(*arguments)
     if not training:
         tracer.adopt(func, tuple(eager), tuple(results[:3]), set())
@@ -67,6 +72,11 @@ def _batch_norm(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) 
         tracer.assign(target, value)
     # Fake tensors have the statistics that are saved in the input's dtype; eager keeps those of half inputs in float32.
     return (eager[0], *results[1:3])
+
+
+def _statistics_form(weight: Any, bias: Any) -> str:
+    """The form of a batch norm's call, which writes to the last two of its tensors."""
+    return "r" + "".join("n" if parameter is None else "r" for parameter in (weight, bias)) + "w0w1"
 
 
 def _resize(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -22,10 +22,11 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.errors import UnsupportedError, VerificationError
+from turret.functional_ops import bound_arguments, form_tokens, functional_op
 from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key, tensors_in
 from turret.plugins.joint.indices import with_known_indices
 from turret.plugins.joint.layouts import has_layout_rule
-from turret.plugins.joint.mutation import pure_variant, view_variant
+from turret.plugins.joint.mutation import TensorArgument, call_in_sequence, pure_variant, tensors_of_call, view_variant
 from turret.plugins.joint.recorder import Recorder
 from turret.plugins.joint.refusals import refusing
 from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
@@ -422,17 +423,35 @@ class Tracer(TorchDispatchMode):
 
     def _write(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """An op that writes: its pure variant gives new values, which the storages written to then hold."""
+        arguments = dict(zip([a.name for a in func._schema.arguments], args, strict=False)) | kwargs
+        tensors = tensors_of_call(func, bound_arguments(func, args, kwargs))
+        form = call_in_sequence(func, tensors, lambda t: self.tracked(t).storage)
+        if form is not None:
+            return self._write_in_sequence(func, form, arguments, tensors)
         variant = pure_variant(func)
-        declared = func._schema.arguments
-        arguments = dict(zip([a.name for a in declared], args, strict=False)) | kwargs
         given = {k: v for k, v in arguments.items() if k not in variant.dropped}
         with self.nested():
             result = variant.op(**_known(variant.op, _defaults(func, variant.op) | given))
         results = list(result) if isinstance(result, (list, tuple)) and not _returns_one(variant.op) else [result]
         eager = self._run(func, args, kwargs)
-        for name, value in zip(variant.written, results[variant.returned :], strict=True):
+        for name, value in zip(variant.written, results, strict=True):
             self._write_all(arguments[name], value)
-        return self._results_of_write(func, arguments, eager, results[: variant.returned])
+        return self._results_of_write(func, arguments, eager, [])
+
+    def _write_in_sequence(self, func: Any, form: str, arguments: dict[str, Any], tensors: list[TensorArgument]) -> Any:
+        """An op that runs as it is, on copies of what it writes to."""
+        with self.nested():
+            result = functional_op(func, form)(**arguments)
+        eager = self._run(func, (), arguments)
+        results = list(result) if isinstance(result, (list, tuple)) else [result]
+        targets: dict[str, Any] = {}
+        for token, tensor in zip(form_tokens(form), tensors, strict=True):
+            if token.startswith("w"):
+                targets.setdefault(token, tensor.value)
+        own = len(results) - len(targets)
+        for target, value in zip(targets.values(), results[own:], strict=True):
+            self.assign(target, value)
+        return self._results_of_write(func, arguments, eager, results[:own])
 
     def _write_all(self, target: Any, value: Any) -> None:
         if isinstance(target, (list, tuple)):
