@@ -16,7 +16,7 @@ from turret.ir.index import size_of_inputs
 from turret.op_traits import storage_root
 from turret.plan import size_text
 from turret.plugins.joint.inputs import AliasGroup, Inputs, InputState, layout_of
-from turret.plugins.joint.sizes import contiguous_strides, is_apart, is_dense, same_sizes
+from turret.plugins.joint.sizes import contiguous_strides, guarded_apart, is_apart, is_dense, same_layout, same_sizes
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
 from turret.signature import GraphOutput, GraphSignature, InputInfo, Layout, Mutation, OutputInfo, OutputKind, ViewCall
@@ -115,7 +115,7 @@ class ForwardOutputs:
             self._check_member(number, group, data, follows, layout)
         if group is not None and group.joined:
             return InputInfo(before.requires_grad, Mutation.DATA)
-        if data and not is_apart(*before.layout[:2]):
+        if data and not guarded_apart(*before.layout[:2]):
             raise UnsupportedError(f"input {number} has several elements in one place in memory, which is written to")
         changed = value.requires_grad != before.requires_grad and not follows
         return InputInfo(
@@ -215,7 +215,7 @@ class ForwardOutputs:
             return self._alias_of_input(name, value, self._viewed_input(value, storage.input))
         leaf = value.requires_grad and value.is_leaf
         sharers = self._sharing[storage]
-        if len(sharers) > 1 or not _is_block(value):
+        if len(sharers) > 1 or not (_is_block(value) or _is_memory_of_its_own(tracked)):
             return self._alias_of_intermediate(name, value, storage, leaf)
         differentiable = value.requires_grad and not leaf
         index = self._emit(self.tracer.node(value), value, differentiable, visible=True)
@@ -276,6 +276,7 @@ class ForwardOutputs:
         """A tensor over the whole memory, that gradients flow through if they do through any that shares it."""
         candidates = [storage.tensor, *self._sharing[storage]]
         whole = [c for c in candidates if c is not None and _is_block(c) and _covers(c, candidates)]
+        whole = whole or [c for c in candidates if c is not None and _is_memory_of_its_own(self.tracer.tracked(c))]
         for candidate in whole:
             if candidate.requires_grad and not candidate.is_leaf:
                 return candidate
@@ -303,6 +304,15 @@ def _is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:
             return False
         node = node.next_functions[0][0]
     return node is not None
+
+
+def _is_memory_of_its_own(tracked: Tracked) -> bool:
+    """Whether a tensor was made with gaps between its elements: it views nothing larger."""
+    value = tracked.tensor
+    made = tracked.storage.tensor
+    if tracked.chain or made is None or made.dtype != value.dtype or not same_layout(made, value):
+        return False
+    return same_sizes(made.shape, value.shape) and guarded_apart(value.shape, value.stride())
 
 
 def _covers(candidate: torch.Tensor, others: Sequence[Any]) -> bool:

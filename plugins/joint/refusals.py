@@ -21,6 +21,7 @@ aten = torch.ops.aten
 Rule = Callable[..., Any]
 Given = dict[str, Any]
 Check = Callable[[Given], None]
+_MASKS = (torch.bool, torch.uint8)
 
 
 def refusing(rule: Rule, func: Any) -> Rule:
@@ -80,7 +81,7 @@ def _diagonal(given: Given) -> Sequence[Any]:
 def _values_fit(given: Given) -> None:
     """What is written to elements chosen by index tensors broadcasts to them."""
     chosen = [i for i in given["indices"] if i is not None]
-    if any(i.dtype in (torch.bool, torch.uint8) for i in chosen):
+    if any(i.dtype in _MASKS for i in chosen):
         return  # how many elements those choose is known when the graph runs, by a call that checks
     found = aten.index.Tensor(given["self"], given["indices"]).shape
     values = given["values"].shape
@@ -89,6 +90,18 @@ def _values_fit(given: Given) -> None:
     for size, other in zip(reversed(values), reversed(found), strict=False):
         if not guard_or_false(size == 1):
             torch._check(size == other, lambda: message)
+
+
+def _masks_fit(given: Given) -> None:
+    """A mask among the indices has the sizes of the dimensions that it stands for."""
+    sizes, dim = given["self"].shape, 0
+    for index in given["indices"]:
+        if index is None or index.dtype not in _MASKS:
+            dim += 1
+            continue
+        if not any(free_unbacked_symbols(n) for n in (*sizes, *index.shape) if isinstance(n, torch.SymInt)):
+            _same_shape(index.shape, sizes[dim : dim + index.dim()], "a mask")
+        dim += index.dim()
 
 
 def _slices_fit(given: Given) -> None:
@@ -168,7 +181,7 @@ _BATCH_NORM = (
 )
 _LONG = _dtypes("index", (torch.int64,))
 _INTEGER = _dtypes("index", (torch.int32, torch.int64))
-_WRITTEN = (_one_dtype("self", "values"), _values_fit)
+_WRITTEN = (_one_dtype("self", "values"), _values_fit, _masks_fit)
 _COPIED = (_one_dtype("self", "source"), _LONG)
 _ADDED = (_one_dtype("self", "source"), _INTEGER, _slices_fit)
 

@@ -173,6 +173,7 @@ class _Lowerer:
             return self.builder.extern(node.target, args, kwargs, value, "control flow")
         if not isinstance(node.target, torch._ops.OpOverload):
             return self._python_call(node, args, kwargs)
+        args, kwargs = self._without_conditions(args), {k: self._without_conditions(v) for k, v in kwargs.items()}
         if node.target is torch.ops.aten.copy_.default:
             return self._copy_into(args)
         placed = self.placement.nodes.get(node.name, _COMPILED)
@@ -200,11 +201,24 @@ class _Lowerer:
         expression = number_of(value)
         if not isinstance(value, torch.SymFloat) or expression.is_Symbol:
             return expression
+        return self._by_host(expression, is_float=True)
+
+    def _without_conditions(self, value: Any) -> Any:
+        """Arguments of an op on tensors: a condition on sizes (``n > 3``) is the 0 or 1 that the host computes of it."""
+        if isinstance(value, list):
+            return [self._without_conditions(v) for v in value]
+        if isinstance(value, sympy.Basic) and not isinstance(value, sympy.Expr):
+            return self._by_host(sympy.Piecewise((1, value), (0, True)), is_float=False)
+        return value
+
+    def _by_host(self, expression: sympy.Expr, is_float: bool) -> sympy.Symbol:
+        """The symbol of a number that the host computes, once."""
         known = self.computed.get(expression)
         if known is None:
-            name = self.builder.unique(f"number_{node.name}")
-            known = self.computed[expression] = sympy.Symbol(name, real=True)
-            self.builder.statements.append(Number(name, expression, is_float=True, origins=self.builder.origins()))
+            name = self.builder.unique(f"number_{self.builder.node.name}")
+            assumed = {"real": True} if is_float else {"integer": True, "nonnegative": True}
+            known = self.computed[expression] = sympy.Symbol(name, **assumed)
+            self.builder.statements.append(Number(name, expression, is_float, origins=self.builder.origins()))
         return known
 
     def _check(self, node: fx.Node) -> None:
