@@ -60,12 +60,21 @@ def op_name(op: Any) -> str:
     return f"{op._schema.name}.{op._overloadname}"
 
 
-@functools.cache
 def resolve_op(name: str) -> Any:
     """The ``OpOverload`` of a name written by ``op_name``; raises AttributeError where it is not registered.
 
-    For a higher-order op, a ``ControlFlow`` in its place.
+    For a higher-order op, a ``ControlFlow`` in its place.  A program may take its ops back and register others under
+    their names, so only those of torch are remembered.
     """
+    return _torchs_op(name) if name.startswith(TRUSTED) else _registered_op(name)
+
+
+@functools.cache
+def _torchs_op(name: str) -> Any:
+    return _registered_op(name)
+
+
+def _registered_op(name: str) -> Any:
     if name in CONTROL_FLOW:
         return CONTROL_FLOW[name]
     made = restore_functional_op(name)
@@ -76,7 +85,6 @@ def resolve_op(name: str) -> Any:
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
 
 
-@functools.cache
 def fast_callable(name: str) -> Any:
     """The quickest callable for an op: torch's own binding where it takes the same arguments, else the op itself.
 

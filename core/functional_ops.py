@@ -18,18 +18,28 @@ from typing import Any
 
 import torch
 
-_library = torch.library.Library("turret", "FRAGMENT")
+_made: dict[str, tuple[Any, torch.library.Library]] = {}
+"""By name the op that a pure op is of, and the library that defines the pure one."""
 _PREFIX = "turret::pure_"
 _TOKEN = re.compile(r"r|n|w\d+")
 
 
-@functools.cache
 def functional_op(op: Any, form: str) -> Any:
-    """The pure op of a writing op, for calls of one form; defined on first use."""
+    """The pure op of a writing op, for calls of one form; defined on first use, and anew for another op so named."""
     namespace, _, base = op._schema.name.partition("::")
     name = f"pure_{namespace}__{base}__{op._overloadname}__{form}"
+    known = _made.get(name)
+    if known is None or known[0] is not op:
+        if known is not None:
+            known[1]._destroy()
+        _made[name] = (op, _define(op, form, name))
+    return getattr(torch.ops.turret, name).default
+
+
+def _define(op: Any, form: str, name: str) -> torch.library.Library:
     tokens = form_tokens(form)
-    _library.define(name + _signature(op, len(set(tokens) - {"r", "n"})))
+    library = torch.library.Library("turret", "FRAGMENT")
+    library.define(name + _signature(op, len(set(tokens) - {"r", "n"})))
 
     def run(*args: Any, **kwargs: Any) -> Any:
         arguments = bound_arguments(op, args, kwargs)
@@ -40,9 +50,9 @@ def functional_op(op: Any, form: str) -> Any:
         values = [*_returned(op, op(**arguments)), *copies.values()]
         return values[0] if len(values) == 1 else tuple(values)
 
-    _library.impl(name, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"turret::{name}", run, lib=_library)
-    return getattr(torch.ops.turret, name).default
+    library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"turret::{name}", run, lib=library)
+    return library
 
 
 def restore_functional_op(name: str) -> Any | None:

@@ -146,7 +146,7 @@ class SyntheticBase:
 
     members: tuple[int, ...]
     layouts: tuple[Layout, ...]
-    length: int
+    length: SizeText
     joined: bool = False
 
 

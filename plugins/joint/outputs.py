@@ -274,7 +274,9 @@ class ForwardOutputs:
 
     def _choose_base(self, name: str, storage: Storage) -> torch.Tensor:
         """A tensor over the whole memory, that gradients flow through if they do through any that shares it."""
-        candidates = [storage.tensor, *self._sharing[storage]]
+        sharers = self._sharing[storage]
+        viewed = [s._base for s in sharers if s._base is not None and self._lies_in(s._base, storage)]
+        candidates = [storage.tensor, *sharers, *viewed]
         whole = [c for c in candidates if c is not None and _is_block(c) and _covers(c, candidates)]
         whole = whole or [c for c in candidates if c is not None and _is_memory_of_its_own(self.tracer.tracked(c))]
         for candidate in whole:
@@ -283,6 +285,11 @@ class ForwardOutputs:
         if not whole:
             raise UnsupportedError(f"{name} is a view of memory that is not one dense block")
         return whole[0]
+
+
+    def _lies_in(self, value: torch.Tensor, storage: Storage) -> bool:
+        tracked = self.tracer.known(value)
+        return tracked is not None and tracked.storage is storage
 
 
 def _is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:

@@ -1,4 +1,4 @@
-"""Comparing sizes without asking the shape environment, which would turn a question into a guard (``guarded_...`` do)."""
+"""Comparing sizes without asking the shape environment, which turns a question into a guard (``guarded_...`` do)."""
 
 from __future__ import annotations
 

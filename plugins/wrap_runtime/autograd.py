@@ -12,8 +12,8 @@ from turret.errors import DoubleBackwardError, UnsupportedError
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.handover import Handover
 from turret.plugins.wrap_runtime.modes import without_autocast
-from turret.plugins.wrap_runtime.sizes import Sizes, compile_sizes, number_reader, size_reader
 from turret.products import BoxedCallable
+from turret.runtime.sizes import Sizes, compile_sizes, number_reader, size_reader
 from turret.signature import GraphOutput, GraphSignature
 
 _DOUBLE = (

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from turret.externs import resolve_op
-from turret.plugins.wrap_runtime.sizes import Sizes, compile_layout, compile_size, compile_sizes
+from turret.runtime.sizes import Sizes, compile_layout, compile_size, compile_sizes
 from turret.signature import GraphSignature, InputInfo, Mutation, OutputInfo, OutputKind, ViewCall
 
 _FEW = 4

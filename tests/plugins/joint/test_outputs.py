@@ -252,3 +252,48 @@ def test_a_convolution_of_images_of_any_size_is_one_dense_block():
         (gradient,) = torch.autograd.grad(out.square().sum(), x)
         (wanted,) = torch.autograd.grad(convolution(x).relu().square().sum(), x)
         torch.testing.assert_close(gradient, wanted)
+
+
+@GRADIENTS
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("show", [lambda r: r, lambda r: (r, r[1:]), lambda r: (r.t(), r), lambda r: r[1:, ::2]])
+@pytest.mark.parametrize("stride", [(16, 1), (1, 9), (9, 2)])
+def test_results_with_gaps_are_laid_out_as_the_program_made_them(stride, show, dynamic, requires_grad):
+    def function(x):
+        made = torch.empty_strided(x.shape, stride)
+        made[:] = x * 2
+        made[0] += 1
+        return show(made)
+
+    assert_same(function, [torch.randn(4, 3, requires_grad=requires_grad)], dynamic=dynamic)
+
+
+@GRADIENTS
+@pytest.mark.parametrize("show", [lambda r: r[1:], lambda r: (r.t()[1:], r[2]), lambda r: r.view(-1)[::2].sin()])
+def test_a_view_of_memory_that_was_made_empty_and_filled(show, requires_grad):
+    def function(x):
+        made = torch.empty(x.shape)
+        made.copy_(x * 2)
+        return show(made)
+
+    assert_same(function, [torch.randn(4, 3, requires_grad=requires_grad)])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_as_strided_as_an_input_with_gaps_are_laid_out_like_it(dynamic):
+    def function(x):
+        made = torch.empty_strided(x.size(), x.stride())
+        made[:] = x + x
+        return made, made[1:]
+
+    assert_same(
+        function, [torch.randn(16, 16)[:, :8]], dynamic=dynamic, prepare=lambda a: [a[0].as_strided((16, 8), (16, 1))]
+    )
+
+
+def test_results_whose_sizes_are_sums_are_dense():
+    def function(x, y):
+        return torch.slice_scatter(x, y, 1, 10, -10)
+
+    made = assert_same(function, [torch.randn(4, 30, 3), torch.randn(4, 10, 3)], dynamic=True)
+    assert kinds(made) == [OutputKind.FRESH]

@@ -134,3 +134,42 @@ def test_a_norm_of_a_half_type_has_parameters_of_float32(norm: str, given: tuple
         *(torch.autograd.grad(y.float().square().sum(), leaves) for y in (found, want)), strict=True
     ):
         torch.testing.assert_close(mine, eagers, rtol=5e-2, atol=2e-1)
+
+
+def leading(x, mask, value):
+    return torch.index_put(x, (mask,), value)
+
+
+def in_place(x, mask, value):
+    x = x * 1
+    x[mask] = value
+    return x
+
+
+def with_rest(x, mask, value):
+    x = x * 1
+    x[:, mask] = value
+    return x
+
+
+@pytest.mark.parametrize("value", [0.5, 2.0])
+@pytest.mark.parametrize(
+    ("program", "shape", "mask"),
+    [
+        (leading, (5, 4, 2), (5, 4, 2)),
+        (leading, (5, 4), (5,)),
+        (in_place, (5, 4, 2), (5, 4)),
+        (in_place, (5, 4), (5, 4)),
+        (with_rest, (5, 4), (4,)),
+    ],
+)
+def test_masks_have_the_sizes_of_what_they_are_masks_of(program, shape, mask, value) -> None:
+    """Also where sizes are symbols: then they are guarded to be the same."""
+    right = turret.compile(program, dynamic=True, options={"on_error": "raise", "cache": False})
+    for more in (0, 1, 3):
+        x, chosen = torch.randn([s + more for s in shape]), torch.randn([s + more for s in mask]) > 0
+        torch.testing.assert_close(right(x, chosen, torch.tensor(value)), program(x, chosen, torch.tensor(value)))
+    known = turret.compile(program, dynamic=True, options={"cache": False})
+    known(torch.randn(shape), torch.ones(mask, dtype=torch.bool), torch.tensor(value))
+    with pytest.raises(IndexError, match="mask"):
+        quiet_call(known, torch.randn(shape), torch.ones([s + 1 for s in mask], dtype=torch.bool), torch.tensor(value))
