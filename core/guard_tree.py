@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from turret import sources
+from turret.class_members import ABSENT
 from turret.errors import CodegenError
 from turret.native.extension import Extension
 from turret.sources import Source
@@ -27,10 +28,10 @@ from turret.sources import Source
 if TYPE_CHECKING:
     from turret.guards import Guard, GuardSet
 
-_STEPS = ("ARGUMENT", "BOUND", "ATTRIBUTE", "ITEM", "KEY", "VALUE", "DICT", "TYPE", "dict", "list", "tuple")
+_STEPS = ("ARGUMENT", "BOUND", "ATTRIBUTE", "ITEM", "KEY", "VALUE", "DICT", "TYPE", "dict", "list", "tuple", "WEAK")
 _CHECKS = (
     "TYPE", "ID", "EQUALS", "TENSOR", "LENGTH", "EMPTY", "KEYS", "HAS_KEY", "NO_KEY", "SAME", "NOT_SAME", "STORAGE",
-    "GLOBAL_STATE",
+    "GLOBAL_STATE", "MEMBER", "OWNER", "MRO", "ANSWER",
 )  # fmt: skip
 _STEP = {name: number for number, name in enumerate(_STEPS)}
 _CHECK = {name: number for number, name in enumerate(_CHECKS)}
@@ -165,6 +166,14 @@ class _Translation:
         match guard.kind:
             case "TYPE" | "ID" | "EQUALS" | "HAS_KEY" | "NO_KEY":
                 return guard.kind, expected, ()
+            case "MEMBER" | "OWNER":
+                name, found = sys.intern(expected[0]), expected[1]
+                nothing = ABSENT if guard.kind == "MEMBER" else None
+                return guard.kind, (name,) if found is nothing else (name, found), ()
+            case "MRO" | "ANSWER":
+                return guard.kind, expected, ()
+            case "IS":
+                return "SAME", None, ()
             case "SAME" | "NOT_SAME":
                 return guard.kind, None, ()
             case "LENGTH":
@@ -217,6 +226,8 @@ class _Translation:
                 return "ARGUMENT", -1, None, 0
             case sources.LocalSource(index):
                 return "ARGUMENT", -1, None, index + 1
+            case sources.WeakSource():
+                return "WEAK", -1, source.reference, 0
             case sources.BoundSource(_, value):
                 return "BOUND", -1, value, 0
             case sources.AttrSource(base, name):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import reprlib
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ import numpy
 import torch
 from torch.utils._device import DeviceContext
 
-from turret.sources import Source, SourceReader, SourceWriter
+from turret.class_members import class_member, member_owner
+from turret.sources import Source, SourceReader, SourceWriter, WeakSource
 
 
 @attrs.frozen
@@ -35,7 +37,7 @@ class Guard:
     stack: str = attrs.field(default="", eq=False)
 
     def __str__(self) -> str:
-        others = "".join(f", {o}" for o in self.others)
+        others = "" if self.kind == "IS" else "".join(f", {o}" for o in self.others)
         expected = "" if self.expected is None else f" {_short(self.expected)}"
         return f"{self.kind} {self.source if self.source is not None else ''}{others}{expected}"
 
@@ -203,6 +205,24 @@ def _pattern(*values: torch.Tensor) -> tuple[int, ...]:
     return storage_pattern(values)
 
 
+def _check_member(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    writer.scope.setdefault("class_member", class_member)
+    expected = writer.constant(guard.expected)  # of the member itself a number would be another object
+    return f"class_member({held[0]}, {expected}[0]) is {expected}[1]"
+
+
+def _check_owner(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    name, owner = guard.expected
+    writer.scope.setdefault("member_owner", member_owner)
+    return f"member_owner({held[0]}, {name!r}) is {writer.constant(owner)}"
+
+
+def _check_answer(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    arguments, answer = guard.expected
+    writer.scope.setdefault("same_constant", same_constant)
+    return f"same_constant({held[0]}(*{writer.constant(arguments)}), {writer.constant(answer)})"
+
+
 KINDS: dict[str, Check] = {
     "TYPE": lambda g, w, h: f"type({h[0]}) is {w.constant(g.expected)}",
     "ID": lambda g, w, h: f"{h[0]} is {w.constant(g.expected)}",
@@ -212,11 +232,16 @@ KINDS: dict[str, Check] = {
     "KEYS": _check_keys,
     "HAS_KEY": lambda g, w, h: f"{w.constant(g.expected)} in {h[0]}",
     "NO_KEY": lambda g, w, h: f"{w.constant(g.expected)} not in {h[0]}",
+    "IS": lambda g, w, h: f"{h[0]} is {h[1]}",
     "SAME": lambda g, w, h: f"{h[0]} is {h[1]}",
     "NOT_SAME": lambda g, w, h: f"{h[0]} is not {h[1]}",
     "SIZES": _check_sizes,
     "STORAGE": _helper("storage_pattern", _pattern),
     "GLOBAL_STATE": _helper("global_state", global_state),
+    "MEMBER": _check_member,
+    "OWNER": _check_owner,
+    "MRO": lambda g, w, h: f"{h[0]}.__mro__ is {w.constant(g.expected)}",
+    "ANSWER": _check_answer,
     "CALL": lambda g, w, h: f"{w.constant(g.expected[0])}({', '.join(h)}) == {w.constant(g.expected[1])}",
 }
 """For each kind the Python expression that is true where the guard holds, over variables that hold its sources."""
@@ -232,6 +257,11 @@ class GuardSet:
     def __str__(self) -> str:
         return "\n".join(map(str, self.guards))
 
+    def references(self) -> tuple[weakref.ref, ...]:
+        """Weak references to the objects without which the guards hold for no call."""
+        known = (source for guard in self.guards for source in guard.others if isinstance(source, WeakSource))
+        return tuple(source.reference for source in known)
+
     def source_text(self) -> tuple[str, dict[str, Any]]:
         """Python source of the check, and its globals."""
         scope: dict[str, Any] = {}
@@ -241,7 +271,7 @@ class GuardSet:
             test = KINDS[guard.kind](guard, writer, [writer.load(s) for s in sources])
             writer.lines.append(f"if not ({test}): return False")
         head = ", ".join(["f", *(f"a{n}" for n in range(self.parameters))])
-        body = "\n  ".join(writer.lines) or "pass"
+        body = "\n  ".join([*writer.weak_lines(), *writer.lines]) or "pass"
         return f"def check({head}):\n try:\n  {body}\n except Exception: return False\n return True\n", scope
 
     def compile(self) -> Callable[..., bool]:

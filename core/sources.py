@@ -6,6 +6,7 @@ lines of Python in which every step is taken once, for guards and for rebuilt co
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import attrs
@@ -50,15 +51,60 @@ class FunctionSource(Source):
         return "<function>"
 
 
-@attrs.frozen
 class BoundSource(Source):
-    """An object that the compile unit itself holds: the same one on every call (a namespace, a parameter)."""
+    """An object that the compile unit itself holds: the same one on every call (a namespace, a function)."""
 
-    label: str
-    value: Any = attrs.field(eq=id, repr=False)
+    __slots__ = ("_held", "_identity", "label")
+    __match_args__ = ("label", "value")
+
+    def __init__(self, label: str, value: Any) -> None:
+        for name, content in (("label", label), ("_held", self.hold(value)), ("_identity", id(value))):
+            object.__setattr__(self, name, content)
+
+    @staticmethod
+    def hold(value: Any) -> Any:
+        """What is kept of the object."""
+        return value
+
+    @property
+    def value(self) -> Any:
+        """The object."""
+        return self._held
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self._identity == other._identity and self.label == other.label
+
+    def __hash__(self) -> int:
+        return hash((self._identity, self.label))
 
     def __str__(self) -> str:
         return self.label
+
+
+class WeakSource(BoundSource):
+    """An object that the compile unit knows but does not keep alive: a module or parameter found on the way.
+
+    Without it the unit holds for no call.
+    """
+
+    __slots__ = ()
+    hold = staticmethod(weakref.ref)
+
+    @property
+    def value(self) -> Any:
+        """The object; None where it is gone."""
+        return self._held()
+
+    @property
+    def reference(self) -> weakref.ref:
+        """The weak reference to the object."""
+        return self._held
+
+
+class References(tuple):
+    """Weak references to objects that rebuilt code needs: part of its globals."""
+
+    __slots__ = ()
 
 
 @attrs.frozen
@@ -174,6 +220,8 @@ class SourceWriter:
         self.prefix = prefix
         self.names: dict[Any, str] = {}
         self.constants: dict[int, str] = {}
+        self.weak: dict[WeakSource, str] = {}
+        """What is known weakly, and the variables for it."""
         self.count = 0
 
     def fresh(self) -> str:
@@ -207,12 +255,22 @@ class SourceWriter:
             found = self.names[source] = self._write(source)
         return found
 
+    def weak_lines(self) -> list[str]:
+        """The lines that come first: they find what is known weakly."""
+        if not self.weak:
+            return []
+        self.scope.setdefault("dereference", dereference)
+        references = self.constant(References(source.reference for source in self.weak))
+        return [f"{', '.join(self.weak.values())}, = dereference({references})"]
+
     def _write(self, source: Source) -> str:
         match source:
             case LocalSource(index):
                 return f"a{index}"
             case FunctionSource():
                 return "f"
+            case WeakSource():
+                return self.weak.setdefault(source, f"w{len(self.weak)}")
             case BoundSource(_, value):
                 return self.constant(value)
             case AttrSource(base, name):
@@ -284,6 +342,14 @@ class SourceReader:
             case CallSource(base, function):
                 return function(self.read(base))
         raise TypeError(f"no way to read {source!r}")
+
+
+def dereference(references: References) -> tuple:
+    """The objects that weak references lead to; raises ``ReferenceError`` where one is gone."""
+    found = tuple(reference() for reference in references)
+    if any(value is None for value in found):
+        raise ReferenceError("a module or parameter of compiled code is gone")
+    return found
 
 
 def instance_dict(value: Any) -> dict:

@@ -18,6 +18,7 @@ from turret.codec import record
 from turret.errors import CacheError
 from turret.graph_cache import TAGS, Unstable, function_name
 from turret.products import CapturedGraph
+from turret.source_lines import new_graph_module
 
 
 @record
@@ -215,7 +216,7 @@ def restored(graph: StoredGraph, name: str) -> CapturedGraph:
         node.meta.update(stored_node.tags, stack_trace=stored_node.stack_trace)
         nodes.append(node)
     return CapturedGraph(
-        module=fx.GraphModule(torch.nn.Module(), made),
+        module=new_graph_module(torch.nn.Module(), made),
         example_inputs=inputs,
         fake_mode=mode,
         static_inputs=frozenset(graph.static_inputs),

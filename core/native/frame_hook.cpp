@@ -452,6 +452,37 @@ PyObject* after_fork(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+// dereference(references): what weak references refer to, as a tuple.
+PyObject* dereference(PyObject*, PyObject* references) {
+  if (!PyTuple_Check(references)) {
+    PyErr_Format(PyExc_TypeError, "dereference takes a tuple of weak references, not %R", references);
+    return nullptr;
+  }
+  const Py_ssize_t count = PyTuple_GET_SIZE(references);
+  PyObject* found = PyTuple_New(count);
+  for (Py_ssize_t n = 0; found && n < count; n++) {
+    PyObject* reference = PyTuple_GET_ITEM(references, n);
+    PyObject* object = nullptr;
+    if (!PyWeakref_CheckRef(reference)) {
+      PyErr_Format(PyExc_TypeError, "dereference takes a tuple of weak references, not one with %R", reference);
+#if PY_VERSION_HEX >= 0x030D0000
+    } else if (PyWeakref_GetRef(reference, &object) == 0) {
+#else
+    } else if ((object = PyWeakref_GET_OBJECT(reference)) != Py_None) {
+      Py_INCREF(object);
+    } else {
+      object = nullptr;
+#endif
+      PyErr_SetString(PyExc_ReferenceError, "a module or parameter of compiled code is gone");
+    }
+    if (object)
+      PyTuple_SET_ITEM(found, n, object);
+    else
+      Py_CLEAR(found);
+  }
+  return found;
+}
+
 PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, "configure(frame_callback, classify_callback)"},
     {"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call)), METH_FASTCALL,
@@ -460,6 +491,7 @@ PyMethodDef methods[] = {
     {"suspend", suspend, METH_O, "suspend(function): a callable that runs it with the hook inactive"},
     {"tail", make_tail, METH_VARARGS, "tail(function, args): what a replacement returns to go on elsewhere"},
     {"throw", throw_as_is, METH_O, "throw(exception): raise it as it is, its traceback and context kept"},
+    {"dereference", dereference, METH_O, "dereference(references): what a tuple of weak references refers to, as a tuple"},
     {"mark", mark, METH_VARARGS, "mark(code, kind): 0 ask, 1 skip, 2 capture, 3 skip with all that it calls"},
     {"kind", kind, METH_O, "kind(code): as marked, 0 where not asked yet"},
     {"is_active", is_active, METH_NOARGS, "whether frames of this thread are looked at"},

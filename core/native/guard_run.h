@@ -6,12 +6,13 @@
 #include <memory>
 #include <vector>
 
+#include "guard_members.h"
 #include "guard_objects.h"
 #include "guard_values.h"
 
 namespace turret {
 
-enum class StepKind { ARGUMENT, BOUND, ATTRIBUTE, ITEM, KEY, VALUE, DICT, TYPE, DICT_ITEM, LIST_ITEM, TUPLE_ITEM };
+enum class StepKind { ARGUMENT, BOUND, ATTRIBUTE, ITEM, KEY, VALUE, DICT, TYPE, DICT_ITEM, LIST_ITEM, TUPLE_ITEM, WEAK };
 
 struct Step {
   StepKind kind;
@@ -20,7 +21,9 @@ struct Step {
   Py_ssize_t index;
 };
 
-enum class CheckKind { TYPE, ID, EQUALS, TENSOR, LENGTH, EMPTY, KEYS, HAS_KEY, NO_KEY, SAME, NOT_SAME, STORAGE, MODES };
+enum class CheckKind {
+  TYPE, ID, EQUALS, TENSOR, LENGTH, EMPTY, KEYS, HAS_KEY, NO_KEY, SAME, NOT_SAME, STORAGE, MODES, MEMBER, OWNER, MRO, ANSWER
+};
 
 struct Check {
   CheckKind kind;
@@ -276,6 +279,14 @@ class Run {
       out.fixed = out.referred = true;
       return YES;
     }
+    if (step.kind == StepKind::WEAK) {
+      PyObject** referent = &reinterpret_cast<PyWeakReference*>(step.key)->wr_object;
+      if (*referent == Py_None || Py_REFCNT(*referent) == 0) return NO;
+      out.value = Held::of(*referent);
+      if (taking_) taking_->reference(referent);  // it never refers to another object
+      out.fixed = out.referred = taking_ != nullptr;
+      return YES;
+    }
     if (step.kind == StepKind::ARGUMENT) {
       PyObject* object = arguments[step.index];
       out.value = Held::of(object);
@@ -410,6 +421,13 @@ class Run {
       case CheckKind::HAS_KEY:
       case CheckKind::NO_KEY:
         return judge_key(check, object, notes, implied);
+      case CheckKind::MEMBER:
+      case CheckKind::OWNER:
+        return judge_member(object, check.expected, check.kind == CheckKind::OWNER, notes, implied);
+      case CheckKind::MRO:
+        return judge_mro(object, check.expected, notes, implied);
+      case CheckKind::ANSWER:
+        return judge_answer(object, check.expected);
       default:
         return UNSURE;
     }

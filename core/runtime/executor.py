@@ -7,7 +7,6 @@ tensors are made once a frame, so that a call makes Python tensors only for inpu
 from __future__ import annotations
 
 import ctypes
-import linecache
 import math
 import re
 import struct
@@ -25,6 +24,7 @@ from turret.runtime.allocate import allocator
 from turret.runtime.frames import FramePool
 from turret.runtime.modes import below_autograd
 from turret.size_source import Binding
+from turret.source_lines import show_lines
 
 if TYPE_CHECKING:
     from turret.native.device import DeviceLibrary
@@ -123,9 +123,9 @@ class _Writer:
         self.lines.append(f"result = [{', '.join(self._value(o) for o in plan.outputs)}]")
         source = self._source()
         filename = f"<turret plan {plan.name} {id(plan):x}>"
-        linecache.cache[filename] = (len(source), None, source.splitlines(True), filename)
         exec(compile(source, filename, "exec"), self.names)
         function = self.names["run"]
+        show_lines(function, source)
         function.source, function.plan, function.pool = source, plan, pool
         function.prepare = self.native.prepare if self.on_device and self.native is not None else _nothing
         return function

@@ -23,7 +23,7 @@ from turret.plugins.capture.values.classes import (
     _call_c_method,
     bind_attribute,
     builtin_base,
-    find_in_mro,
+    look_up,
 )
 from turret.plugins.capture.values.functions import Function, Known, NestedFunction
 from turret.plugins.capture.values.groups import new_group
@@ -85,6 +85,7 @@ class Caller:
     def call_unmarked(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The same, whether or not the function is marked as a region."""
         if isinstance(function, Function):
+            self.provenance.code(function.object)
             special = self.special_function(function, args, kwargs)
             if special is not None:
                 return special
@@ -198,6 +199,8 @@ class Caller:
         code, local = frame.code, frame.locals
         count = code.co_argcount
         nested = isinstance(function, NestedFunction)
+        if not nested and None in local[:count]:
+            self.provenance.defaults(function.object)
         defaults: Any = function.defaults if nested else function.object.__defaults__ or ()
         keyword: Any = function.keyword_defaults if nested else function.object.__kwdefaults__ or {}
         missing = []
@@ -245,7 +248,7 @@ class Caller:
             return self.fold(kind, args, kwargs)
         if issubclass(kind, torch.autograd.Function):
             made = FunctionInstance(kind)
-            owner, init = find_in_mro(kind, "__init__")
+            owner, init = look_up(self, kind, "__init__")
             if init is torch.autograd.Function.__init__:  # which warns
                 self.follow(self.wrap_known(init), [made, *args], kwargs)
             else:
@@ -254,7 +257,7 @@ class Caller:
         if issubclass(kind, (torch.Tensor, torch.jit.ScriptModule)):
             raise Unsupported(f"making a {kind.__qualname__} in compiled code")
         if type(kind) not in ORDINARY_METACLASSES:
-            method = find_in_mro(type(kind), "__call__")[1]
+            method = look_up(self, type(kind), "__call__")[1]
             if isinstance(method, types.FunctionType):
                 return self.call(self.wrap_known(method), [cls, *args], kwargs)
             if method is not type.__dict__["__call__"]:
@@ -262,9 +265,9 @@ class Caller:
         made = self.new_instance(cls, kind, args, kwargs).realize()
         if not isinstance(made, Instance) or not issubclass(made.kind, kind):
             return made
-        owner, init = find_in_mro(kind, "__init__")
+        owner, init = look_up(self, kind, "__init__")
         if init is object.__init__:
-            if args or (kwargs and find_in_mro(kind, "__new__")[1] is object.__new__):
+            if args or (kwargs and look_up(self, kind, "__new__")[1] is object.__new__):
                 raise self.raised(TypeError, f"{kind.__name__}() takes no arguments")
             return made
         self.call(bind_attribute(self, made, owner, "__init__", init), args, kwargs)
@@ -272,7 +275,7 @@ class Caller:
 
     def new_instance(self, cls: Any, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``cls.__new__(cls, *args, **kwargs)``."""
-        raw = find_in_mro(kind, "__new__")[1]
+        raw = look_up(self, kind, "__new__")[1]
         function = raw.__func__ if isinstance(raw, staticmethod) else raw
         if isinstance(function, types.FunctionType) and function.__module__ != "typing":
             return self.call(self.wrap_known(function), [cls, *args], kwargs)

@@ -23,6 +23,7 @@ from turret.plugins.capture.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.graph import GraphInput, metadata
 from turret.plugins.capture.lifetimes import keeps_waiting, waits_visibly
 from turret.plugins.capture.policy import History, Policy
+from turret.plugins.capture.provenance import guards_of
 from turret.plugins.capture.rebuild import Rebuilder
 from turret.plugins.capture.sizes import size_guards
 from turret.plugins.capture.tensor_data import check_copies
@@ -32,6 +33,7 @@ from turret.plugins.capture.values.arrays import check_arrays
 from turret.plugins.capture.values.base import Lazy
 from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.products import CapturedGraph
+from turret.source_lines import new_graph_module
 from turret.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource
 
 if TYPE_CHECKING:
@@ -294,7 +296,7 @@ class _Attempt:
     def compile_graph(self, inputs: list[GraphInput]) -> tuple[Any, str | None]:
         """The compiled graph as a callable that runs with the frame hook suspended; its key, if it is stored."""
         tracer = self.tracer
-        module = fx.GraphModule(tracer.root_module, tracer.graph)
+        module = new_graph_module(tracer.root_module, tracer.graph)
         captured = CapturedGraph(
             module=module,
             example_inputs=tuple(_pristine(tracer, item) for item in inputs),
@@ -309,7 +311,8 @@ class _Attempt:
         return frame_hook.load().suspend(function), key
 
     def unit(self, run: Any, text: str) -> Unit:
-        guards = filtered(self.settings.context, tuple(self.tracer.guards), self.function, self.arguments)
+        facts = guards_of(self.tracer.provenance.facts.values())
+        guards = filtered(self.settings.context, (*self.tracer.guards, *facts), self.function, self.arguments)
         made = GuardSet(guards, len(self.arguments))
         self.settings.context.emit("product", stage="guards", name=self.function.__qualname__, product=made)
         check = made.compile()

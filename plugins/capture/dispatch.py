@@ -24,6 +24,9 @@ from turret.plugins.capture.errors import Postponed, Unsupported
 from turret.plugins.capture.policy import History
 from turret.plugins.capture.unit import Unit
 
+MOST_DROPPED = 64
+"""Units of one function that make room for others when what they hold for is gone."""
+
 
 @attrs.define(eq=False)
 class FrameCache:
@@ -36,6 +39,19 @@ class FrameCache:
     postponed: int = 0
     taken: set[str] = attrs.field(factory=set)
     """Entries of the artifact cache whose units are here."""
+    dropped: int = 0
+
+    def drop_dead(self) -> None:
+        """Drop units that hold for no call any more, for a module or parameter of theirs is gone.
+
+        They leave room for as many captures; not for ever, for a program may make a module for each call."""
+        alive = [unit for unit in self.units if unit.may_hold()]
+        dropped = len(self.units) - len(alive)
+        if dropped:
+            self.units[:] = alive
+            self.dropped += dropped
+            if self.dropped <= MOST_DROPPED:
+                self.captures -= dropped
 
 
 @attrs.define(eq=False, weakref_slot=True)
@@ -181,6 +197,7 @@ def _holds_tensors(values: Any, depth: int = 2) -> bool:
 def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> Callable | None:
     name = function.__qualname__
     context = settings.context
+    cache.drop_dead()
     if cache.units:
         reasons = [u.guards.explain(function, arguments) for u in cache.units]
         code = function.__code__

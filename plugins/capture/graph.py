@@ -27,12 +27,14 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.fake_inputs import fake_mode_without_gradients
 from turret.plugins.capture.known_data import KnownData
 from turret.plugins.capture.policy import Policy
+from turret.plugins.capture.reach import note_call
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
-from turret.sources import BoundSource, SizeSource, Source
+from turret.source_lines import new_graph_module
+from turret.sources import BoundSource, SizeSource, Source, WeakSource
 
 
 @attrs.frozen
@@ -94,7 +96,7 @@ class Region:
     def close_with(self, output: Any) -> fx.GraphModule:
         """The region as a function that returns one node, or a nest of them."""
         self.graph.output(output)
-        return fx.GraphModule(self.root, self.graph)
+        return new_graph_module(self.root, self.graph)
 
 
 def add_placeholder(graph: fx.Graph, last: fx.Node | None, name: str, example: Any) -> fx.Node:
@@ -160,8 +162,8 @@ class GraphRecorder:
                 raise Unsupported(f"a view without a history: {str(error).partition('.')[0]}") from None
         static = isinstance(source, BoundSource) or isinstance(real, torch.nn.Parameter)
         if static and not isinstance(source, BoundSource):
-            self.guard("ID", source, real)  # type: ignore[attr-defined]
-            source = BoundSource(str(source), real)
+            path, source = source, WeakSource(str(source), real)
+            self.guard("IS", path, others=(source,))  # type: ignore[attr-defined]
         dynamic = frozenset() if static else self.policy.dynamic_dimensions(source, real)
         fake = self.fakify(real, source, dynamic)
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
@@ -301,6 +303,8 @@ class GraphRecorder:
         if self.devices and target in _device_constructors() and named_fakes.get("device") is None:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
         operands = self.known.operands(target, fakes, named_fakes)
+        kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
+        note_call(self.provenance, target, kinds)  # type: ignore[attr-defined]
         try:
             with self.symbolic_kernels():
                 if op == "call_method":

@@ -22,7 +22,7 @@ from turret.plugins.capture import polyfills
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import Constant, Opaque, Value, fits
 from turret.plugins.capture.values.choices import extreme_of_two
-from turret.plugins.capture.values.classes import find_in_mro
+from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.functions import Known, Method, Partial
 from turret.plugins.capture.values.iterators import Chain, Count, Enumerate, Filter, ItemsIterator, Map, Zip
 from turret.plugins.capture.values.mappings import Dict, Set
@@ -131,7 +131,7 @@ def callable_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Opaque):
         return Constant(callable(value.object))
-    return Constant(find_in_mro(value.type(), "__call__")[0] is not None)
+    return Constant(look_up(t, value.type(), "__call__")[0] is not None)
 
 
 @kind(type)

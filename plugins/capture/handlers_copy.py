@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers import function
 from turret.plugins.capture.values.base import Constant, Value
-from turret.plugins.capture.values.classes import find_in_mro
+from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict, Set
 from turret.plugins.capture.values.objects import Instance, InstanceDict
@@ -60,7 +60,11 @@ def _deep(t: Tracer, value: Value, done: dict[int, Value]) -> Value:
         else:
             made.items = _deep_items(t, value.items, done)  # type: ignore[attr-defined]
         return made
-    if type(value) is Instance and value.payload is None and not any(_customised(value.kind, n) for n in _COPY_HOOKS):
+    if (
+        type(value) is Instance
+        and value.payload is None
+        and not any(_customised(t, value.kind, n) for n in _COPY_HOOKS)
+    ):
         made = done[id(value)] = Instance(value.kind)
         for name in InstanceDict(value).names(t):
             made.stores[name] = _deep(t, value.own(t, name), done)  # type: ignore[arg-type]
@@ -72,8 +76,8 @@ _COPIED_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _COPY_HOOKS = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__new__", "__slots__")
 
 
-def _customised(cls: type, name: str) -> bool:
-    return find_in_mro(cls, name)[0] not in (None, object)
+def _customised(t: Tracer, cls: type, name: str) -> bool:
+    return look_up(t, cls, name)[0] not in (None, object)
 
 
 def _deep_items(t: Tracer, items: dict[Any, Any], done: dict[int, Value]) -> dict[Any, Any]:

@@ -28,7 +28,7 @@ from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Slice
 from turret.plugins.capture.values.tensors import Tensor
-from turret.sources import BoundSource
+from turret.sources import BoundSource, WeakSource
 
 if TYPE_CHECKING:
     from turret.plugins.capture.tracer import Tracer
@@ -151,7 +151,8 @@ def _sliced(original: Any) -> Handler:
         for value in state.m_values(t).unpack(t):
             value.realize()
         bounds = slice(*(t.int_of(v) for v in index.parts))
-        made = t.wrap_known(t.provenance.make(lookups.slice_of, modules.object, bounds))
+        part = t.provenance.make(lookups.slice_of, modules.object, bounds)
+        made = t.wrap(part, WeakSource(type(part).__qualname__, part))
         made.made_here = True  # type: ignore[attr-defined]
         return made
 

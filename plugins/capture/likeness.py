@@ -96,7 +96,7 @@ class Likeness:
         found = self.read(source)
         if guard.kind == "ID" and isinstance(guard.expected, (nn.Module, torch.Tensor)):
             self.bind(guard.expected, found, source)
-        elif guard.kind == "SAME" and isinstance(guard.others[0], BoundSource):
+        elif guard.kind in ("IS", "SAME") and isinstance(guard.others[0], BoundSource):
             self.bind(guard.others[0].value, found, source)
         elif guard.kind == "SAME":
             if found is not self.read(others[0] if others != guard.others else guard.source):
@@ -135,7 +135,7 @@ class Likeness:
             if theirs is None or theirs is source.value:
                 return source
             label = self.labels.get(id(source.value), source)
-            made: Source = BoundSource(str(label), theirs)
+            made: Source = type(source)(str(label), theirs)
         else:
             base = source.base_source()
             if base is None:
@@ -235,7 +235,7 @@ def _check_state(mine: nn.Module, theirs: nn.Module) -> None:
 def _rests_on(guard: Guard, source: Source) -> bool:
     """Whether a guard speaks of something reached through a source, other than what a tensor's properties tell."""
     if guard.source == source:
-        return guard.kind not in ("TENSOR", "ID")
+        return guard.kind not in ("TENSOR", "ID", "IS")
     step = guard.source
     while step is not None:
         if step == source:

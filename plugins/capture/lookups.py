@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
+import weakref
 from typing import Any
 
 
@@ -12,9 +13,19 @@ def signature_of_method(function: types.FunctionType) -> inspect.Signature:
     return inspect.signature(types.MethodType(function, object()))
 
 
+_slices: weakref.WeakKeyDictionary[Any, dict[tuple, Any]] = weakref.WeakKeyDictionary()
+"""Slices of containers of modules, kept as long as the container is: a compile unit keeps no module alive."""
+
+
 def slice_of(modules: Any, bounds: slice) -> Any:
-    """A slice of a container of modules: a new container of the same modules."""
-    return modules[bounds]
+    """A slice of a container of modules: another container of the same modules, one as long as they are the same."""
+    made = modules[bounds]
+    kept = _slices.setdefault(modules, {})
+    known = kept.setdefault((bounds.start, bounds.stop, bounds.step), made)
+    if type(known) is type(made) and known._modules == made._modules:
+        return known
+    kept[bounds.start, bounds.stop, bounds.step] = made
+    return made
 
 
 def dict_keys(value: dict) -> tuple:

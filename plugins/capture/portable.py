@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import math
 import types
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from turret.guards import Guard, TensorProperties
 from turret.plugins.capture import references
 from turret.plugins.capture.fingerprints import Memo
 from turret.plugins.capture.references import FOUND_BY_SOURCE, Changed, NotPortable
-from turret.sources import BoundSource, Source, SourceReader
+from turret.sources import BoundSource, References, Source, SourceReader
 
 _SOURCES: dict[str, type[Source]] = {
     name: kind for name, kind in vars(source_kinds).items() if isinstance(kind, type) and issubclass(kind, Source)
@@ -100,7 +101,7 @@ class Packer:
         if known is not None:
             return known
         if isinstance(source, BoundSource):
-            row: list = ["BoundSource", source.label, {"o": self.object(source.value, source.label)}]
+            row: list = [type(source).__name__, source.label, {"o": self.object(source.value, source.label)}]
         else:
             if _SOURCES.get(type(source).__name__) is not type(source):
                 raise NotPortable(f"a source of kind {type(source).__name__}")
@@ -131,6 +132,8 @@ class Packer:
             return {"device": str(value)}
         if isinstance(value, Source):
             return {"at": self.source(value)}
+        if kind is References:
+            return {"refs": [self.object(reference()) for reference in value]}
         if kind is bytes:
             return {"b": value.hex()}
         if kind is complex:
@@ -227,6 +230,8 @@ class Unpacker:
                 return torch.Size(map(self.value, content))
             case "d":
                 return {self.value(k): self.value(v) for k, v in content}
+            case "refs":
+                return References(weakref.ref(self.object(n)) for n in content)
             case "torch":
                 return getattr(torch, content)
             case "device":

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from turret import frame_hook
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Lazy, Value
 from turret.plugins.capture.values.functions import Known
@@ -25,6 +26,7 @@ class Rebuilder:
         self.t = t
         self.scope: dict[str, Any] = {}
         self.writer = SourceWriter(self.scope)
+        self.scope["dereference"] = frame_hook.load().dereference
         self.names: dict[int, str] = {}
         self.outputs: dict[fx.Node, int] = {}
         self.parameters: set[fx.Node] = set()
@@ -135,7 +137,7 @@ class Rebuilder:
         """Source of the whole function.  ``again``: where the graph raises, the frame runs as Python."""
         arguments = ", ".join(self.source(s) for s in inputs)
         given = [f"a{n}" for n in range(parameters)]
-        lines = [*self.writer.lines]
+        lines = [*self.writer.weak_lines(), *self.writer.lines]
         if calls_graph and again:
             lines += ["failure = None", f"try: o = graph({arguments})", "except Exception as error: failure = [error]"]
             lines.append(f"if failure is not None: return rerun(failure, f, ({''.join(a + ', ' for a in given)}))")

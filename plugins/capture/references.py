@@ -68,7 +68,8 @@ def _candidates(value: Any, label: str) -> list[Reference]:
     if isinstance(value, types.ModuleType):
         return [["module", value.__name__]]
     if type(value) is dict and isinstance(value.get("__name__"), str):
-        return [["namespace", value["__name__"]]]
+        spec = value.get("__spec__")  # that of ``_collections_abc`` goes by the name ``collections.abc``
+        return [["namespace", value["__name__"]], *([] if spec is None else [["namespace", spec.name]])]
     if isinstance(value, torch._ops.OpOverload):
         return [["op", str(value)]]
     if isinstance(value, torch._ops.OpOverloadPacket):

@@ -31,7 +31,7 @@ from turret.guards import Guard, GuardSet, storage_pattern
 from turret.plugins.capture import fingerprints, resume
 from turret.plugins.capture.failures import AsPython
 from turret.plugins.capture.portable import Packed, Packer, Unpacker
-from turret.plugins.capture.provenance import Fact, Provenance
+from turret.plugins.capture.provenance import OF_CLASSES, Fact, Provenance, guards_of, live_fact
 from turret.plugins.capture.references import Changed, NotPortable
 from turret.plugins.capture.unit import Unit, filtered, load_source, make_unit
 from turret.sources import BoundSource, Source
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 SLOTS = 16
 """Units of one frame that are kept; the oldest makes place for a new one."""
 _FILE = "unit.json"
-_OF_THIS_PROCESS = ("graph", "tail", "rerun", "compiled", "__builtins__")
+_OF_THIS_PROCESS = ("dereference", "graph", "tail", "rerun", "compiled", "__builtins__")
 """Names of a scope that are bound anew."""
 
 
@@ -196,7 +196,7 @@ def _origins(guards: Sequence[Guard]) -> dict[int, Source]:
     """Where capture found objects that it knows by identity, by their ids."""
     found = {id(g.expected): g.source for g in guards if g.kind == "ID" and g.source is not None}
     for guard in guards:
-        if guard.kind == "SAME" and isinstance(guard.others[0], BoundSource) and guard.source is not None:
+        if guard.kind in ("IS", "SAME") and isinstance(guard.others[0], BoundSource) and guard.source is not None:
             found.setdefault(id(guard.others[0].value), guard.source)
     return found
 
@@ -235,12 +235,15 @@ def _method_of_a_constant(function: Any) -> bool:
 
 def _pack_fact(packer: Packer, fact: Fact) -> list:
     """A fact with the description of what was found; raises ``NotPortable`` for one that does not hold any more."""
+    if fact.kind in OF_CLASSES:
+        return [fact.kind, packer.object(fact.owner), fact.name, ""]
     if fact.kind == "refers":
         return ["refers", packer.object(fact.owner), packer.value(fact.found), ""]
     if fact.kind == "call":
         row: list = ["call", packer.object(fact.owner), packer.value(fact.name), fingerprints.describe(fact.found)]
     else:
-        row = [fact.kind, packer.object(fact.owner), fact.name, fingerprints.describe(fact.found)]
+        label = "sys.modules" if fact.owner is sys.modules else ""
+        row = [fact.kind, packer.object(fact.owner, label), fact.name, fingerprints.describe(fact.found)]
     if not _holds(fact.kind, fact.owner, fact.name, row[-1]):
         raise NotPortable(f"{_fact_text(fact.owner, fact.name)} is not what it was before the call")
     return row
@@ -261,6 +264,8 @@ def _holds(kind: str, owner: Any, name: Any, description: str) -> bool:
             return owner() is name
         case "absent":
             return not hasattr(owner, name)
+        case "lacks":
+            return name not in owner
         case "call":
             return fingerprints.describe(owner(*name)) == description
     return False
@@ -400,20 +405,23 @@ def _load(
             raise Changed(f"{name} was changed")
     unpacker = Unpacker(Packed(packed["objects"], packed["sources"]), function, arguments)
     unpacker.objects()
+    facts = []
     for kind, owner, name, description in packed["facts"]:
         held, key = unpacker.object(owner), unpacker.value(name)
-        if not _holds(kind, held, key, description):
+        if kind not in OF_CLASSES and not _holds(kind, held, key, description):
             raise Changed(f"{_fact_text(held, key)} was changed")
+        facts.append(live_fact(kind, held, key))
     sources, places, pattern = packed["storages"]
     tensors = [unpacker.read(unpacker.source(s)) for s in sources]
     if not all(isinstance(v, torch.Tensor) for v in tensors) or list(storage_pattern(tensors)) != pattern:
         raise Changed("tensors share memory in another way")
     if any(p is not None and v.storage_offset() != p for v, p in zip(tensors, places, strict=True)):
         raise Changed("a parameter begins elsewhere in its memory")
-    guards = tuple(map(unpacker.guard, packed["guards"]))
+    guards = (*map(unpacker.guard, packed["guards"]), *guards_of(facts))
     unit_guards, check = _checked(settings, guards, function, arguments)
     scope = {name: unpacker.value(value) for name, value in packed["scope"].items()}
-    scope |= {"tail": frame_hook.load().tail, "rerun": AsPython(settings.context)}
+    scope |= {"dereference": frame_hook.load().dereference, "tail": frame_hook.load().tail}
+    scope |= {"rerun": AsPython(settings.context)}
     if packed["graph"] is not None:
         graph = settings.compile_graph.stored(packed["graph"], "graph")  # type: ignore[attr-defined]
         if graph is None:

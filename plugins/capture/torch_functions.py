@@ -28,7 +28,11 @@ _NOT_GRAPH = frozenset(
 
 def _python_methods() -> set[Any]:
     """Methods of ``torch.Tensor`` written in Python."""
-    return {f for n, f in vars(torch.Tensor).items() if isinstance(f, types.FunctionType) and n not in NOT_IN_GRAPHS}
+    return {
+        f
+        for n, f in vars(torch.Tensor).items()
+        if isinstance(f, types.FunctionType) and f.__globals__["__name__"] == "torch._tensor" and n not in NOT_IN_GRAPHS
+    }
 
 
 @functools.cache
@@ -38,7 +42,7 @@ def _graph_functions() -> frozenset[Any]:
         for name, function in vars(module).items():
             if name in _NOT_GRAPH or not isinstance(function, types.FunctionType):
                 continue
-            if function.__module__ in ("torch.nn.functional", "torch.functional", "torch._jit_internal"):
+            if function.__globals__["__name__"] in ("torch.nn.functional", "torch.functional", "torch._jit_internal"):
                 found.add(function)
     found |= {torch.sym_int, torch.sym_max, torch.sym_min, torch.sym_float, torch.sym_not, torch.sym_ite}
     return frozenset(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ from turret.plugins.capture.policy import Policy
 from turret.plugins.capture.provenance import Provenance
 from turret.plugins.capture.state import TorchState
 from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Value
-from turret.plugins.capture.values.classes import bind_attribute, find_in_mro
+from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.functions import Cell, Handler, Known
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict, Set
@@ -181,7 +182,9 @@ class Tracer(GraphRecorder, Caller):
         if name in scope and not self.effects.global_deleted(scope, name):
             return self.scope_member(scope, frame.scope_source, name)
         if name in frame.builtins:
-            if not self.trusted_scope(scope):
+            if self.trusted_scope(scope):
+                self.provenance.lacks(scope, name)
+            else:
                 self.guard("NO_KEY", frame.scope_source, name)
             self.provenance.item(frame.builtins, name, frame.builtins[name])
             return self.wrap_known(frame.builtins[name])
@@ -204,10 +207,12 @@ class Tracer(GraphRecorder, Caller):
             package = frame.scope.get("__package__") or frame.scope["__name__"].rpartition(".")[0]
             base = package.rsplit(".", level - 1)[0] if level > 1 else package
             name = f"{base}.{name}" if name else base
-        module = sys.modules.get(name)
-        if module is None:
+        if sys.modules.get(name) is None:
             raise Unsupported(f"the import of {name}, which is not loaded yet", "import it at the top of the file")
-        return self.wrap_known(module if names or level else sys.modules[name.partition(".")[0]])
+        found = name if names or level else name.partition(".")[0]
+        for loaded in {name, found}:
+            self.provenance.item(sys.modules, loaded, sys.modules[loaded])
+        return self.wrap_known(sys.modules[found])
 
     def import_from(self, module: Value, name: str) -> Value:
         """``from module import name``."""
@@ -406,7 +411,7 @@ class Tracer(GraphRecorder, Caller):
             value = value.as_dict(self)
         if isinstance(value, Dict):
             return list(value.items.values())
-        if isinstance(value, Instance) and find_in_mro(value.kind, "keys")[0] is not None:
+        if isinstance(value, Instance) and look_up(self, value.kind, "keys")[0] is not None:
             keys = value.call_method(self, "keys", [], {}).realize().unpack(self)
             return [(k, value.get_item(self, k.realize())) for k in keys]
         result = []
@@ -430,7 +435,7 @@ class Tracer(GraphRecorder, Caller):
 
     def class_attribute(self, value: Value, kind: type, name: str) -> Value | None:
         """An attribute that a class gives its instances, or None."""
-        owner, raw = find_in_mro(kind, name)
+        owner, raw = look_up(self, kind, name)
         if owner is None or owner in (tuple, object) or name.startswith("__"):
             return None
         return bind_attribute(self, value, owner, name, raw)
@@ -531,15 +536,16 @@ def _depends_on_data(value: Value) -> bool:
     return isinstance(value, Tensor)
 
 
-_line_cache: dict[tuple[types.CodeType, int], str] = {}
+_line_cache: weakref.WeakKeyDictionary[types.CodeType, dict[int, str]] = weakref.WeakKeyDictionary()
 
 
 def _line_text(code: types.CodeType, line: int) -> str:
-    found = _line_cache.get((code, line))
+    known = _line_cache.setdefault(code, {})
+    found = known.get(line)
     if found is None:
         import linecache
 
         source = linecache.getline(code.co_filename, line).strip()
         found = f'  File "{code.co_filename}", line {line}, in {code.co_name}\n' + (f"    {source}\n" if source else "")
-        _line_cache[code, line] = found
+        known[line] = found
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import linecache
 import types
 import weakref
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from turret import frame_hook, guard_tree
 from turret.context import CompileContext
 from turret.errors import CaptureError
 from turret.guards import Guard, GuardSet
+from turret.source_lines import show_lines
 
 _numbers = itertools.count()
 
@@ -28,14 +28,20 @@ class Unit:
     check: Callable[..., bool]
     run: Callable | None
     source: str = ""
+    references: tuple[weakref.ref, ...] = ()
+    """What the unit holds for, and does not keep alive."""
 
     def __str__(self) -> str:
         return f"{self.guards}\n{self.source}"
 
+    def may_hold(self) -> bool:
+        """Whether all that the unit holds for is still there."""
+        return all(reference() is not None for reference in self.references)
+
 
 def make_unit(guards: GuardSet, check: Callable[..., bool], run: Callable | None, source: str) -> Unit:
     """A unit; where its check is in Python because the native one is still being built, that follows."""
-    unit = Unit(guards, check, run, source)
+    unit = Unit(guards, check, run, source, guards.references())
     if isinstance(check, types.FunctionType):
         guard_tree.when_built(functools.partial(_check_natively, weakref.ref(unit)))
     return unit
@@ -65,8 +71,8 @@ def filtered(context: CompileContext, guards: tuple[Guard, ...], function: Any, 
 def load_source(text: str, scope: dict[str, Any], function: types.FunctionType) -> types.FunctionType:
     """The rebuilt code as a function, which the frame hook leaves alone."""
     name = f"<turret {function.__qualname__} {next(_numbers)}>"
-    linecache.cache[name] = (len(text), None, text.splitlines(True), name)  # tracebacks show the lines
     exec(compile(text, name, "exec"), scope)
     made = scope["compiled"]
+    show_lines(made, text)
     frame_hook.load().mark(made.__code__, frame_hook.SKIP)
     return made

@@ -34,7 +34,9 @@ from turret.sources import (
     ItemSource,
     KeySource,
     Source,
+    TypeSource,
     ValueSource,
+    WeakSource,
 )
 
 if TYPE_CHECKING:
@@ -95,6 +97,7 @@ def wrap(t: Tracer, object: Any, source: Source) -> Value:
     if wrapper is None:
         wrapper = next((w for k, w in _BY_BASE if isinstance(object, k)), _instance)
     value = wrapper(t, object, source)
+    t.provenance.bases(object if isinstance(object, type) else kind)
     t.remember(object, value)
     return value
 
@@ -256,9 +259,13 @@ def _tensor(t: Tracer, object: Any, source: Source) -> Value:
 
 
 def _module(t: Tracer, object: Any, source: Source) -> Value:
-    if not isinstance(source, BoundSource):
-        t.guard("ID", source, object)
-    return Module(type(object), object, BoundSource(str(source), object))
+    if isinstance(source, BoundSource):
+        held = type(source)(str(source), object)
+    else:
+        held = WeakSource(str(source), object)
+        t.guard("IS", source, others=(held,))
+    t.guard("ID", TypeSource(held), type(object))
+    return Module(type(object), object, held)
 
 
 def _exception(t: Tracer, object: Any, source: Source) -> Value:
@@ -422,7 +429,10 @@ def wrap_known(t: Tracer, object: Any) -> Value:
 
 def trusted(object: Any) -> bool:
     """Whether an object comes from a package that programs do not patch."""
-    name = object.__name__ if isinstance(object, types.ModuleType) else getattr(object, "__module__", None)
+    if isinstance(object, types.FunctionType):  # ``functools.wraps`` gives it the name of what it wraps
+        name = object.__globals__.get("__name__")
+    else:
+        name = object.__name__ if isinstance(object, types.ModuleType) else getattr(object, "__module__", None)
     return isinstance(name, str) and name.partition(".")[0] in TRUSTED_ROOTS
 
 

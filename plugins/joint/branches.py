@@ -18,6 +18,7 @@ from turret.op_traits import is_effectful, is_random_call, storage_root
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.tracer import Tracer
+from turret.source_lines import new_graph_module
 
 aten = torch.ops.aten
 
@@ -87,7 +88,7 @@ def _finished(tracer: Tracer, nodes: list[Any]) -> fx.GraphModule:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.requires_grad:
             node.meta["val"] = tracer.alias(value)
-    return fx.GraphModule(tracer.recorder.root, graph, class_name="Branch")
+    return new_graph_module(tracer.recorder.root, graph, "Branch")
 
 
 def _result(tracer: Tracer, value: Any) -> Any:

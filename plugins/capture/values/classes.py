@@ -8,6 +8,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+from turret.class_members import ABSENT
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.fingerprints import HEAP_TYPE
 from turret.plugins.capture.values.base import Constant, Value
@@ -39,13 +40,21 @@ def find_in_mro(kind: type, name: str) -> tuple[Any, Any]:
     return None, None
 
 
-def assume_not_shadowed(t: Tracer, kind: type, owner: type, name: str) -> None:
-    """Guard that no class of the user's before ``owner`` gets an attribute of that name."""
-    for base in kind.__mro__:
-        if base is owner:
-            return
-        if not t.trusted(base):
-            t.guard("NO_KEY", AttrSource(BoundSource(base.__qualname__, base), "__dict__"), name)
+def look_up(t: Tracer, kind: type, name: str) -> tuple[Any, Any]:
+    """The same, taken for a fact: of data of the program's own classes which class defines it, else what it is."""
+    owner, raw = find_in_mro(kind, name)
+    data = owner is not None and not t.trusted(owner) and not hasattr(type(raw), "__get__")
+    t.provenance.member(kind, name, owner, ABSENT if owner is None else raw, by_value=data)
+    return owner, raw
+
+
+def defines(t: Tracer, kind: type, name: str) -> bool:
+    """Whether a class itself, past its bases, defines a name: ``super`` asks the classes in turn."""
+    if name in kind.__dict__:
+        look_up(t, kind, name)
+        return True
+    t.provenance.undefined(kind, name)
+    return False
 
 
 def changed_in_class(t: Tracer, kind: type, name: str) -> Value | None:
@@ -98,7 +107,7 @@ def bind_attribute(t: Tracer, value: Value, owner: type, name: str, raw: Any, on
         return Handler(f"{owner.__name__}.{name}", functools.partial(_call_c_method, value, name, raw))
     if isinstance(raw, functools.partialmethod):
         raise Unsupported("functools.partialmethod")
-    getter = find_in_mro(type(raw), "__get__")[1]
+    getter = look_up(t, type(raw), "__get__")[1]
     if isinstance(getter, types.FunctionType):
         return t.call(t.wrap_known(getter), [t.wrap_known(raw), value, t.wrap_known(value.type())], {})
     if getter is not None:
@@ -120,7 +129,7 @@ def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, *
     if payload is not None and isinstance(payload.type(), type):
         if name == "__init__" and not hasattr(payload, "m___init__"):
             return Constant(None)
-        absent = find_in_mro(value.type(), "__missing__")[1] if name == "__getitem__" else None
+        absent = look_up(t, value.type(), "__missing__")[1] if name == "__getitem__" else None
         if isinstance(absent, types.FunctionType) and not t.truth(payload.contains(t, args[0])):
             return t.call(Method(t.wrap_known(absent), value), list(args), {})
         special = _CONTAINER_SPECIALS.get(name)
@@ -213,9 +222,9 @@ class Class(Known):
             return stored
         if isinstance(kind, enum.EnumMeta):
             return self.plain(t, name)
-        owner, raw = find_in_mro(kind, name)
+        owner, raw = look_up(t, kind, name)
         if owner is None:
-            owner, raw = find_in_mro(type(kind), name)
+            owner, raw = look_up(t, type(kind), name)
             if owner is None:
                 raise t.raised(AttributeError, f"type object {kind.__name__!r} has no attribute {name!r}")
             if isinstance(raw, types.FunctionType):
@@ -223,7 +232,6 @@ class Class(Known):
             return self.plain(t, name)
         if isinstance(raw, (*_C_METHODS, types.GetSetDescriptorType, types.MemberDescriptorType)):
             return self.plain(t, name)
-        assume_not_shadowed(t, kind, owner, name)
         return bind_attribute(t, self, owner, name, raw, kind)
 
     def plain(self, t: Tracer, name: str) -> Value:
@@ -253,7 +261,7 @@ class Class(Known):
     def get_item(self, t: Tracer, key: Value) -> Value:
         if isinstance(self.object, enum.EnumMeta):
             return t.fold(type(self.object).__getitem__, [self, key], {})
-        getter = find_in_mro(self.object, "__class_getitem__")[1]
+        getter = look_up(t, self.object, "__class_getitem__")[1]
         if getter is not None and key.is_constant():
             return t.wrap_known(self.object[key.constant()])
         return super().get_item(t, key)

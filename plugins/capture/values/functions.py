@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.fingerprints import PLAIN
 from turret.plugins.capture.values.base import Constant, Value
 from turret.sources import AttrSource, ItemSource, Source
 
@@ -112,6 +113,7 @@ class Function(Known):
         try:
             found = getattr(self.object, name)
         except AttributeError as error:
+            t.provenance.absent(self.object, name)
             raise t.raised_from(error) from None
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
             return Constant(found)
@@ -131,8 +133,8 @@ class Function(Known):
         ]
 
     def default(self, t: Tracer, name: str, key: Any, value: Any) -> Value:
-        """A default of a parameter."""
-        if self.source is None:
+        """A default of a parameter; those in a tuple, which is taken for a fact, change with it."""
+        if self.source is None or (name == "__defaults__" and type(value) in PLAIN):
             return t.wrap_known(value)
         return t.wrap(value, ItemSource(AttrSource(self.source, name), key))
 

@@ -12,8 +12,8 @@ from torch.nn.modules import module as module_code
 
 from turret.plugins.capture.errors import NotConstant, Postponed, Unsupported
 from turret.plugins.capture.values.base import Value
-from turret.plugins.capture.values.classes import bind_attribute, find_in_mro
-from turret.plugins.capture.values.objects import DELETED, Instance
+from turret.plugins.capture.values.classes import bind_attribute, look_up
+from turret.plugins.capture.values.objects import DELETED, MODULE_GETATTR, Instance
 from turret.plugins.capture.values.tensors import Tensor
 from turret.sources import AttrSource, BoundSource, ItemSource
 
@@ -26,6 +26,9 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 _GLOBAL_HOOKS = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
 )  # fmt: skip
+_CALL, _CALL_IMPL = nn.Module.__call__, nn.Module._call_impl
+_SETATTR = nn.Module.__setattr__
+"""What modules do by torch's own code; a program may put something else in their place."""
 
 
 class Module(Instance):
@@ -46,12 +49,16 @@ class Module(Instance):
 
     def missing(self, t: Tracer, name: str) -> Value:
         """Parameters, buffers and submodules, which ``nn.Module.__getattr__`` finds."""
-        if find_in_mro(self.kind, "__getattr__")[1] is not nn.Module.__getattr__:
+        if look_up(t, self.kind, "__getattr__")[1] is not MODULE_GETATTR:
             return super().missing(t, name)
         found = self.state(t, name)
         if found is not None:
             return found
         self.assume_absent(t, name)
+        for part in _STATE:
+            held = vars(self.object).get(part)
+            if part not in self.stores and id(held) not in t.objects and isinstance(held, dict):
+                t.guard("NO_KEY", AttrSource(self.source, part), name)
         raise t.raised(AttributeError, f"{self.kind.__name__!r} object has no attribute {name!r}")
 
     def state(self, t: Tracer, name: str) -> Value | None:
@@ -73,13 +80,13 @@ class Module(Instance):
 
     def get_attr(self, t: Tracer, name: str) -> Value:
         own = vars(self.object)
-        if name in self.stores or name in own or find_in_mro(self.kind, name)[0] is not None:
+        if name in self.stores or name in own or look_up(t, self.kind, name)[0] is not None:
             return super().get_attr(t, name)
         return self.missing(t, name)
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
-        owner, setter = find_in_mro(self.kind, "__setattr__")
-        if setter is not nn.Module.__setattr__:
+        owner, setter = look_up(t, self.kind, "__setattr__")
+        if setter is not _SETATTR:
             t.call(bind_attribute(t, self, owner, "__setattr__", setter), [t.wrap_known(name), value], {})
             return
         self.module_setattr(t, name, value.realize())
@@ -110,8 +117,9 @@ class Module(Instance):
         return False
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        owner, method = find_in_mro(self.kind, "__call__")
-        if method is not nn.Module.__call__:
+        owner, method = look_up(t, self.kind, "__call__")
+        impl = look_up(t, self.kind, "_call_impl")[1]
+        if method is not _CALL or impl is not _CALL_IMPL:
             if isinstance(method, types.FunctionType):
                 return t.call(bind_attribute(t, self, owner, "__call__", method), args, kwargs)
             raise Unsupported(f"the call of {self.describe()}")
@@ -141,7 +149,7 @@ def is_module(value: Value) -> bool:
 
 def is_module_call(function: Any) -> bool:
     """Whether a function is what calling a module runs."""
-    return function is nn.Module._wrapped_call_impl or function is nn.Module._call_impl
+    return function is _CALL or function is _CALL_IMPL
 
 
 def bound(module: nn.Module) -> BoundSource:

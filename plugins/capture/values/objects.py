@@ -12,11 +12,11 @@ import torch
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
 from turret.plugins.capture.values.classes import (
-    assume_not_shadowed,
     bind_attribute,
     builtin_base,
     changed_in_class,
-    find_in_mro,
+    defines,
+    look_up,
 )
 from turret.plugins.capture.values.functions import Callable_, Handler, Known, Method
 from turret.sources import AttrSource, DictSource, ItemSource, Source, TypeSource
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from turret.plugins.capture.rebuild import Rebuilder
     from turret.plugins.capture.tracer import Tracer
 
+MODULE_GETATTR = torch.nn.Module.__getattr__
 DELETED: Any = type("Deleted", (), {})()
 _COMPARE_NAMES = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -49,8 +50,8 @@ class Instance(Value):
         return self.kind
 
     def key(self, t: Tracer) -> Any:
-        method = find_in_mro(self.kind, "__hash__")[1]
-        if method is object.__hash__ and find_in_mro(self.kind, "__eq__")[1] is object.__eq__:
+        method = look_up(t, self.kind, "__hash__")[1]
+        if method is object.__hash__ and look_up(t, self.kind, "__eq__")[1] is object.__eq__:
             return self
         if isinstance(method, types.FunctionType):
             return _HashedInstance(t, self)
@@ -66,10 +67,10 @@ class Instance(Value):
         held = getattr(self.object, "__dict__", None)
         if held is not None and name in held:
             source = (
-                ItemSource(self.step(DictSource), name) if self.runs_code_for(name) else self.step(AttrSource, name)
+                ItemSource(self.step(DictSource), name) if self.runs_code_for(t, name) else self.step(AttrSource, name)
             )
             return t.wrap(held[name], source)
-        slot = find_in_mro(self.kind, name)[1]
+        slot = look_up(t, self.kind, name)[1]
         if isinstance(slot, types.MemberDescriptorType):
             try:
                 return t.wrap(slot.__get__(self.object), self.step(AttrSource, name))
@@ -77,15 +78,15 @@ class Instance(Value):
                 return None
         return None
 
-    def runs_code_for(self, name: str) -> bool:
+    def runs_code_for(self, t: Tracer, name: str) -> bool:
         """Whether code of the program may run where an attribute is asked of an instance that has none of its own.
 
         A guard must not: it would fill a ``cached_property``, say."""
-        if isinstance(find_in_mro(self.kind, "__getattribute__")[1], types.FunctionType):
+        if isinstance(look_up(t, self.kind, "__getattribute__")[1], types.FunctionType):
             return True
-        fallback = find_in_mro(self.kind, "__getattr__")[1]
-        asks = isinstance(fallback, types.FunctionType) and fallback is not torch.nn.Module.__getattr__
-        return asks or hasattr(type(find_in_mro(self.kind, name)[1]), "__get__")
+        fallback = look_up(t, self.kind, "__getattr__")[1]
+        asks = isinstance(fallback, types.FunctionType) and fallback is not MODULE_GETATTR
+        return asks or look_up(t, type(look_up(t, self.kind, name)[1]), "__get__")[0] is not None
 
     def step(self, kind: Callable[..., Source], *args: Any) -> Source:
         """A source one step from this instance's."""
@@ -94,13 +95,13 @@ class Instance(Value):
         return kind(self.source, *args)
 
     def get_attr(self, t: Tracer, name: str) -> Value:
-        owner, getter = find_in_mro(self.kind, "__getattribute__")
+        owner, getter = look_up(t, self.kind, "__getattribute__")
         if not isinstance(getter, types.FunctionType):
             return self.generic_attr(t, name)
         try:
             return t.call(bind_attribute(t, self, owner, "__getattribute__", getter), [Constant(name)], {})
         except Raised as raised:
-            fallback = find_in_mro(self.kind, "__getattr__")[1]
+            fallback = look_up(t, self.kind, "__getattr__")[1]
             if not issubclass(raised.value.type(), AttributeError) or not isinstance(fallback, types.FunctionType):
                 raise
             return t.call(Method(t.wrap_known(fallback), self), [Constant(name)], {})
@@ -111,8 +112,8 @@ class Instance(Value):
             return t.wrap(self.kind, None if self.source is None else TypeSource(self.source))
         if name == "__dict__":
             return InstanceDict(self)
-        owner, raw = find_in_mro(self.kind, name)
-        if owner is not None and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+        owner, raw = look_up(t, self.kind, name)
+        if owner is not None and is_data_descriptor(t, raw) and not isinstance(raw, types.MemberDescriptorType):
             return bind_attribute(t, self, owner, name, raw)
         found = self.own(t, name)
         if found is not None:
@@ -122,15 +123,14 @@ class Instance(Value):
             return Method(changed, self) if changed.type() is types.FunctionType else changed
         if owner is not None and not isinstance(raw, types.MemberDescriptorType):
             self.assume_absent(t, name)
-            assume_not_shadowed(t, self.kind, owner, name)
             return bind_attribute(t, self, owner, name, raw)
         return self.missing(t, name)
 
     def missing(self, t: Tracer, name: str) -> Value:
         """``__getattr__``, or the AttributeError."""
         self.assume_absent(t, name)
-        owner, fallback = find_in_mro(self.kind, "__getattr__")
-        custom = isinstance(find_in_mro(self.kind, "__getattribute__")[1], types.FunctionType)
+        owner, fallback = look_up(t, self.kind, "__getattr__")
+        custom = isinstance(look_up(t, self.kind, "__getattribute__")[1], types.FunctionType)
         if isinstance(fallback, types.FunctionType) and not custom:
             return t.call(bind_attribute(t, self, owner, "__getattr__", fallback), [Constant(name)], {})
         raise t.raised(AttributeError, f"{self.kind.__name__!r} object has no attribute {name!r}")
@@ -140,7 +140,7 @@ class Instance(Value):
             t.guard("NO_KEY", DictSource(self.source), name)
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
-        owner, setter = find_in_mro(self.kind, "__setattr__")
+        owner, setter = look_up(t, self.kind, "__setattr__")
         if isinstance(setter, types.FunctionType):
             t.call(bind_attribute(t, self, owner, "__setattr__", setter), [Constant(name), value], {})
             return
@@ -148,14 +148,14 @@ class Instance(Value):
 
     def store(self, t: Tracer, name: str, value: Value) -> None:
         """``object.__setattr__``."""
-        raw = find_in_mro(self.kind, name)[1]
+        raw = look_up(t, self.kind, name)[1]
         if isinstance(raw, property):
             if raw.fset is None:
                 raise t.raised(AttributeError, f"property {name!r} of {self.kind.__name__!r} object has no setter")
             t.call(t.wrap_known(raw.fset), [self, value], {})
             return
-        if is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
-            if isinstance(find_in_mro(type(raw), "__set__")[1], types.FunctionType):
+        if is_data_descriptor(t, raw) and not isinstance(raw, types.MemberDescriptorType):
+            if isinstance(look_up(t, type(raw), "__set__")[1], types.FunctionType):
                 t.call(t.wrap_known(raw).get_attr(t, "__set__"), [self, value], {})
                 return
             raise Unsupported(f"setting attribute {name!r} of {self.describe()}")
@@ -166,7 +166,7 @@ class Instance(Value):
         self.stores[name] = value
 
     def del_attr(self, t: Tracer, name: str) -> None:
-        owner, deleter = find_in_mro(self.kind, "__delattr__")
+        owner, deleter = look_up(t, self.kind, "__delattr__")
         if isinstance(deleter, types.FunctionType):
             t.call(bind_attribute(t, self, owner, "__delattr__", deleter), [Constant(name)], {})
             return
@@ -174,14 +174,14 @@ class Instance(Value):
 
     def remove(self, t: Tracer, name: str) -> None:
         """``object.__delattr__``."""
-        raw = find_in_mro(self.kind, name)[1]
+        raw = look_up(t, self.kind, name)[1]
         if isinstance(raw, property):
             if raw.fdel is None:
                 raise t.raised(AttributeError, f"property {name!r} of {self.kind.__name__!r} object has no deleter")
             t.call(t.wrap_known(raw.fdel), [self], {})
             return
-        if is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
-            if isinstance(find_in_mro(type(raw), "__delete__")[1], types.FunctionType):
+        if is_data_descriptor(t, raw) and not isinstance(raw, types.MemberDescriptorType):
+            if isinstance(look_up(t, type(raw), "__delete__")[1], types.FunctionType):
                 t.call(t.wrap_known(raw).get_attr(t, "__delete__"), [self], {})
                 return
             raise Unsupported(f"deleting attribute {name!r} of {self.describe()}")
@@ -189,20 +189,20 @@ class Instance(Value):
             slot = isinstance(raw, types.MemberDescriptorType)
             raise t.raised(AttributeError, name if slot else f"{self.kind.__name__!r} object has no attribute {name!r}")
         t.effects.note(self)
-        if self.object is None or not self.had(name):
+        if self.object is None or not self.had(t, name):
             del self.stores[name]
         else:
             self.stores[name] = DELETED
 
-    def had(self, name: str) -> bool:
+    def had(self, t: Tracer, name: str) -> bool:
         """Whether the object itself has an attribute, before what is noted here is replayed."""
         if name in getattr(self.object, "__dict__", ()):
             return True
-        return isinstance(find_in_mro(self.kind, name)[1], types.MemberDescriptorType) and hasattr(self.object, name)
+        return isinstance(look_up(t, self.kind, name)[1], types.MemberDescriptorType) and hasattr(self.object, name)
 
     def special(self, t: Tracer, name: str) -> Value | None:
         """A special method, looked up on the class and bound, or None."""
-        owner, raw = find_in_mro(self.kind, name)
+        owner, raw = look_up(t, self.kind, name)
         if owner is None or raw is None:
             return None
         if owner is object and name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__"):
@@ -249,7 +249,7 @@ class Instance(Value):
         found = self.call_special(t, "__iter__")
         if found is not None:
             return found
-        if find_in_mro(self.kind, "__getitem__")[0] is not None:
+        if look_up(t, self.kind, "__getitem__")[0] is not None:
             return t.iterate_by_index(self)
         raise t.raised(TypeError, f"{self.kind.__name__!r} object is not iterable")
 
@@ -325,9 +325,9 @@ class _HashedInstance:
         return self.value is other.value or self.t.truth(self.t.compare("==", self.value, other.value))
 
 
-def is_data_descriptor(raw: Any) -> bool:
+def is_data_descriptor(t: Tracer, raw: Any) -> bool:
     """Whether a class attribute takes precedence over the instance's own."""
-    return hasattr(type(raw), "__set__") or hasattr(type(raw), "__delete__")
+    return any(look_up(t, type(raw), name)[0] is not None for name in ("__set__", "__delete__"))
 
 
 class ExceptionInstance(Instance):
@@ -396,7 +396,7 @@ class ExceptionInstance(Instance):
     def rebuild(self, r: Rebuilder) -> str:
         made = r.constant(self.kind)
         args = "".join(", " + r.load(v) for v in self.args)
-        if isinstance(find_in_mro(self.kind, "__init__")[1], types.FunctionType):
+        if isinstance(look_up(r.t, self.kind, "__init__")[1], types.FunctionType):
             name = r.assign(f"{made}.__new__({made}{args})")
         else:
             name = r.assign(f"{made}({args[2:]})")
@@ -442,7 +442,7 @@ class InstanceDict(Value):
     def name_of(self, t: Tracer, key: Value) -> str:
         """The attribute that a key stands for; a slot or a property of that name is another thing."""
         name = t.constant_of(key)
-        if not isinstance(name, str) or is_data_descriptor(find_in_mro(self.instance.kind, name)[1]):
+        if not isinstance(name, str) or is_data_descriptor(t, look_up(t, self.instance.kind, name)[1]):
             raise Unsupported(f"{name!r} as a key of the __dict__ of {self.instance.describe()}")
         return name
 
@@ -541,7 +541,8 @@ class Super(Callable_):
         on_class = isinstance(self.owner, Known) and isinstance(self.owner.object, type)
         kind = self.owner.object if on_class else self.owner.type()
         mro = kind.__mro__
+        t.provenance.bases(kind)
         for base in mro[mro.index(self.start) + 1 :]:
-            if name in base.__dict__:
+            if defines(t, base, name):
                 return bind_attribute(t, self.owner, base, name, base.__dict__[name], kind if on_class else None)
         raise t.raised(AttributeError, f"'super' object has no attribute {name!r}")

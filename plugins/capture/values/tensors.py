@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,8 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.hooks import register_hook
 from turret.plugins.capture.known_data import number_of
 from turret.plugins.capture.tensor_data import DataPointer, nested_list, set_data
-from turret.plugins.capture.values.base import Constant, MethodOfValue, Value
+from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfValue, Value
+from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import Sequence, Size, Tuple
@@ -124,6 +126,9 @@ class Tensor(Value):
         """An attribute that a program hung on the tensor, or a method."""
         if self.real is not None and self.source is not None and name in self.real.__dict__:
             return t.wrap(self.real.__dict__[name], AttrSource(self.source, name))
+        patched = self.patched(t, name)
+        if patched is not None:
+            return patched
         if hasattr(torch.Tensor, name):
             if callable(getattr(torch.Tensor, name)):
                 return MethodOfValue(self, name)
@@ -131,6 +136,12 @@ class Tensor(Value):
         if self.real is not None and self.source is not None:
             t.guard("NO_KEY", DictSource(self.source), name)
         raise t.raised(AttributeError, f"'{self.type().__name__}' object has no attribute {name!r}")
+
+    def patched(self, t: Tracer, name: str) -> Value | None:
+        """What a program put into the class of tensors under a name, bound to this one; None for torch's own."""
+        owner, raw = look_up(t, self.type(), name)
+        own = isinstance(raw, (types.FunctionType, property)) and not t.trusted(getattr(raw, "fget", raw))
+        return bind_attribute(t, self, owner, name, raw) if own else None
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         if name == "data":
@@ -148,6 +159,9 @@ class Tensor(Value):
         self.stores[name] = value
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        patched = self.patched(t, name)
+        if patched is not None:
+            return t.call(patched, args, kwargs)
         if name == "size" and len(args) + len(kwargs) <= 1:
             return self.size(t, *args, **kwargs)
         if name == "numpy":
@@ -275,12 +289,18 @@ class Tensor(Value):
         raise Unsupported("a branch on a tensor's value", "use torch.where or torch.cond")
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        patched = self.patched(t, f"__{'i' if inplace else ''}{BINARY_NAMES[operation]}__")
+        if patched is not None:
+            return t.call(patched, [other], {})
         other = other.beside(t, self)
         if not _operand(other):
             return None
         return t.call_graph(INPLACE[operation] if inplace else operation, [self, other], {})
 
     def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
+        patched = self.patched(t, f"__r{BINARY_NAMES[operation]}__")
+        if patched is not None:
+            return t.call(patched, [other], {})
         return t.call_graph(operation, [other, self], {}) if _operand(other) else None
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:

@@ -1,0 +1,21 @@
+"""What classes define: looking names up along the method resolution order, with nothing bound or called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "nothing"})()
+"""In place of what a class has under a name, where it has nothing."""
+
+
+def class_member(kind: type, name: str) -> Any:
+    """What a class has under a name, itself or from a base, as it lies there; ``ABSENT`` where there is nothing."""
+    for base in kind.__mro__:
+        if name in base.__dict__:
+            return base.__dict__[name]
+    return ABSENT
+
+
+def member_owner(kind: type, name: str) -> type | None:
+    """The first class along a class's method resolution order that defines a name, or None."""
+    return next((base for base in kind.__mro__ if name in base.__dict__), None)
