@@ -286,7 +286,6 @@ class ForwardOutputs:
             raise UnsupportedError(f"{name} is a view of memory that is not one dense block")
         return whole[0]
 
-
     def _lies_in(self, value: torch.Tensor, storage: Storage) -> bool:
         tracked = self.tracer.known(value)
         return tracked is not None and tracked.storage is storage

@@ -173,3 +173,38 @@ def test_masks_have_the_sizes_of_what_they_are_masks_of(program, shape, mask, va
     known(torch.randn(shape), torch.ones(mask, dtype=torch.bool), torch.tensor(value))
     with pytest.raises(IndexError, match="mask"):
         quiet_call(known, torch.randn(shape), torch.ones([s + 1 for s in mask], dtype=torch.bool), torch.tensor(value))
+
+
+INTEGERS = (torch.int64, torch.uint8)
+F = torch.nn.functional
+
+
+@pytest.mark.parametrize(
+    ("program", "dtypes"),
+    [
+        (lambda x: F.adaptive_max_pool2d(x, 2), INTEGERS),
+        (lambda x: torch.softmax(x, -1), INTEGERS),
+        (lambda x: F.log_softmax(x, -1), INTEGERS),
+        (F.gelu, (*INTEGERS, torch.bool)),
+        (F.silu, (*INTEGERS, torch.bool)),
+        (F.celu, INTEGERS),
+        (torch.frac, INTEGERS),
+        (torch.bitwise_not, (torch.float32, torch.float16)),
+        (torch.floor, (torch.bool,)),
+        (torch.abs, (torch.bool,)),
+        (lambda x: F.interpolate(x, scale_factor=2), (torch.int64, torch.bool)),
+        (lambda x: F.mse_loss(x, x), INTEGERS),
+        (lambda x: torch.round(x, decimals=2), INTEGERS),
+    ],
+)
+def test_dtypes_that_eager_has_no_kernel_for_are_its_error(program, dtypes) -> None:
+    known = turret.compile(program, options={"cache": False})
+    for dtype in dtypes:
+        with pytest.raises(RuntimeError) as eager:
+            program(torch.ones(1, 2, 4, 4, dtype=dtype))
+        with pytest.raises(type(eager.value)):
+            quiet_call(known, torch.ones(1, 2, 4, 4, dtype=dtype))
+    right = turret.compile(program, options={"on_error": "raise", "cache": False})
+    accepted = torch.int64 if torch.float32 in dtypes else torch.float32
+    x = torch.randint(-3, 4, (1, 2, 4, 4)).to(accepted)
+    torch.testing.assert_close(right(x), program(x))
