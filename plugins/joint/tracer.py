@@ -427,7 +427,7 @@ class Tracer(TorchDispatchMode):
         tensors = tensors_of_call(func, bound_arguments(func, args, kwargs))
         form = call_in_sequence(func, tensors, lambda t: self.tracked(t).storage)
         if form is not None:
-            return self._write_in_sequence(func, form, arguments, tensors)
+            return self._write_in_sequence(func, form, args, kwargs, tensors)
         variant = pure_variant(func)
         given = {k: v for k, v in arguments.items() if k not in variant.dropped}
         with self.nested():
@@ -438,11 +438,13 @@ class Tracer(TorchDispatchMode):
             self._write_all(arguments[name], value)
         return self._results_of_write(func, arguments, eager, [])
 
-    def _write_in_sequence(self, func: Any, form: str, arguments: dict[str, Any], tensors: list[TensorArgument]) -> Any:
+    def _write_in_sequence(
+        self, func: Any, form: str, args: tuple, kwargs: dict[str, Any], tensors: list[TensorArgument]
+    ) -> Any:
         """An op that runs as it is, on copies of what it writes to."""
         with self.nested():
-            result = functional_op(func, form)(**arguments)
-        eager = self._run(func, (), arguments)
+            result = functional_op(func, form)(*args, **kwargs)
+        eager = self._run(func, args, kwargs)
         results = list(result) if isinstance(result, (list, tuple)) else [result]
         targets: dict[str, Any] = {}
         for token, tensor in zip(form_tokens(form), tensors, strict=True):
@@ -451,7 +453,7 @@ class Tracer(TorchDispatchMode):
         own = len(results) - len(targets)
         for target, value in zip(targets.values(), results[own:], strict=True):
             self.assign(target, value)
-        return self._results_of_write(func, arguments, eager, results[:own])
+        return self._results_of_write(func, bound_arguments(func, args, kwargs), eager, results[:own])
 
     def _write_all(self, target: Any, value: Any) -> None:
         if isinstance(target, (list, tuple)):
