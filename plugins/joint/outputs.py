@@ -240,8 +240,18 @@ class ForwardOutputs:
         if self.tracer.tracked(base).replaced:
             raise UnsupportedError(f"{name} views the memory that input {source} had before set_")
         if value.requires_grad and not _is_differentiable_view(value, base):
-            raise UnsupportedError(f"{name} shares memory with input {source}, but its gradient goes another way")
+            return self._own_view_of_input(name, value, source)
         return OutputInfo(OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, **self._view(name, value, base))
+
+    def _own_view_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
+        """A view of an input with a gradient of its own, which a function of the user's returned."""
+        base = self.inputs.values[source]
+        if self.tracer.tracked(value).storage.version or not _same_bits(value, base):
+            raise UnsupportedError(f"{name} shares memory with input {source}, but its gradient goes another way")
+        index = self._emit(self.tracer.node(value), value, True, visible=True)
+        layout = layout_of(value, base.storage_offset())
+        self.described[index] = attrs.evolve(self.described[index], view_of=source, view_layout=layout)
+        return OutputInfo(OutputKind.FRESH, index, True)
 
     def _alias_of_intermediate(self, name: str, value: torch.Tensor, storage: Storage, leaf: bool) -> OutputInfo:
         if storage not in self._bases:
@@ -361,7 +371,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 def _texts(described: Any) -> Iterator[str]:
     """Texts of sizes by which the runtime lays out views and tangents."""
     if isinstance(described, GraphOutput):
-        described = (described.shape, described.tangent_stride) if described.differentiable else ()
+        laid_out = (described.shape, described.tangent_stride, described.view_layout)
+        described = laid_out if described.differentiable else ()
     elif isinstance(described, (InputInfo, Layout)):
         described = attrs.astuple(described, recurse=False)
     elif isinstance(described, OutputInfo):

@@ -208,14 +208,48 @@ def test_a_view_under_no_grad_whose_views_need_gradients_is_refused():
     _refused(function, torch.randn(3, 3, requires_grad=True))
 
 
-def test_a_function_of_the_users_that_returns_a_view_with_a_gradient_of_its_own_is_refused():
-    _refused(lambda x: _Reversed.apply(x), torch.randn(3, 3, requires_grad=True))
-
+def test_a_function_of_the_users_that_returns_a_view_of_a_result_with_a_gradient_of_its_own_is_refused():
     def function(x):
         y = x * 2
         return _Reversed.apply(y), y
 
     _refused(function, torch.randn(3, 3, requires_grad=True))
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value, factor):
+        return value[1:], value * factor
+
+    @staticmethod
+    def backward(ctx, rows, gradient):
+        return torch.cat([gradient[:1], gradient[1:] + rows * 3]), rows.sum()
+
+
+@pytest.mark.parametrize("is_leaf", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: _Reversed.apply(x),
+        lambda x, w: (_Reversed.apply(x), x + w),
+        lambda x, w: (_Reversed.apply(x.t()), _Reversed.apply(x)),
+        lambda x, w: _Rows.apply(x, w),
+        lambda x, w: _Reversed.apply(x)[1:].t(),
+    ],
+)
+def test_a_view_of_an_input_with_a_gradient_of_its_own_lies_in_the_inputs_memory(function, dynamic, is_leaf):
+    leaves = [torch.randn(4, 3, requires_grad=True), torch.randn((), requires_grad=True)]
+    assert_same(function, leaves, dynamic=dynamic, prepare=lambda a: a if is_leaf else [a[0] * 2, a[1]])
+
+
+def test_a_view_that_a_function_of_the_users_made_may_not_be_written_to():
+    made = compiled(lambda x: _Reversed.apply(x))
+    x = torch.randn(3, requires_grad=True) * 2
+    view = made(x)
+    assert view.data_ptr() == x.data_ptr()
+    with pytest.raises(RuntimeError, match="view"):
+        view.mul_(2)
 
 
 def test_a_view_whose_base_changes_its_layout_is_refused_only_where_it_is_used_afterwards():
