@@ -10,6 +10,7 @@ from typing import Any
 
 _HOMES = {
     "allow_in_graph": "turret.marks",
+    "cache_counts": "turret.context",
     "compile": "turret.api",
     "disable": "turret.api",
     "explain": "turret.explain",

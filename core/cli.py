@@ -78,8 +78,16 @@ def _cache(action: str) -> int:
     if action == "clear":
         print(f"removed {cache.clear()} entries from {cache.folder}")
     else:
-        print(f"{cache.folder}: {len(cache.entries())} entries, {cache.size() / 2**20:.1f} MiB")
+        print(f"{cache.folder}: {len(cache.entries())} entries, {cache.size() / 2**20:.1f} MiB{_limit()}")
     return 0
+
+
+def _limit() -> str:
+    """What the folder may grow to, by the environment."""
+    from turret.config import from_environment
+
+    limit = from_environment().cache_size_limit
+    return f" of at most {limit / 2**20:.0f} MiB" if limit else ""
 
 
 def _build() -> int:

@@ -54,7 +54,15 @@ class Config:
     cpp_flags: str = _option("", "further flags for the C++ compiler")
     cache: bool = _option(True, "keep compiled artifacts on disk and use them again")
     cache_dir: str = _option("", "folder of the artifact cache; empty is ~/.cache/turret")
+    cache_size_limit: int = _option(
+        10 << 30,
+        "bytes that the artifact cache may hold; past that, what was longest unused goes; 0: any",
+        low=0,
+    )
     debug_dir: str = _option("", "folder that receives every product of every stage as text; empty writes none")
+    check_bounds: bool = _option(
+        False, "check every memory access of generated C++ kernels, and raise OutOfBoundsError for one outside (slow)"
+    )
     cudagraphs: bool = _option(False, "replay kernels as CUDA graphs (GPU only)")
     max_autotune: bool = _option(False, "time alternative kernels on the device and keep the fastest (GPU only)")
     compile_workers: int = _option(0, "processes that compile GPU kernels; 0 is one for each core", low=0)

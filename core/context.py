@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import attrs
 
+from turret.artifact_cache import Store, open_store, process_cache
 from turret.config import Config
 from turret.events import Event, EventKind
 
@@ -26,4 +29,23 @@ class CompileContext:
 
     def emit(self, kind: EventKind, **fields: Any) -> None:
         """Tell all observers; never raises for an observer's failure."""
-        self.on_event(Event(kind=kind, compile_id=self.compile_id, debug_dir=self.config.debug_dir, **fields))
+        event = Event(kind=kind, compile_id=self.compile_id, debug_dir=self.config.debug_dir, **fields)
+        if kind.startswith("cache_"):
+            _counts[f"{event.stage} {kind.removeprefix('cache_')}"] += 1
+        self.on_event(event)
+
+    def store(self, stage: str) -> Store:
+        """Where a stage keeps artifacts: the cache folder, or this process's memory where the cache is off."""
+        config = self.config
+        if not config.cache:
+            return process_cache
+        failure = functools.partial(self.emit, "cache_failure", stage=stage)
+        return open_store(config.cache_dir, limit=config.cache_size_limit, report=lambda text: failure(message=text))
+
+
+_counts: Counter[str] = Counter()
+
+
+def cache_counts() -> dict[str, int]:
+    """How often this process asked the artifact cache: hits, misses and failures, by stage (``"graph hit"``)."""
+    return dict(_counts)

@@ -100,7 +100,7 @@ def _launcher() -> Check:
     from turret.native.build import launcher
 
     try:
-        launcher(process_cache())
+        launcher(process_cache)
     except (TurretError, OSError) as error:
         return Check("kernel launcher", False, "does not start", str(error))
     return Check("kernel launcher", True, "is there, and opens the CUDA driver")

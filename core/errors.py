@@ -43,6 +43,11 @@ class CacheError(TurretError):
     """A cache folder is unusable or not private to the user."""
 
 
+class OutOfBoundsError(TurretError):
+    """A generated kernel was about to touch memory outside of what it was given (``check_bounds``): a bug of Turret's
+    or of a plugin's."""
+
+
 class DoubleBackwardError(TurretError, RuntimeError):
     """A gradient of a compiled backward was asked for."""
 

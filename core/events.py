@@ -17,6 +17,7 @@ EventKind = Literal[
     "fallback",
     "cache_hit",
     "cache_miss",
+    "cache_failure",
     "perf_hint",
     "reuse",
     "progress",
@@ -30,7 +31,8 @@ class Event:
     ``compile_id`` numbers the compilation within the process; ``stage`` is the hook's name without its
     prefix; ``product`` is the stage's result (printable by ``str``) on ``"product"``; ``seconds`` is wall
     time on ``*_ended``; ``message`` is one sentence for people (of ``"progress"``: how far a stage has come);
-    ``debug_dir`` is the option of that name.
+    ``debug_dir`` is the option of that name.  A ``"cache_failure"`` is an entry of the artifact cache that was there
+    and could not be used, or one that could not be written.
     """
 
     kind: EventKind

@@ -9,7 +9,7 @@ import torch
 
 from turret import failing_ops  # noqa: F401  (defines ``turret::fail``, which a stored plan may name)
 from turret.control_flow import CONTROL_FLOW
-from turret.functional_ops import restore_functional_op
+from turret.functional_ops import is_functional_op, restore_functional_op
 
 
 def out_variant(op: Any) -> Any | None:
@@ -49,8 +49,12 @@ _SOMETIMES_ALIAS = frozenset(
 )
 
 
-TRUSTED = ("aten::", "prims::", "rngprims::")
-"""Namespaces of ops whose fake implementations are torch's own, and taken to be true."""
+_TRUSTED = ("aten::", "prims::", "rngprims::", "turret::")
+
+
+def is_trusted(name: str) -> bool:
+    """Whether an op's fake implementation is torch's or Turret's own, and taken to be true."""
+    return name.startswith(_TRUSTED) and not is_functional_op(name)
 
 
 def op_name(op: Any) -> str:
@@ -63,18 +67,12 @@ def op_name(op: Any) -> str:
 def resolve_op(name: str) -> Any:
     """The ``OpOverload`` of a name written by ``op_name``; raises AttributeError where it is not registered.
 
-    For a higher-order op, a ``ControlFlow`` in its place.  A program may take its ops back and register others under
-    their names, so only those of torch are remembered.
+    For a higher-order op, a ``ControlFlow`` in its place.  A program may register an op of its own anew.
     """
-    return _torchs_op(name) if name.startswith(TRUSTED) else _registered_op(name)
+    return _resolve_once(name) if is_trusted(name) else _resolve(name)
 
 
-@functools.cache
-def _torchs_op(name: str) -> Any:
-    return _registered_op(name)
-
-
-def _registered_op(name: str) -> Any:
+def _resolve(name: str) -> Any:
     if name in CONTROL_FLOW:
         return CONTROL_FLOW[name]
     made = restore_functional_op(name)
@@ -82,7 +80,13 @@ def _registered_op(name: str) -> Any:
         return made
     qualified, _, overload = name.rpartition(".")
     namespace, _, packet = qualified.partition("::")
+    if namespace == "turret":
+        import turret.memory_ops
+        import turret.random_ops  # noqa: F401 (where ops of a stored plan are defined)
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+_resolve_once = functools.cache(_resolve)
 
 
 def fast_callable(name: str) -> Any:

@@ -55,9 +55,14 @@ def _define(op: Any, form: str, name: str) -> torch.library.Library:
     return library
 
 
+def is_functional_op(name: str) -> bool:
+    """Whether a name is one that ``functional_op`` gives: behind it is an op of somebody else."""
+    return name.startswith(_PREFIX)
+
+
 def restore_functional_op(name: str) -> Any | None:
     """The op of a name that ``functional_op`` gave (``turret::pure_ns__name__overload__form.default``), or None."""
-    if not name.startswith(_PREFIX):
+    if not is_functional_op(name):
         return None
     namespace, _, rest = name.removeprefix(_PREFIX).rpartition(".")[0].partition("__")
     rest, _, form = rest.rpartition("__")

@@ -12,9 +12,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import platform
+import sys
 import types
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,13 @@ import torch
 from torch import fx
 
 from turret import codec
-from turret.artifact_cache import ArtifactCache
+from turret.artifact_cache import ArtifactCache, Store
+from turret.code_fingerprint import Opaque, fingerprint
 from turret.codec import record
 from turret.config import Config
 from turret.errors import CacheError
 from turret.machine import processor
+from turret.op_code import OPERATORS, library_operator, library_patches
 from turret.plan import Plan
 from turret.products import CapturedGraph
 from turret.signature import GraphSignature
@@ -37,18 +40,18 @@ TAGS = ("recompute", "ac_graph_id")
 
 
 class Unstable(Exception):
-    """Something in the graph has no name that is the same in every process."""
+    """Something in the graph has no name that is the same in every process; the text says what, where that is known."""
 
 
-def graph_key(captured: CapturedGraph, settings: str) -> str | None:
-    """Hex key of a captured graph under ``settings`` (text of the configuration and of the plugins), or None."""
+def graph_key(captured: CapturedGraph, settings: str) -> str:
+    """Hex key of a captured graph under ``settings`` (text of the configuration and of the plugins).
+
+    Raises ``Unstable`` for a graph that has none.
+    """
     digest = hashlib.sha256()
-    try:
-        for part in (settings, source_fingerprint(), *environment(captured), *_inputs(captured)):
-            digest.update(part.encode() + b"\0")
-        _hash_module(captured.module, digest)
-    except Unstable:
-        return None
+    for part in (settings, source_fingerprint(), *environment(captured), *_inputs(captured)):
+        digest.update(part.encode() + b"\0")
+    _hash_module(captured.module, digest)
     return digest.hexdigest()
 
 
@@ -65,7 +68,10 @@ def source_fingerprint() -> str:
 
 
 def environment(captured: CapturedGraph | None = None) -> list[str]:
-    """Versions, and the modes of torch that change what a trace of the same graph gives (of any, for None)."""
+    """Versions, and the modes of torch that change what a trace of the same graph gives (of any, for None).
+
+    Raises ``Unstable`` where the program replaced a part of torch by something that cannot be compared.
+    """
     inputs = () if captured is None else captured.example_inputs
     devices = {x.device.type for x in inputs if isinstance(x, torch.Tensor)} | {"cpu"}
     autocast = [
@@ -85,7 +91,24 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
         str(torch.get_default_dtype()),
         repr((torch.are_deterministic_algorithms_enabled(), torch.backends.mkldnn.enabled)),
         repr((torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())),
+        getattr(sys.modules.get("numpy"), "__version__", ""),
+        _patches(),
     ]
+
+
+def _patches() -> str:
+    try:
+        return library_patches()
+    except Opaque as error:
+        raise Unstable(f"torch was changed in this process: {error}") from None
+
+
+def operator_text(op: Any) -> str:
+    """What a program's own operator is made of: all of its code that a trace runs.  Raises ``Unstable``."""
+    try:
+        return fingerprint(op)[0]
+    except Opaque as error:
+        raise Unstable(f"the operator {op}: {error}") from None
 
 
 def _accelerators(inputs: Sequence[Any]) -> list[str]:
@@ -142,12 +165,14 @@ def _target(module: fx.GraphModule, node: fx.Node, digest: Any) -> str:
         else:
             raise Unstable
         return node.op
+    if isinstance(node.target, OPERATORS) and not library_operator(node.target):
+        digest.update(operator_text(node.target).encode())
     return function_name(node.target)
 
 
 def function_name(target: Any) -> str:
     """A function's name that is the same in every process; raises ``Unstable`` where it has none."""
-    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket | torch._ops.HigherOrderOperator):
+    if isinstance(target, OPERATORS):
         return f"{type(target).__name__} {target}"
     if isinstance(target, types.FunctionType | types.BuiltinFunctionType | type | types.MethodDescriptorType):
         owner = getattr(target, "__module__", None) or getattr(
@@ -163,7 +188,7 @@ def function_name(target: Any) -> str:
     name = getattr(target, "__name__", None)
     if name is not None and any(getattr(m, name, None) is target for m in (torch, torch._C._nn, torch.nn.functional)):
         return f"torch:{name}"
-    raise Unstable
+    raise Unstable(f"a call of {name or target!r}")
 
 
 def _local_name(target: Any) -> str:
@@ -220,49 +245,55 @@ def with_usable_cache(config: Config) -> Config:
 
 
 class GraphCache:
-    """Compiled graphs in the artifact cache, by the key of the captured graph and the role of the plan."""
+    """Compiled graphs in the artifact cache, by the key of the captured graph and the role of the plan.
 
-    def __init__(self, folder: str) -> None:
-        self.store = ArtifactCache(folder or None)
+    ``report`` is told what is there and cannot be used, or cannot be written.
+    """
+
+    def __init__(self, store: Store, report: Callable[[str], None]) -> None:
+        self.store, self.report = store, report
 
     def get(self, key: str, role: str) -> Artifact | None:
-        """A stored artifact whose native library is there too, or None."""
-        entry = self.store.get(_entry(key, role))
-        if entry is None:
-            return None
-        try:
-            artifact = codec.loads((entry / _FILE).read_text())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
-            return None
-        library = artifact.plan.library
-        if library is not None and self.store.get(Path(library).parent.name) is None:
-            return None
-        return artifact
+        """A stored artifact, or None."""
+        found = self._read(key, role)
+        return found if isinstance(found, Artifact) else None
 
     def put(self, key: str, role: str, artifact: Artifact) -> None:
-        """Store an artifact; one that cannot be written (an argument of a call that is no plain data) is left out."""
-        try:
-            text = codec.dumps(artifact)
-        except CacheError:
-            return
-        try:
-            self.store.put(_entry(key, role), {_FILE: text.encode()})
-        except CacheError as error:
-            warnings.warn(f"Turret could not keep a compiled artifact: {error}", stacklevel=2)
+        """Store an artifact in place of what is there.
+
+        One that cannot be written (an argument of a call that is no plain data) is left out, on record.
+        """
+        self._write(key, role, artifact)
 
     def get_graph(self, key: str) -> Any:
         """The captured graph itself, a ``StoredGraph``, or None."""
-        entry = self.store.get(_entry(key, "captured"))
-        try:
-            return None if entry is None else codec.loads((entry / _FILE).read_text())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError):
-            return None
+        return self._read(key, "captured")
 
     def put_graph(self, key: str, graph: Any) -> bool:
         """Store a ``StoredGraph``; returns whether it is there now."""
+        return self._write(key, "captured", graph)
+
+    def discard(self, key: str, role: str, reason: str) -> None:
+        """Remove what is stored and of no use."""
+        self.report(f"the {role} of {key} is not used: {reason}")
+        self.store.remove(_entry(key, role))
+
+    def _read(self, key: str, role: str) -> Any:
+        entry = self.store.get(_entry(key, role), role)
+        if entry is None:
+            return None
         try:
-            self.store.put(_entry(key, "captured"), {_FILE: codec.dumps(graph).encode()})
-        except CacheError:
+            return codec.loads(entry[_FILE].decode())
+        except (CacheError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+            self.discard(key, role, f"{type(error).__name__}: {error}")
+            return None
+
+    def _write(self, key: str, role: str, value: Any) -> bool:
+        try:
+            text = codec.dumps(value)
+            self.store.put(_entry(key, role), role, {_FILE: text.encode()})
+        except CacheError as error:
+            self.report(f"the {role} of {key} is not kept: {error}")
             return False
         return True
 

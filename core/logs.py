@@ -24,6 +24,7 @@ ARTIFACTS: dict[str, str] = {
     "fusion": "each fusion considered: made or not, bytes saved, why",
     "output_code": "generated source and the plan that runs it",
     "perf_hints": "what would make the program faster",
+    "cache": "what the artifact cache had, lacked and could not use, and why",
 }
 
 STAGES = (
@@ -79,6 +80,9 @@ def _texts(event: Event) -> list[tuple[str, str]]:
     """Artifacts that an event holds, with their text."""
     if event.kind in ("graph_break", "recompile", "perf_hint"):
         return [(f"{event.kind}s", event.message)]
+    if event.kind in ("cache_hit", "cache_miss", "cache_failure"):
+        said = f"{event.stage}: {event.kind.removeprefix('cache_')}"
+        return [("cache", f"{said}: {event.message}" if event.message else said)]
     if event.kind != "product":
         return []
     texts = [(f"+{event.stage}", product_text(event))]

@@ -26,10 +26,13 @@ from turret.ambient import AmbientModes, neutral
 from turret.branches import Branch, branches_of
 from turret.config import Config
 from turret.context import CompileContext
-from turret.errors import CodegenError, StageError, TurretError
+from turret.errors import CacheError, CodegenError, StageError, TurretError
 from turret.events import Event
+from turret.executed_code import recorded, unrecorded
 from turret.garbage import full_collections_wait
-from turret.graph_cache import Artifact, GraphCache, graph_key, with_usable_cache
+from turret.graph_cache import Artifact, GraphCache, Unstable, graph_key, with_usable_cache
+from turret.libraries import forget_library
+from turret.op_code import runs_own_code, traced_code
 from turret.plan import Plan
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph, Target
 from turret.recourse import eager_where_fakes_lie, trusts_fake_implementations
@@ -50,7 +53,8 @@ def create_context(config: Config, manager: pluggy.PluginManager) -> CompileCont
 
     def on_event(event: Event) -> None:
         try:
-            manager.hook.turret_event(event=event)
+            with unrecorded():
+                manager.hook.turret_event(event=event)
         except Exception as error:
             warnings.warn(f"an observer of Turret's events failed and was ignored: {error!r}", stacklevel=2)
 
@@ -145,14 +149,10 @@ class _Pipeline:
             self.context.emit("product", stage="capture", name=captured.name, product=captured)
             with self.failures("graph_cache"):
                 cache = self.graph_cache()
-                key = None if cache is None else graph_key(captured, self.settings())
-                stored = None if key is None else cache.get(key, "forward")
-            if cache is not None and key is None:
-                message = f"{captured.name} calls something without a stable name and is compiled in every process"
-                self.context.emit("perf_hint", stage="graph_cache", name=captured.name, message=message)
+                key = None if cache is None else self.key_of(captured)
+                stored, forward = (None, None) if key is None else self.loaded(cache, key, "forward")
             kept = keep_graph and key is not None and self.keep_graph(cache, key, captured)
             work = _Graph(self, captured, cache if key is not None else None, key)
-            forward = None if stored is None else loaded(stored)
             self.context.emit("cache_miss" if forward is None else "cache_hit", stage="graph", name=captured.name)
             if forward is None:
                 stored, forward = work.compile_forward()
@@ -168,6 +168,15 @@ class _Pipeline:
                 function = eager_where_fakes_lie(function, captured.module, stored.plan, self.report_fallback)
         return function, key if alone else None
 
+    def key_of(self, captured: CapturedGraph) -> str | None:
+        """The key of a graph; None, on record, for one that has none."""
+        try:
+            return graph_key(captured, self.settings())
+        except Unstable as error:
+            message = f"{captured.name} is compiled in every process: it has a part without a stable name ({error})"
+            self.context.emit("perf_hint", stage="graph_cache", name=captured.name, message=message)
+            return None
+
     def keep_graph(self, cache: GraphCache, key: str, captured: CapturedGraph) -> bool:
         """Store a graph, if what is read back from what is written is the same graph; whether it is stored."""
         if cache.get_graph(key) is not None:
@@ -177,7 +186,7 @@ class _Pipeline:
             if graph is None:
                 return False
             again = stored_graph.restored(graph, captured.name)
-            same = target_of(again) == target_of(captured) and graph_key(again, self.settings()) == key
+            same = target_of(again) == target_of(captured) and self.key_of(again) == key
             return same and cache.put_graph(key, graph)
 
     def runtime(
@@ -198,14 +207,13 @@ class _Pipeline:
         """The callable of a graph that another process compiled under ``key``; None where a part of it is missing."""
         with self.failures("graph_cache"):
             cache = self.graph_cache()
-            artifact = None if cache is None else cache.get(key, "forward")
+            artifact, forward = (None, None) if cache is None else self.loaded(cache, key, "forward")
             if artifact is None or artifact.signature is None:
                 return None
-            forward, backward = loaded(artifact), cache.get(key, "backward")
-            load_backward = None if backward is None else loaded(backward)
+            _, load_backward = self.loaded(cache, key, "backward")
             needed = writes_inputs(artifact.signature) or (artifact.signature.training and load_backward is None)
             graph = cache.get_graph(key) if needed else None
-            if forward is None or (needed and graph is None):
+            if needed and graph is None:
                 return None
         later = None if graph is None else _LaterGraph(self, graph, cache, key, name)
         with self.compilation(name):
@@ -228,7 +236,24 @@ class _Pipeline:
         wrappers = self.manager.hook.turret_wrap_runtime.get_hookimpls()
         if not self.config.cache or wrappers or self.settings() is None:
             return None
-        return GraphCache(self.config.cache_dir)
+        report = functools.partial(self.context.emit, "cache_failure", stage="graph")
+        return GraphCache(self.context.store("graph"), lambda text: report(message=text))
+
+    def loaded(self, cache: GraphCache, key: str, role: str) -> tuple[Artifact | None, BoxedCallable | None]:
+        """A stored artifact and its executable, or twice None; what does not load is removed, on record."""
+        artifact = cache.get(key, role)
+        if artifact is None:
+            return None, None
+        try:
+            return artifact, load(artifact.plan, cache.store)
+        except CacheError as error:
+            reason = str(error)
+        except Exception as error:  # whatever is wrong with what was stored, it can be compiled anew
+            reason = f"{type(error).__name__}: {error}"
+            if artifact.plan.library is not None:
+                forget_library(artifact.plan.library, cache.store)
+        cache.discard(key, role, reason)
+        return None, None
 
     def settings(self) -> str | None:
         """Text of everything but the graph that decides what it compiles to; None where a plugin cannot be named."""
@@ -241,7 +266,7 @@ class _Pipeline:
             if getattr(plugin, "cache_key", None) is None:
                 return None
             names.append(str(plugin.cache_key))
-        return repr((attrs.evolve(self.config, cache_dir="", debug_dir=""), names))
+        return repr((attrs.evolve(self.config, cache_dir="", cache_size_limit=0, debug_dir=""), names))
 
     def decompositions(self, target: Target) -> dict[Any, Callable]:
         """All decomposition tables merged: a keep wins, then the plugin that is asked first."""
@@ -275,7 +300,7 @@ class _Pipeline:
         with neutral():
             plan = self.plan(partitioned, role, name, target, captured)
         with self.failures("load"):
-            function = load(plan)
+            function = load(plan, self.context.store("load"))
         self.context.emit("product", stage="load", name=name, product=function)
         with self.failures("wrap_runtime", "turret_wrap_runtime"):
             for wrap in reversed(self.manager.hook.turret_wrap_runtime.get_hookimpls()):
@@ -366,7 +391,7 @@ class _Graph:
         pipeline, captured = self.pipeline, self.captured
         assumed = _guard_count(captured)
         table = pipeline.decompositions(self.target)
-        with self.ambient.restored():
+        with self.ambient.restored(), self.covered_by_the_key():
             pipeline.passes("captured", captured.module)
             joint: JointGraph = pipeline.stage("turret_joint", captured.name, captured=captured, decompositions=table)
         with neutral():
@@ -376,6 +401,24 @@ class _Graph:
             # What the trace assumed of sizes became guards of this capture; a stored artifact would skip them.
             self.cache = None
         return self.partitioned
+
+    @contextlib.contextmanager
+    def covered_by_the_key(self) -> Iterator[None]:
+        """Store nothing, on record, where the trace inside runs code of the program that its key does not cover."""
+        if self.cache is None or not runs_own_code(self.captured.module):
+            yield
+            return
+        known = traced_code(self.captured.module)
+        with recorded() as record:
+            yield
+        keyed = [p for p in self.pipeline.manager.get_plugins() if getattr(p, "cache_key", None) is not None]
+        plugins = {getattr(p, "__name__", type(p).__module__) for p in keyed}  # their keys are part of this one
+        unknown = [code for code, module in record.codes.items() if code not in known and module not in plugins]
+        if unknown or not record.complete:
+            self.cache = None
+            named = ", ".join(sorted(f"{c.co_qualname} ({c.co_filename}:{c.co_firstlineno})" for c in unknown)[:_SHOWN])
+            message = f"{self.captured.name} is compiled in every process: its trace ran {named or 'under a profiler'}"
+            self.pipeline.context.emit("perf_hint", stage="graph_cache", name=self.captured.name, message=message)
 
     def compile_forward(self) -> tuple[Artifact, BoxedCallable]:
         """Compile (and store) the forward, or the whole of an inference graph."""
@@ -401,10 +444,10 @@ class _Graph:
         return self.compiled_backward
 
     def make_backward(self, forward: Artifact) -> BoxedCallable:
-        stored = None if self.cache is None else self.cache.get(self.key, "backward")
-        found = None if stored is None else loaded(stored)
-        if found is not None:
-            return found
+        if self.cache is not None:
+            _, found = self.pipeline.loaded(self.cache, self.key, "backward")
+            if found is not None:
+                return found
         partitioned = self.partition()
         saved = (len(partitioned.saved_tensors), len(partitioned.saved_sizes))
         if saved != (forward.saved_tensors, forward.saved_sizes) or partitioned.signature != forward.signature:
@@ -449,14 +492,6 @@ class _LaterGraph:
 
     def eagerly(self, *args: Any) -> Any:
         return self.work().captured.module(*args)
-
-
-def loaded(artifact: Artifact) -> BoxedCallable | None:
-    """The executable of a stored plan, or None where its library does not load (removed since, or of another build)."""
-    try:
-        return load(artifact.plan)
-    except (OSError, AttributeError):
-        return None
 
 
 def _guard_count(captured: CapturedGraph) -> int:

@@ -14,6 +14,7 @@ import attrs
 import torch
 
 from turret.codec import record
+from turret.libraries import Library
 from turret.size_source import Binding, SizeSource
 
 if TYPE_CHECKING:
@@ -63,12 +64,14 @@ class Launch:
     """Call a native function of the plan's library; not 0 is an error.
 
     On the CPU it is ``function(slots, sizes, threads)``; on a CUDA device a segment of the launch table, run with
-    ``(slots, sizes, stream)``.  ``slots`` are those whose addresses its kernels use.
+    ``(slots, sizes, stream)``.  ``slots`` are those whose addresses its kernels use, ``origins`` its kernels' names;
+    ``sources`` (where accesses are checked) says for each kernel which lines of the user's it came from.
     """
 
     function: str
     slots: tuple[int, ...]
     origins: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
 
 @record
@@ -153,11 +156,11 @@ class Plan:
 
     ``inputs[i]`` is the slot of input ``i`` or None where it is a number.  ``outputs`` hold ``SlotRef``,
     ``SizeRef`` and plain values.  ``size_symbols`` orders the size table; those without a source are bound by steps.
-    ``float_symbols`` stand for floats, of which the table holds the bits.  ``library`` is the path of the
-    native library, or on a CUDA device of the launch table with its binaries beside it (None without kernels);
+    ``float_symbols`` stand for floats, of which the table holds the bits.  ``library`` is the
+    native library, or on a CUDA device the launch table with its binaries beside it (None without kernels);
     ``source`` its source for people.  ``scratch_bytes``: memory behind the arena's that kernels work in.
     ``arena_spans``: from which step to which (both included) arena and scratch memory of a GPU are there, in order;
-    empty for the whole call.
+    empty for the whole call.  ``check_bounds``: its kernels check every access (``turret.runtime.bounds``).
     """
 
     name: str
@@ -170,11 +173,12 @@ class Plan:
     size_sources: dict[str, SizeSource] = attrs.field(factory=dict)
     constants: dict[str, torch.Tensor] = attrs.field(factory=dict)
     arena_bytes: int = 0
-    library: str | None = None
+    library: Library | None = None
     source: str = ""
     scratch_bytes: SizeText = 0
     float_symbols: tuple[str, ...] = ()
     arena_spans: tuple[tuple[int, int], ...] = ()
+    check_bounds: bool = False
 
     @property
     def bound_symbols(self) -> tuple[str, ...]:

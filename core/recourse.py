@@ -13,13 +13,13 @@ from typing import Any
 import torch
 
 from turret.errors import FakeImplementationError, StageError
-from turret.externs import TRUSTED, resolve_op
+from turret.externs import is_trusted, resolve_op
 from turret.plan import Call, Plan
 
 
 def trusts_fake_implementations(plan: Plan) -> bool:
-    """Whether the plan calls an op whose fake implementation is not torch's own."""
-    return any(isinstance(step, Call) and not step.op.startswith(TRUSTED) for step in plan.steps)
+    """Whether the plan calls an op whose fake implementation is neither torch's nor Turret's own."""
+    return any(isinstance(step, Call) and not is_trusted(step.op) for step in plan.steps)
 
 
 def eager_where_fakes_lie(

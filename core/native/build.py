@@ -13,8 +13,9 @@ import tempfile
 import threading
 from pathlib import Path
 
-from turret.artifact_cache import ArtifactCache
+from turret.artifact_cache import Store, open_store
 from turret.errors import CodegenError
+from turret.libraries import ROLE, open_library
 from turret.native import prebuilt
 
 SOURCE = Path(__file__).with_name("launcher.cpp")
@@ -34,30 +35,29 @@ def key() -> str:
     return hashlib.sha256(f"launcher {platform.machine()} {_FLAGS}\n".encode() + SOURCE.read_bytes()).hexdigest()
 
 
-def build(cache: ArtifactCache) -> Path:
-    """The launcher's shared library: built ahead of time, from the cache, or compiled into it.
+def build(store: Store | None = None) -> bytes:
+    """The launcher's shared library: built ahead of time, from a store (None: the default cache), or compiled into it.
 
     Raises ``CodegenError`` where it must be compiled and cannot.
     """
     address = key()
     found = prebuilt.find(address, LIBRARY)
     if found is not None:
-        return found
-    folder, _ = cache.get_or_build(address, lambda: {LIBRARY: compile_launcher()})
-    return folder / LIBRARY
+        return found.read_bytes()
+    store = open_store() if store is None else store
+    return store.get_or_build(address, ROLE, lambda: {LIBRARY: compile_launcher()})[0][LIBRARY]
 
 
-def launcher(cache: ArtifactCache) -> ctypes.CDLL:
+def launcher(store: Store | None = None) -> ctypes.CDLL:
     """The launcher, loaded once a process, with the CUDA driver open; ``CodegenError`` where either is missing."""
     with _lock:
         if not _loaded:
-            _loaded.append(open_launcher(build(cache), DRIVER))
+            _loaded.append(open_launcher(open_library(build(store), "launcher"), DRIVER))
         return _loaded[0]
 
 
-def open_launcher(path: Path, driver: str) -> ctypes.CDLL:
-    """Load a launcher and have it open a driver library."""
-    library = ctypes.CDLL(str(path))
+def open_launcher(library: ctypes.CDLL, driver: str) -> ctypes.CDLL:
+    """Declare a launcher's functions and have it open a driver library."""
     for name, (result, *arguments) in _PROTOTYPES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, tuple(arguments)

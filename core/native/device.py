@@ -7,13 +7,12 @@ import hashlib
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from turret import codec
-from turret.artifact_cache import ArtifactCache
+from turret.artifact_cache import Entry, Store
 from turret.errors import CodegenError, TurretError
 from turret.native.build import launcher, message
 from turret.native.table import KernelBinary, LaunchTable
@@ -32,17 +31,18 @@ def current_stream(device: int) -> int:
 
 
 class DeviceLibrary:
-    """The segments of one plan on one device, from the launch table at ``path``, an entry of an artifact cache.
+    """The segments of one plan on one device, from the launch table and the binaries of an entry.
+
+    The launcher comes from ``store``.
 
     Kernels with equal binaries are loaded once a process and device, when a segment first runs or ``prepare`` is
     called (which graph capture needs beforehand: a capture must not load modules).
     """
 
-    def __init__(self, path: Path | str, device: int, library: ctypes.CDLL | None = None) -> None:
-        folder = Path(path).parent
-        self.library = launcher(ArtifactCache(folder.parents[1])) if library is None else library
-        self.table: LaunchTable = codec.loads(Path(path).read_text())
-        handles = [_kernel(self.library, binary, folder) for binary in self.table.kernels]
+    def __init__(self, entry: Entry, store: Store | None, device: int, library: ctypes.CDLL | None = None) -> None:
+        self.library = launcher(store) if library is None else library
+        self.table: LaunchTable = codec.loads(entry[TABLE].decode())
+        handles = [_kernel(self.library, binary, entry[binary.file]) for binary in self.table.kernels]
         self._handles = (ctypes.c_void_p * max(1, len(handles)))(*handles)
         self.segments = {name: self._segment(device, words) for name, words in self.table.segments.items()}
         weakref.finalize(self, _free, self.library, list(self.segments.values()))
@@ -70,8 +70,7 @@ def _free(library: ctypes.CDLL, segments: list[int]) -> None:
         library.turret_segment_free(segment)
 
 
-def _kernel(library: ctypes.CDLL, binary: KernelBinary, folder: Path) -> int:
-    image = (folder / binary.file).read_bytes()
+def _kernel(library: ctypes.CDLL, binary: KernelBinary, image: bytes) -> int:
     shape = (binary.function, binary.threads, binary.shared, binary.cluster, binary.cooperative, binary.programmatic)
     key = (library._handle, hashlib.sha256(image).digest(), *shape)
     with _lock:

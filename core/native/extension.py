@@ -8,6 +8,7 @@ builds them ahead of time for the interpreter that runs it; such a binary is tak
 from __future__ import annotations
 
 import hashlib
+import importlib.machinery
 import importlib.util
 import os
 import shlex
@@ -21,8 +22,9 @@ from typing import Any
 
 import attrs
 
-from turret.artifact_cache import ArtifactCache
+from turret.artifact_cache import open_store
 from turret.errors import CodegenError
+from turret.libraries import ROLE, as_path
 from turret.native import prebuilt
 
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-w")
@@ -61,23 +63,31 @@ class Extension:
     def is_built(self) -> bool:
         """Whether the binary is there: built ahead of time, or in the artifact cache."""
         key = self.key()
-        return prebuilt.find(key, self.library) is not None or ArtifactCache().get(key) is not None
+        return prebuilt.find(key, self.library) is not None or open_store().get(key, ROLE) is not None
 
-    def path(self) -> Path:
+    def content(self) -> bytes:
         """The binary, built into the artifact cache where it is not there; raises as ``load``."""
         key = self.key()
         found = prebuilt.find(key, self.library)
         if found is not None:
-            return found
-        folder, _ = ArtifactCache().get_or_build(key, lambda: {self.library: self.build()})
-        return folder / self.library
+            return found.read_bytes()
+        return open_store().get_or_build(key, ROLE, lambda: {self.library: self.build()})[0][self.library]
 
     def load(self) -> Any:
         """A new module, built where it is not there.
 
         Raises ``CodegenError`` with what is missing (a C++ compiler, the Python headers) and how to get it.
         """
-        spec = importlib.util.spec_from_file_location(self.name, self.path())
+        found = prebuilt.find(self.key(), self.library)
+        if found is not None:
+            return self._load(str(found))
+        with as_path(self.content(), self.library) as path:
+            return self._load(path)
+
+    def _load(self, path: str) -> Any:
+        spec = importlib.util.spec_from_file_location(
+            self.name, path, loader=importlib.machinery.ExtensionFileLoader(self.name, path)
+        )
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)

@@ -7,20 +7,23 @@ tensors are made once a frame, so that a call makes Python tensors only for inpu
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import re
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from turret.artifact_cache import Store
 from turret.errors import FakeImplementationError
-from turret.externs import TRUSTED, fast_callable
+from turret.externs import fast_callable, is_trusted
+from turret.libraries import find_library, open_library
 from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
 from turret.products import BoxedCallable
 from turret.runtime.allocate import allocator
+from turret.runtime.bounds import OUT_OF_BOUNDS, extent_position, note_extent, raise_out_of_bounds
 from turret.runtime.frames import FramePool
 from turret.runtime.modes import below_autograd
 from turret.size_source import Binding
@@ -31,10 +34,10 @@ if TYPE_CHECKING:
 
 
 class NativeLibrary:
-    """Kernels of one plan, loaded from a shared library."""
+    """Kernels of one plan, loaded from the content of a shared library."""
 
-    def __init__(self, path: Path | str) -> None:
-        self._handle = ctypes.CDLL(str(path))
+    def __init__(self, content: bytes, name: str) -> None:
+        self._handle = open_library(content, name)
 
     def function(self, name: str) -> Callable[..., int]:
         """``name(slots, sizes, threads) -> status``; releases the GIL while it runs."""
@@ -62,19 +65,21 @@ def _raise_status(status: int, origins: str) -> None:
     raise IndexError(f"index out of range in {origins}")
 
 
-def load(plan: Plan) -> BoxedCallable:
-    """The executable of a plan; its native library is loaded from ``plan.library``.
+def load(plan: Plan, store: Store | None = None) -> BoxedCallable:
+    """The executable of a plan; its native library is that of this process, or of ``store`` (None: the default cache).
+
+    Raises ``CacheError`` where the library is not there, ``OSError`` where it is none.
 
     The result takes the list of the graph's inputs, empties it, and returns the list of outputs.  It may run in
     several threads at once.  ``result.source`` is the generated Python; ``result.pool`` holds its idle memory;
     ``result.prepare()`` loads what is otherwise loaded by the first call (before a graph capture, which must not).
     """
-    return _Writer(plan).build()
+    return _Writer(plan, store).build()
 
 
 class _Writer:
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(self, plan: Plan, store: Store | None) -> None:
+        self.plan, self.store = plan, store
         self.device = torch.device(plan.device)
         self.native = self._library()
         self.names: dict[str, Any] = {
@@ -96,11 +101,12 @@ class _Writer:
     def _library(self) -> NativeLibrary | DeviceLibrary | None:
         if self.plan.library is None:
             return None
+        entry = find_library(self.plan.library, self.store)
         if self.device.type == "cpu":
-            return NativeLibrary(self.plan.library)
+            return NativeLibrary(entry[self.plan.library.file], entry.key)
         from turret.native.device import DeviceLibrary
 
-        return DeviceLibrary(self.plan.library, self.device.index or 0)
+        return DeviceLibrary(entry, self.store, self.device.index or 0)
 
     def constant(self, prefix: str, value: Any) -> str:
         name = f"{prefix}{len(self.names)}"
@@ -225,6 +231,9 @@ class _Writer:
         function = self.native.function(step.function)
         if not self.on_device:
             self.lines.append(f"status = {self.constant('kernel', function)}(slots_at, sizes_at, workers)")
+            if self.plan.check_bounds:
+                outside = self.constant("outside", functools.partial(raise_out_of_bounds, self.plan, step))
+                self.lines.append(f"if status == {OUT_OF_BOUNDS}: {outside}(sizes)")
             self.lines.append(f"if status: give(frame); fail(status, {origins!r})")
             return
         segment = self.constant("segment", function)
@@ -247,6 +256,9 @@ class _Writer:
         """Tell kernels where a tensor lies, if any kernel wants to know."""
         if slot in self.launched:
             self.lines.append(f"slots[{slot}] = t{slot}.data_ptr()")
+            if self.plan.check_bounds:
+                self.names["note_extent"] = note_extent
+                self.lines.append(f"note_extent(sizes, {extent_position(self.plan, slot)}, t{slot})")
 
     def _step(self, step: Any) -> None:
         slots = self.plan.slots
@@ -302,7 +314,7 @@ class _Writer:
             shape, stride = _tuple(slot.shape), _tuple(slot.stride)
             unlike = f"t{number}.stride() != {stride} or t{number}.shape != {shape}"
             dtype = self.constant("dtype", self.plan.slots[number].torch_dtype)
-            if not step.op.startswith(TRUSTED) or step.binds:
+            if not is_trusted(step.op) or step.binds:
                 unlike += f" or t{number}.dtype is not {dtype}"
             self.lines.append(f"if {unlike}:")
             self.lines.append(f"    t{number} = relayout(t{number}, {shape}, {stride}, {dtype}, {step.op!r})")
@@ -317,15 +329,15 @@ class _Writer:
             inner = ", ".join(self._value(v) for v in value)
             return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
         if isinstance(value, Plan):
-            return self.constant("branch", _branch(value))
+            return self.constant("branch", _branch(value, self.store))
         if value is None or isinstance(value, (bool, int, str)):
             return repr(value)
         return self.constant("value", value)
 
 
-def _branch(plan: Plan) -> Callable[..., list]:
+def _branch(plan: Plan, store: Store | None) -> Callable[..., list]:
     """A plan of static sizes as a function of its inputs, of any strides, for an op of control flow to call."""
-    run = load(plan)
+    run = load(plan, store)
     layouts = [None if n is None else (plan.slots[n].shape, plan.slots[n].stride) for n in plan.inputs]
 
     def branch(*operands: Any) -> list:

@@ -7,6 +7,7 @@ import ctypes
 import torch
 
 from turret.plan import Plan, Slot
+from turret.runtime.bounds import extent_position, note_static_extent, table_length
 
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector load of today's CPUs."""
@@ -23,7 +24,7 @@ class Frame:
 
     def __init__(self, plan: Plan, wanted: tuple[int, ...]) -> None:
         self.slots = (ctypes.c_void_p * max(1, len(plan.slots)))()
-        self.sizes = (ctypes.c_int64 * max(1, len(plan.size_symbols)))()
+        self.sizes = (ctypes.c_int64 * max(1, table_length(plan)))()
         self.tables = ctypes.addressof(self.slots), ctypes.addressof(self.sizes)
         self.arena = None
         start = 0
@@ -33,6 +34,8 @@ class Frame:
         for number, slot in enumerate(plan.slots):
             if slot.place == "arena":
                 self.slots[number] = self.arena.data_ptr() + start + slot.number
+                if plan.check_bounds:
+                    note_static_extent(self.sizes, extent_position(plan, number), slot.shape, slot.stride)
         self.tensors = tuple(self._tensor(plan.slots[number], start) for number in wanted)
 
     def _tensor(self, slot: Slot, start: int) -> torch.Tensor:

@@ -7,6 +7,7 @@ the operations of ``turret.testing.operations`` can look at the shapes, dtypes a
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from turret.testing.chooser import Chooser, chance, choice, subset, weighted
 from turret.testing.observe import seeded_backward
-from turret.testing.program import Backward, InputSpec, Program, Step, StorageSpec
+from turret.testing.program import Backward, InputSpec, NumberSpec, Program, Setting, Step, StorageSpec
 
 DTYPES: tuple[tuple[torch.dtype, int], ...] = (
     (torch.float32, 50),
@@ -39,6 +40,8 @@ class Features:
     ``skip`` holds names of operations (``turret.testing.operations.OPERATIONS``); ``families`` the families to
     draw from, all when empty.  ``max_numel`` bounds every tensor, ``max_steps`` the statements.
     ``random`` allows dropout and the like: only for a compiler that draws the same random numbers as eager.
+    ``layouts`` allows calls of one compiled function with other sizes, and integers that change; ``settings`` calls in
+    inference mode, without gradients, or checkpointed; ``complex`` complex inputs, conjugate views among them.
     """
 
     dtypes: tuple[tuple[torch.dtype, int], ...] = DTYPES
@@ -53,6 +56,9 @@ class Features:
     contexts: bool = True
     special_values: bool = True
     random: bool = False
+    layouts: bool = True
+    settings: bool = True
+    complex: bool = True
 
 
 class Declined(Exception):
@@ -61,6 +67,9 @@ class Declined(Exception):
 
 _EXTRA_INPUTS = 6
 """Inputs that operations may add for themselves (weights, indices) beyond ``Features.max_inputs``."""
+
+_ELASTIC_SIZES = (5, 7, 9, 11, 17, 33)
+"""Sizes that other calls of a program may have otherwise: such as mean nothing else where they stand in its text."""
 
 _SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 32, 33, 64, 100)
 
@@ -81,6 +90,21 @@ class Builder:
         self.palette = tuple(choice(chooser, _SIZES) for _ in range(3))
         if chance(chooser, 3):
             self.palette = (*self.palette[:2], choice(chooser, (1000, 1031, 4096)))
+        self.numbers: list[NumberSpec] = []
+        self.layouts = 1
+        self.elastic = 0
+        self.resized: tuple[tuple[tuple[int, int], ...], ...] = ()
+        if features.layouts and chance(chooser, 35):
+            self._draw_layouts()
+
+    def _draw_layouts(self) -> None:
+        """Several kinds of calls; in most programs one size of the palette is another one in each."""
+        self.layouts = self.integer(2, 3)
+        if self.chance(65):
+            self.elastic = self.choice(_ELASTIC_SIZES)
+            self.palette = (self.elastic, *self.palette[1:])
+            others = (self.elastic + 1, self.elastic - 1, 2, 3, 2 * self.elastic, 1, 16)
+            self.resized = tuple(((self.elastic, self.choice(others)),) for _ in range(self.layouts - 1))
 
     # -- choices ---------------------------------------------------------------------------------------------------
 
@@ -154,6 +178,36 @@ class Builder:
             return self.choice(live)
         return self.new_input(shape, tensor.dtype, fill)
 
+    def number(self, low: int, high: int) -> str:
+        """An integer argument that lies in a range in the first call, and where it likes in the others."""
+        if self.layouts == 1 or low > high:
+            raise Declined
+        live = [n.name for n in self.numbers if low <= n.values[0] <= high]
+        if live and self.chance(60):
+            return self.choice(live)
+        reach = max(abs(low), abs(high)) + 2
+        first, others = self.integer(low, high), (0, 1, -1, 2, -2, 3, low, high, -high)
+        values = [self.choice(others) if self.chance(60) else self.integer(-reach, reach) for _ in self.resized_calls]
+        spec = NumberSpec(f"n{len(self.numbers)}", (first, *values))
+        self.numbers.append(spec)
+        self.env[spec.name] = first
+        return spec.name
+
+    @property
+    def resized_calls(self) -> range:
+        """Numbers of the layouts but the first."""
+        return range(1, self.layouts)
+
+    def complex_input(self, shape: Sequence[int]) -> str:
+        """A new complex input, in some programs a conjugate view, or the imaginary part of one (a negative view)."""
+        shape = tuple(shape)
+        if len(self.inputs) >= self.features.max_inputs + _EXTRA_INPUTS or math.prod(shape) > self.features.max_numel:
+            raise Declined
+        stride, offset, numel = self._layout(shape) if self.chance(35) else (_contiguous(shape), 0, math.prod(shape))
+        self.storages.append(StorageSpec(numel, torch.complex64, "complex", len(self.storages)))
+        lazy = self.choice(("", "conj()", "conj()", "conj().imag"))
+        return self._add_view(shape, stride, offset, len(self.storages) - 1, lazy)
+
     def scalar(self, floating: bool) -> str:
         """A Python number as text."""
         numbers = ("1", "2", "0", "-1", "3") if not floating else ("1.0", "0.5", "2.0", "-1.5", "0.1", "3", "-0.25")
@@ -190,7 +244,7 @@ class Builder:
 
     def aliasing_input(self) -> str:
         """Add an input that shares the memory of another one, overlapping it or beside it."""
-        hosts = [s for s in self.inputs if self.storages[s.storage].numel >= 2 and not self.steps]
+        hosts = [s for s in self.inputs if self.storages[s.storage].numel >= 2 and not self.steps and not self.elastic]
         host: InputSpec = self.choice(hosts)
         storage = self.storages[host.storage]
         if storage.fill in ("index", "signed_index", "permutation"):
@@ -205,10 +259,12 @@ class Builder:
         offset = 0 if kind == "front" else half - extra
         return self._add_view((half,), (1,), offset, host.storage)
 
-    def _add_view(self, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, storage: int) -> str:
+    def _add_view(
+        self, shape: tuple[int, ...], stride: tuple[int, ...], offset: int, storage: int, lazy: Any = ""
+    ) -> str:
         if self.steps and any(s.storage == storage for s in self.inputs):
             raise Declined
-        spec = InputSpec(f"x{len(self.inputs)}", storage, shape, stride, offset)
+        spec = InputSpec(f"x{len(self.inputs)}", storage, shape, stride, offset, lazy)
         self.inputs.append(spec)
         sharing = [s for s in self.inputs if s.storage == storage]
         if len(sharing) > 1:
@@ -267,6 +323,7 @@ class Builder:
         ``results`` is 0 for an in-place statement.  Returns the names of the results.
         """
         context = self._context(results)
+        template, args = self._with_sizes(template, args)
         names = tuple(f"v{self._values + i}" for i in range(results))
         statement = Step(op, names, template, args, context)
         versions = {n: v._version for n, v in self.env.items() if isinstance(v, Tensor)}
@@ -291,6 +348,15 @@ class Builder:
         self.steps.append(statement)
         return names
 
+    def _with_sizes(self, template: str, args: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+        """A statement that asks an input for the size that other calls have otherwise, where it names it."""
+        pattern = rf"(?<!e-)(?<![\w.{{]){self.elastic}(?![\w.}}])"
+        if not self.elastic or not re.search(pattern, template):
+            return template, args
+        places = [(s.name, d) for s in self.inputs for d, n in enumerate(self.env[s.name].shape) if n == self.elastic]
+        name, dim = self.choice(places)
+        return re.sub(pattern, f"{{{len(args)}}}.shape[{dim}]", template), (*args, name)
+
     def _context(self, results: int) -> str:
         if not self.features.contexts or not results or not self.chance(6):
             return ""
@@ -301,9 +367,9 @@ class Builder:
         """Small enough, and not so large in value that it hides errors (unless the program is a wild one)."""
         if not isinstance(value, Tensor):
             return isinstance(value, (int, float, bool))
-        if value.numel() > self.features.max_numel or value.dtype.is_complex:
+        if value.numel() > self.features.max_numel or (value.dtype.is_complex and not self.features.complex):
             return False
-        if self.wild or not value.dtype.is_floating_point or not value.numel():
+        if (not value.dtype.is_complex and (self.wild or not value.dtype.is_floating_point)) or not value.numel():
             return True
         limit = 500.0 if value.dtype == torch.float16 else 1e4
         return bool((value.detach().abs() <= limit).all())
@@ -318,12 +384,38 @@ class Builder:
         trains = any(isinstance(self.env[n], Tensor) and self.env[n].requires_grad for n in outputs)
         options: list[tuple[Backward, int]] = [("all", 7), ("first", 1), ("expanded", 1), ("none", 1)]
         backward = weighted(self.chooser, options) if trains else "none"
-        program = Program(tuple(self.storages), tuple(self.inputs), tuple(self.steps), outputs, backward)
+        program = Program(
+            tuple(self.storages),
+            tuple(self.inputs),
+            tuple(self.steps),
+            outputs,
+            backward,
+            numbers=tuple(self.numbers),
+            resized=self.resized,
+        )
         if backward == "first" and not _zero_tangents_are_harmless(program):
             program = attrs.evolve(program, backward="all")
-        if not _runs(attrs.evolve(program, backward="all")):
+        # The first layout, with the values of the first call and those of the next that has it.
+        if not all(_runs(attrs.evolve(program, backward="all"), variant) for variant in (0, program.layouts)):
             raise Spoiled
+        program = self._with_setting(program, trains)
+        for layout in self.resized_calls:
+            if not _runs(program, layout) and self.chance(75):
+                program = _as_in_first_call(program, layout)
         return program
+
+    def _with_setting(self, program: Program, trains: bool) -> Program:
+        """The program in a setting where eager takes it in one."""
+        writes = any(not step.results for step in program.steps)
+        chances: list[tuple[Setting, int]] = [("", 80)]
+        if not self.features.settings:
+            return program
+        if program.backward == "all" and not writes:
+            chances += [("checkpoint", 30)]
+        if program.backward == "none":
+            chances += [("no_grad", 6)] if trains else [("inference_inputs", 12), ("inference_mode", 8)]
+        chosen = attrs.evolve(program, setting=weighted(self.chooser, chances))
+        return chosen if all(_runs(chosen, variant) for variant in (0, program.layouts)) else program
 
     def _outputs(self) -> tuple[str, ...]:
         made = [n for n in reversed(self.env) if n.startswith("v") and isinstance(self.env[n], Tensor)]
@@ -343,16 +435,24 @@ class Spoiled(Exception):
     """The program drawn so far cannot be used; draw another one."""
 
 
-def _runs(program: Program) -> bool:
-    """Whether eager takes the program, gradients included, with two sets of values."""
+def _runs(program: Program, variant: int) -> bool:
+    """Whether eager takes the program, gradients included, with the inputs of one call."""
     try:
-        for variant in (0, 1):
-            inputs = program.build_inputs(variant)
-            torch.manual_seed(0)
-            seeded_backward(program.run(inputs), inputs, program.backward)
+        inputs = program.build_inputs(variant)
+        torch.manual_seed(0)
+        seeded_backward(program.run(inputs), inputs, program.backward)
     except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError):
         return False
     return True
+
+
+def _as_in_first_call(program: Program, layout: int) -> Program:
+    """The program with the sizes and numbers of the first call in another one."""
+    numbers = tuple(
+        attrs.evolve(n, values=(*n.values[:layout], n.values[0], *n.values[layout + 1 :])) for n in program.numbers
+    )
+    resized = tuple(() if k == layout - 1 else sizes for k, sizes in enumerate(program.resized))
+    return attrs.evolve(program, numbers=numbers, resized=resized)
 
 
 def _zero_tangents_are_harmless(program: Program) -> bool:
@@ -360,7 +460,7 @@ def _zero_tangents_are_harmless(program: Program) -> bool:
 
     A compiled backward computes with those zeros, which makes NaN where a derivative is infinite.
     """
-    for variant in (0, 1):
+    for variant in (0, program.layouts):
         inputs = program.build_inputs(variant)
         result = program.run(inputs)
         roots = [t for t in result if isinstance(t, Tensor) and t.requires_grad]

@@ -32,13 +32,15 @@ class Mismatch(AssertionError):
         super().__init__(f"{text}\n\n{source}" if source else text)
 
 
-def check(program: Program, compiler: Compiler, *, calls: int = 2) -> None:
+def check(program: Program, compiler: Compiler, *, calls: int | None = None) -> None:
     """Compile a program and compare it with eager; raises ``Mismatch``.
 
-    Each of the ``calls`` has values of its own, so that the second one shows what the first one left behind.
+    Each of the ``calls`` (by default as many as the program asks for) has values of its own, so that the second one
+    shows what the first one left behind.
     """
-    compiled = compiler(program.function())
-    _compare_calls(program.function(), compiled, program.build_inputs, program.backward, calls, program.source, program)
+    eager, compiled = (program.calling(f) for f in (program.function(), compiler(program.function())))
+    calls = program.calls if calls is None else calls
+    _compare_calls(eager, compiled, program.build_inputs, program.backward, calls, program.source, program)
 
 
 def assert_same(

@@ -111,13 +111,15 @@ def check_seeds(
 ) -> Checked:
     """Draw, check and, on failure, shrink the programs of ``seeds``.
 
-    Several seeds are compiled together, those of one kind of backward as one function, and one by one only where
-    that fails: for compilers whose cost is mostly per function.
+    Several seeds are compiled together, those of one kind of backward as one function (but for those whose calls
+    differ in sizes, numbers or setting), and one by one only where that fails: for compilers whose cost is mostly per
+    function.
     """
     programs = tuple(program_of_seed(seed, features) for seed in seeds)
-    groups: dict[str, list[Program]] = collections.defaultdict(list)
-    for program in programs:
-        groups[program.backward].append(program)
+    groups: dict[str | int, list[Program]] = collections.defaultdict(list)
+    for number, program in enumerate(programs):
+        alone = program.layouts > 1 or program.setting
+        groups[number if alone else program.backward].append(program)
     failures: list[Failure] = []
     for group in groups.values():
         if len(group) > 1 and symptom_of(merge(group), compiler) is None:

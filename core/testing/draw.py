@@ -15,7 +15,7 @@ def draw_program(chooser: Chooser, features: Features | None = None) -> Program:
     """Draw one program; raises ``Spoiled`` when the draw leads nowhere (rarely; draw again)."""
     features = features or Features()
     builder = Builder(chooser, features)
-    families = table(features)
+    families = table(features, builder.layouts)
     for _ in range(builder.integer(1, max(1, features.max_inputs - 1))):
         builder.new_input(builder.shape(), builder.dtype())
     if features.aliased_inputs and builder.chance(12):
@@ -27,10 +27,11 @@ def draw_program(chooser: Chooser, features: Features | None = None) -> Program:
         operations = weighted(chooser, families)
         operation = choice(chooser, operations)
         inputs, storages, names = len(builder.inputs), len(builder.storages), set(builder.env)
+        numbers = len(builder.numbers)
         try:
             operation.draw(builder)
         except Declined:
-            del builder.inputs[inputs:], builder.storages[storages:]
+            del builder.inputs[inputs:], builder.storages[storages:], builder.numbers[numbers:]
             for name in set(builder.env) - names:
                 del builder.env[name]
     if not builder.steps:

@@ -36,14 +36,18 @@ def shrink(program: Program, fails: Callable[[Program], bool], *, attempts: int 
 def _valid(program: Program) -> bool:
     if not program.outputs and not any(not step.results for step in program.steps):
         return False
-    defined = {spec.name for spec in program.inputs}
+    defined = set(program.names)
     for step in program.steps:
         if not defined.issuperset(step.args):
             return False
         defined.update(step.results)
     if not defined.issuperset(program.outputs):
         return False
-    return observe(program.function(), program.build_inputs(), program.backward).error is None
+    try:
+        inputs = program.build_inputs()
+    except RuntimeError:
+        return False
+    return observe(program.calling(program.function()), inputs, program.backward).error is None
 
 
 def _smaller(program: Program) -> Iterator[Program]:
@@ -62,7 +66,7 @@ def _halves(program: Program) -> Iterator[Program]:
         if not 0 < count < len(program.steps):
             continue
         steps = program.steps[:count]
-        made = {name for step in steps for name in step.results} | {spec.name for spec in program.inputs}
+        made = {name for step in steps for name in step.results} | set(program.names)
         outputs = tuple(name for name in program.outputs if name in made)
         yield prune(attrs.evolve(program, steps=steps, outputs=outputs or steps[-1].results))
 
@@ -108,15 +112,41 @@ def _without_inputs(program: Program) -> Iterator[Program]:
         yield attrs.evolve(program, inputs=tuple(spec for spec in program.inputs if spec not in idle))
     for spec in idle:
         yield attrs.evolve(program, inputs=tuple(other for other in program.inputs if other is not spec))
+    for number in program.numbers:
+        if number.name not in used:
+            yield attrs.evolve(program, numbers=tuple(other for other in program.numbers if other is not number))
 
 
 def _simpler(program: Program) -> Iterator[Program]:
+    if program.setting:
+        yield attrs.evolve(program, setting="")
+    yield from _fewer_layouts(program)
     if any(step.context for step in program.steps):
         yield attrs.evolve(program, steps=tuple(attrs.evolve(step, context="") for step in program.steps))
     if program.backward != "none":
         yield attrs.evolve(program, backward="none")
     if program.backward in ("first", "expanded"):
         yield attrs.evolve(program, backward="all")
+
+
+def _fewer_layouts(program: Program) -> Iterator[Program]:
+    """Without one of the layouts, with sizes that stay, with a number that does, or with smaller numbers."""
+    for index in range(1, program.layouts):
+        numbers = tuple(
+            attrs.evolve(n, values=tuple(v for k, v in enumerate(n.values) if k != index)) for n in program.numbers
+        )
+        resized = tuple(sizes for k, sizes in enumerate(program.resized) if k != index - 1)
+        yield attrs.evolve(program, numbers=numbers, resized=resized)
+    if program.resized and any(program.resized):
+        yield attrs.evolve(program, resized=((),) * len(program.resized))
+    for position, number in enumerate(program.numbers):
+        for index, value in enumerate(number.values):
+            for simpler in dict.fromkeys((number.values[0], 0, 1, -1)):
+                if simpler != value and (abs(simpler) < abs(value) or (index and simpler == number.values[0])):
+                    values = _replaced(number.values, index, simpler)
+                    yield attrs.evolve(
+                        program, numbers=_replaced(program.numbers, position, attrs.evolve(number, values=values))
+                    )
 
 
 def _simpler_inputs(program: Program) -> Iterator[Program]:
@@ -128,6 +158,8 @@ def _simpler_inputs(program: Program) -> Iterator[Program]:
         plain = InputSpec(spec.name, len(program.storages), spec.shape, stride)
         storage = program.storages[spec.storage]
         alone = sum(other.storage == spec.storage for other in program.inputs) == 1
+        if spec.lazy:
+            yield attrs.evolve(program, inputs=_replaced(program.inputs, index, attrs.evolve(spec, lazy="")))
         if alone and (spec.stride, spec.offset) == (stride, 0):
             continue
         yield attrs.evolve(

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from turret.code_fingerprint import of_code
+
 TRUSTED_ROOTS = (frozenset(sys.stdlib_module_names) | {"torch", "builtins", "turret", "typing_extensions"}) - {
     "__main__",
     "test",
@@ -44,26 +46,6 @@ Memo = dict
 
 def _digest(*parts: Any) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
-
-
-@functools.lru_cache(maxsize=8192)
-def of_code(code: types.CodeType) -> str:
-    """Fingerprint of a code object and of those among its constants."""
-    return _digest(
-        code.co_code, [_constant(c) for c in code.co_consts], code.co_names, code.co_varnames, code.co_freevars,
-        code.co_cellvars, code.co_exceptiontable, code.co_flags, code.co_argcount, code.co_posonlyargcount,
-        code.co_kwonlyargcount, code.co_qualname,
-    )  # fmt: skip
-
-
-def _constant(value: Any) -> str:
-    if isinstance(value, types.CodeType):
-        return of_code(value)
-    if type(value) is tuple:
-        return f"({','.join(map(_constant, value))})"
-    if type(value) is frozenset:
-        return f"{{{','.join(sorted(map(_constant, value)))}}}"
-    return f"{type(value).__name__} {value!r}"
 
 
 def of_function(function: types.FunctionType) -> str:

@@ -23,6 +23,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._device import _device_constructors
 
 from turret.guards import TensorProperties
+from turret.op_code import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.fake_inputs import fake_mode_without_gradients
 from turret.plugins.capture.known_data import KnownData
@@ -302,6 +303,8 @@ class GraphRecorder:
             named_nodes[name], named_fakes[name] = self.argument(value)
         if self.devices and target in _device_constructors() and named_fakes.get("device") is None:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
+        if isinstance(target, OPERATORS) and not library_operator(target):
+            self.provenance.operator(target)
         operands = self.known.operands(target, fakes, named_fakes)
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
         note_call(self.provenance, target, kinds)  # type: ignore[attr-defined]

@@ -33,6 +33,7 @@ FactKind = Literal[
     "bases",
     "code",
     "defaults",
+    "operator",
 ]
 
 
@@ -42,9 +43,9 @@ class Fact:
 
     ``owner.name`` (attribute) or ``owner[name]`` (item) was ``found``, or there was none (absent, lacks);
     ``owner(*name)`` gave it (call); ``owner``, a weak reference, refers to it (refers).  A class has ``found`` under a
-    name (member), or its base ``found`` has something there (owner), or it has nothing itself (undefined);
-    a class inherits, a function consists of the
-    code, or has the defaults, that it does (bases, code, defaults).
+    name (member), or its base ``found`` has something there (owner), or it has nothing itself (undefined); a class
+    inherits, a function consists of the code, or has the defaults, that it does (bases, code, defaults).  The code
+    registered for an operator of the program's own was run (operator).
     """
 
     kind: FactKind
@@ -94,6 +95,10 @@ class Provenance:
     def refers(self, reference: Callable, found: Any) -> None:
         """A weak reference led to an object."""
         self.facts.setdefault(("refers", id(reference)), Fact("refers", reference, None, found))
+
+    def operator(self, op: Any) -> None:
+        """Code that was registered for an operator was run."""
+        self.facts.setdefault(("operator", id(op)), Fact("operator", op, ""))
 
     def member(self, kind: type, name: str, owner: type | None, raw: Any, *, by_value: bool = False) -> None:
         """A class has ``raw`` of ``owner`` under a name (None: nothing).

@@ -24,9 +24,9 @@ import torch
 from torch import nn
 
 from turret import frame_hook
-from turret.artifact_cache import ArtifactCache
+from turret.artifact_cache import Store
 from turret.errors import CacheError
-from turret.graph_cache import environment, source_fingerprint
+from turret.graph_cache import Unstable, environment, operator_text, source_fingerprint
 from turret.guards import Guard, GuardSet, storage_pattern
 from turret.plugins.capture import fingerprints, resume
 from turret.plugins.capture.failures import AsPython
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 SLOTS = 16
 """Units of one frame that are kept; the oldest makes place for a new one."""
+ROLE = "unit"
 _FILE = "unit.json"
 _OF_THIS_PROCESS = ("dereference", "graph", "tail", "rerun", "compiled", "__builtins__")
 """Names of a scope that are bound anew."""
@@ -51,7 +52,7 @@ _OF_THIS_PROCESS = ("dereference", "graph", "tail", "rerun", "compiled", "__buil
 
 
 def frame_key(settings: Settings, function: types.FunctionType, arguments: tuple) -> str | None:
-    """What units of a frame are filed under; None where none are kept."""
+    """What units of a frame are filed under; None where none are kept.  Raises ``Unstable`` where none can be."""
     text = settings.stored_under
     if text is None or resume.is_resume(function.__code__):
         return None
@@ -90,8 +91,8 @@ def settings_text(settings: Settings) -> str | None:
     return compiler.settings()
 
 
-def _store(settings: Settings) -> ArtifactCache:
-    return ArtifactCache(settings.context.config.cache_dir or None)
+def _store(settings: Settings) -> Store:
+    return settings.context.store("capture")
 
 
 def _slot(key: str, number: int) -> str:
@@ -118,13 +119,13 @@ def keep(settings: Settings, taken: Taken) -> None:
     """Store a unit, or report why it cannot be stored."""
     context, function = settings.context, taken.function
     try:
-        key = frame_key(settings, function, taken.arguments)
-        if key is None:
-            return
         try:
+            key = frame_key(settings, function, taken.arguments)
+            if key is None:
+                return
             packed = _pack(taken)
             _write(_store(settings), key, json.dumps(packed, separators=(",", ":")).encode())
-        except (NotPortable, CacheError, OSError) as error:
+        except (NotPortable, Unstable, CacheError, OSError) as error:
             message = f"{function.__qualname__} is captured anew in every process: {error}"
             context.emit("perf_hint", stage="capture", name=function.__qualname__, message=message)
     except Exception as error:
@@ -134,22 +135,21 @@ def keep(settings: Settings, taken: Taken) -> None:
         context.emit("perf_hint", stage="capture", name=function.__qualname__, message=message)
 
 
-def _write(store: ArtifactCache, key: str, content: bytes) -> None:
+def _write(store: Store, key: str, content: bytes) -> None:
     """Put an entry into a free slot, or in place of the oldest one; nothing where it is there already."""
-    ages: dict[float, str] = {}
+    used: dict[str, float] = {}
     for number in range(SLOTS):
         entry = _slot(key, number)
-        path = store.path(entry)
-        try:
-            if (path / _FILE).read_bytes() == content:
-                return
-            ages[(path / _FILE).stat().st_mtime] = entry
-        except OSError:
-            store.put(entry, {_FILE: content})
+        found = store.get(entry, ROLE)
+        if found is None:
+            store.put(entry, ROLE, {_FILE: content})
             return
-    oldest = ages[min(ages)]
+        if found[_FILE] == content:
+            return
+        used[entry] = store.used(entry)
+    oldest = min(used, key=used.__getitem__)
     store.remove(oldest)
-    store.put(oldest, {_FILE: content})
+    store.put(oldest, ROLE, {_FILE: content})
 
 
 def _pack(taken: Taken) -> dict[str, Any]:
@@ -239,6 +239,8 @@ def _pack_fact(packer: Packer, fact: Fact) -> list:
         return [fact.kind, packer.object(fact.owner), fact.name, ""]
     if fact.kind == "refers":
         return ["refers", packer.object(fact.owner), packer.value(fact.found), ""]
+    if fact.kind == "operator":
+        return ["operator", packer.object(fact.owner), "", operator_text(fact.owner)]
     if fact.kind == "call":
         row: list = ["call", packer.object(fact.owner), packer.value(fact.name), fingerprints.describe(fact.found)]
     else:
@@ -256,6 +258,8 @@ def _fact_text(owner: Any, name: Any) -> str:
 def _holds(kind: str, owner: Any, name: Any, description: str) -> bool:
     """Whether a fact is one (still)."""
     match kind:
+        case "operator":
+            return operator_text(owner) == description
         case "attribute":
             return hasattr(owner, name) and fingerprints.describe(getattr(owner, name)) == description
         case "item":
@@ -373,7 +377,7 @@ def find(settings: Settings, cache: FrameCache, function: types.FunctionType, ar
         store = _store(settings)
         for number in range(SLOTS):
             entry = _slot(key, number)
-            if entry in cache.taken or not store.path(entry).exists():
+            if entry in cache.taken or not store.contains(entry):
                 continue
             try:
                 unit = _load(settings, cache, store, entry, function, arguments)
@@ -383,21 +387,22 @@ def find(settings: Settings, cache: FrameCache, function: types.FunctionType, ar
             cache.taken.add(entry)
             context.emit("cache_hit", stage="capture", name=name)
             return unit
+    except Unstable as error:
+        reasons.append(str(error))
     except Exception as error:  # of a kind not foreseen: never in the way of a capture
         reasons.append(f"{type(error).__name__}: {error}")
+        context.emit("cache_failure", stage="capture", name=name, message=reasons[-1])
     message = "; ".join(reasons) or "no capture is stored"
     context.emit("cache_miss", stage="capture", name=name, message=message)
     return None
 
 
-def _load(
-    settings: Settings, cache: FrameCache, store: ArtifactCache, entry: str, function: Any, arguments: tuple
-) -> Unit:
+def _load(settings: Settings, cache: FrameCache, store: Store, entry: str, function: Any, arguments: tuple) -> Unit:
     """The unit of an entry; raises ``Changed`` where it does not serve the call."""
-    folder = store.get(entry)
-    if folder is None:
+    found = store.get(entry, ROLE)
+    if found is None:
         raise Changed("an entry that does not verify")
-    packed = json.loads((folder / _FILE).read_bytes())
+    packed = json.loads(found[_FILE])
     if packed["parameters"] != len(arguments):
         raise Changed("another number of parameters")
     for name, digest in packed["files"].items():

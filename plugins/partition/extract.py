@@ -35,7 +35,7 @@ def extract(
         odd = next(node for node in used if not is_tensor(node) and not is_size(node))
         raise UnsupportedError(f"graph {joint.name!r}: {odd.name} is neither a tensor nor a size and cannot be saved")
     forward = _Forward(joint, analysis, tensors, sizes)
-    sizes += forward.add_free_symbols([*emitted, *tensors, *analysis.tangents])
+    sizes += forward.add_free_symbols([*emitted, *tensors, *sizes, *analysis.tangents])
     return PartitionedGraph(
         forward=forward.finish(),
         backward=_backward(joint, analysis, sizes, tensors, emitted),
@@ -125,7 +125,7 @@ class _Forward:
         return copy
 
     def add_free_symbols(self, nodes: list[fx.Node]) -> list[fx.Node]:
-        """Size nodes of the forward for the symbols in the backward's shapes that no saved size gives."""
+        """Size nodes of the forward for the symbols in the backward's shapes and numbers that no saved size gives."""
         given = {_symbol(node) for node in self._sizes}
         wanted = sorted(_free_symbols(nodes) - given, key=str)
         added = [node for node in map(self._size_node, wanted) if node is not None]
@@ -227,6 +227,6 @@ def _free_symbols(nodes: Iterable[fx.Node]) -> set[sympy.Symbol]:
         for tensor in value if isinstance(value, (tuple, list)) else (value,):
             dims = (*tensor.shape, *tensor.stride()) if isinstance(tensor, torch.Tensor) else (tensor,)
             for size in dims:
-                if isinstance(size, torch.SymInt):
+                if isinstance(size, torch.SymInt | torch.SymFloat):
                     symbols |= size.node.expr.free_symbols
     return symbols

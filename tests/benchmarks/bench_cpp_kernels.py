@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from turret.ir import Expr, Kernel, Store, TensorDecl, call, check_index, constant, load, part, reduce
 from turret.ir.index import Index, Var
 from turret.plugins.codegen.cpp import compile_unit, emit, find_compiler, translation_unit
+from turret.plugins.codegen.cpp import load as load_library
 
 F32 = torch.float32
 
@@ -258,9 +259,9 @@ def ours(bench: Bench, threads: int) -> tuple[Callable[[], None], float]:
     }
     started = time.perf_counter()
     kernels = [emit(k, declarations) for k in bench.kernels]
-    path, _ = compile_unit(translation_unit(kernels), find_compiler())
+    entry, _ = compile_unit(translation_unit(kernels), find_compiler())
     seconds = time.perf_counter() - started
-    library = ctypes.CDLL(str(path))
+    library = load_library(entry)
     calls = []
     for made in kernels:
         function = getattr(library, made.function)

@@ -30,9 +30,9 @@ def test_plugins_lists_hooks_who_implements_them_and_from_where(capsys):
 
 
 def test_cache_shows_its_size_and_clears_it(capsys, folder):
-    ArtifactCache().put("ab" + "0" * 62, {"file": b"1" * 3 * 2**20})
+    ArtifactCache().put("ab" + "0" * 62, "role", {"file": b"1" * 3 * 2**20})
     assert cli.main(["cache"]) == 0
-    assert f"{folder}: 1 entries, 3.0 MiB" in capsys.readouterr().out
+    assert f"{folder}: 1 entries, 3.0 MiB of at most 10240 MiB" in capsys.readouterr().out
     assert cli.main(["cache", "clear"]) == 0
     assert "removed 1 entries" in capsys.readouterr().out
     assert cli.main(["cache", "size"]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,7 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_lab import at, declare, pointwise, program, programs, row_sum, run_program, schedule
 
+from turret.artifact_cache import process_cache
 from turret.ir import Extern, Ref, Schedule, StridedView, TensorDecl, Var, call, constant, verify
+from turret.libraries import Library, keep_library
 from turret.plan import Allocate, Call, Copy, Free, Launch, Plan, SlotRef, Step, View
 from turret.plan_builder import draft_plan, kernel_symbols, kernel_tensors
 from turret.plugins.schedule import memory
@@ -125,7 +128,9 @@ def test_a_kernel_that_writes_over_what_it_reads_gives_the_same_result(tmp_path:
 def with_library(plan: Plan, source: str, folder: Path) -> Plan:
     path = folder / "kernels.so"
     subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", path], input=source, text=True, check=True)
-    return attrs.evolve(plan, library=str(path))
+    key = hashlib.sha256(source.encode()).hexdigest()
+    keep_library(process_cache, key, {path.name: path.read_bytes()})
+    return attrs.evolve(plan, library=Library(key, path.name))
 
 
 @pytest.mark.parametrize(("shape", "stride"), [((3, 2), (1, 3)), ((3,), (1,)), ((2, 3), (3, 1))])

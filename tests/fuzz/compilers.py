@@ -12,7 +12,10 @@ NAMES = ("turret", "inductor", "aot_eager", "aot_eager_decomp_partition", "eager
 
 
 def compiler_of(name: str, options: dict[str, Any]) -> Callable[[Callable], Callable]:
-    """A compile function; ``options`` go to it as they are.  Raises ``KeyError`` for an unknown name."""
+    """A compile function; ``options`` go to it as they are.  Raises ``KeyError`` for an unknown name.
+
+    Turret's kernels check their accesses unless the options say otherwise.
+    """
     if name == "turret":
         import turret
 
@@ -20,7 +23,7 @@ def compiler_of(name: str, options: dict[str, Any]) -> Callable[[Callable], Call
         known = "UnsupportedError|DataDependentOutputException|DynamicOutputShapeException"
         warnings.filterwarnings("ignore", message="Turret runs a graph eagerly")
         warnings.filterwarnings("error", message=rf"(?s)Turret runs a graph eagerly(?!.*({known}))")
-        chosen = {"on_error": "fallback", **options}
+        chosen = {"on_error": "fallback", "check_bounds": True, **options}
         return lambda function: turret.compile(function, options=chosen)
     if name == "eager":
         return lambda function: function

@@ -28,6 +28,9 @@ _ATOMS = (
 _ITERATORS = ("generator", "list_iterator", "tuple_iterator", "range_iterator", "enumerate", "zip", "map", "filter", "chain",
               "list_reverseiterator", "reversed", "dict_itemiterator", "dict_keyiterator", "count", "islice")  # fmt: skip
 _LIMIT = 4000
+_TORCHS = (RuntimeError, IndexError, NotImplementedError)
+_LONGEST_OF_PROGRAMS = 25
+"""Characters of the longest message that a program gives to an error of a type that torch raises, too."""
 
 
 class Snapshot:
@@ -127,6 +130,7 @@ class Snapshot:
             str(value.dtype),
             value.requires_grad,
             value.is_leaf,
+            value.is_inference(),
             storage,
         )
         return (Data(value), kept, value.storage_offset(), grad, extra)
@@ -156,6 +160,8 @@ class Snapshot:
         notes = getattr(value, "__notes__", None)
         chain = (self.of(value.__cause__), self.of(value.__context__), value.__suppress_context__)
         attributes = [(k, self.of(v)) for k, v in vars(value).items() if k != "obj"]
+        if isinstance(value, _TORCHS) and len(str(value)) > _LONGEST_OF_PROGRAMS:
+            return ("of torch", attributes, notes)  # whose messages, and what was handled before, are its own
         return (self.of(value.args), str(value), attributes, chain, notes)
 
     def drained(self, value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import gc
 import io
 import random
@@ -15,6 +16,7 @@ from typing import Any
 
 import torch
 from function_snapshot import Snapshot, difference_of
+from torch.utils.checkpoint import checkpoint
 
 CALLS = 4
 Compile = Callable[[Callable], Callable]
@@ -38,6 +40,7 @@ class World:
         self.module = module
         self.entry = self.scope["entry"]
         self.call = self.entry if compile is None else compile(self.entry)
+        self.checkpointed = self.scope.get("CHECKPOINTED", False)
         self.arguments: dict[str, Any] = {}
         self.rest: list[Any] = []
         self.given: dict[str, Any] = {}
@@ -48,7 +51,10 @@ class World:
         tensors = torch.Generator().manual_seed(seed)
         rows, dtype = choices.choice([(2, torch.float32)] * 5 + [(4, torch.float32), (2, torch.float64)])
         x, y = (torch.randn(rows, 3, generator=tensors, dtype=dtype) for _ in range(2))
-        if choices.random() < 0.3:
+        if scope.get("INFERENCE") and choices.random() < 0.3:
+            with torch.inference_mode():
+                x, y = x + 0, y + 0
+        elif choices.random() < 0.3:
             x.requires_grad_()
         if choices.random() < 0.15:
             y = torch.randn(3, rows, generator=tensors, dtype=dtype).t()
@@ -67,7 +73,7 @@ class World:
             choices.choice([[], [], [5], [x]]),
             choices.choice([{}, {}, {"flag": True}, {"flag": False, "more": seed}]),
         )
-        n = choices.choice([0, 1, 2, 3, 3])
+        n = choices.choice([0, 1, 2, 3, 3] + [-1, -2, 4, -5] * bool(scope.get("SIGNED")))
         if not fresh:
             self.arguments["n"] = n
             return
@@ -106,7 +112,8 @@ class World:
         torch.manual_seed(0)
         with contextlib.redirect_stdout(printed):
             try:
-                return "returned", self.call(*values.values(), *rest, **named), printed.getvalue()
+                call = functools.partial(checkpoint, self.call, use_reentrant=False) if self.checkpointed else self.call
+                return "returned", call(*values.values(), *rest, **named), printed.getvalue()
             except Exception as error:
                 return "raised", _without_frames(error), printed.getvalue()
 

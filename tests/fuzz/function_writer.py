@@ -10,22 +10,27 @@ from typing import Any, ClassVar
 from function_expressions import FEATURES, rule, rules_of
 from function_patterns import Patterns
 from function_prelude import MARK, PRELUDE
+from function_settings import LATER_FEATURES, Settings
 
 ENTRIES = ("function", "function", "function", "method", "closure", "module", "keywords")
 """How the program is called: as a function, a method, a closure over state, a module, or by keywords."""
 
 
-class Writer(Patterns):
-    """Writes one program; the same one for the same seed.
+class Writer(Patterns, Settings):
+    """Writes one program; the same one for the same seed.  Not ``later``: without what ``function_settings`` adds.
 
     ``kinds`` are the variables in scope by kind; ``writable`` those that the function being written may bind.
     """
 
     RULES: ClassVar[dict[str, list[tuple[str, float, str | None]]]]
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, later: bool = True) -> None:
         self.random = random.Random(seed)
         self.features = frozenset(f for f in FEATURES if self.random.random() < 0.6)
+        apart = random.Random(f"settings of {seed}")
+        self.settings = {f for f in LATER_FEATURES if later and apart.random() < 0.4}
+        self.features |= self.settings
+        self.around = "checkpoint" if "checkpoints" in self.features and apart.random() < 0.4 else ""
         self.lines: list[str] = []
         self.indent = 0
         self.kinds: dict[str, list[str]] = {}
@@ -686,15 +691,19 @@ class Writer(Patterns):
         self.line(f"BY_KEYWORD = {entry == 'keywords'}")
         if "hooks" in self.features and self.chance(0.5):
             self.line("WITH_HOOKS = True")
+        for feature in sorted(self.settings & {"signed", "inference"}):
+            self.line(f"{feature.upper()} = True")
+        if self.around:
+            self.line("CHECKPOINTED = True")
         return PRELUDE + MARK + "\n".join(self.lines) + "\n"
 
 
 Writer.RULES = rules_of(Writer)
 
 
-def program_of(seed: int) -> str:
+def program_of(seed: int, later: bool = True) -> str:
     """The text of the program of a seed."""
-    return Writer(seed).program()
+    return Writer(seed, later).program()
 
 
 def features_of(seed: int) -> Any:

@@ -4,7 +4,8 @@
 
 Every job of ``--batch`` seeds is a line of the output file, and a run with the same file and arguments goes
 on where the last one stopped. A worker that dies or hangs costs the programs it was on, which are recorded as
-a failure. An error, or a wrong alias, where torch.compile's own tracing and partitioning end in one too (capture is
+a failure. Kernels check their accesses (``check_bounds``); one job in ``--unchecked-every`` runs once more without, as
+vectors. An error, or a wrong alias, where torch.compile's own tracing and partitioning end in one too (capture is
 shared, and so is the saving of inputs that the program then writes to) is counted apart, as ``shared``. A failing
 program is shrunk and printed as runnable source. ``--replay SEED`` checks one seed in this process.
 """
@@ -23,7 +24,7 @@ from record import Job, Record, add_arguments
 
 from turret.testing.isolation import serve
 
-_SAME = ("compiler", "option", "skip", "families", "max_steps", "batch", "random", "seed")
+_SAME = ("compiler", "option", "skip", "families", "max_steps", "batch", "random", "seed", "unchecked_every")
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -34,6 +35,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--skip", default="", help="operations to leave out, with commas")
     parser.add_argument("--families", default="", help="families of operations to draw from, with commas")
     parser.add_argument("--max-steps", type=int, default=12)
+    parser.add_argument(
+        "--unchecked-every",
+        type=int,
+        default=4,
+        metavar="N",
+        help="one job in N runs again without check_bounds; 0: none",
+    )
     parser.add_argument("--random", action="store_true", help="draw dropout and the like as well")
     return parser.parse_args(arguments)
 
@@ -45,9 +53,9 @@ def features_of(options: argparse.Namespace) -> Any:
     return Features(max_steps=options.max_steps, random=options.random, **names)
 
 
-def compiler_under_test(options: argparse.Namespace) -> Any:
+def compiler_under_test(options: argparse.Namespace, **further: Any) -> Any:
     pairs = (text.partition("=") for text in options.option)
-    return compiler_of(options.compiler, {key: json.loads(value) for key, _, value in pairs})
+    return compiler_of(options.compiler, {key: json.loads(value) for key, _, value in pairs} | further)
 
 
 def source_of(options: argparse.Namespace, job: Job) -> str:
@@ -73,8 +81,13 @@ def work(options: argparse.Namespace) -> None:
             torch.compiler.reset()
         torch.set_num_threads(1 + job[0] // 10 % 2)
         checked = check_seeds(range(*job), compiler, features, shrink_attempts=options.shrink)
+        found_here = list(checked.failures)
+        every = options.unchecked_every if options.compiler == "turret" else 0
+        if every and job[0] // options.batch % every == 0 and not found_here:
+            fast = compiler_under_test(options, check_bounds=False)
+            found_here += check_seeds(range(*job), fast, features, shrink_attempts=options.shrink).failures
         failures, shared = [], []
-        for f in checked.failures:
+        for f in found_here:
             found = {"seed": f.seed, "message": f.message, "source": f.program.source()}
             (shared if _fails_in_torch(f.program, f.message) else failures).append(found)
         operations = collections.Counter(name for program in checked.programs for name in program.ops)

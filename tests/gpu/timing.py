@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import turret
+from turret.libraries import find_library
 from turret.native.device import DeviceLibrary, current_stream
 from turret.plan import Launch, Plan
 
@@ -193,7 +194,7 @@ def launch_cost(systems: dict[str, Callable]) -> None:
     plan = _plan_of(_tiny_kernels, x)
     launches = [step for step in plan.steps if isinstance(step, Launch)]
     kernels = sum(len(step.origins) for step in launches)
-    library = DeviceLibrary(plan.library, 0)
+    library = DeviceLibrary(find_library(plan.library), None, 0)
     memory = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
     slots = (ctypes.c_void_p * (len(plan.slots) + 1))(*[memory.data_ptr()] * (len(plan.slots) + 1))
     sizes = (ctypes.c_int64 * 1)()

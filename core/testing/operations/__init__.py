@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from turret.testing.operations import (  # noqa: F401
+    complexes,
     contractions,
     indexing,
     inplace,
     layers,
+    numbers,
     pointwise,
     reductions,
     views,

@@ -35,6 +35,9 @@ FAMILIES: dict[str, int] = {
     "layer": 6,
     "create": 3,
     "random": 2,
+    "number": 60,
+    "complex": 2,
+    "checkpoint": 1,
 }
 """Families of operations with their weights."""
 
@@ -51,13 +54,17 @@ def operation(name: str, family: str) -> Callable[[Draw], Draw]:
     return register
 
 
-def table(features: Features) -> list[tuple[list[Operation], int]]:
-    """Operations that ``features`` allow, by family, with the family's weight."""
+def table(features: Features, layouts: int = 1) -> list[tuple[list[Operation], int]]:
+    """Operations that ``features`` allow, by family, with the family's weight; ``layouts``: kinds of calls."""
     rows = []
     for family, weight in FAMILIES.items():
         if features.families and family not in features.families:
             continue
         if (family == "inplace" and not features.mutation) or (family == "random" and not features.random):
+            continue
+        if (family == "number" and layouts == 1) or (family == "complex" and not features.complex):
+            continue
+        if family == "checkpoint" and not features.settings:
             continue
         allowed = [op for op in OPERATIONS.values() if op.family == family and op.name not in features.skip]
         if allowed:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 import hashlib
@@ -16,11 +15,13 @@ from pathlib import Path
 
 import attrs
 
-from turret.artifact_cache import ArtifactCache
+from turret.artifact_cache import Entry, Store, process_cache
 from turret.errors import CodegenError
+from turret.libraries import keep_library, open_library, stored_library
 from turret.machine import processor
 
 CANDIDATES = ("g++", "clang++", "c++")
+LIBRARY = "kernels.so"
 _INSTALL = (
     "install one (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; conda: gxx), or name one in CXX"
 )
@@ -109,26 +110,16 @@ def unit_key(source: str, compiler: Compiler) -> str:
     return hashlib.sha256(f"{compiler.fingerprint}\n{source}".encode()).hexdigest()
 
 
-def compile_unit(source: str, compiler: Compiler, cache: ArtifactCache | None = None) -> tuple[Path, bool]:
-    """The shared library of a translation unit, and whether ``cache`` had it.
+def compile_unit(source: str, compiler: Compiler, store: Store = process_cache) -> tuple[Entry, bool]:
+    """The entry with the shared library (``LIBRARY``) of a translation unit, and whether ``store`` had it.
 
-    Without a cache, libraries live in a folder of this process.  Raises ``CodegenError`` with the compiler's own
-    messages where it fails.
+    Raises ``CodegenError`` with the compiler's own messages where it fails.
     """
-    cache = _process_cache() if cache is None else cache
-
-    def build() -> dict[str, bytes]:
-        return {"kernels.so": _compile(source, compiler), "kernels.cpp": source.encode()}
-
-    folder, found = cache.get_or_build(unit_key(source, compiler), build)
-    return folder / "kernels.so", found
-
-
-@functools.cache
-def _process_cache() -> ArtifactCache:
-    folder = tempfile.TemporaryDirectory(prefix="turret-cpp-")
-    atexit.register(folder.cleanup)
-    return ArtifactCache(folder.name)
+    key = unit_key(source, compiler)
+    found = stored_library(store, key)
+    if found is not None:
+        return found, True
+    return keep_library(store, key, {LIBRARY: _compile(source, compiler), "kernels.cpp": source.encode()}), False
 
 
 def _compile(source: str, compiler: Compiler) -> bytes:
@@ -148,12 +139,12 @@ def _compile(source: str, compiler: Compiler) -> bytes:
         return made.read_bytes()
 
 
-def load(path: Path | str) -> ctypes.CDLL:
-    """Load a library of kernels; ``CodegenError`` where the file is not one."""
+def load(entry: Entry) -> ctypes.CDLL:
+    """Load a library of kernels; ``CodegenError`` where the entry holds none."""
     try:
-        return ctypes.CDLL(str(path))
+        return open_library(entry[LIBRARY], entry.key)
     except OSError as error:
-        raise CodegenError(f"the compiled kernels in {path} cannot be loaded: {error}") from error
+        raise CodegenError(f"the compiled kernels {entry.key} cannot be loaded: {error}") from error
 
 
 def function_address(library: ctypes.CDLL, name: str) -> int:

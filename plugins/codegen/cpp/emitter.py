@@ -20,14 +20,16 @@ from turret.plugins.codegen.cpp.sizes import size_text
 
 INDEX_ERROR, ZERO_DIVISION = 1, 2
 """What a kernel returns where a checked index is out of range, or an integer is divided by zero."""
+EXTENT_WORDS = 3
+"""What a kernel that checks its accesses is told of a buffer: first element, one past the last, number of its slot."""
 
 
 class Emitter(TextEmitter):
     """The state of writing one kernel."""
 
-    def __init__(self, nest: Nest, facts: Facts) -> None:
+    def __init__(self, nest: Nest, facts: Facts, check_bounds: bool = False) -> None:
         super().__init__(Scope(), facts)
-        self.nest = nest
+        self.nest, self.check_bounds = nest, check_bounds
         self.stored = {store.tensor for store in nest.stores}
         # Where scans keep their running values; an ``@`` stands for the index of the lane within its block.
         self.scan_states: dict[Expr, str] = {}
@@ -96,8 +98,21 @@ class Emitter(TextEmitter):
         guard = self.guard_of_load(expr, scope, guard)
         offset = self.index(expr.coords[0], scope, guard)
         kind = ctype(expr.dtype)
-        text = kind.load(f"{self.pointer(expr.tensor)}[{offset}]")
+        text = kind.load(self.element(expr.tensor, offset))
         return text if guard is None else f"{self.value(guard, scope)} ? {text} : {literal(0, expr.dtype)}"
+
+    def element(self, tensor: str, offset: str) -> str:
+        """The text of an element in memory; where accesses are checked, of a spare word instead of one outside."""
+        pointer = self.pointer(tensor)
+        return (
+            f"*checked_place({pointer}, {offset}, {self.extent(tensor)})"
+            if self.check_bounds
+            else f"{pointer}[{offset}]"
+        )
+
+    def extent(self, tensor: str) -> str:
+        """What a check is handed: the words that say how far a tensor's memory reaches, and the report."""
+        return f"bounds + {EXTENT_WORDS * list(self.pointers).index(tensor)}, report"
 
     def write_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         return self.index(expr.payload, scope, guard)
@@ -178,7 +193,7 @@ class Emitter(TextEmitter):
         kind = ctype(store.expr.dtype)
         packed = self._narrowed(store, scope)
         value = packed or self.value(store.expr, scope)
-        element = f"{self.pointer(store.tensor)}[{self.index(store.offset, scope)}]"
+        element = self.element(store.tensor, self.index(store.offset, scope))
         if store.mode not in (None, "set"):
             mode = {"add": "sum", "mul": "prod"}.get(store.mode, store.mode)
             before = self.fresh("e")

@@ -12,13 +12,14 @@ from turret.ir.index import Index, Value, Var
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
 from turret.plugins.codegen.cpp.dtypes import ctype
-from turret.plugins.codegen.cpp.emitter import Emitter
+from turret.plugins.codegen.cpp.emitter import EXTENT_WORDS, Emitter
 from turret.plugins.codegen.cpp.facts import Facts
 from turret.plugins.codegen.cpp.horizontal import Horizontal
 from turret.plugins.codegen.cpp.normalise import normalise
 from turret.plugins.codegen.cpp.pointwise import emit_pointwise
 from turret.plugins.codegen.cpp.rows import row_facts, row_form
 from turret.plugins.codegen.cpp.vertical import Vertical
+from turret.runtime.bounds import OUT_OF_BOUNDS
 
 
 @attrs.frozen
@@ -28,8 +29,10 @@ class CppKernel:
     ``function``: name of ``int64_t f(void* const* buffers, const int64_t* sizes, int threads)``; it returns 0, or
     1 for an index out of range, 2 for an integer division by zero.  ``buffers`` are tensors' names in the order of
     the pointers it takes (addresses of first elements), ``sizes`` names of size symbols in theirs, and ``streams``
-    (of random numbers) the values that follow the sizes.  Kernels that differ only in names of tensors, variables,
-    origins, sources or streams share ``function`` and ``source``; ``comment`` holds what they do not share.
+    (of random numbers) the values that follow the sizes.  One that checks its accesses (``check_bounds``) takes extent
+    and slot of each buffer after them, then the address of a report, and returns 4 where it wrote one.  Kernels that
+    differ only in names of tensors, variables, origins, sources or streams share ``function`` and ``source``;
+    ``comment`` holds what they do not share.
     """
 
     function: str
@@ -39,20 +42,22 @@ class CppKernel:
     reports_errors: bool
     comment: str = ""
     streams: tuple[int, ...] = ()
+    check_bounds: bool = False
 
 
-def emit(kernel: Kernel, tensors: dict[str, TensorDecl]) -> CppKernel:
+def emit(kernel: Kernel, tensors: dict[str, TensorDecl], check_bounds: bool = False) -> CppKernel:
     """C++ of one kernel.
 
     ``tensors`` declares every tensor that the kernel reads or writes.  Kernels that are equal up to names are
     written once.  Raises ``UnsupportedError`` where the kernel has a dtype or a form that C++ kernels do not handle.
     """
     key, names, streams = _signature(kernel, tensors)
+    key = key, check_bounds
     made = _written.get(key)
     if made is None:
         if len(_written) >= MOST_REMEMBERED:
             _written.clear()
-        made = _written[key] = _write(kernel, tensors, names, streams)
+        made = _written[key] = _write(kernel, tensors, names, streams, check_bounds)
     comment = f"{made.function}: {kernel.name} ({', '.join(kernel.origins)})"
     comment += "".join(f"\n  {line.strip()}" for text in kernel.sources for line in text.splitlines() if line.strip())
     return CppKernel(
@@ -63,6 +68,7 @@ def emit(kernel: Kernel, tensors: dict[str, TensorDecl]) -> CppKernel:
         made.reports_errors,
         comment,
         tuple(streams[n] for n in made.streams),
+        check_bounds,
     )
 
 
@@ -82,14 +88,16 @@ MOST_REMEMBERED = 4096
 _written: dict[Any, _Written] = {}
 
 
-def _write(kernel: Kernel, tensors: dict[str, TensorDecl], names: list[str], streams: list[int]) -> _Written:
+def _write(
+    kernel: Kernel, tensors: dict[str, TensorDecl], names: list[str], streams: list[int], check_bounds: bool
+) -> _Written:
     nest = normalise(kernel, tensors)
     if nest.inner:
         form = row_form(nest)
-        emitter = Emitter(nest, row_facts(nest, form))
+        emitter = Emitter(nest, row_facts(nest, form), check_bounds)
         (Vertical if form.vertical else Horizontal)(emitter, form).emit()
     else:
-        emitter = Emitter(nest, Facts(nest))
+        emitter = Emitter(nest, Facts(nest), check_bounds)
         emit_pointwise(emitter)
     body, reports = _body(emitter)
     name = f"turret_{hashlib.sha256(body.encode()).hexdigest()[:16]}"
@@ -148,11 +156,15 @@ def _body(emitter: Emitter) -> tuple[str, bool]:
         lines.append(f"const int64_t {name} = sizes[{number}];")
     for number, name in enumerate(emitter.streams.values(), len(emitter.symbols)):
         lines.append(f"const uint64_t {name} = (uint64_t)sizes[{number}];")
+    if emitter.check_bounds:
+        taken = len(emitter.symbols) + len(emitter.streams)
+        lines.append(f"const int64_t* const bounds = sizes + {taken};")
+        lines.append(f"int64_t* const report = (int64_t*)sizes[{taken + EXTENT_WORDS * len(emitter.pointers)}];")
     lines += emitter.base.lines
     reports = any("error |=" in line for line in lines)
-    if reports:
-        lines = ["int64_t error = 0;", *lines, "return status(error);"]
-    else:
-        lines.append("return 0;")
+    status = "status(error)" if reports else "0"
+    if emitter.check_bounds:
+        status = f"report[0] ? {OUT_OF_BOUNDS} : {status}"
+    lines = [*(["int64_t error = 0;"] if reports else []), *lines, f"return {status};"]
     text = "\n".join(line if line.startswith("#") else f"  {line}" for line in lines)
     return f"{{\n{text}\n}}\n", reports

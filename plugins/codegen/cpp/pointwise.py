@@ -183,8 +183,10 @@ def _fill_tile(
     scope.line(f"{ctype(load.dtype).element} {name}[{width * width}];")
     corner.bind(across, rows.low)
     corner.bind(lane, columns.low)
-    first = f"{emitter.pointer(load.tensor)} + {emitter.index(load.coords[0], corner)}"
+    pointer, offset = emitter.pointer(load.tensor), emitter.index(load.coords[0], corner)
     step = emitter.size(load.coords[0].coefficient(lane))
     counts = ", ".join(f"{part.high} - {part.low}" for part in (rows, columns))
-    scope.line(f"fill_tile<{width}>({name}, {first}, {step}, {counts});")
+    inside = f"if (checked_tile({offset}, {step}, {counts}, {emitter.extent(load.tensor)})) "
+    fill = f"fill_tile<{width}>({name}, {pointer} + {offset}, {step}, {counts});"
+    scope.line(inside + fill if emitter.check_bounds else fill)
     return name

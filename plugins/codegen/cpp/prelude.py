@@ -273,6 +273,26 @@ INLINE int team(int threads, int64_t tasks, int64_t work) {  // threads worth th
 }""",
     "status": """\
 INLINE int64_t status(int64_t error) { return error & 1 ? 1 : error; }""",
+    "out_of_bounds": """\
+static __attribute__((noinline)) int64_t* out_of_bounds(int64_t index, const int64_t* extent, int64_t* report) {
+  if (!__atomic_exchange_n(report, 1, __ATOMIC_RELAXED)) report[1] = extent[2], report[2] = index;
+  report[4] = 0;
+  return report + 4;  // to read or write instead
+}""",
+    "checked_place": """\
+template <class T> INLINE T* checked_place(T* first, int64_t index, const int64_t* extent, int64_t* report) {
+  return index >= extent[0] && index < extent[1] ? first + index : (T*)out_of_bounds(index, extent, report);
+}""",
+    "checked_tile": """\
+INLINE bool checked_tile(
+  int64_t corner, int64_t step, int64_t rows, int64_t columns, const int64_t* extent, int64_t* report
+) {
+  const int64_t far = (columns - 1) * step, last = corner + (rows - 1) + (far > 0 ? far : 0);
+  const int64_t first = corner + (far < 0 ? far : 0), wrong = first < extent[0] ? first : last;
+  if (rows < 1 || columns < 1 || (first >= extent[0] && last < extent[1])) return true;
+  out_of_bounds(wrong, extent, report);
+  return false;
+}""",
     "allocate": """\
 extern "C" void* aligned_alloc(__SIZE_TYPE__, __SIZE_TYPE__) noexcept;
 extern "C" void free(void*) noexcept;

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import attrs
 
-from turret.artifact_cache import ArtifactCache
 from turret.context import CompileContext
 from turret.ir import Schedule
-from turret.plan import Plan
+from turret.libraries import Library
+from turret.plan import Launch, Plan
 from turret.plan_builder import PlanDraft, draft_plan
-from turret.plugins.codegen.cpp.compiler import compile_unit, find_compiler
+from turret.plugins.codegen.cpp.compiler import LIBRARY, compile_unit, find_compiler
 from turret.plugins.codegen.cpp.kernel import CppKernel, emit
-from turret.plugins.codegen.cpp.unit import segment, translation_unit
+from turret.plugins.codegen.cpp.unit import Checks, segment, translation_unit
+from turret.runtime.bounds import extent_position, report_position
 
 
 def codegen(context: CompileContext, schedule: Schedule) -> Plan:
@@ -22,30 +22,45 @@ def codegen(context: CompileContext, schedule: Schedule) -> Plan:
     draft = draft_plan(schedule, "cpu")
     if not draft.segments:
         return draft.plan
+    if context.config.check_bounds:
+        draft = _with_checks(draft)
     source = _source(schedule, draft)
-    return attrs.evolve(draft.plan, source=source, library=str(_library(context, source)))
+    return attrs.evolve(draft.plan, source=source, library=_library(context, source))
+
+
+def _with_checks(draft: PlanDraft) -> PlanDraft:
+    """A plan whose kernels are to check their accesses, with what an error says of each."""
+    kernels = {segment.name: segment.kernels for segment in draft.segments}
+    steps = tuple(
+        attrs.evolve(step, sources=tuple("\n".join(k.sources) for k in kernels[step.function]))
+        if isinstance(step, Launch)
+        else step
+        for step in draft.plan.steps
+    )
+    return attrs.evolve(draft, plan=attrs.evolve(draft.plan, steps=steps, check_bounds=True))
 
 
 def _source(schedule: Schedule, draft: PlanDraft) -> str:
     """The translation unit: each distinct kernel once, and a function for each run of kernels."""
+    plan = draft.plan
+    checks = Checks(extent_position(plan, 0), report_position(plan)) if plan.check_bounds else None
     declarations = schedule.program.declarations()
     kernels: list[CppKernel] = []
     segments = []
     for run in draft.segments:
-        emitted = [emit(kernel, declarations) for kernel in run.kernels]
+        emitted = [emit(kernel, declarations, plan.check_bounds) for kernel in run.kernels]
         kernels += emitted
         entries: list[tuple[str, Any, Any, Any]] = [
             (k.function, [draft.slot_of[b] for b in k.buffers], [draft.size_slot[s] for s in k.sizes], k.streams)
             for k in emitted
         ]
-        segments.append(segment(run.name, entries))
+        segments.append(segment(run.name, entries, checks))
     return translation_unit(kernels, segments)
 
 
-def _library(context: CompileContext, source: str) -> Path:
+def _library(context: CompileContext, source: str) -> Library:
     config = context.config
     compiler = find_compiler(config.cpp_compiler or None, config.cpp_flags)
-    cache = ArtifactCache(config.cache_dir or None) if config.cache else None
-    path, found = compile_unit(source, compiler, cache)
-    context.emit("cache_hit" if found else "cache_miss", stage="codegen", message=str(path.parent))
-    return path
+    entry, found = compile_unit(source, compiler, context.store("codegen"))
+    context.emit("cache_hit" if found else "cache_miss", stage="codegen", message=f"the library {entry.key}")
+    return Library(entry.key, LIBRARY)

@@ -10,17 +10,14 @@ import ctypes
 import hashlib
 import json
 import math
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 
 import torch
 
 from turret import codec
-from turret.artifact_cache import ArtifactCache
+from turret.artifact_cache import Entry, Store
 from turret.ir import TensorDecl
-from turret.native.build import launcher
 from turret.native.device import TABLE, DeviceLibrary, current_stream
 from turret.native.table import (
     KernelLaunch,
@@ -37,6 +34,7 @@ WARM_UPS, REPEATS = 3, 15
 FLUSH_BYTES = 256 << 20
 """Written between runs, so that what a kernel reads is not still in the L2 cache from the run before."""
 
+ROLE = "choice"
 _CHOICE = "choice.json"
 Candidate = tuple[Variant, CompiledKernel]
 
@@ -44,7 +42,7 @@ Candidate = tuple[Variant, CompiledKernel]
 class Tuner:
     """Times candidates on one device."""
 
-    def __init__(self, cache: ArtifactCache, device: int) -> None:
+    def __init__(self, cache: Store, device: int) -> None:
         self.cache, self.device = cache, device
         self.device_name = torch.cuda.get_device_name(device)
 
@@ -61,12 +59,12 @@ class Tuner:
             return candidates[0]
         tensors = [declarations[b] for b in kernel.buffers]
         key = self._key(candidates, tensors)
-        stored = self.cache.get(key)
+        stored = self.cache.get(key, ROLE)
         if stored is not None:
-            return candidates[json.loads((stored / _CHOICE).read_text())["choice"]]
+            return candidates[json.loads(stored[_CHOICE])["choice"]]
         times = self._times(candidates, tensors)
         choice = min(range(len(times)), key=times.__getitem__)
-        self.cache.put(key, {_CHOICE: json.dumps({"choice": choice, "milliseconds": times}).encode()})
+        self.cache.keep(key, ROLE, {_CHOICE: json.dumps({"choice": choice, "milliseconds": times}).encode()})
         return candidates[choice]
 
     def _key(self, candidates: Sequence[Candidate], tensors: list[TensorDecl]) -> str:
@@ -96,10 +94,8 @@ class Tuner:
     ) -> float:
         words = segment_words(0, (_launch(variant, compiled),))
         table = LaunchTable((compiled.binary,), {"run": words}, {})
-        with tempfile.TemporaryDirectory(prefix="turret-tune-") as folder:
-            Path(folder, compiled.binary.file).write_bytes(compiled.image)
-            Path(folder, TABLE).write_text(codec.dumps(table))
-            segment = DeviceLibrary(Path(folder, TABLE), self.device, launcher(self.cache)).function("run")
+        files = {compiled.binary.file: compiled.image, TABLE: codec.dumps(table).encode()}
+        segment = DeviceLibrary(Entry(compiled.key, ROLE, files), self.cache, self.device).function("run")
         slots = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
         sizes = (ctypes.c_int64 * 1)()
         stream = current_stream(self.device)

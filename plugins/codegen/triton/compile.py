@@ -18,13 +18,14 @@ from typing import Any
 
 import attrs
 
-from turret.artifact_cache import ArtifactCache
+from turret.artifact_cache import Store
 from turret.errors import CodegenError
 from turret.native.table import KernelBinary
 from turret.plugins.codegen.triton.kernel import Config, TritonKernel
 from turret.plugins.codegen.triton.workers import WorkerPool
 
 WARP = 32
+ROLE = "kernel"
 _IMAGE, _FACTS, _SOURCE = "kernel.cubin", "kernel.json", "kernel.py"
 
 
@@ -102,7 +103,7 @@ def request_key(request: dict[str, Any]) -> str:
 class KernelCompiler:
     """Compiles variants for one compute capability (``arch`` 90 is 9.0)."""
 
-    def __init__(self, arch: int, cache: ArtifactCache, pool: Callable[[], WorkerPool]) -> None:
+    def __init__(self, arch: int, cache: Store, pool: Callable[[], WorkerPool]) -> None:
         self.arch, self.cache, self.pool = arch, cache, pool
 
     def compile(
@@ -127,14 +128,12 @@ class KernelCompiler:
         return [made[key] for key in keys], wanted
 
     def _stored(self, key: str) -> CompiledKernel | None:
-        folder = self.cache.get(key)
-        if folder is None:
-            return None
-        return _kernel(key, json.loads((folder / _FACTS).read_text()), (folder / _IMAGE).read_bytes())
+        entry = self.cache.get(key, ROLE)
+        return None if entry is None else _kernel(key, json.loads(entry[_FACTS]), entry[_IMAGE])
 
     def _store(self, key: str, source: str, answer: dict[str, Any]) -> CompiledKernel:
         image = base64.b64decode(answer.pop("image"))
-        self.cache.put(key, {_IMAGE: image, _FACTS: json.dumps(answer).encode(), _SOURCE: source.encode()})
+        self.cache.keep(key, ROLE, {_IMAGE: image, _FACTS: json.dumps(answer).encode(), _SOURCE: source.encode()})
         return _kernel(key, answer, image)
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import attrs
 import torch
 
 from turret import codec
-from turret.artifact_cache import ArtifactCache, process_cache
 from turret.context import CompileContext
 from turret.errors import CodegenError
 from turret.ir import Kernel, Schedule
+from turret.libraries import Library, keep_library, stored_library
 from turret.native import build
 from turret.native.device import TABLE
 from turret.native.table import LaunchTable
@@ -63,7 +62,7 @@ class _CodeGenerator:
         self.name = schedule.program.name
         self.declarations, self.hints = schedule.program.declarations(), schedule.program.hints
         config = context.config
-        self.cache = ArtifactCache(config.cache_dir or None) if config.cache else process_cache()
+        self.cache = context.store("codegen")
         major, minor = properties.capability
         self.compiler = KernelCompiler(10 * major + minor, self.cache, lambda: shared_pool(config.compile_workers))
         self.tuner = Tuner(self.cache, index) if config.max_autotune and torch.cuda.is_available() else None
@@ -78,7 +77,7 @@ class _CodeGenerator:
         return attrs.evolve(
             self.draft.plan,
             source=_source(segments),
-            library=str(self._bundle(packed.table, {c.key: c for _, c in chosen.values()})),
+            library=self._bundle(packed.table, {c.key: c for _, c in chosen.values()}),
             scratch_bytes=packed.scratch_bytes,
             arena_spans=packed.arena_spans,
         )
@@ -108,16 +107,18 @@ class _CodeGenerator:
     def _progress(self, done: int, wanted: int) -> None:
         self.context.emit("progress", stage="codegen", name=self.name, message=f"{done} of {wanted} kernels compiled")
 
-    def _bundle(self, table: LaunchTable, compiled: dict[str, CompiledKernel]) -> Path:
-        """The folder that a plan is loaded from: its launch table and every binary, so that it is whole or gone."""
+    def _bundle(self, table: LaunchTable, compiled: dict[str, CompiledKernel]) -> Library:
+        """The entry that a plan is loaded from: its launch table and every binary, so that it is whole or gone."""
         images = {c.binary.file: c.image for c in compiled.values()}
         files = {binary.file: images[binary.file] for binary in table.kernels}
         text = codec.dumps(table).encode()
         digest = hashlib.sha256(text)
         for name in sorted(files):
             digest.update(name.encode() + files[name])
-        folder, _ = self.cache.get_or_build(digest.hexdigest(), lambda: {TABLE: text, **files})
-        return folder / TABLE
+        key = digest.hexdigest()
+        if stored_library(self.cache, key) is None:
+            keep_library(self.cache, key, {TABLE: text, **files})
+        return Library(key, TABLE)
 
 
 def _source(segments: dict[str, list[Emitted]]) -> str:

@@ -12,12 +12,13 @@ import pytest
 from driver_lab import FakeDriver
 
 from turret.artifact_cache import ArtifactCache
+from turret.libraries import open_anew
 from turret.native import build
 
 
 @pytest.fixture(scope="session")
-def built_driver(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Paths of the launcher and of the recording driver."""
+def built_driver(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Path]:
+    """The launcher, and the path of the recording driver."""
     if shutil.which("g++") is None:
         pytest.skip("needs g++")
     folder = tmp_path_factory.mktemp("driver")
@@ -28,8 +29,8 @@ def built_driver(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def fake(built_driver: tuple[Path, Path], tmp_path: Path) -> Iterator[FakeDriver]:
+def fake(built_driver: tuple[bytes, Path], tmp_path: Path) -> Iterator[FakeDriver]:
     launcher, driver = built_driver
-    # A copy of the libraries for each test, since a process opens a path once and both hold state.
-    own = [shutil.copy(path, tmp_path / path.name) for path in (launcher, driver)]
-    yield FakeDriver(build.open_launcher(Path(own[0]), str(own[1])), ctypes.CDLL(str(own[1])), tmp_path)
+    # Both hold state: each test opens a launcher and a copy of the driver of its own.
+    own = shutil.copy(driver, tmp_path / driver.name)
+    yield FakeDriver(build.open_launcher(open_anew(launcher), str(own)), ctypes.CDLL(str(own)))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
+import hashlib
 
 import attrs
 
 from turret import codec
+from turret.artifact_cache import process_cache
+from turret.libraries import Library, find_library, keep_library
 from turret.native import device
 from turret.native.table import KernelBinary, LaunchTable
 
@@ -18,7 +20,6 @@ class FakeDriver:
 
     launcher: ctypes.CDLL
     driver: ctypes.CDLL
-    folder: Path
 
     def log(self) -> list[str]:
         """Lines since the last ``clear``."""
@@ -28,17 +29,15 @@ class FakeDriver:
     def clear(self) -> None:
         self.driver.fake_clear()
 
-    def write(self, table: LaunchTable, images: dict[str, bytes]) -> Path:
-        """A launch table with its binaries in a folder of its own."""
-        folder = self.folder / f"plan{len(list(self.folder.glob('plan*')))}"
-        folder.mkdir()
-        for name, image in images.items():
-            (folder / name).write_bytes(image)
-        (folder / device.TABLE).write_text(codec.dumps(table))
-        return folder / device.TABLE
+    def write(self, table: LaunchTable, images: dict[str, bytes]) -> Library:
+        """A launch table with its binaries, where plans find it."""
+        files = {device.TABLE: codec.dumps(table).encode(), **images}
+        key = hashlib.sha256(repr(files).encode()).hexdigest()
+        keep_library(process_cache, key, files)
+        return Library(key, device.TABLE)
 
     def library(self, table: LaunchTable, images: dict[str, bytes], index: int = 0) -> device.DeviceLibrary:
-        return device.DeviceLibrary(self.write(table, images), index, self.launcher)
+        return device.DeviceLibrary(find_library(self.write(table, images)), None, index, self.launcher)
 
 
 def kernel(name: str, *, shared: int = 0, threads: int = 128, **further: object) -> KernelBinary:

@@ -71,7 +71,7 @@ def chain(fake: FakeDriver) -> Plan:
         "segment1": segment_words(len(slots), (run_kernel(0, ArenaPointer((0, 128)), SlotPointer(5)),)),
     }
     table = LaunchTable((kernel("add_one"), kernel("twice")), segments, {"segment0": (1, 3), "segment1": (5,)})
-    path = fake.write(table, {"add_one.cubin": b"fake 3\0", "twice.cubin": b"fake 3\0"})
+    library = fake.write(table, {"add_one.cubin": b"fake 3\0", "twice.cubin": b"fake 3\0"})
     steps = (
         Launch("segment0", (0, 1, 3), ("add", "mul")),
         Call("aten::dot.out", (SlotRef(3), SlotRef(2)), {}, into=4),
@@ -91,7 +91,7 @@ def chain(fake: FakeDriver) -> Plan:
         {"s0": SizeSource(0, 0)},
         {"w": torch.ones(16)},
         arena_bytes=256,
-        library=str(path),
+        library=library,
     )
 
 
@@ -184,7 +184,7 @@ def test_scratch_memory_grows_with_sizes(on_cpu_memory: FakeDriver) -> None:
     scratch = ArenaPointer((0, 0))
     steps = (run_kernel(0, SlotPointer(0), scratch), run_kernel(1, scratch, SlotPointer(1), narrow=True))
     table = LaunchTable((kernel("add_one"), kernel("twice")), {"segment0": segment_words(2, steps)}, {})
-    path = on_cpu_memory.write(table, {"add_one.cubin": b"fake 3\0", "twice.cubin": b"fake 3\0"})
+    library = on_cpu_memory.write(table, {"add_one.cubin": b"fake 3\0", "twice.cubin": b"fake 3\0"})
     plan = Plan(
         "scratch",
         "cuda:0",
@@ -194,7 +194,7 @@ def test_scratch_memory_grows_with_sizes(on_cpu_memory: FakeDriver) -> None:
         (SlotRef(1),),
         ("s0",),
         {"s0": SizeSource(0, 0)},
-        library=str(path),
+        library=library,
         scratch_bytes="max(0, cdiv((s0) * 4, 256) * 256)",
     )
     run = load(plan)
@@ -219,7 +219,7 @@ def test_scratch_memory_grows_when_the_number_that_it_depends_on_is_known(on_cpu
         {"segment0": segment_words(len(slots), first)},
         {"segment0": (4,)},
     )
-    path = fake.write(table, {"add_one.cubin": b"fake 3\0", "twice.cubin": b"fake 3\0"})
+    library = fake.write(table, {"add_one.cubin": b"fake 3\0", "twice.cubin": b"fake 3\0"})
     steps = (
         Call("aten::masked_select.default", (SlotRef(0), SlotRef(1)), {}, (3,), binds=(Binding("u0", 0, 0),)),
         Allocate(4),
@@ -227,7 +227,7 @@ def test_scratch_memory_grows_when_the_number_that_it_depends_on_is_known(on_cpu
     )
     plan = Plan(
         "grows", "cuda:0", slots, (0, 1), steps, (SlotRef(4), SizeRef("u0")), ("u0",), arena_bytes=64,
-        library=str(path), scratch_bytes="max(64, cdiv(u0 * 4, 256) * 256)",
+        library=library, scratch_bytes="max(64, cdiv(u0 * 4, 256) * 256)",
     )  # fmt: skip
     run = load(codec.loads(codec.dumps(plan)))
     assert run.source.index("u0 = 0") < run.source.index("frame.open") < run.source.index("u0 = t3.size(0)")

@@ -11,7 +11,9 @@ import pytest
 import torch
 from driver_lab import FakeDriver, kernel
 
+from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError, TurretError
+from turret.libraries import open_anew
 from turret.native import build, prebuilt
 from turret.native.device import MISALIGNED
 from turret.native.table import (
@@ -206,11 +208,9 @@ def test_a_damaged_table_is_refused(fake: FakeDriver, words: tuple[int, ...]) ->
         fake.library(LaunchTable((kernel("add_one"),), {"s": words}, {}), IMAGES)
 
 
-def test_without_a_driver_the_error_says_so(built_driver: tuple[Path, Path], tmp_path: Path) -> None:
-    launcher = tmp_path / "launcher.so"
-    launcher.write_bytes(built_driver[0].read_bytes())
+def test_without_a_driver_the_error_says_so(built_driver: tuple[bytes, Path]) -> None:
     with pytest.raises(CodegenError, match=r"the CUDA driver cannot be opened: .*libnone"):
-        build.open_launcher(launcher, "libnone.so.1")
+        build.open_launcher(open_anew(built_driver[0]), "libnone.so.1")
 
 
 def test_without_a_compiler_the_error_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,4 +218,4 @@ def test_without_a_compiler_the_error_says_how_to_get_one(tmp_path: Path, monkey
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(prebuilt, "folder", lambda: tmp_path / "prebuilt")
     with pytest.raises(CodegenError, match=r"tried g\+\+, clang\+\+, c\+\+; install one"):
-        build.build(build.ArtifactCache(tmp_path / "cache"))
+        build.build(ArtifactCache(tmp_path / "cache"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from turret import codec
+from turret.artifact_cache import process_cache
 from turret.errors import FakeImplementationError, TurretError
 from turret.ir import (
     Binding,
@@ -33,6 +35,7 @@ from turret.ir import (
     verify,
 )
 from turret.ir import load as load_expr
+from turret.libraries import Library, keep_library
 from turret.plan import Call, Compute, Launch, Plan, SizeRef, Slot, SlotRef
 from turret.plan_builder import PlanDraft, draft_plan
 from turret.runtime import load
@@ -90,10 +93,12 @@ def linear_plan(folder: Path) -> Plan:
 
 def with_library(draft: PlanDraft, source: str, folder: Path) -> Plan:
     path = folder / "kernels.so"
+    key = hashlib.sha256(source.encode()).hexdigest()
     subprocess.run(
         ["g++", "-O1", "-shared", "-fPIC", "-x", "c++", "-", "-o", path], input=source, text=True, check=True
     )
-    return attrs.evolve(draft.plan, library=str(path))
+    keep_library(process_cache, key, {path.name: path.read_bytes()})
+    return attrs.evolve(draft.plan, library=Library(key, path.name))
 
 
 def test_a_plan_runs_its_kernels_and_extern_calls(tmp_path: Path) -> None:
@@ -209,6 +214,7 @@ def numbers_plan(folder: Path) -> Plan:
     subprocess.run(
         ["g++", "-O1", "-shared", "-fPIC", "-x", "c++", "-", "-o", path], input=source, text=True, check=True
     )
+    keep_library(process_cache, "numbers", {path.name: path.read_bytes()})
     steps = (
         Call("aten::_local_scalar_dense.default", (SlotRef(2),), {}, (None,), binds=(Binding("zuf0", 0, None, True),)),
         Call("aten::masked_select.default", (SlotRef(0), SlotRef(1)), {}, (3,), binds=(Binding("u0", 0, 0),)),
@@ -219,7 +225,7 @@ def numbers_plan(folder: Path) -> Plan:
     )
     return Plan(
         "numbers", "cpu", slots, (0, 1, 2), steps, (SlotRef(4), SizeRef("u0"), SizeRef("zuf0")),
-        ("scale", "u0", "zuf0"), library=str(path), float_symbols=("scale", "zuf0"),
+        ("scale", "u0", "zuf0"), library=Library("numbers", path.name), float_symbols=("scale", "zuf0"),
     )  # fmt: skip
 
 

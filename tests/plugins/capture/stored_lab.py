@@ -23,14 +23,19 @@ class Watch:
 
     @hookimpl
     def turret_event(self, event: Any) -> None:
-        if event.kind in ("cache_hit", "cache_miss", "perf_hint", "fallback"):
+        if event.kind in ("cache_hit", "cache_miss", "cache_failure", "perf_hint", "fallback"):
             self.events.append((event.kind, event.stage, event.message))
         if event.kind == "product" and event.stage == "guards":
             self.guards.append(event.product)
 
     def of(self, stage: str) -> list[str]:
         """Hits and misses of a stage, in order."""
-        return [kind.removeprefix("cache_") for kind, s, _ in self.events if s == stage and kind.startswith("cache_")]
+        return [k.removeprefix("cache_") for k, s, _ in self.events if s == stage and k in ("cache_hit", "cache_miss")]
+
+    @property
+    def failures(self) -> list[str]:
+        """What the cache could not use or write."""
+        return [message for kind, _, message in self.events if kind == "cache_failure"]
 
     @property
     def captures(self) -> list[str]:

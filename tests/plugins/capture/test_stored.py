@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 
 import pytest
 import torch
@@ -26,7 +27,6 @@ make = Net
 @pytest.fixture
 def programs(tmp_path, monkeypatch):
     turret.reset()
-    artifact_cache._verified.clear()
     yield Programs(tmp_path, monkeypatch)
     turret.reset()
 
@@ -679,26 +679,27 @@ def test_an_entry_that_was_tampered_with_is_captured_again(programs):
     units = list(programs.cache.rglob("unit.json"))
     assert len(units) == 1
     units[0].write_text(units[0].read_text().replace("relu", "tanh")[:-7])
-    artifact_cache._verified.clear()
-    assert programs.run({"prog": NET}).captures == ["miss"]
+    again = programs.run({"prog": NET})
+    assert again.captures == ["miss"] and "unit.json is not what was written" in again.failures[0]
     assert programs.run({"prog": NET}).captures == ["hit"]
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"parameters": 3}'])
-def test_nonsense_in_an_entry_is_a_miss(programs, content, monkeypatch):
+def test_nonsense_in_an_entry_is_a_miss_and_a_failure_on_record(programs, content):
     programs.run({"prog": NET})
     (unit,) = programs.cache.rglob("unit.json")
     unit.write_text(content)
-    monkeypatch.setattr(artifact_cache.ArtifactCache, "get", lambda self, key: self.path(key))
+    manifest = json.loads((unit.parent / "manifest.json").read_text())
+    manifest["files"][unit.name] = artifact_cache._hash(unit.read_bytes())
+    (unit.parent / "manifest.json").write_text(json.dumps(manifest))
     watch = programs.run({"prog": NET}, torch.ones(3, 4))
-    assert watch.captures == ["miss"]
+    assert watch.captures == ["miss"] and len(watch.failures) == 1
 
 
 def test_a_graph_that_is_gone_is_a_miss(programs):
     programs.run({"prog": NET})
     for artifact in programs.cache.rglob("artifact.json"):
         artifact.unlink()
-    artifact_cache._verified.clear()
     watch = programs.run({"prog": NET})
     assert watch.captures == ["miss"] and "not in the cache" in watch.reasons[0]
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 
 import attrs
 import pytest
 import torch
+from torch.nn.functional import mish
 from torch.utils.checkpoint import CheckpointPolicy
 
+import turret
 from tests.plugins.joint_graphs import assert_same, make_context, run_eager, run_partitioned, trace_joint
 from turret.errors import OptionError, VerificationError
 from turret.hookspecs import hookimpl
@@ -176,6 +179,18 @@ def test_symbols_of_the_backward_are_passed_even_where_no_node_reads_them():
         n.meta["val"].node.expr for n in partitioned.backward.graph.nodes if isinstance(n.meta.get("val"), torch.SymInt)
     }
     assert symbols and symbols <= given
+
+
+def test_the_symbols_of_a_saved_number_are_passed_with_it():
+    """Lowering writes a number that is an expression in its symbols, so the backward has to have them."""
+    step = turret.compile(lambda x, n: mish(x - n % 3), dynamic=True, options={"cache": False})
+    for n in (4, -1, 9):
+        x = leaf(5)
+        (expected,) = torch.autograd.grad(mish(x - n % 3).sum(), x)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            (found,) = torch.autograd.grad(step(x, n).sum(), x)
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=str)

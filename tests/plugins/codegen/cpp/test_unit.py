@@ -10,7 +10,7 @@ import pytest
 import torch
 from kernel_lab import build, declare, element, pointwise
 
-from turret.artifact_cache import ArtifactCache
+from turret.artifact_cache import ArtifactCache, Entry
 from turret.errors import CodegenError, UnsupportedError
 from turret.ir import Kernel, Store, call, check_index, constant, index_value, load, random, reduce
 from turret.ir.index import Index, Var
@@ -176,9 +176,10 @@ def test_compiler_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
 
 def test_library_is_compiled_once_and_found_again(tmp_path: Path) -> None:
     compiler, source, cache = find_compiler(), trivial(), ArtifactCache(tmp_path)
-    path, found = compile_unit(source, compiler, cache)
-    assert not found and compile_unit(source, compiler, cache) == (path, True)
-    load_library(path)
+    entry, found = compile_unit(source, compiler, cache)
+    again, found_again = compile_unit(source, compiler, cache)
+    assert not found and found_again and again.files == entry.files
+    assert load_library(again) is load_library(entry)
 
 
 def test_key_depends_on_source_flags_and_compiler() -> None:
@@ -187,10 +188,9 @@ def test_key_depends_on_source_flags_and_compiler() -> None:
     assert len(keys) == 3 and "-g" in flagged.flags
 
 
-def test_loading_what_is_no_library_is_a_codegen_error(tmp_path: Path) -> None:
-    (tmp_path / "x.so").write_text("not a library")
+def test_loading_what_is_no_library_is_a_codegen_error() -> None:
     with pytest.raises(CodegenError, match="cannot be loaded"):
-        load_library(tmp_path / "x.so")
+        load_library(Entry("key", "library", {"kernels.so": b"not a library"}))
 
 
 def test_process_keeps_one_openmp_runtime() -> None:

@@ -10,8 +10,10 @@ import attrs
 import torch
 from triton_lab import launch
 
+from turret.artifact_cache import process_cache
 from turret.hookspecs import hookimpl
 from turret.ir import Schedule, TensorDecl, verify
+from turret.libraries import Library, keep_library
 from turret.plan_builder import PlanDraft, draft_plan
 from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, alternatives, emit, one_pass
 from turret.runtime import executor
@@ -64,8 +66,8 @@ class InterpretedLibrary:
         return torch.frombuffer(memory, dtype=decl.dtype)
 
 
-def _library(path: Any) -> Any:
-    return _libraries.get(str(path)) or _native(path)
+def _library(content: bytes, name: str) -> Any:
+    return _libraries.get(name) or _native(content, name)
 
 
 def install() -> None:
@@ -91,7 +93,8 @@ class InterpretedCodegen:
         options = {"hints": schedule.program.hints, **self.options}
         segments = {s.name: [emit(k, declarations, **options) for k in s.kernels] for s in draft.segments}
         self.kernels |= {kernel.name: kernel for kernel in alternatives(segments)}
-        path = f"interpreted {next(_numbers)}"
-        _libraries[path] = InterpretedLibrary(draft, schedule, segments)
+        key = f"interpreted {next(_numbers)}"
+        _libraries[key] = InterpretedLibrary(draft, schedule, segments)
+        keep_library(process_cache, key, {key: b""})
         source = "\n\n".join(str(k) for kernels in segments.values() for group in kernels for k in group)
-        return attrs.evolve(draft.plan, source=source, library=path)
+        return attrs.evolve(draft.plan, source=source, library=Library(key, key))

@@ -37,7 +37,7 @@ class Interpreter:
     ) -> None:
         """Run ``name`` of the module ``source``; those of ``arguments`` numbered in ``written`` get its results.
 
-        Raises ``InterpretedFailure`` where the kernel does.
+        Raises ``InterpretedFailure`` where the kernel does, or where it accesses memory that no argument has.
         """
         if 0 in grid:
             return
@@ -83,7 +83,7 @@ def _serve() -> None:
     import traceback
     from pathlib import Path
 
-    from interpreter_shims import LIBDEVICE, install, no_wait
+    from interpreter_shims import LIBDEVICE, give_memory, install, no_wait
 
     install()
     output = os.fdopen(os.dup(1), "wb")
@@ -104,6 +104,7 @@ def _serve() -> None:
                 spec.loader.exec_module(module)
                 module.libdevice, module.gdc_wait = LIBDEVICE, no_wait
                 functions[source] = getattr(module, name)
+            give_memory(arguments)
             functions[source][grid](*arguments, **constants)
             _send(output, {k: arguments[k] for k in written})
         except Exception as failure:

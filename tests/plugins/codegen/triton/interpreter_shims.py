@@ -23,7 +23,60 @@ def install() -> None:
     )
     interpreter.InterpreterBuilder.get_all_ones_value = _all_ones
     interpreter._convert_float = _exact_bfloat16(interpreter._convert_float)
+    for name in ("masked_load", "masked_store", "atomic_rmw", "atomic_cas"):
+        _check_places(f"create_{name}")
     np.seterr(all="ignore")
+
+
+class OutOfBounds(Exception):
+    """An access outside of the memory of every argument."""
+
+
+_extents: list[tuple[int, int, int, int]] = []
+"""Of each tensor that the running kernel has: its first element, begin and end of its memory, bytes of an element."""
+
+
+def give_memory(arguments: list[Any]) -> None:
+    """Say what the next kernel may access: the storages of its arguments."""
+    _extents.clear()
+    for tensor in arguments:
+        if isinstance(tensor, torch.Tensor):
+            storage = tensor.untyped_storage()
+            start = storage.data_ptr()
+            _extents.append((tensor.data_ptr(), start, start + storage.nbytes(), tensor.element_size()))
+
+
+def _check_places(name: str) -> None:
+    """Make an operation of the interpreter refuse pointers to memory that the kernel was not given."""
+    original = getattr(interpreter.InterpreterBuilder, name)
+
+    def checked(self: Any, *arguments: Any) -> Any:
+        pointers = arguments[1] if name == "create_atomic_rmw" else arguments[0]
+        position = {"create_masked_load": 1, "create_masked_store": 2, "create_atomic_rmw": 3}.get(name)
+        places = np.asarray(pointers.data, dtype=np.uint64)
+        active = (
+            np.ones_like(places, dtype=bool)
+            if position is None
+            else np.broadcast_to(arguments[position].data, places.shape)
+        )
+        inside = np.zeros_like(places, dtype=bool)
+        for _, low, high, size in _extents:
+            inside |= (places >= low) & (places + np.uint64(size) <= high)
+        wrong = places[active & ~inside]
+        if wrong.size:
+            raise OutOfBounds(_describe(int(wrong.flat[0])))
+        return original(self, *arguments)
+
+    setattr(interpreter.InterpreterBuilder, name, checked)
+
+
+def _describe(place: int) -> str:
+    """A place as an element of the argument whose memory is nearest."""
+    distance = [max(low - place, place - high + 1, 0) for _, low, high, _ in _extents]
+    number = min(range(len(_extents)), key=distance.__getitem__)
+    first, low, high, size = _extents[number]
+    element, start, end = ((at - first) // size for at in (place, low, high))
+    return f"argument {number}, element {element}, memory from {start} to {end}"
 
 
 def _exact_bfloat16(original: Any) -> Any:

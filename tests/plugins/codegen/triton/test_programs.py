@@ -13,6 +13,8 @@ from interpreted_codegen import InterpretedCodegen, install
 from triton_lab import compile_offline
 
 import turret
+from turret.errors import OutOfBoundsError
+from turret.ir import call
 from turret.plugins.codegen.triton import DeviceProperties
 from turret.testing import Features, Program, check, programs
 
@@ -204,7 +206,7 @@ def test_kernels_of_sizes_that_depend_on_data_compile_once_and_take_none_at_all(
         kernels = list(codegen.kernels)
 
 
-@given(programs(Features(max_steps=5)))
+@given(programs(Features(max_steps=5, layouts=False, settings=False, complex=False)))
 @settings(
     max_examples=25,
     deadline=None,
@@ -225,3 +227,29 @@ def test_drawn_programs_match_eager(dynamic: bool | None, program: Program) -> N
         warnings.filterwarnings("ignore", message="Turret runs a graph eagerly")
         warnings.filterwarnings("error", message=rf"(?s)Turret runs a graph eagerly(?!.*({known}))")
         check(program, compiler)
+
+
+class ShiftedSine:
+    """A lowering that is wrong on purpose: it reads the element ``by`` places further along the last dimension."""
+
+    def __init__(self, by: int) -> None:
+        self.by = by
+
+    @turret.hookimpl
+    def turret_lowerings(self) -> dict:
+        return {torch.ops.aten.sin.default: self.lower}
+
+    def lower(self, b, x):
+        return b.define(b.result, lambda index: call("sin", x.load([*index[:-1], index[-1] + self.by])))
+
+
+@pytest.mark.parametrize("by", [-1, 1, 7])
+@pytest.mark.parametrize(
+    "program", [lambda x: torch.sin(x) + 1, lambda x: torch.sin(x).sum(1), lambda x: torch.sin(x).t() * 2]
+)
+def test_an_access_outside_of_a_kernels_memory_is_reported(program: Callable, by: int):
+    step = turret.compile(program, options={"on_error": "raise"}, plugins=[InterpretedCodegen(), ShiftedSine(by)])
+    with pytest.raises(
+        OutOfBoundsError, match=f"element {'-1' if by < 0 else '3[0-6]'} of x, whose memory holds elements 0 to 29"
+    ):
+        step(torch.randn(5, 6))

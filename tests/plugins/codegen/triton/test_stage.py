@@ -12,10 +12,12 @@ import pytest
 import torch
 
 import turret
-from turret import artifact_cache, codec, plugin_manager
+from turret import codec, plugin_manager
+from turret.artifact_cache import ArtifactCache
 from turret.config import Config
 from turret.errors import CodegenError
 from turret.hookspecs import hookimpl
+from turret.libraries import find_library
 from turret.native.device import TABLE
 from turret.native.table import LaunchTable
 from turret.pipeline import create_context
@@ -71,7 +73,7 @@ def compile_for_gpu(function: Any, *args: Any, cache: Path, arch: str = "sm_90",
 
 
 def table_of(plan: Plan) -> LaunchTable:
-    return codec.loads(Path(plan.library).read_text())
+    return codec.loads(find_library(plan.library)[TABLE].decode())
 
 
 class Block(torch.nn.Module):
@@ -96,8 +98,8 @@ def test_a_model_compiles_without_a_device_and_equal_layers_share_kernels(tmp_pa
     assert plan.device == "cuda:0" and len(calls) == 3 and set(table.segments) == {s.function for s in launches}
     kernels = sum(len(step.origins) for step in launches)
     assert len(table.kernels) < kernels
-    folder = Path(plan.library).parent
-    assert all((folder / binary.file).read_bytes()[:4] == b"\x7fELF" for binary in table.kernels)
+    entry = find_library(plan.library)
+    assert all(entry[binary.file][:4] == b"\x7fELF" for binary in table.kernels)
     assert all(binary.function in plan.source for binary in table.kernels)
 
 
@@ -146,9 +148,7 @@ def test_a_damaged_bundle_is_made_anew(tmp_path: Path) -> None:
         return x * 3
 
     plan = compile_for_gpu(f, torch.randn(9), cache=tmp_path).plan
-    folder = Path(plan.library).parent
-    (folder / TABLE).write_text("{}")
-    artifact_cache._verified.clear()
+    (ArtifactCache(tmp_path).path(plan.library.key) / TABLE).write_text("{}")
     again = compile_for_gpu(f, torch.randn(9), cache=tmp_path).plan
     assert again.library == plan.library and table_of(again).kernels
 

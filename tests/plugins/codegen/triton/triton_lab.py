@@ -15,6 +15,7 @@ import torch
 from interpreter_process import InterpretedFailure, Interpreter
 from kernel_lab import Case, compare, evaluate
 
+from turret.errors import OutOfBoundsError
 from turret.plugins.codegen.triton import Config, DeviceProperties, TritonKernel, emit, split, tiling
 
 __all__ = [
@@ -44,7 +45,10 @@ def rows_in(form: str) -> Iterator[DeviceProperties]:
 def launch(
     kernels: Iterable[TritonKernel], tensors: dict[str, torch.Tensor], sizes: dict[str, int], pick: int = 0
 ) -> None:
-    """Interpret kernels in order, each in its configuration number ``pick`` (or its last)."""
+    """Interpret kernels in order, each in its configuration number ``pick`` (or its last).
+
+    Raises ``OutOfBoundsError`` where one accesses memory that it was not given.
+    """
     tensors = dict(tensors)
     for kernel in kernels:
         for scratch in kernel.scratch:
@@ -56,7 +60,17 @@ def launch(
         arguments = [tensors[b] for b in kernel.buffers] + [sizes[s] for s in kernel.sizes] + [*kernel.streams]
         written = tuple(kernel.buffers.index(name) for name in kernel.stored)
         grid = kernel.grid_for(config, sizes)
-        INTERPRETER.launch(kernel.name, kernel.source, arguments, written, dict(config.constants), grid)
+        try:
+            INTERPRETER.launch(kernel.name, kernel.source, arguments, written, dict(config.constants), grid)
+        except InterpretedFailure as failure:
+            outside = re.search(r"argument (\d+), element (-?\d+), memory from (-?\d+) to (-?\d+)", str(failure))
+            if outside is None:
+                raise
+            number, element, low, high = map(int, outside.groups())
+            raise OutOfBoundsError(
+                f"kernel {kernel.name} ({', '.join(kernel.origins)}) accesses element {element} of "
+                f"{kernel.buffers[number]}, whose memory holds elements {low} to {high - 1}\n{kernel.source}"
+            ) from failure
 
 
 def run(case: Case, pick: int = 0, **options: Any) -> tuple[TritonKernel, ...]:

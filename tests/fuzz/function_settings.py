@@ -1,0 +1,100 @@
+"""What came late to the random functions: indices that change sign or pass an end, checkpoints, inference mode, and
+conjugate and negative views."""
+
+from __future__ import annotations
+
+from function_expressions import Expressions, rule
+
+LATER_FEATURES = ("signed", "checkpoints", "inference", "conjugates")
+"""Drawn apart from the others, so that a seed without them gives the program that it always gave."""
+
+
+class Settings(Expressions):
+    """Statements and expressions of ``LATER_FEATURES``."""
+
+    # Indices.
+
+    @rule("tensor", 4, "signed")
+    def tensor_by_index(self, d: int) -> str:
+        t, u, i, j = self.some("tensor", d), self.var("tensor"), self.some("int", d), self.some("int", 0)
+        return self.one(
+            f"torch.cat([{t}[{i}:], {t}[:{i}]])", f"({t} + {t}[{i}])", f"({t} * {t}[{i}:{j}].sum())", f"({t} - {t}[:, {i}:].sum())",
+            f"torch.roll({t}, {i}, 0)", f"({t} + {t}[-{u}.shape[0]:].sum(0))", f"({t} * {t}[{i}:{i} + 2].numel())",
+            f"({t} + {t}.select(1, {i}).sum())", f"torch.select_scatter({t}, {t}[0], 0, {i})", f"({t} * {t}[-({u}.shape[0] // 2):].mean())",
+            f"torch.cat([{t}[:{i}] * 2, {t}[{i}:]])", f"({t} + torch.tensor({i} // 2))", f"{t}[[{i}] * {t}.shape[0]]",
+            f"({t} + {t}.narrow(0, {i}, 1))", f"F.pad({t}[:, {i}:], (0, 3 - {t}[:, {i}:].shape[1]))", f"torch.tril({t}, {i})",
+        )  # fmt: skip
+
+    @rule("row", 2, "signed")
+    def row_by_index(self, d: int) -> str:
+        t, i, j = self.var("tensor"), self.some("int", 0), self.some("int", 0)
+        return self.one(
+            f"{t}[{i}]", f"{t}.select(0, {i})", f"{t}[{i}:{j}].sum(0)", f"{t}[:{i}].sum(0)", f"{t}[{i}::2].sum(0)"
+        )
+
+    @rule("simple", 3, "signed")
+    def write_by_index(self) -> None:
+        t, i, j = self.var("tensor"), self.some("int", 1), self.some("int", 0)
+        if "in_place" not in self.features:
+            self.bind("tensor", f"torch.slice_scatter({t}, {t} * 2, 0, 0, {t}.shape[0])")
+            return
+        self.line(
+            self.one(
+                f"{t}[{i}] = {j}", f"{t}[{i}:] = 2", f"{t}[:{i}].zero_()", f"{t}[{i}:{j}] = 0.5", f"{t}.select(1, {i}).add_(1)",
+                f"{t}[{i}:{i} + 2] *= 2", f"{t}[:, {i}] = 1", f"{t}[{i}:, {j}:].neg_()", f"{t}[{i}][{j}] = 3", f"{t}[-{t}.shape[0]:] += 1",
+            )
+        )  # fmt: skip
+
+    # Checkpoints.
+
+    @rule("tensor", 4, "checkpoints")
+    def tensor_checkpointed(self, d: int) -> str:
+        t, i = self.some("tensor", d), self.some("int", 0)
+        called = self.one(
+            f"torch.tanh, {t}", f"lambda v: v.sin() * {i}, {t}", f"scaled_sum, {t}, 0.5", f"decorated, {t}", f"{self.var('func')}, {t}",
+            f"lambda v, w: (v * w).tanh() + v, {t}, {self.var('tensor')}", f"F.softmax, {t}, -1", f"Block(3), {t}",
+        )  # fmt: skip
+        return f"checkpoint({called}, use_reentrant=False)"
+
+    # Inference mode.
+
+    @rule("compound", 3, "inference")
+    def with_inference_mode(self) -> None:
+        self.line(f"with torch.inference_mode({self.one('', '', 'False')}):")
+        with self.indented():
+            for _ in range(self.random.randint(1, 3)):
+                self.statement()
+
+    @rule("tensor", 2, "inference")
+    def tensor_made_in_inference_mode(self, d: int) -> str:
+        t = self.some("tensor", d)
+        return self.one(
+            f"torch.inference_mode()(lambda v: v * 2)({t})", f"without_history({t})", f"without_history({t}).clone()"
+        )
+
+    @rule("bool", 1, "inference")
+    def bool_of_inference_mode(self, d: int) -> str:
+        return self.one("torch.is_inference_mode_enabled()", f"{self.var('tensor')}.is_inference()")
+
+    # Conjugate and negative views.
+
+    @rule("tensor", 3, "conjugates")
+    def tensor_of_conjugate(self, d: int) -> str:
+        t, u = self.some("tensor", d), self.var("tensor")
+        return self.one(
+            f"torch.complex({t}, {t} * 2).conj().imag", f"torch.complex({t}, {t}).conj().real", f"({t} + WAVE.imag[0])", f"({t} * WAVE.real[1])",
+            f"(torch.complex({t}, {t}).conj() * 1j).imag", f"({t} - WAVE.conj().imag[0])", f"torch.view_as_real(torch.complex({t}, {t}).conj().resolve_conj())[..., 1]",
+            f"(torch.sin(WAVE.real).sum() + WAVE.imag.sum() * 2) * {u}", f"torch.complex({t}, {t}).conj().imag.neg()", f"(WAVE.abs().sum() + {t})",
+        )  # fmt: skip
+
+    @rule("simple", 1.5, "conjugates")
+    def change_conjugate(self) -> None:
+        name = self.name("wave")
+        self.line(f"{name} = torch.complex({self.var('tensor')}, {self.var('tensor')}).conj()")
+        self.line(
+            self.one(
+                f"log.append({name}.is_conj())", f"log.append({name}.imag.is_neg())", f"{name}.imag.add_(1)", f"{name}.mul_(2)",
+                "WAVE.mul_(0.5)", "WAVE.imag.add_(1)", f"log.append({name})", f"log.append({name}.imag)",
+            )
+        )  # fmt: skip
+        self.bind("tensor", f"{name}.{self.one('imag', 'real', 'abs()')}")
