@@ -109,6 +109,8 @@ class ForwardOutputs:
             same = same_sizes(value.shape, shape) and same_sizes(value.stride(), stride)
             if not (same and same_sizes((value.storage_offset(),), (offset,))):
                 layout = layout_of(value, before.layout[2])
+        if data and layout is not None and self.tracer.seen_beyond(tracked):
+            raise UnsupportedError(f"resize_ of input {number} to fewer elements, and a write to its memory beside it")
         follows = data and value.requires_grad and value.grad_fn is not before.grad_fn
         group = next((g for g in self.inputs.groups if number in g.members), None)
         if group is not None:

@@ -12,7 +12,7 @@ from turret.errors import UnsupportedError
 from turret.functional_ops import functional_op
 from turret.plugins.joint.overlap import refused_by_eager
 from turret.plugins.joint.sizes import same_sizes
-from turret.plugins.joint.storage import Storage, ViewStep, keep_values
+from turret.plugins.joint.storage import Tracked, ViewStep, keep_values
 from turret.plugins.joint.views import contiguous, reshape
 
 if TYPE_CHECKING:
@@ -90,10 +90,12 @@ def _resize(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> A
         count = count * extent
     if not all(isinstance(s, int) for s in (*size, *target.shape)) or not target.is_contiguous() or tracked.chain:
         raise UnsupportedError("resize_ of a view, of a tensor that is not contiguous, or to a dynamic size")
-    old = target.numel()
-    node = tracer.node(target)
+    old, before = target.numel(), (list(target.shape), list(target.stride()), 0)
+    flat = tracer.apply(reshape, tracer.node(target), [old])
     keep_values(tracer.recorder.graph, target, tracer.alias)
-    flat = tracer.apply(reshape, node, [old])
+    if tracked.storage.tensor is target:
+        whole = tracked.storage.tensor = tracer.alias(target)
+        tracer.remember(Tracked(whole, tracer.node(target), tracked.storage, (), tracked.diverged))
     func(*args, **kwargs)
     with tracer.nested():
         handle = tracer.handle(flat)
@@ -101,15 +103,11 @@ def _resize(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> A
             aten.slice.Tensor(handle, 0, 0, count) if count <= old else aten.constant_pad_nd(handle, [0, count - old])
         )
         made = tracer.node(reshape(flat_new, size))
-    if count <= old and tracked.storage.input is not None:
-        step = ViewStep(aten.as_strided.default, (size, list(target.stride()), 0))
-        tracked.chain = (step,)
-        tracer.set_value(tracked, made)
+    if count <= old:
+        tracked.chain = (ViewStep(aten.as_strided.default, (size, list(target.stride()), 0)),)
     else:
-        if tracked.storage.input is not None:
-            raise UnsupportedError("resize_ of an input to more elements than it has")
-        tracked.storage = Storage(made, target)
-        tracer.set_value(tracked, made)
+        tracer.enlarge(tracked, made, ViewStep(aten.as_strided.default, before))
+    tracer.set_value(tracked, made)
     tracked.layout_changes += 1
     tracked.key = False
     return target

@@ -504,6 +504,31 @@ class Tracer(TorchDispatchMode):
         with self.nested():
             return self.node(write_back(step, base_handle, value_handle))
 
+    def enlarge(self, tracked: Tracked, node: fx.Node, before: ViewStep) -> None:
+        """The memory of a tensor grows to ``node``, of which the tensor is all; ``before`` is what it was of it.
+
+        All others in that memory are what they were, as views of the larger one.
+        """
+        storage = tracked.storage
+        for other in self._tracked.values():
+            if other.storage is storage and other is not tracked:
+                other.chain = (before, *other.chain)
+        storage.base, storage.tensor = node, tracked.tensor
+        storage.version += 1
+
+    def seen_beyond(self, tracked: Tracked) -> bool:
+        """Whether others show what ``resize_`` left out of a tensor's memory."""
+        whole = tracked.storage.tensor
+        if not tracked.chain or whole is None or same_sizes((whole.numel(),), (tracked.tensor.numel(),)):
+            return False
+        return any(
+            other.storage is tracked.storage
+            and other is not tracked
+            and other.tensor is not whole
+            and other.chain[:1] != tracked.chain[:1]
+            for other in self._tracked.values()
+        )
+
     def _layout_change(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """``t_``, ``unsqueeze_`` and the like: the tensor becomes a view of what it was."""
         target = args[0]
