@@ -52,6 +52,13 @@ class DoubleBackwardError(TurretError, RuntimeError):
     """A gradient of a compiled backward was asked for."""
 
 
+class RecomputationError(TurretError, RuntimeError):
+    """A checkpointed region took another path through compiled code when it was computed again for the backward."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the recomputation of a checkpoint is not what its forward was: {reason}")
+
+
 class StageError(TurretError):
     """A stage failed on a program it should have taken.
 

@@ -379,7 +379,7 @@ class _Graph:
     def __init__(self, pipeline: _Pipeline, captured: CapturedGraph, cache: GraphCache | None, key: str | None) -> None:
         self.pipeline, self.captured, self.cache, self.key = pipeline, captured, cache, key
         self.target = target_of(captured)
-        self.ambient = AmbientModes.now(("cpu", self.target.device_type))
+        self.ambient = AmbientModes.now()
         self.lock = threading.Lock()
         self.partitioned: PartitionedGraph | None = None
         self.compiled_backward: BoxedCallable | None = None
@@ -473,8 +473,7 @@ class _LaterGraph:
 
     def __init__(self, pipeline: _Pipeline, graph: Any, cache: GraphCache, key: str, name: str) -> None:
         self.pipeline, self.graph, self.cache, self.key, self.name = pipeline, graph, cache, key, name
-        devices = {torch.device(i.device).type for i in graph.inputs}
-        self.ambient = AmbientModes.now(("cpu", *devices))
+        self.ambient = AmbientModes.now()
         self.lock = threading.Lock()
         self.made: _Graph | None = None
 

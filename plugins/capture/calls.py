@@ -41,7 +41,8 @@ _NOT_FOLLOWED = (
     "torch._dynamo", "torch._inductor", "torch.fx", "torch._subclasses", "torch._logging", "torch.distributed",
     "torch._functorch", "torch.jit", "torch.onnx", "torch.package", "torch.multiprocessing", "torch.profiler",
     "torch.export", "torch._ops", "torch._library", "torch.library", "torch.overrides", "torch.serialization",
-    "torch._prims", "torch._refs", "torch._decomp", "torch.autograd.function", "torch.autograd.graph", "numpy",
+    "torch._prims", "torch._refs", "torch._decomp", "torch.autograd.function", "torch.autograd.graph",
+    "torch.autograd.forward_ad", "numpy",
 )  # fmt: skip
 
 
@@ -103,11 +104,12 @@ class Caller:
     def special_function(self, function: Function, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """The result of a Python function that is not inlined; None for one that is."""
         from turret.plugins.capture.handlers_func import transformed_before
-        from turret.plugins.capture.library import FUNCTIONS
+        from turret.plugins.capture.library import FUNCTIONS, NAMED
         from turret.plugins.capture.torch_functions import is_graph_function
 
         object = function.object
-        handler = FUNCTIONS.get(object)
+        name = object.__globals__.get("__name__") or ""
+        handler = FUNCTIONS.get(object) or NAMED.get((name, object.__qualname__))
         if handler is not None:
             return self.handled(handler, object, args, kwargs)
         compiled = object.__dict__.get("turret_target")
@@ -122,7 +124,6 @@ class Caller:
         marked = self.call_marked(object, args, kwargs)
         if marked is not None:
             return marked
-        name = object.__globals__.get("__name__") or ""
         if name.startswith("torch._functorch."):
             transformed = transformed_before(self, function)
             if transformed is not None:

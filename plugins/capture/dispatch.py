@@ -17,12 +17,15 @@ import attrs
 import torch
 
 from turret import frame_hook, plugins
+from turret.ambient import autograd_by_itself
 from turret.errors import CaptureError, TurretError
+from turret.frame_hook import keep_torch_off, set_torchs_callback
 from turret.guards import global_state
-from turret.plugins.capture import resume, stored
+from turret.plugins.capture import recomputation, resume, stored
 from turret.plugins.capture.errors import Postponed, Unsupported
 from turret.plugins.capture.policy import History
 from turret.plugins.capture.unit import Unit
+from turret.saved_tensor_hooks import top_hooks
 
 MOST_DROPPED = 64
 """Units of one function that make room for others when what they hold for is gone."""
@@ -101,30 +104,20 @@ _lock = threading.RLock()
 
 def enter(settings: Settings, target: Callable, root: types.CodeType, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call ``target`` with its frames (and those that it reaches through graph breaks) captured."""
-    torchs_callback = _set_torchs_callback(None)
+    torchs_callback = set_torchs_callback(None)
     native = _hook or _native()
     outer = _thread.settings
     _thread.settings = settings
+    token = settings.root.units if top_hooks(False) is None or recomputation.position() is None else _ROOT
     try:
-        return native.call(target, args, kwargs, root, settings.root.units)
+        return native.call(target, args, kwargs, root, token)
     finally:
         _thread.settings = outer
-        _set_torchs_callback(torchs_callback)
+        set_torchs_callback(torchs_callback)
 
 
-_set_torchs_callback = torch._C._dynamo.eval_frame.set_eval_frame
-"""Torch's own frame hook keeps off what runs inside."""
-
-
-def keep_torch_off(code: types.CodeType) -> None:
-    """Tell torch's own frame hook to leave frames of a code object alone."""
-    hook = torch._C._dynamo.eval_frame
-    if hasattr(hook, "skip_code"):
-        hook.skip_code(code)
-    else:
-        strategy = hook._FrameExecStrategy(hook._FrameAction.SKIP, hook._FrameAction.DEFAULT)
-        hook.set_code_exec_strategy(code, strategy)
-
+_ROOT = "root"
+"""Token of a root frame whose unit is not for the native hook to choose: a checkpoint may have a say in it."""
 
 keep_torch_off(enter.__code__)
 
@@ -160,7 +153,7 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
     settings = _thread.settings
     if settings is None:
         return None
-    is_root = type(token) is list
+    is_root = token is not None
     if is_root:
         cache = settings.root
     elif settings.fullgraph:
@@ -169,15 +162,27 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
         return None
     else:
         cache = cache_of(settings, function.__code__, arguments)
+    place = recomputation.position()
+    if place is None:
+        unit = _unit(settings, cache, function, arguments, is_root)
+    elif place.hook is None:
+        place.note(function, unit := _unit(settings, cache, function, arguments, is_root))
+    else:
+        unit = place.unit(function, arguments)
+    return None if unit is None else unit.run
+
+
+def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> Unit | None:
+    """The unit that stands for a call, captured now where there is none; None to run it as Python."""
     units = cache.units
     for number, unit in enumerate(units):
         if unit.check(function, *arguments):
             if number:
                 units.insert(0, units.pop(number))
-            return unit.run
+            return unit
     if cache.given_up:
         return None
-    with _lock:
+    with _lock, autograd_by_itself():
         return _miss(settings, cache, function, arguments, is_root)
 
 
@@ -194,9 +199,12 @@ def _holds_tensors(values: Any, depth: int = 2) -> bool:
     return False
 
 
-def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> Callable | None:
+def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> Unit | None:
     name = function.__qualname__
     context = settings.context
+    if reason := _modes_in_the_way():
+        context.emit("fallback", stage="capture", name=name, message=f"{name} runs as Python this time: {reason}")
+        return None
     cache.drop_dead()
     if cache.units:
         reasons = [u.guards.explain(function, arguments) for u in cache.units]
@@ -211,13 +219,11 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
             context.emit("fallback", stage="capture", name=name, message=message)
             warnings.warn(message, stacklevel=2)
             return None
-    if _modes_in_the_way():
-        return None
     cache.captures += 1
     unit = stored.find(settings, cache, function, arguments)
     if unit is not None:
         cache.units.insert(0, unit)
-        return unit.run
+        return unit
     from turret.plugins.capture.compile_frame import compile_frame  # a warm start traces nothing
 
     try:
@@ -254,16 +260,25 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     if unit.run is None and not is_root and not cache.units:
         cache.given_up = True  # nothing to compile in a helper that is called between graphs
     cache.units.insert(0, unit)
-    return unit.run
+    return unit
 
 
-def _modes_in_the_way() -> bool:
-    """Torch function or dispatch modes, and functional transforms, see every operation: nothing is compiled then.
+def _modes_in_the_way() -> str:
+    """Why nothing is compiled now, or nothing: function or dispatch modes and transforms see every operation.
 
-    Default devices are modes as well, and no obstacle: they are there again when the captured code runs.
+    Default devices are modes as well, and no obstacle: they are there again when the captured code runs.  Dual tensors
+    of forward-mode AD carry tangents that compiled code does not know of.
     """
-    functions, dispatch, level = global_state()[-3:]
-    return any(isinstance(mode, int) for mode in functions) or bool(dispatch or level is not None)
+    scripted, forward, functions, dispatch, level = global_state()[-5:]
+    if any(isinstance(mode, int) for mode in functions):
+        return "a torch function mode is in use"
+    if dispatch:
+        return "a torch dispatch mode is in use"
+    if level is not None:
+        return "a functional transform is under way"
+    if scripted:
+        return "torch.jit.trace is under way"
+    return "forward-mode AD is under way" if forward else ""
 
 
 @functools.cache

@@ -11,8 +11,9 @@ import torch
 
 from turret.context import CompileContext
 from turret.errors import CaptureError
+from turret.frame_hook import keep_torch_off
 from turret.hookspecs import hookimpl
-from turret.plugins.capture.dispatch import Settings, enter, keep_torch_off
+from turret.plugins.capture.dispatch import Settings, enter
 from turret.plugins.capture.values.classes import find_in_mro
 from turret.products import CapturedGraph
 

@@ -19,6 +19,7 @@ import torch
 
 from turret import frame_hook
 from turret.errors import TurretError
+from turret.saved_tensor_hooks import raised_by_hook
 
 if TYPE_CHECKING:
     from torch import fx
@@ -60,7 +61,7 @@ class AsPython:
         Where nothing is raised in Python, the graph was at fault: a warning says so, or with ``on_error="raise"`` the
         graph's exception.
         """
-        if isinstance(failure[0], _FINAL):
+        if isinstance(failure[0], _FINAL) or raised_by_hook(failure[0]):
             raise failure.pop()
         message = f"{function.__qualname__} runs as Python: its graph raised {type(failure[0]).__name__}: {failure[0]}"
         self.context.emit("fallback", stage="run", name=function.__qualname__, message=message)

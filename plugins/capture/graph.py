@@ -27,6 +27,7 @@ from turret.op_code import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.fake_inputs import fake_mode_without_gradients
 from turret.plugins.capture.known_data import KnownData
+from turret.plugins.capture.overflow import fits_64_bits
 from turret.plugins.capture.policy import Policy
 from turret.plugins.capture.reach import note_call
 from turret.plugins.capture.values.base import Constant, Value
@@ -135,6 +136,8 @@ class GraphRecorder:
         self.known = KnownData()
         self.sizes: dict[tuple[int, int], Value] = {}
         self.ints: dict[Source, Symbolic] = {}
+        self.integers: dict[Any, None] = {}
+        """Expressions over symbols that operations on tensors are given: kernels compute them in 64 bits."""
         self.data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]] = []
         self.calls = 0
         self.leaf_steps: dict[fx.Node, int] = {}
@@ -293,14 +296,15 @@ class GraphRecorder:
         return enable_python_dispatcher() if self.shape_env.var_to_range else contextlib.nullcontext()
 
     def _call(self, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        argument = self.argument if _computes_a_number(target, args) else self.operand
         nodes, fakes = [], []
         for value in args:
-            node, fake = self.argument(value)
+            node, fake = argument(value)
             nodes.append(node)
             fakes.append(fake)
         named_nodes, named_fakes = {}, {}
         for name, value in kwargs.items():
-            named_nodes[name], named_fakes[name] = self.argument(value)
+            named_nodes[name], named_fakes[name] = argument(value)
         if self.devices and target in _device_constructors() and named_fakes.get("device") is None:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
         if isinstance(target, OPERATORS) and not library_operator(target):
@@ -385,7 +389,11 @@ class GraphRecorder:
             self.calls += 1
         return node
 
-    def argument(self, value: Value) -> tuple[Any, Any]:
+    def operand(self, value: Value) -> tuple[Any, Any]:
+        """As ``argument``, for an operation on tensors: what no 64-bit integer holds is a number to it, no symbol."""
+        return self.argument(value, in_64_bits=True)
+
+    def argument(self, value: Value, in_64_bits: bool = False) -> tuple[Any, Any]:
         """A value as an argument of a node, and as one of the call on fake values."""
         value = value.realize()
         if isinstance(value, Tensor):
@@ -394,16 +402,20 @@ class GraphRecorder:
             plain = value.value.item() if isinstance(value.value, numpy.generic) else value.value
             return plain, plain
         if isinstance(value, Symbolic):
+            if in_64_bits and isinstance(value.number, torch.SymInt) and value.is_known():
+                if not fits_64_bits(value.number):
+                    return value.fixed(), value.fixed()
+                self.integers[value.number.node.expr] = None
             return self.node_here(value.node), value.number
         if isinstance(value, Sequence):
-            pairs = [self.argument(v) for v in value.items]
+            pairs = [self.argument(v, in_64_bits) for v in value.items]
             kind = list if value.kind is list else tuple
             return kind(p[0] for p in pairs), kind(p[1] for p in pairs)
         if isinstance(value, Slice):
-            pairs = [self.argument(v) for v in value.parts]
+            pairs = [self.argument(v, in_64_bits) for v in value.parts]
             return slice(*(p[0] for p in pairs)), slice(*(p[1] for p in pairs))
         if isinstance(value, Dict):
-            named = {k.constant(): self.argument(v) for k, v in value.items.values()}
+            named = {k.constant(): self.argument(v, in_64_bits) for k, v in value.items.values()}
             return {k: p[0] for k, p in named.items()}, {k: p[1] for k, p in named.items()}
         if isinstance(value, Range):
             numbers = list(value.concrete(self))  # type: ignore[arg-type]
@@ -412,6 +424,13 @@ class GraphRecorder:
             dtype = _DTYPES.get(value.object, value.object)
             return dtype, dtype
         raise Unsupported(f"{value.describe()} as an argument of an operation on tensors")
+
+
+def _computes_a_number(target: Any, args: list[Value]) -> bool:
+    """Whether a call is arithmetic on Python's numbers, which have any size."""
+    module = getattr(target, "__module__", None)
+    on_numbers = module in ("_operator", "math") or getattr(target, "__name__", "").startswith("sym_")
+    return on_numbers and not any(isinstance(v.realize(), (Tensor, Sequence)) for v in args)
 
 
 def _has_tensor(value: Any) -> bool:

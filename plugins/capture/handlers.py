@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 Handler = Callable[..., Value]
 FUNCTIONS: dict[Any, Handler] = {}
 CLASSES: dict[type, Handler] = {}
+NAMED: dict[tuple[str, str], Handler] = {}
+"""Handlers of functions in modules that are not imported here, by the module's name and the function's."""
 PURE_OWNERS: list[type] = [type, str, int, float, bytes, tuple, torch.dtype, torch.finfo, re.Pattern, re.Match]
 """Kinds of objects whose methods are pure."""
 FOLDABLE = frozenset({"math", "cmath", "builtins", "_operator", "_struct", "_string", "_abc", "_statistics"})

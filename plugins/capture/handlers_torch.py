@@ -21,8 +21,8 @@ import turret.marks
 from turret.plugins.capture import lookups
 from turret.plugins.capture.constructors import LEGACY_CLASSES
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, Handler, function, kind
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, NAMED, Handler, function, kind
+from turret.plugins.capture.values.base import Constant, Opaque, Value
 from turret.plugins.capture.values.functions import Known, Method
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance
@@ -46,11 +46,9 @@ for _function in (
     FUNCTIONS[_function] = _always(True)
 for _function in (
     torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_exporting, torch._C._get_tracing_state,
-    torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
-    torch.overrides.has_torch_function_variadic,
 ):  # fmt: skip
     FUNCTIONS[_function] = _always(None if _function is torch._C._get_tracing_state else False)
-FUNCTIONS[torch.overrides.is_tensor_like] = lambda t, value: is_tensor(t, value)
+NAMED["torch._dynamo.external_utils", "is_compiling"] = _always(True)
 FUNCTIONS[typing.cast] = lambda t, kind, value: value
 FUNCTIONS[torch.jit.annotate] = lambda t, the_type, the_value: the_value
 FUNCTIONS[torch.jit.isinstance] = lambda t, obj, target_type: t.call(
@@ -81,6 +79,41 @@ def set_tracing_state(t: Tracer, state: Value) -> Value:
 @function(torch.is_tensor)
 def is_tensor(t: Tracer, value: Value) -> Value:
     return Constant(isinstance(value.realize(), Tensor))
+
+
+@function(torch.overrides.is_tensor_like)
+def is_tensor_like(t: Tracer, inp: Value) -> Value:
+    """Tensors, and whatever answers for itself when torch's functions are called with it."""
+    value = inp.realize()
+    if isinstance(value, Tensor) or hasattr(value.type(), "__torch_function__"):
+        return Constant(True)
+    if isinstance(value, (Known, Opaque)):
+        return Constant(hasattr(value.object, "__torch_function__"))
+    return t.call(t.wrap_known(hasattr), [value, Constant("__torch_function__")], {})
+
+
+@function(torch.overrides.has_torch_function)
+def has_torch_function(t: Tracer, relevant_args: Value) -> Value:
+    return Constant(any(map(_has_torch_function, relevant_args.realize().unpack(t))))
+
+
+@function(torch.overrides.has_torch_function_unary)
+def has_torch_function_unary(t: Tracer, argument: Value) -> Value:
+    return Constant(_has_torch_function(argument))
+
+
+@function(torch.overrides.has_torch_function_variadic)
+def has_torch_function_variadic(t: Tracer, *arguments: Value) -> Value:
+    return Constant(any(map(_has_torch_function, arguments)))
+
+
+def _has_torch_function(value: Value) -> bool:
+    """Whether an object's class answers for torch's functions; plain tensors, all that capture follows, do not."""
+    value = value.realize()
+    if isinstance(value, (Tensor, Constant)):
+        return False
+    found = getattr(value.type(), "__torch_function__", None)
+    return found is not None and found is not torch._C._disabled_torch_function_impl
 
 
 @function(torch._shape_as_tensor)

@@ -15,7 +15,7 @@ from turret.plugins.capture import (
     handlers_torch,
     handlers_warnings,
 )
-from turret.plugins.capture.handlers import CLASSES, FUNCTIONS
+from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, NAMED
 
 if torch.distributed.is_available():
     from turret.plugins.capture import collectives  # noqa: F401
@@ -23,6 +23,7 @@ if torch.distributed.is_available():
 __all__ = [
     "CLASSES",
     "FUNCTIONS",
+    "NAMED",
     "handlers_autograd",
     "handlers_checkpoint",
     "handlers_control",

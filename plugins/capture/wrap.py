@@ -251,7 +251,7 @@ def _partial(t: Tracer, object: Any, source: Source) -> Value:
     function = t.wrap(object.func, AttrSource(source, "func"))
     args = t.wrap(object.args, AttrSource(source, "args")).unpack(t)
     kwargs = t.wrap(object.keywords, AttrSource(source, "keywords"))
-    return Partial(function, args, {k.constant(): v for k, v in t.pairs(kwargs)}, source)
+    return Partial(function, args, {k.constant(): v for k, v in t.pairs(kwargs)}, source, object)
 
 
 def _tensor(t: Tracer, object: Any, source: Source) -> Value:

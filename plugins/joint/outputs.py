@@ -116,7 +116,7 @@ class ForwardOutputs:
         if group is not None:
             self._check_member(number, group, data, follows, layout)
         if group is not None and group.joined:
-            return InputInfo(before.requires_grad, Mutation.DATA)
+            return InputInfo(before.requires_grad, Mutation.DATA, negated=before.negated)
         if data and not guarded_apart(*before.layout[:2]):
             raise UnsupportedError(f"input {number} has several elements in one place in memory, which is written to")
         changed = value.requires_grad != before.requires_grad and not follows
@@ -128,6 +128,7 @@ class ForwardOutputs:
             tracked=follows or (layout is not None and value.grad_fn is not before.grad_fn),
             counted=value._version != before.version,
             requires_grad_after=value.requires_grad if changed else None,
+            negated=before.negated,
         )
 
     def _check_member(self, number: int, group: AliasGroup, data: bool, follows: bool, layout: Layout | None) -> None:
@@ -217,11 +218,16 @@ class ForwardOutputs:
             return self._alias_of_input(name, value, self._viewed_input(value, storage.input))
         leaf = value.requires_grad and value.is_leaf
         sharers = self._sharing[storage]
-        if len(sharers) > 1 or not (_is_block(value) or _is_memory_of_its_own(tracked)):
+        alone = len(sharers) == 1 and (_is_block(value) or _is_memory_of_its_own(tracked))
+        if not alone or not self._is_kept(value):
             return self._alias_of_intermediate(name, value, storage, leaf)
         differentiable = value.requires_grad and not leaf
         index = self._emit(self.tracer.node(value), value, differentiable, visible=True)
         return OutputInfo(OutputKind.FRESH, index, value.requires_grad, leaf=leaf)
+
+    def _is_kept(self, value: torch.Tensor) -> bool:
+        """Whether the graph's value is kept as eager's is: its memory negated, or conjugated, or not."""
+        return _same_bits(value, self.tracer.node(value).meta["val"])
 
     def _viewed_input(self, value: torch.Tensor, source: int) -> int:
         """Which input autograd takes a view to be of, where several lie in its memory."""
@@ -289,8 +295,9 @@ class ForwardOutputs:
         sharers = self._sharing[storage]
         viewed = [s._base for s in sharers if s._base is not None and self._lies_in(s._base, storage)]
         candidates = [storage.tensor, *sharers, *viewed]
-        whole = [c for c in candidates if c is not None and _is_block(c) and _covers(c, candidates)]
-        whole = whole or [c for c in candidates if c is not None and _is_memory_of_its_own(self.tracer.tracked(c))]
+        kept = [c for c in candidates if c is not None and self._is_kept(c)]
+        whole = [c for c in kept if _is_block(c) and _covers(c, candidates)]
+        whole = whole or [c for c in kept if _is_memory_of_its_own(self.tracer.tracked(c))]
         for candidate in whole:
             if candidate.requires_grad and not candidate.is_leaf:
                 return candidate

@@ -78,6 +78,28 @@ def _diagonal(given: Given) -> Sequence[Any]:
     return aten.diagonal.default(given["self"], *(given[name] for name in ("offset", "dim1", "dim2"))).shape
 
 
+def _not_cut_away(given: Given) -> None:
+    """``constant_pad_nd``: negative padding cuts off no more than there is, before anything is added."""
+    sizes, pad = given["self"].shape, given["pad"]
+    if any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in (*sizes, *pad)):
+        return
+    for number in range(len(pad) // 2):
+        left = sizes[len(sizes) - 1 - number]
+        for amount in pad[2 * number : 2 * number + 2]:
+            if amount < 0:
+                left = left + amount
+                torch._check(left >= 0, lambda: f"padding of {tuple(pad)} cuts more than {tuple(sizes)} has")
+
+
+def _have_elements(given: Given) -> None:
+    """Dimensions that are indexed have elements, or no index asks for one."""
+    chosen = [(i, n) for i, n in zip(given["indices"], given["self"].shape, strict=False) if i is not None]
+    for index, size in chosen:
+        empty = isinstance(size, int) and size == 0 and index.dtype in (torch.int64, torch.int32)
+        if empty and not any(isinstance(n, int) and n == 0 for n in index.shape):
+            torch._check_index(False, lambda: "an index into a dimension of size 0")
+
+
 def _values_fit(given: Given) -> None:
     """What is written to elements chosen by index tensors broadcasts to them."""
     chosen = [i for i in given["indices"] if i is not None]
@@ -168,8 +190,9 @@ def _dtypes(name: str, allowed: Iterable[torch.dtype]) -> Check:
 def _not_bool(*names: str) -> Check:
     def check(given: Given) -> None:
         for name in names:
-            is_bool = isinstance(given[name], Tensor) and given[name].dtype == torch.bool
-            torch._check(not is_bool, lambda name=name: f"{name} is a tensor of bools")
+            value = given[name]
+            is_bool = isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool)
+            torch._check(not is_bool, lambda name=name: f"{name} is a bool, or a tensor of bools")
 
     return check
 
@@ -197,7 +220,7 @@ _BATCH_NORM = (
 )
 _LONG = _dtypes("index", (torch.int64,))
 _INTEGER = _dtypes("index", (torch.int32, torch.int64))
-_WRITTEN = (_one_dtype("self", "values"), _values_fit, _masks_fit)
+_WRITTEN = (_one_dtype("self", "values"), _have_elements, _values_fit, _masks_fit)
 _COPIED = (_one_dtype("self", "source"), _LONG)
 _ADDED = (_one_dtype("self", "source"), _INTEGER, _slices_fit)
 
@@ -237,7 +260,9 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten._batch_norm_with_update.default: _BATCH_NORM,
     aten.sub.Tensor: (_not_bool("self", "other"),),
     aten.sub_.Tensor: (_not_bool("self", "other"),),
-    aten.rsub.Scalar: (_not_bool("self"),),
+    aten.rsub.Scalar: (_not_bool("self", "other"),),
+    aten.constant_pad_nd.default: (_not_cut_away,),
+    aten.index.Tensor: (_have_elements,),
     aten.neg.default: (_not_bool("self"),),
     aten.relu.default: (_not_bool("self"),),
     aten.argmax.default: (_not_bool("self"),),

@@ -151,10 +151,10 @@ class Tracer(TorchDispatchMode):
         else:
             constant = tensor
         with no_dispatch():
-            constant = constant.detach()
+            constant = constant.detach().resolve_neg()
         node = self.recorder.constant(constant)
         self.recorder.describe(node, self.fake_mode.from_tensor(constant, static_shapes=True))
-        return self.track(tensor, node)
+        return self.track(tensor, node, diverged=tensor.is_neg())
 
     def alias(self, value: torch.Tensor) -> torch.Tensor:
         """A fake tensor in the same memory, in the same layout, that autograd knows nothing of."""
@@ -253,6 +253,15 @@ class Tracer(TorchDispatchMode):
         alias.version = source.version
         self.remember(alias)
         return out
+
+    @property
+    def is_outermost(self) -> bool:
+        """Whether the op at hand is a call of the program, and not part of what is done for one."""
+        return self._depth == 0
+
+    def ordinary(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The call by the rule that holds for ops of its kind."""
+        return self._rule_for(func)(self, func, args, kwargs)
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Record a call as it stands."""
@@ -382,20 +391,22 @@ class Tracer(TorchDispatchMode):
         if not source.diverged and _shows_all(out, source.tensor):
             view.node = node
         elif source.diverged or op is aten.as_strided.default:
+            if op is aten._conj.default and not out.is_conj():
+                op = aten._conj_physical.default  # of a value that is not kept conjugated as eager's is
             view.node = (
                 self._strided(source, node, out)
                 if op is aten.as_strided.default
                 else self.apply(op, node, *args, **kwargs)
             )
-            view.diverged = not same_layout(view.node.meta["val"], out)
         else:
             view.node = self._view_node(source.tensor, out, op, args, kwargs)
+        view.diverged = not same_layout(view.node.meta["val"], out)
         self.remember(view)
 
     def _view_node(
         self, source: torch.Tensor, out: torch.Tensor, op: Any, args: tuple, kwargs: dict[str, Any]
     ) -> fx.Node:
-        table = self.table.get(op)
+        table = aten.neg.default if op is aten._neg_view.default else self.table.get(op)
         if table is not None:
             with self.nested():
                 made = table(source, *args, **kwargs)
@@ -569,13 +580,7 @@ def _is_composite(func: Any) -> bool:
 
 def _shows_all(view: torch.Tensor, source: torch.Tensor) -> bool:
     """Whether a view is its source as it stands."""
-    return (
-        view.dtype == source.dtype
-        and view.is_conj() == source.is_conj()
-        and view.is_neg() == source.is_neg()
-        and same_sizes(view.shape, source.shape)
-        and same_layout(view, source)
-    )
+    return view.dtype == source.dtype and same_sizes(view.shape, source.shape) and same_layout(view, source)
 
 
 def _returns_one(op: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import gc
 import random
 import sys
@@ -16,8 +17,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 
 from turret import guard_tree
+from turret.ambient import AUTOCAST_DEVICES
 from turret.guards import Guard, GuardSet, TensorProperties, global_state, storage_pattern
 from turret.sources import (
     AttrSource,
@@ -558,6 +561,10 @@ def test_torchs_modes_are_seen(number: int) -> None:
     assert check(None)
 
 
+def _switch_dtype(kind: str, usual: torch.dtype, on: bool) -> None:
+    torch.set_autocast_dtype(kind, torch.float64 if on else usual)
+
+
 @pytest.mark.parametrize(
     "switch",
     [
@@ -565,6 +572,10 @@ def test_torchs_modes_are_seen(number: int) -> None:
         lambda on: torch.set_default_dtype(torch.float64 if on else torch.float32),
         lambda on: torch.backends.cuda.enable_cudnn_sdp(not on),
         lambda on: torch.set_autocast_cache_enabled(not on),
+        lambda on: setattr(torch.utils.deterministic, "fill_uninitialized_memory", not on),
+        *(functools.partial(torch.set_autocast_enabled, kind) for kind in AUTOCAST_DEVICES),
+        *(functools.partial(_switch_dtype, kind, torch.get_autocast_dtype(kind)) for kind in AUTOCAST_DEVICES),
+        lambda on: forward_ad.enter_dual_level() if on else forward_ad.exit_dual_level(),
     ],
 )
 def test_torchs_settings_are_seen(switch: Callable[[bool], None]) -> None:

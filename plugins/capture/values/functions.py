@@ -32,8 +32,7 @@ class Cell(Value):
         return self.content
 
     def set(self, t: Tracer, value: Value | None) -> None:
-        if self.cell is not None:
-            t.effects.note(self)
+        t.effects.note(self)
         self.content = value
 
     def get_attr(self, t: Tracer, name: str) -> Value:
@@ -287,8 +286,16 @@ class PythonModule(Known):
 class Partial(Callable_):
     """``functools.partial``."""
 
-    def __init__(self, function: Value, args: list[Value], kwargs: dict[str, Value], source: Source | None = None):
-        self.function, self.args, self.kwargs, self.source = function, args, kwargs, source
+    def __init__(
+        self,
+        function: Value,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        source: Source | None = None,
+        object: functools.partial | None = None,
+    ) -> None:
+        """``object``: the one that existed before, which may have attributes of its own (``functools.wraps``)."""
+        self.function, self.args, self.kwargs, self.source, self.object = function, args, kwargs, source, object
 
     def type(self) -> type:
         return functools.partial
@@ -300,7 +307,14 @@ class Partial(Callable_):
             return t.new_tuple(list(self.args))
         if name == "keywords":
             return t.new_dict(dict(self.kwargs))
-        raise t.raised(AttributeError, f"'functools.partial' object has no attribute {name!r}")
+        if self.object is not None:
+            own = vars(self.object)
+            t.guard("KEYS", AttrSource(self.source, "__dict__"), tuple(own))
+            if name in own:
+                return t.wrap(own[name], AttrSource(self.source, name))
+        if name == "__call__":
+            return Handler("functools.partial.__call__", lambda t, *args, **kwargs: self.call(t, list(args), kwargs))
+        return super().get_attr(t, name)
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return t.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs})

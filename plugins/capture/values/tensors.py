@@ -21,7 +21,7 @@ from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfV
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.iterators import ItemsIterator
-from turret.plugins.capture.values.sequences import Sequence, Size, Tuple
+from turret.plugins.capture.values.sequences import List, Sequence, Size, Tuple
 from turret.sources import AttrSource, DictSource, Source
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ class Tensor(Value):
         if name in GRAPH_ATTRIBUTES:
             return t.call_graph(getattr, [self, Constant(name)], {})
         if name == "data":
-            return t.call_method_graph("detach", [self], {})
+            # Autograd does not see writes to it, so that a detached tensor is not the same; capture has to.
+            return t.result("call_function", getattr, (t.node_here(self.node), "data"), {}, self.fake.detach())
         if name == "__class__":
             return t.wrap_known(self.type())
         if name in ("grad", "_grad"):
@@ -183,6 +184,10 @@ class Tensor(Value):
             from turret.plugins.capture.constructors import legacy_tensor
 
             return legacy_tensor(t, self.fake.dtype, self.fake.device, args, kwargs)
+        if name == "new_tensor":
+            from turret.plugins.capture.constructors import new_tensor
+
+            return new_tensor(t, self, *args, **kwargs)
         if name == "register_hook":
             return register_hook(t, self, *args, **kwargs)
         if name in NOT_IN_GRAPHS:
@@ -336,9 +341,17 @@ def index_of(t: Tracer, key: Value) -> Value:
     key = key.realize()
     if isinstance(key, (KnownArray, ArrayOfTensor)):
         return key.tensor(t, copied=True)
-    if type(key) is Tuple and any(isinstance(v.realize(), (KnownArray, ArrayOfTensor)) for v in key.items):
+    if _has_symbols(key):
+        return t.call(t.wrap_known(torch.tensor), [key], {})
+    if type(key) is Tuple and any(isinstance(v.realize(), (KnownArray, ArrayOfTensor, List)) for v in key.items):
         return t.new_tuple([index_of(t, v) for v in key.items])
     return key
+
+
+def _has_symbols(key: Value) -> bool:
+    """Whether an index is a list of numbers, some of them symbolic: torch would read and keep what they are now."""
+    parts = [v.realize() for v in key.items] if isinstance(key, List) else []
+    return any(isinstance(v, Symbolic) or _has_symbols(v) for v in parts)
 
 
 def _has_unknown_index(key: Value) -> bool:

@@ -120,7 +120,7 @@ def test_where_the_conditions_hold_no_size_leaves_32_bits(rows: int, columns: in
 
 
 def _computed(value: Size, values: dict[str, int]) -> int:
-    return int(eval(size_text(value, str), {"floor_div": int.__floordiv__, **values}))
+    return int(eval(size_text(value, str), {"floor_div": int.__floordiv__, "floor_mod": int.__mod__, **values}))
 
 
 def test_what_is_assumed_is_in_the_same_order_in_every_process() -> None:
