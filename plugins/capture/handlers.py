@@ -27,7 +27,7 @@ from turret.plugins.capture.values.functions import Known, LocalFunction, Method
 from turret.plugins.capture.values.iterators import Chain, Count, Enumerate, Filter, ItemsIterator, Map, Zip
 from turret.plugins.capture.values.mappings import Dict, Set
 from turret.plugins.capture.values.modules import LocalModule
-from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict, Super
+from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict, Super, slot_hash
 from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
@@ -240,7 +240,7 @@ def id_(t: Tracer, value: Value) -> Value:
 def hash_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Instance):
-        return value.need_special(t, "__hash__")
+        return Constant(slot_hash(t.int_of(value.need_special(t, "__hash__"))))
     t.provenance.bound_to_process("a hash")
     return t.fold(hash, [value], {})
 
