@@ -302,7 +302,7 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         if cache.given_up and settings.fullgraph:
             raise CaptureError(message) from None
         context.emit("fallback", stage="capture", name=name, message=message)
-        return Unit(GuardSet((), 0), lambda *_: True, _hook.suspend(_run_as_python))
+        return _this_time(arguments)
     except TurretError:
         raise
     except Exception as error:
@@ -322,6 +322,11 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         cache.shared.insert(0, unit)
         del cache.shared[_MOST_SHARED:]
     return unit
+
+
+def _this_time(arguments: tuple) -> Unit:
+    """A unit for one call: the frame, and all that it calls, runs as Python."""
+    return Unit(GuardSet((), len(arguments)), lambda *call: True, _hook.suspend(_run_as_python))
 
 
 def _run_as_python(function: types.FunctionType, *values: Any) -> Any:

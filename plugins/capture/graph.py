@@ -137,10 +137,10 @@ class GraphRecorder:
         self.known = KnownData(self.versions)
         self.sizes: dict[tuple[int, int], Value] = {}
         self.ints: dict[Source, Symbolic] = {}
-        self.floats: dict[fx.Node, Any] = {}
-        """Floats that change, by the nodes of the graph that are their numbers."""
         self.integers: dict[Any, None] = {}
         """Expressions over symbols that operations on tensors are given: kernels compute them in 64 bits."""
+        self.floats: dict[fx.Node, Any] = {}
+        """Floats that change, by the nodes of the graph that are their numbers."""
         self.data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]] = []
         self.calls = 0
         self.leaf_steps: dict[fx.Node, int] = {}

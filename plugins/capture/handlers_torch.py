@@ -83,12 +83,6 @@ def is_tensor(t: Tracer, value: Value) -> Value:
     return Constant(isinstance(value.realize(), Tensor))
 
 
-@function(torch.fx.graph_module._WrappedCall.__call__)
-def call_graph_module(t: Tracer, wrapped: Value, obj: Value, *args: Value, **kwargs: Value) -> Value:
-    """The call of an ``fx.GraphModule``, without the message that it prints beside an exception."""
-    return t.call(t.wrap_known(polyfills.call_graph_module), [wrapped, obj, *args], kwargs)
-
-
 @function(torch.overrides.is_tensor_like)
 def is_tensor_like(t: Tracer, inp: Value) -> Value:
     """Tensors, and whatever answers for itself when torch's functions are called with it."""
@@ -122,6 +116,12 @@ def _has_torch_function(value: Value) -> bool:
         return False
     found = getattr(value.type(), "__torch_function__", None)
     return found is not None and found is not torch._C._disabled_torch_function_impl
+
+
+@function(torch.fx.graph_module._WrappedCall.__call__)
+def call_graph_module(t: Tracer, wrapped: Value, obj: Value, *args: Value, **kwargs: Value) -> Value:
+    """The call of an ``fx.GraphModule``, without the message that it prints beside an exception."""
+    return t.call(t.wrap_known(polyfills.call_graph_module), [wrapped, obj, *args], kwargs)
 
 
 @function(torch._shape_as_tensor)
