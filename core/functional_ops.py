@@ -12,6 +12,7 @@ import re
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 _library = torch.library.Library("turret", "FRAGMENT")
 _PREFIX = "turret::pure_"
@@ -32,11 +33,19 @@ def functional_op(op: Any) -> Any:
         result = op(**arguments)
         kept = _returned(op, result)
         values = [*kept, *(arguments[a] for a in written)]
+        if returns_flat(op):
+            return [tensor for tensor in tree_leaves(values) if tensor is not None]
         return values[0] if len(values) == 1 else tuple(values)
 
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"turret::{name}", run, lib=_library)
     return getattr(torch.ops.turret, name).default
+
+
+def returns_flat(op: Any) -> bool:
+    """Whether the pure op of ``op`` returns one list: of several results, some of which are lists of their own."""
+    returned = _returned_types(op)
+    return len(returned) > 1 and "Tensor[]" in returned
 
 
 def is_functional_op(name: str) -> bool:
@@ -57,9 +66,13 @@ def _signature(op: Any) -> str:
     """The schema without alias annotations, returning the written arguments last."""
     text = str(op._schema)
     arguments = _ALIAS.sub("", text[text.index("(") : text.rindex(" -> ")])
+    return f"{arguments} -> Tensor[]" if returns_flat(op) else f"{arguments} -> ({', '.join(_returned_types(op))})"
+
+
+def _returned_types(op: Any) -> list[str]:
+    """Types of what the pure op returns: results of the op, then written arguments."""
     returns = [_type(r) for r in op._schema.returns if r.alias_info is None or not r.alias_info.is_write]
-    returns += [_type(a) for a in op._schema.arguments if a.is_write]
-    return f"{arguments} -> ({', '.join(returns)})"
+    return returns + [_type(a) for a in op._schema.arguments if a.is_write]
 
 
 _ALIAS = re.compile(r"(?<=[A-Za-z\]?])\([a-z][a-z0-9]*!?(?: -> [^)]*)?\)")

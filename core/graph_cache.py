@@ -14,7 +14,6 @@ import hashlib
 import platform
 import sys
 import types
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,12 @@ import torch
 from torch import fx
 
 from turret import codec
+from turret.ambient import autocast_state
 from turret.artifact_cache import ArtifactCache, Store
 from turret.code_fingerprint import Opaque, fingerprint
 from turret.codec import record
 from turret.config import Config
-from turret.errors import CacheError
+from turret.errors import CacheError, warn
 from turret.machine import processor
 from turret.op_code import OPERATORS, library_operator, library_patches
 from turret.plan import Plan
@@ -74,11 +74,6 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
     Raises ``Unstable`` where the program replaced a part of torch by something that cannot be compared.
     """
     inputs = () if captured is None else captured.example_inputs
-    devices = {x.device.type for x in inputs if isinstance(x, torch.Tensor)} | {"cpu"}
-    autocast = [
-        (d, torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else "")
-        for d in sorted(devices)
-    ]
     modes = (
         None if captured is None else (captured.grad_enabled, captured.inference_mode, sorted(captured.static_inputs))
     )
@@ -88,9 +83,10 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
         processor(),
         *_accelerators(inputs),
         repr(modes),
-        repr(autocast),
+        repr(autocast_state()),
         str(torch.get_default_dtype()),
-        repr((torch.are_deterministic_algorithms_enabled(), torch.backends.mkldnn.enabled)),
+        repr((torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory)),
+        repr(torch.backends.mkldnn.enabled),
         repr((torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())),
         getattr(sys.modules.get("numpy"), "__version__", ""),
         _patches(),
@@ -250,7 +246,7 @@ def with_usable_cache(config: Config) -> Config:
         try:
             ArtifactCache(config.cache_dir or None)
         except CacheError as error:
-            warnings.warn(f"Turret keeps no compiled artifacts: {error}", stacklevel=4)
+            warn(f"Turret keeps no compiled artifacts: {error}")
             return attrs.evolve(config, cache=False)
     return config
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from turret import sources
+from turret.ambient import AUTOCAST_DEVICES
 from turret.class_members import ABSENT
 from turret.errors import CodegenError
 from turret.native.extension import Extension
@@ -262,7 +263,7 @@ def load() -> Any:
     descriptor = _Sample.__dict__["__dict__"]
     module.setup(
         tuple(samples), tuple(s._cdata for s in samples), torch.nn.Parameter, collections.OrderedDict, torch.device,
-        torch.Size, descriptor,
+        torch.Size, descriptor, AUTOCAST_DEVICES,
     )  # fmt: skip
     return module
 

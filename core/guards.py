@@ -18,6 +18,7 @@ import numpy
 import torch
 from torch.utils._device import DeviceContext
 
+from turret.ambient import AUTOCAST_DEVICES, autocast_state
 from turret.class_members import class_member, member_owner
 from turret.sources import Source, SourceReader, SourceWriter, WeakSource
 
@@ -118,20 +119,37 @@ def global_state() -> tuple:
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch.get_default_dtype(),
-        torch.is_autocast_enabled("cpu"),
-        torch.get_autocast_dtype("cpu"),
-        torch.is_autocast_enabled("cuda"),
-        torch.get_autocast_dtype("cuda"),
+        *autocast_state(),
         torch.is_autocast_cache_enabled(),
         torch.are_deterministic_algorithms_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,
         torch._C._get_flash_sdp_enabled(),
         torch._C._get_mem_efficient_sdp_enabled(),
         torch._C._get_math_sdp_enabled(),
         torch._C._get_cudnn_sdp_enabled(),
+        torch._C._is_tracing(),
+        torch.autograd.forward_ad._current_level >= 0,
         function_modes(),
         torch._C._len_torch_dispatch_stack(),
         torch._C._functorch.maybe_current_level(),
     )
+
+
+_MODES = (
+    "gradients", "inference mode", "default dtype",
+    *(f"autocast {what} of {kind}" for kind in AUTOCAST_DEVICES for what in ("state", "dtype")),
+    "autocast cache", "deterministic algorithms", "fill_uninitialized_memory",
+    *(f"{kernel} attention" for kernel in ("flash", "memory-efficient", "math", "cuDNN")),
+    "torch.jit.trace", "forward-mode AD", "torch function modes", "number of torch dispatch modes",
+    "level of functional transforms",
+)  # fmt: skip
+"""What the items of ``global_state`` are."""
+
+
+def _modes_that_differ(found: tuple, expected: tuple) -> str:
+    """For people, which modes are not what was expected."""
+    rows = zip(_MODES, found, expected, strict=True)
+    return "torch's modes differ: " + ", ".join(f"{n} is {f}, expected {e}" for n, f, e in rows if f != e)
 
 
 def same_constant(found: Any, expected: Any) -> bool:
@@ -298,7 +316,7 @@ class GuardSet:
         if guard.kind == "SIZES":
             return f"sizes: {guard.expected.format(guard.source, *guard.others)}{where}"
         if guard.kind == "GLOBAL_STATE":
-            return f"torch's modes are {global_state()}, expected {guard.expected}"
+            return _modes_that_differ(global_state(), guard.expected)
         return f"{guard}: found {_short(found)}{where}"
 
     def first_failing(self, function: Any, arguments: tuple) -> Guard | None:

@@ -12,7 +12,6 @@ import functools
 import itertools
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -26,7 +25,7 @@ from turret.ambient import AmbientModes, neutral
 from turret.branches import Branch, branches_of
 from turret.config import Config
 from turret.context import CompileContext
-from turret.errors import CacheError, CodegenError, StageError, TurretError
+from turret.errors import CacheError, CodegenError, StageError, TurretError, warn
 from turret.events import Event
 from turret.executed_code import recorded, unrecorded
 from turret.garbage import full_collections_wait
@@ -56,7 +55,7 @@ def create_context(config: Config, manager: pluggy.PluginManager) -> CompileCont
             with unrecorded():
                 manager.hook.turret_event(event=event)
         except Exception as error:
-            warnings.warn(f"an observer of Turret's events failed and was ignored: {error!r}", stacklevel=2)
+            warn(f"an observer of Turret's events failed and was ignored: {error!r}")
 
     return CompileContext(config, manager.hook, next(_compile_ids), on_event)
 
@@ -87,11 +86,10 @@ class _Pipeline:
 
     def report_fallback(self, error: StageError) -> None:
         self.context.emit("fallback", stage=error.stage, message=str(error))
-        warnings.warn(
+        warn(
             f"Turret runs a graph eagerly: {error}\n"
             '  to reproduce: on_error="raise" in the options (or TURRET_ON_ERROR=raise) gives the full traceback, '
-            "debug_dir=<folder> (TURRET_DEBUG_DIR) the products of the stages before",
-            stacklevel=3,
+            "debug_dir=<folder> (TURRET_DEBUG_DIR) the products of the stages before"
         )
 
     @contextlib.contextmanager
@@ -379,7 +377,7 @@ class _Graph:
     def __init__(self, pipeline: _Pipeline, captured: CapturedGraph, cache: GraphCache | None, key: str | None) -> None:
         self.pipeline, self.captured, self.cache, self.key = pipeline, captured, cache, key
         self.target = target_of(captured)
-        self.ambient = AmbientModes.now(("cpu", self.target.device_type))
+        self.ambient = AmbientModes.now()
         self.lock = threading.Lock()
         self.partitioned: PartitionedGraph | None = None
         self.compiled_backward: BoxedCallable | None = None
@@ -473,8 +471,7 @@ class _LaterGraph:
 
     def __init__(self, pipeline: _Pipeline, graph: Any, cache: GraphCache, key: str, name: str) -> None:
         self.pipeline, self.graph, self.cache, self.key, self.name = pipeline, graph, cache, key, name
-        devices = {torch.device(i.device).type for i in graph.inputs}
-        self.ambient = AmbientModes.now(("cpu", *devices))
+        self.ambient = AmbientModes.now()
         self.lock = threading.Lock()
         self.made: _Graph | None = None
 

@@ -80,7 +80,8 @@ class InputInfo:
     mutation; ``tracked``: autograd sees the mutation (it happened with gradients on); ``counted``: its version
     counter moves.  ``replaced_by`` says what the input became an alias of by ``set_``; ``requires_grad_after`` what
     ``requires_grad_`` left (None: as it was).  ``reached_from`` are the graph outputs whose gradients its own is
-    computed from: where none of them has one, neither has the input.
+    computed from: where none of them has one, neither has the input.  ``negated``: its memory holds the negative of its
+    values (``z.conj().imag``), and the graph takes a copy of it in the same strides that holds the values.
     """
 
     requires_grad: bool = False
@@ -92,6 +93,7 @@ class InputInfo:
     replaced_by: OutputInfo | None = None
     requires_grad_after: bool | None = None
     reached_from: tuple[int, ...] = ()
+    negated: bool = False
 
 
 @record

@@ -11,8 +11,10 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include <memory>
 #include <vector>
 
 // Declared here and not included, for their headers bring in the whole of ATen; the linker checks the names.
@@ -20,6 +22,7 @@ namespace at {
 class Context {
  public:
   bool deterministicAlgorithms() const;
+  bool deterministicFillUninitializedMemory() const;
   bool userEnabledFlashSDP() const;
   bool userEnabledMemEfficientSDP() const;
   bool userEnabledMathSDP() const;
@@ -36,6 +39,11 @@ struct DynamicLayer;
 const std::vector<DynamicLayer>& getDynamicLayerStack();
 }  // namespace functorch
 }  // namespace at
+namespace torch::autograd {
+struct ForwardADLevel {
+  static std::shared_ptr<ForwardADLevel> try_get_by_idx(uint64_t);
+};
+}  // namespace torch::autograd
 
 namespace turret {
 
@@ -113,29 +121,39 @@ inline const void* storage_of(PyObject* object) {
   }
 }
 
+inline std::vector<c10::DeviceType> autocast_devices;  // those that have an autocast, in Turret's order
+
 inline bool function_modes_in_use() { return at::impl::PythonTorchFunctionTLS::stack_len() > 0; }
 
 // Torch's modes, in the order of Turret's `global_state`; of modes in Python only how many there are.
 inline std::vector<int64_t> mode_values() {
   const at::Context& context = at::globalContext();
-  return {
+  std::vector<int64_t> values;
+  values.reserve(32);
+  values = {
       c10::GradMode::is_enabled(),
       c10::InferenceMode::is_enabled(),
       static_cast<int64_t>(c10::get_default_dtype_as_scalartype()),
-      at::autocast::is_autocast_enabled(c10::DeviceType::CPU),
-      static_cast<int64_t>(at::autocast::get_autocast_dtype(c10::DeviceType::CPU)),
-      at::autocast::is_autocast_enabled(c10::DeviceType::CUDA),
-      static_cast<int64_t>(at::autocast::get_autocast_dtype(c10::DeviceType::CUDA)),
+  };
+  for (const c10::DeviceType device : autocast_devices) {
+    values.push_back(at::autocast::is_autocast_enabled(device));
+    values.push_back(static_cast<int64_t>(at::autocast::get_autocast_dtype(device)));
+  }
+  for (const int64_t value : std::initializer_list<int64_t>{
       at::autocast::is_autocast_cache_enabled(),
       context.deterministicAlgorithms(),
+      context.deterministicFillUninitializedMemory(),
       context.userEnabledFlashSDP(),
       context.userEnabledMemEfficientSDP(),
       context.userEnabledMathSDP(),
       context.userEnabledCuDNNSDP(),
+      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer),
+      torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr,
       c10::impl::TorchDispatchModeTLS::stack_len(),
       at::functorch::getDynamicLayerStack().empty(),
       at::impl::PythonTorchFunctionTLS::stack_len(),
-  };
+  }) values.push_back(value);
+  return values;
 }
 
 }  // namespace turret

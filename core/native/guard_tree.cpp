@@ -190,11 +190,28 @@ PyObject* statistics(PyObject* self, PyObject*) {
                        memory.unsure.size());
 }
 
-// setup(tensors, addresses, Parameter, OrderedDict, device, Size, __dict__ descriptor of a class)
+// Takes the names of the device types that have an autocast.  False with an exception set where one is unknown.
+bool set_autocast_devices(PyObject* names) {
+  autocast_devices.clear();
+  for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(names); n++) {
+    const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(names, n));
+    if (!name) return false;
+    try {
+      autocast_devices.push_back(c10::Device(name).type());
+    } catch (...) {
+      PyErr_Format(PyExc_RuntimeError, "torch knows no device type %s", name);
+      return false;
+    }
+  }
+  return true;
+}
+
+// setup(tensors, addresses, Parameter, OrderedDict, device, Size, __dict__ descriptor of a class, autocast devices)
 PyObject* setup(PyObject*, PyObject* args) {
-  PyObject *tensors, *addresses, *parameter, *ordered, *device, *size, *descriptor;
-  if (!PyArg_ParseTuple(args, "O!O!OOOOO!", &PyTuple_Type, &tensors, &PyTuple_Type, &addresses, &parameter, &ordered,
-                        &device, &size, &PyGetSetDescr_Type, &descriptor))
+  PyObject *tensors, *addresses, *parameter, *ordered, *device, *size, *descriptor, *autocast;
+  if (!PyArg_ParseTuple(args, "O!O!OOOOO!O!", &PyTuple_Type, &tensors, &PyTuple_Type, &addresses, &parameter, &ordered,
+                        &device, &size, &PyGetSetDescr_Type, &descriptor, &PyTuple_Type, &autocast) ||
+      !set_autocast_devices(autocast))
     return nullptr;
   tensor_type = Py_TYPE(PyTuple_GET_ITEM(tensors, 0));
   parameter_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(parameter));
@@ -232,7 +249,7 @@ PyMethodDef tree_methods[] = {{"statistics", statistics, METH_NOARGS, "how calls
                               {nullptr, nullptr, 0, nullptr}};
 
 PyMethodDef methods[] = {
-    {"setup", setup, METH_VARARGS, "setup(tensors, addresses, Parameter, OrderedDict, device, Size, descriptor)"},
+    {"setup", setup, METH_VARARGS, "setup(tensors, addresses, Parameter, OrderedDict, device, Size, descriptor, devices)"},
     {"tree", make_tree, METH_VARARGS, "tree(steps, checks, left, python, parameters, modes_checked): a check of guards"},
     {"modes", modes, METH_NOARGS, "torch's modes as numbers"},
     {"dtype_number", dtype_number, METH_O, "the number of a dtype, by its name; -1 where there is none"},

@@ -46,3 +46,17 @@ def variable(name: str, environment: Any) -> str | None:
 def process_group(distributed: Any) -> bool:
     """Whether there is a process group."""
     return distributed.is_available() and distributed.is_initialized()
+
+
+def subclasses(cls: type) -> tuple[type, ...]:
+    """The direct subclasses of a class."""
+    return tuple(cls.__subclasses__())
+
+
+def is_empty_cell(cell: types.CellType) -> bool:
+    """Whether a variable of a closure has no value."""
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return True
+    return False

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from turret.ambient import AUTOCAST_DEVICES
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Value
 
@@ -17,13 +18,11 @@ if TYPE_CHECKING:
 ATTENTION = ("flash", "mem_efficient", "math", "cudnn", "overrideable")
 """Kernels of scaled_dot_product_attention that may be allowed or not."""
 
-_DEVICES = ("cpu", "cuda")
-
 
 def _snapshot() -> dict[tuple[Callable, tuple], tuple]:
     """For every mode the setter with its leading arguments, and the value that it has now."""
     found: dict[tuple[Callable, tuple], tuple] = {(torch._C._set_grad_enabled, ()): (torch.is_grad_enabled(),)}
-    for device in _DEVICES:
+    for device in AUTOCAST_DEVICES:
         found[torch.set_autocast_enabled, (device,)] = (torch.is_autocast_enabled(device),)
         found[torch.set_autocast_dtype, (device,)] = (torch.get_autocast_dtype(device),)
     found[torch.set_autocast_cache_enabled, ()] = (torch.is_autocast_cache_enabled(),)

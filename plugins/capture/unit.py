@@ -30,6 +30,8 @@ class Unit:
     source: str = ""
     references: tuple[weakref.ref, ...] = ()
     """What the unit holds for, and does not keep alive."""
+    is_empty: bool = False
+    """Whether the frame, with all that it calls, computes with no tensors."""
 
     def __str__(self) -> str:
         return f"{self.guards}\n{self.source}"

@@ -21,6 +21,7 @@ from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
 from turret.signature import GraphOutput, GraphSignature, InputInfo, Layout, Mutation, OutputInfo, OutputKind, ViewCall
 from turret.size_source import SizeSource
+from turret.tensor_versions import version_of
 
 aten = torch.ops.aten
 
@@ -114,7 +115,7 @@ class ForwardOutputs:
         if group is not None:
             self._check_member(number, group, data, follows, layout)
         if group is not None and group.joined:
-            return InputInfo(before.requires_grad, Mutation.DATA)
+            return InputInfo(before.requires_grad, Mutation.DATA, negated=before.negated)
         if data and not is_apart(*before.layout[:2]):
             raise UnsupportedError(f"input {number} has several elements in one place in memory, which is written to")
         changed = value.requires_grad != before.requires_grad and not follows
@@ -124,8 +125,9 @@ class ForwardOutputs:
             updated=self._emit(self.tracer.node(value), value, follows, visible=False) if data else None,
             layout=layout,
             tracked=follows or (layout is not None and value.grad_fn is not before.grad_fn),
-            counted=value._version != before.version,
+            counted=version_of(value) != before.version,
             requires_grad_after=value.requires_grad if changed else None,
+            negated=before.negated,
         )
 
     def _check_member(self, number: int, group: AliasGroup, data: bool, follows: bool, layout: Layout | None) -> None:
@@ -153,7 +155,7 @@ class ForwardOutputs:
             mutation=Mutation.DATA,
             updated=self._emit(self.tracer.node(value), value, follows, visible=False),
             tracked=follows,
-            counted=value._version != before.version,
+            counted=version_of(value) != before.version,
         )
 
     def _emit(self, node: fx.Node, value: torch.Tensor, differentiable: bool, visible: bool) -> int:
@@ -215,11 +217,15 @@ class ForwardOutputs:
             return self._alias_of_input(name, value, self._viewed_input(value, storage.input))
         leaf = value.requires_grad and value.is_leaf
         sharers = self._sharing[storage]
-        if len(sharers) > 1 or not _is_block(value):
+        if len(sharers) > 1 or not _is_block(value) or not self._is_kept(value):
             return self._alias_of_intermediate(name, value, storage, leaf)
         differentiable = value.requires_grad and not leaf
         index = self._emit(self.tracer.node(value), value, differentiable, visible=True)
         return OutputInfo(OutputKind.FRESH, index, value.requires_grad, leaf=leaf)
+
+    def _is_kept(self, value: torch.Tensor) -> bool:
+        """Whether the graph's value is kept as eager's is: its memory negated, or conjugated, or not."""
+        return _same_bits(value, self.tracer.node(value).meta["val"])
 
     def _viewed_input(self, value: torch.Tensor, source: int) -> int:
         """Which input autograd takes a view to be of, where several lie in its memory."""
@@ -275,7 +281,9 @@ class ForwardOutputs:
     def _choose_base(self, name: str, storage: Storage) -> torch.Tensor:
         """A tensor over the whole memory, that gradients flow through if they do through any that shares it."""
         candidates = [storage.tensor, *self._sharing[storage]]
-        whole = [c for c in candidates if c is not None and _is_block(c) and _covers(c, candidates)]
+        whole = [
+            c for c in candidates if c is not None and _is_block(c) and _covers(c, candidates) and self._is_kept(c)
+        ]
         for candidate in whole:
             if candidate.requires_grad and not candidate.is_leaf:
                 return candidate

@@ -36,9 +36,12 @@ def same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether strides and offset are written the same."""
+    """Whether strides and offset are written the same, and memory means the same: both negated, both conjugated."""
     return one is other or (
-        same_sizes(one.stride(), other.stride()) and same_sizes((one.storage_offset(),), (other.storage_offset(),))
+        same_sizes(one.stride(), other.stride())
+        and same_sizes((one.storage_offset(),), (other.storage_offset(),))
+        and one.is_neg() == other.is_neg()
+        and one.is_conj() == other.is_conj()
     )
 
 

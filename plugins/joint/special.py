@@ -69,8 +69,31 @@ def _batch_norm(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) 
     return (eager[0], *results[1:3])
 
 
+def _uninitialized(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """``empty`` and its kin; with deterministic algorithms eager fills them."""
+    made = tracer.ordinary(func, args, kwargs)
+    if tracer.is_outermost and fills_memory():
+        with tracer.nested():
+            value = aten.full_like.default(made, filler(made.dtype))
+        tracer.assign(made, value)
+    return made
+
+
+def fills_memory() -> bool:
+    """Whether memory that a program asks for and does not set holds known values."""
+    return torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory
+
+
+def filler(dtype: torch.dtype) -> bool | int | float:
+    """What such memory holds: NaN, the largest integer, True."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return float("nan")
+    return True if dtype is torch.bool else torch.iinfo(dtype).max
+
+
 def _resize(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """``resize_``: a row-major view of the same memory; memory that is added holds zeros (eager: anything)."""
+    """``resize_``: a row-major view of the same memory; memory that is added holds zeros (eager: anything, or
+    what is filled in with deterministic algorithms)."""
     target, size = args[0], list(args[1])
     tracked = tracer.tracked(target)
     if same_sizes(target.shape, size):
@@ -85,10 +108,13 @@ def _resize(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> A
     keep_values(tracer.recorder.graph, target, tracer.alias)
     flat = tracer.apply(reshape, node, [old])
     func(*args, **kwargs)
+    added = filler(target.dtype) if fills_memory() else 0
     with tracer.nested():
         handle = tracer.handle(flat)
         flat_new = (
-            aten.slice.Tensor(handle, 0, 0, count) if count <= old else aten.constant_pad_nd(handle, [0, count - old])
+            aten.slice.Tensor(handle, 0, 0, count)
+            if count <= old
+            else aten.constant_pad_nd(handle, [0, count - old], added)
         )
         made = tracer.node(reshape(flat_new, size))
     if count <= old and tracked.storage.input is not None:
@@ -168,4 +194,10 @@ SPECIAL: dict[Any, Callable[..., Any]] = {
     aten._assert_tensor_metadata.default: _skip,
     aten._assert_scalar.default: _assert_scalar,
     aten._local_scalar_dense.default: _item,
+    aten.empty.memory_format: _uninitialized,
+    aten.empty_strided.default: _uninitialized,
+    aten.empty_permuted.default: _uninitialized,
+    aten.empty_like.default: _uninitialized,
+    aten.new_empty.default: _uninitialized,
+    aten.new_empty_strided.default: _uninitialized,
 }

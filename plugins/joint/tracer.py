@@ -22,10 +22,11 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.errors import UnsupportedError, VerificationError
+from turret.functional_ops import is_functional_op, returns_flat
 from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key, tensors_in
 from turret.plugins.joint.indices import with_known_indices
 from turret.plugins.joint.layouts import has_layout_rule
-from turret.plugins.joint.mutation import pure_variant, view_variant
+from turret.plugins.joint.mutation import PureVariant, pure_variant, view_variant
 from turret.plugins.joint.recorder import Recorder
 from turret.plugins.joint.refusals import refusing
 from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
@@ -150,10 +151,10 @@ class Tracer(TorchDispatchMode):
         else:
             constant = tensor
         with no_dispatch():
-            constant = constant.detach()
+            constant = constant.detach().resolve_neg()
         node = self.recorder.constant(constant)
         self.recorder.describe(node, self.fake_mode.from_tensor(constant, static_shapes=True))
-        return self.track(tensor, node)
+        return self.track(tensor, node, diverged=tensor.is_neg())
 
     def alias(self, value: torch.Tensor) -> torch.Tensor:
         """A fake tensor in the same memory, in the same layout, that autograd knows nothing of."""
@@ -252,6 +253,15 @@ class Tracer(TorchDispatchMode):
         alias.version = source.version
         self.remember(alias)
         return out
+
+    @property
+    def is_outermost(self) -> bool:
+        """Whether the op at hand is a call of the program, and not part of what is done for one."""
+        return self._depth == 0
+
+    def ordinary(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The call by the rule that holds for ops of its kind."""
+        return self._rule_for(func)(self, func, args, kwargs)
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Record a call as it stands."""
@@ -381,20 +391,22 @@ class Tracer(TorchDispatchMode):
         if not source.diverged and _shows_all(out, source.tensor):
             view.node = node
         elif source.diverged or op is aten.as_strided.default:
+            if op is aten._conj.default and not out.is_conj():
+                op = aten._conj_physical.default  # of a value that is not kept conjugated as eager's is
             view.node = (
                 self._strided(source, node, out)
                 if op is aten.as_strided.default
                 else self.apply(op, node, *args, **kwargs)
             )
-            view.diverged = not same_layout(view.node.meta["val"], out)
         else:
             view.node = self._view_node(source.tensor, out, op, args, kwargs)
+        view.diverged = not same_layout(view.node.meta["val"], out)
         self.remember(view)
 
     def _view_node(
         self, source: torch.Tensor, out: torch.Tensor, op: Any, args: tuple, kwargs: dict[str, Any]
     ) -> fx.Node:
-        table = self.table.get(op)
+        table = aten.neg.default if op is aten._neg_view.default else self.table.get(op)
         if table is not None:
             with self.nested():
                 made = table(source, *args, **kwargs)
@@ -429,6 +441,8 @@ class Tracer(TorchDispatchMode):
         with self.nested():
             result = variant.op(**_known(variant.op, _defaults(func, variant.op) | given))
         results = list(result) if isinstance(result, (list, tuple)) and not _returns_one(variant.op) else [result]
+        if returns_flat(func) and is_functional_op(variant.op._schema.name):
+            results = _nested(result, variant, arguments)
         eager = self._run(func, args, kwargs)
         for name, value in zip(variant.written, results[variant.returned :], strict=True):
             self._write_all(arguments[name], value)
@@ -523,13 +537,19 @@ def _is_composite(func: Any) -> bool:
 
 def _shows_all(view: torch.Tensor, source: torch.Tensor) -> bool:
     """Whether a view is its source as it stands."""
-    return (
-        view.dtype == source.dtype
-        and view.is_conj() == source.is_conj()
-        and view.is_neg() == source.is_neg()
-        and same_sizes(view.shape, source.shape)
-        and same_layout(view, source)
-    )
+    return view.dtype == source.dtype and same_sizes(view.shape, source.shape) and same_layout(view, source)
+
+
+def _nested(flat: list[Any], variant: PureVariant, arguments: dict[str, Any]) -> list[Any]:
+    """Results of a pure op that returns one list: those of the op, then what was written, like the arguments."""
+    values = iter(flat)
+
+    def like(argument: Any) -> Any:
+        if isinstance(argument, (list, tuple)):
+            return [like(part) for part in argument]
+        return None if argument is None else next(values)
+
+    return [next(values) for _ in range(variant.returned)] + [like(arguments[name]) for name in variant.written]
 
 
 def _returns_one(op: Any) -> bool:

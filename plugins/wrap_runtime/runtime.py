@@ -34,6 +34,7 @@ def build_runtime(
     very input as the input's new value, having written to it in place.  Safe to call from several threads.
     All that is needed beside the executables is in the signature, which is plain data.
     """
+    forward = _taking_values(signature, forward)
     write, finish = hidden_writes(signature), finisher(signature)
     bases = _common_memories(signature)
     if signature.training:
@@ -76,6 +77,30 @@ def _inference(
         return handover(inputs, results)[:outputs]
 
     return run
+
+
+def _taking_values(signature: GraphSignature, forward: BoxedCallable) -> BoxedCallable:
+    """``forward``, given copies of those inputs whose memory holds the negative of their values."""
+    places = [n for n, info in enumerate(signature.inputs) if info.negated]
+    if not places:
+        return forward
+
+    def run(args: list) -> Any:
+        with torch.no_grad():
+            for n in places:
+                args[n] = _copy_in_same_strides(args[n])
+        return forward(args)
+
+    return run
+
+
+def _copy_in_same_strides(value: torch.Tensor) -> torch.Tensor:
+    """A tensor that is not negated, of the same values, shape and strides (which may overlap or leave gaps)."""
+    if value.numel() == 0:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    length = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    memory = value.as_strided((length,), (1,)).resolve_neg()
+    return memory.as_strided(value.shape, value.stride())
 
 
 def _common_memories(signature: GraphSignature) -> Callable[[Sequence[Any]], list[torch.Tensor]] | None:

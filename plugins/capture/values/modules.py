@@ -15,7 +15,7 @@ from turret.plugins.capture.values.base import Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.objects import DELETED, MODULE_GETATTR, Instance
 from turret.plugins.capture.values.tensors import Tensor
-from turret.sources import AttrSource, BoundSource, ItemSource
+from turret.sources import AttrSource, BoundSource, ItemSource, Source, WeakSource
 
 if TYPE_CHECKING:
     from turret.plugins.capture.rebuild import Rebuilder
@@ -129,6 +129,10 @@ class Module(Instance):
             raise Unsupported("a module that was compiled in place")
         if self.hooks_in_use(t):
             return t.call(self.get_attr(t, "_call_impl"), args, kwargs)
+        return self.forward(t, args, kwargs)
+
+    def forward(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``module.forward(*args, **kwargs)``."""
         return t.blocks.call_module(self, args, kwargs)
 
     def rebuild(self, r: Rebuilder) -> str:
@@ -140,6 +144,30 @@ class Module(Instance):
                 line(f"{r.constant(object)}.__delattr__({name}, {attribute!r})")
             else:
                 line(f"{r.constant(object)}.__setattr__({name}, {attribute!r}, {r.load(value)})")
+
+
+class LocalModule(Module):
+    """A module of which another one may be there on the next call: known by its class, and by what it holds."""
+
+    def __init__(self, t: Tracer, object: nn.Module, source: Source) -> None:
+        super().__init__(type(object), object, source)
+        self.t, self.is_pinned = t, False
+        t.guard("TYPE", source, type(object))
+
+    def constant(self) -> Any:
+        """The module, assumed to be the same one on every call."""
+        found = super().constant()
+        if not self.is_pinned:
+            self.is_pinned = True
+            held = WeakSource(str(self.source), self.object)
+            self.t.guard("IS", self.source, others=(held,))  # type: ignore[arg-type]
+        return found
+
+    def key(self, t: Tracer) -> Any:
+        return self.constant()
+
+    def forward(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return t.call(self.get_attr(t, "forward"), args, kwargs)
 
 
 def is_module(value: Value) -> bool:
