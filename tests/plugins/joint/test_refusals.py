@@ -208,3 +208,30 @@ def test_dtypes_that_eager_has_no_kernel_for_are_its_error(program, dtypes) -> N
     accepted = torch.int64 if torch.float32 in dtypes else torch.float32
     x = torch.randint(-3, 4, (1, 2, 4, 4)).to(accepted)
     torch.testing.assert_close(right(x), program(x))
+
+
+REFUSED = {
+    "a bool subtracted": (lambda y: y * 2 - True, (3, 4)),
+    "a row cut away that is only added later": (lambda y: torch.nn.functional.pad(y * 2, (7, -7)), (3, 4)),
+    "an element of nothing": (lambda y: y[torch.tensor([0])] * 2, (0, 4)),
+    "written to nothing": (lambda y: torch.index_put(y, (torch.tensor([0]),), torch.tensor(2.0)), (0, 4)),
+}
+
+
+@pytest.mark.parametrize(("program", "shape"), REFUSED.values(), ids=REFUSED)
+def test_numbers_that_eager_refuses_raise_what_eager_raises(program, shape) -> None:
+    y = torch.randn(shape)
+    with pytest.raises((RuntimeError, IndexError)) as eager:
+        program(y)
+    with pytest.raises(eager.type):
+        quiet_call(turret.compile(program, options={"cache": False}), y)
+
+
+def test_negative_padding_that_leaves_something_is_compiled() -> None:
+    def program(y: torch.Tensor, n: int) -> torch.Tensor:
+        return torch.nn.functional.pad(y * 2, (n, -3))
+
+    compiled = turret.compile(program, dynamic=True, options={"on_error": "raise", "cache": False})
+    y = torch.randn(3, 6)
+    for n in (4, 2, -2, -3):
+        torch.testing.assert_close(compiled(y, n), program(y, n))
