@@ -3,36 +3,126 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import attrs
 import torch
+from torch import fx
+
+AUTOCAST_DEVICES = tuple(
+    kind
+    for kind in ("cpu", "cuda", "mtia", "maia", "xpu", "ipu", "hpu", "xla", "privateuseone", "mps")
+    if torch.amp.autocast_mode.is_autocast_available(kind)
+)
+"""Device types that have an autocast; asking torch about another one is an error.
+
+A program may switch any of them on and ask for it, whatever device its tensors are on.
+"""
+
+
+def autocast_state() -> tuple[bool | torch.dtype, ...]:
+    """For every device type whether autocast is on in this thread, and the dtype it casts to, in one row."""
+    return tuple(
+        value
+        for kind in AUTOCAST_DEVICES
+        for value in (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+    )
+
+
+def set_autocast_state(state: tuple[bool | torch.dtype, ...]) -> None:
+    """Make ``autocast_state()`` what it was."""
+    for number, kind in enumerate(AUTOCAST_DEVICES):
+        torch.set_autocast_enabled(kind, state[2 * number])
+        torch.set_autocast_dtype(kind, state[2 * number + 1])
 
 
 @attrs.frozen
 class AmbientModes:
-    """``autocast``: by device type, whether it was on and the dtype it cast to; ``grad_enabled``."""
+    """Autocast of all devices, as ``autocast_state`` gives it, and whether gradients are on."""
 
-    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    autocast: tuple[bool | torch.dtype, ...]
     grad_enabled: bool
 
     @classmethod
-    def now(cls, device_types: Iterable[str]) -> AmbientModes:
+    def now(cls) -> AmbientModes:
         """The modes of this thread."""
-        autocast = tuple(
-            (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
-            for kind in sorted(set(device_types))
-        )
-        return cls(autocast, torch.is_grad_enabled())
+        return cls(autocast_state(), torch.is_grad_enabled())
 
     @contextlib.contextmanager
     def restored(self) -> Iterator[None]:
         """Run as if these were the modes of this thread (autograd calls a backward with gradients off)."""
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(torch.set_grad_enabled(self.grad_enabled))
-            for kind, enabled, dtype in self.autocast:
-                stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=enabled))
-            yield
+        outer = autocast_state()
+        with torch.set_grad_enabled(self.grad_enabled):
+            set_autocast_state(self.autocast)
+            try:
+                yield
+            finally:
+                set_autocast_state(outer)
+
+
+@contextlib.contextmanager
+def autograd_by_itself() -> Iterator[None]:
+    """Within it autograd records and runs on its own, as a trace needs it to.
+
+    It calls no hooks on saved tensors, which are for what the program computes, and hands no backward to
+    ``torch._dynamo.compiled_autograd``.
+    """
+    tracing = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    compiler = torch._C._dynamo.compiled_autograd.set_autograd_compiler(None, False)
+    try:
+        yield
+    finally:
+        torch._C._dynamo.compiled_autograd.set_autograd_compiler(*compiler)
+        torch._C._autograd._saved_tensors_hooks_set_tracing(tracing)
+
+
+ATTENTION = ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+"""Kernels of scaled_dot_product_attention that may be allowed or not."""
+
+SETTERS: frozenset[Callable] = frozenset(
+    {
+        torch._C._set_grad_enabled,
+        torch.set_autocast_enabled,
+        torch.set_autocast_dtype,
+        torch.set_autocast_cache_enabled,
+        *(getattr(torch._C, f"_set_sdp_use_{name}") for name in ATTENTION),
+    }
+)
+"""Functions that set a mode of the thread; a captured graph calls them where the program enters or leaves one."""
+
+
+def mode_values() -> dict[tuple[Callable, tuple], tuple]:
+    """For every mode the setter with its leading arguments, and the value that it has now."""
+    found: dict[tuple[Callable, tuple], tuple] = {(torch._C._set_grad_enabled, ()): (torch.is_grad_enabled(),)}
+    for device in AUTOCAST_DEVICES:
+        found[torch.set_autocast_enabled, (device,)] = (torch.is_autocast_enabled(device),)
+        found[torch.set_autocast_dtype, (device,)] = (torch.get_autocast_dtype(device),)
+    found[torch.set_autocast_cache_enabled, ()] = (torch.is_autocast_cache_enabled(),)
+    for name in ATTENTION:
+        found[getattr(torch._C, f"_set_sdp_use_{name}"), ()] = (getattr(torch._C, f"_get_{name}_sdp_enabled")(),)
+    return found
+
+
+def eagerly(module: fx.GraphModule) -> Callable[..., Any]:
+    """A captured graph as a function that runs it eagerly.
+
+    The program's ``with`` blocks are calls of setters in it, which an error would leave half done; the modes are then
+    made what they were before the graph.
+    """
+    if not any(node.op == "call_function" and node.target in SETTERS for node in module.graph.nodes):
+        return module
+
+    def run(*args: Any) -> Any:
+        before = mode_values()
+        try:
+            return module(*args)
+        except BaseException:
+            for (setter, leading), value in before.items():
+                setter(*leading, *value)
+            raise
+
+    return run
 
 
 def neutral() -> contextlib.AbstractContextManager:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from turret.arguments import check_arguments, check_model
-from turret.errors import OptionError, StageError, TurretError
+from turret.errors import OptionError, StageError, TurretError, warn
 from turret.fork_safety import compiling
 from turret.module import CompiledModule, wrap_module
 
@@ -104,7 +103,7 @@ def _compile_callable(
         if config.on_error == "raise":
             raise failed from error
         context.emit("fallback", stage="capture", message=str(failed))
-        warnings.warn(f"Turret leaves {target!r} as it is: {failed}", stacklevel=4)
+        warn(f"Turret leaves {target!r} as it is: {failed}")
         return target
     if captured is None:
         raise OptionError("no capture plugin took the callable; `turret plugins` lists those registered")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import functools
 import opcode
 import os
+import types
 import weakref
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from turret.native.extension import Extension
 
@@ -19,6 +22,20 @@ EXTENSION = Extension(
     "Turret's frame capture",
     (f"-DRETURN_VALUE_OPCODE={opcode.opmap['RETURN_VALUE']}",),
 )
+
+set_torchs_callback = torch._C._dynamo.eval_frame.set_eval_frame
+"""Sets what torch's own frame hook calls in this thread and returns what it called before; None keeps it off."""
+
+
+def keep_torch_off(code: types.CodeType) -> None:
+    """Tell torch's own frame hook to leave frames of a code object alone."""
+    hook = torch._C._dynamo.eval_frame
+    if hasattr(hook, "skip_code"):
+        hook.skip_code(code)
+    else:
+        strategy = hook._FrameExecStrategy(hook._FrameAction.SKIP, hook._FrameAction.DEFAULT)
+        hook.set_code_exec_strategy(code, strategy)
+
 
 captures: weakref.WeakSet[Any] = weakref.WeakSet()
 """What keeps captured code, for ``turret.reset``; each has a method ``forget``."""

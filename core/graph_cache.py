@@ -2,9 +2,9 @@
 
 A second process that captures the same graph loads plans and signature instead of tracing, scheduling and
 compiling again.  The key covers the graph, what is known of its inputs (layouts, dtypes, aliasing, who wants
-gradients), the configuration, the modes of torch that tracing looks at, and Turret's own source.  A graph
-with something that cannot be named in a stable way (a user's function, an opaque object) has no key and
-is compiled afresh.
+gradients), what was assumed of symbolic sizes, the configuration, the modes of torch that tracing looks at,
+and Turret's own source.  A graph with something that cannot be named in a stable way (a user's function, an
+opaque object) has no key and is compiled afresh.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import hashlib
 import platform
 import sys
 import types
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,12 @@ import torch
 from torch import fx
 
 from turret import codec
+from turret.ambient import autocast_state
 from turret.artifact_cache import ArtifactCache, Store
 from turret.code_fingerprint import Opaque, fingerprint
 from turret.codec import record
 from turret.config import Config
-from turret.errors import CacheError
+from turret.errors import CacheError, warn
 from turret.machine import processor
 from turret.op_code import OPERATORS, library_operator, library_patches
 from turret.plan import Plan
@@ -49,7 +49,8 @@ def graph_key(captured: CapturedGraph, settings: str) -> str:
     Raises ``Unstable`` for a graph that has none.
     """
     digest = hashlib.sha256()
-    for part in (settings, source_fingerprint(), *environment(captured), *_inputs(captured)):
+    parts = (*environment(captured), *_inputs(captured), *_assumptions(captured))
+    for part in (settings, source_fingerprint(), *parts):
         digest.update(part.encode() + b"\0")
     _hash_module(captured.module, digest)
     return digest.hexdigest()
@@ -73,11 +74,6 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
     Raises ``Unstable`` where the program replaced a part of torch by something that cannot be compared.
     """
     inputs = () if captured is None else captured.example_inputs
-    devices = {x.device.type for x in inputs if isinstance(x, torch.Tensor)} | {"cpu"}
-    autocast = [
-        (d, torch.is_autocast_enabled(d), str(torch.get_autocast_dtype(d)) if torch.is_autocast_enabled(d) else "")
-        for d in sorted(devices)
-    ]
     modes = (
         None if captured is None else (captured.grad_enabled, captured.inference_mode, sorted(captured.static_inputs))
     )
@@ -87,9 +83,10 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
         processor(),
         *_accelerators(inputs),
         repr(modes),
-        repr(autocast),
+        repr(autocast_state()),
         str(torch.get_default_dtype()),
-        repr((torch.are_deterministic_algorithms_enabled(), torch.backends.mkldnn.enabled)),
+        repr((torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory)),
+        repr(torch.backends.mkldnn.enabled),
         repr((torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())),
         getattr(sys.modules.get("numpy"), "__version__", ""),
         _patches(),
@@ -137,6 +134,16 @@ def _inputs(captured: CapturedGraph) -> list[str]:
         else:
             raise Unstable
     return lines
+
+
+def _assumptions(captured: CapturedGraph) -> list[str]:
+    """What capture assumed of symbolic sizes: a trace decides by it whether, say, an index counts from the end."""
+    env = getattr(captured.fake_mode, "shape_env", None)
+    if env is None:
+        return []
+    guards = [f"guard {guard.expr}" for guard in env.guards]
+    ranges = sorted(f"range {symbol} {bounds.lower} {bounds.upper}" for symbol, bounds in env.var_to_range.items())
+    return [*guards, *ranges, *sorted(f"same {symbol} {value}" for symbol, value in env.replacements.items())]
 
 
 def _hash_module(module: fx.GraphModule, digest: Any) -> None:
@@ -239,7 +246,7 @@ def with_usable_cache(config: Config) -> Config:
         try:
             ArtifactCache(config.cache_dir or None)
         except CacheError as error:
-            warnings.warn(f"Turret keeps no compiled artifacts: {error}", stacklevel=4)
+            warn(f"Turret keeps no compiled artifacts: {error}")
             return attrs.evolve(config, cache=False)
     return config
 

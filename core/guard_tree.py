@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from turret import sources
+from turret.ambient import AUTOCAST_DEVICES
 from turret.class_members import ABSENT
 from turret.fork_safety import Lock, after_fork
 from turret.native.extension import Extension
@@ -164,10 +165,14 @@ class _Translation:
         self.left: list[int] = []
         self.ranks: dict[int, int] = {}
         self.numbers: dict[Source, int] = {}
+        self.ways: dict[Source, int] = {}
+        """For what is known weakly the step by which it is found."""
 
     def add(self, number: int, guard: Guard) -> None:
         """Translate one guard, or leave it to Python."""
         try:
+            if guard.kind == "IS":
+                self.ways.setdefault(guard.others[0], self.step(guard.source))
             kind, expected, numbers = self.check(guard)
             steps = tuple(self.step(s) for s in (guard.source, *guard.others) if s is not None)
         except _Left:
@@ -219,8 +224,11 @@ class _Translation:
         if facts.type not in (torch.Tensor, torch.nn.Parameter) or self.native.dtype_number(dtype) < 0:
             raise _Left
         keys = facts.keys.raw_repr()
+        if any(n > 62 for n in facts.marks or ()):
+            raise _Left
         return (
-            facts.type, dtype, str(facts.device), facts.requires_grad, facts.is_leaf, keys, facts.shape, facts.stride
+            facts.type, dtype, str(facts.device), facts.requires_grad, facts.is_leaf, keys, facts.shape, facts.stride,
+            facts.marks is not None, sum(1 << n for n in facts.marks or ()),
         )  # fmt: skip
 
     def modes(self, state: tuple) -> tuple[int, ...]:
@@ -252,7 +260,7 @@ class _Translation:
             case sources.LocalSource(index):
                 return "ARGUMENT", -1, None, index + 1
             case sources.WeakSource():
-                return "WEAK", -1, source.reference, 0
+                return "WEAK", -1, source.reference, self.ways.get(source, -1) + 1
             case sources.BoundSource(_, value):
                 return "BOUND", -1, value, 0
             case sources.AttrSource(base, name):
@@ -287,7 +295,7 @@ def load() -> Any:
     descriptor = _Sample.__dict__["__dict__"]
     module.setup(
         tuple(samples), tuple(s._cdata for s in samples), torch.nn.Parameter, collections.OrderedDict, torch.device,
-        torch.Size, descriptor,
+        torch.Size, descriptor, AUTOCAST_DEVICES,
     )  # fmt: skip
     return module
 

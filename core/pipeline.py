@@ -11,7 +11,6 @@ import copy
 import functools
 import itertools
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -22,11 +21,11 @@ import torch
 from torch import fx
 
 from turret import plugin_manager, stored_graph
-from turret.ambient import AmbientModes, neutral
+from turret.ambient import AmbientModes, eagerly, neutral
 from turret.branches import Branch, branches_of
 from turret.config import Config
 from turret.context import CompileContext
-from turret.errors import CacheError, CodegenError, StageError, TurretError
+from turret.errors import CacheError, CodegenError, StageError, TurretError, warn
 from turret.events import Event
 from turret.executed_code import recorded, unrecorded
 from turret.fork_safety import Lock, compiling
@@ -65,7 +64,7 @@ def create_context(config: Config, manager: pluggy.PluginManager) -> CompileCont
             if plugin not in failed:
                 failed.add(plugin)
                 message = f"stage 'event' (plugin {plugin}) failed and was ignored: {type(error).__name__}: {error}"
-                warnings.warn(f"an observer of Turret's events: {message}", stacklevel=2)
+                warn(f"an observer of Turret's events: {message}")
 
     return CompileContext(config, manager.hook, next(_compile_ids), on_event)
 
@@ -87,7 +86,7 @@ def _compile_with_key(
         if config.on_error == "raise":
             raise
         pipeline.report_fallback(error)
-        return captured.module, None
+        return eagerly(captured.module), None
 
 
 class _Pipeline:
@@ -97,11 +96,10 @@ class _Pipeline:
 
     def report_fallback(self, error: StageError) -> None:
         self.context.emit("fallback", stage=error.stage, message=str(error))
-        warnings.warn(
+        warn(
             f"Turret runs a graph eagerly: {error}\n"
             '  to reproduce: on_error="raise" in the options (or TURRET_ON_ERROR=raise) gives the full traceback, '
-            "debug_dir=<folder> (TURRET_DEBUG_DIR) the products of the stages before",
-            stacklevel=3,
+            "debug_dir=<folder> (TURRET_DEBUG_DIR) the products of the stages before"
         )
 
     @contextlib.contextmanager
@@ -177,11 +175,14 @@ class _Pipeline:
         check = sharing_check(stored.signature, captured.example_inputs, captured.static_inputs)
         if check is not None:
             report = functools.partial(self.context.emit, "fallback", stage="runtime", name=captured.name)
-            function, alone = eager_where_shared_otherwise(function, captured.module, check, report), alone and kept
+            function, alone = (
+                eager_where_shared_otherwise(function, eagerly(captured.module), check, report),
+                alone and kept,
+            )
         if trusts_fake_implementations(stored.plan):
             alone = False
             if self.config.on_error == "fallback":
-                function = eager_where_fakes_lie(function, captured.module, stored.plan, self.report_fallback)
+                function = eager_where_fakes_lie(function, eagerly(captured.module), stored.plan, self.report_fallback)
         return function, key if alone else None
 
     def key_of(self, captured: CapturedGraph) -> str | None:
@@ -395,7 +396,7 @@ class _Graph:
     def __init__(self, pipeline: _Pipeline, captured: CapturedGraph, cache: GraphCache | None, key: str | None) -> None:
         self.pipeline, self.captured, self.cache, self.key = pipeline, captured, cache, key
         self.target = target_of(captured)
-        self.ambient = AmbientModes.now(("cpu", self.target.device_type))
+        self.ambient = AmbientModes.now()
         self.lock = Lock()
         self.partitioned: PartitionedGraph | None = None
         self.compiled_backward: BoxedCallable | None = None
@@ -489,8 +490,7 @@ class _LaterGraph:
 
     def __init__(self, pipeline: _Pipeline, graph: Any, cache: GraphCache, key: str, name: str) -> None:
         self.pipeline, self.graph, self.cache, self.key, self.name = pipeline, graph, cache, key, name
-        devices = {torch.device(i.device).type for i in graph.inputs}
-        self.ambient = AmbientModes.now(("cpu", *devices))
+        self.ambient = AmbientModes.now()
         self.lock = Lock()
         self.made: _Graph | None = None
 
@@ -507,7 +507,7 @@ class _LaterGraph:
         return self.work().backward(forward)
 
     def eagerly(self, *args: Any) -> Any:
-        return self.work().captured.module(*args)
+        return eagerly(self.work().captured.module)(*args)
 
 
 def _guard_count(captured: CapturedGraph) -> int:

@@ -210,7 +210,7 @@ class _Drafter:
 
     def _view(self, step: StridedView) -> None:
         base = self._memory(step.base)
-        if self.slots[base].place == "arena" and isinstance(step.offset, int):
+        if self.slots[base].place == "arena" and isinstance(step.offset, int) and step.tensor.is_static:
             self._slot(step.tensor, "arena", self.slots[base].number + step.offset * step.tensor.dtype.itemsize)
             return
         self.steps.append(View(self._slot(step.tensor, "view"), base, size_text(step.offset)))

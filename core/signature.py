@@ -80,7 +80,8 @@ class InputInfo:
     mutation; ``tracked``: autograd sees the mutation (it happened with gradients on); ``counted``: its version
     counter moves.  ``replaced_by`` says what the input became an alias of by ``set_``; ``requires_grad_after`` what
     ``requires_grad_`` left (None: as it was).  ``reached_from`` are the graph outputs whose gradients its own is
-    computed from: where none of them has one, neither has the input.
+    computed from: where none of them has one, neither has the input.  ``negated``: its memory holds the negative of its
+    values (``z.conj().imag``), and the graph takes a copy of it in the same strides that holds the values.
     """
 
     requires_grad: bool = False
@@ -92,6 +93,7 @@ class InputInfo:
     replaced_by: OutputInfo | None = None
     requires_grad_after: bool | None = None
     reached_from: tuple[int, ...] = ()
+    negated: bool = False
 
 
 @record
@@ -123,6 +125,8 @@ class GraphOutput:
 
     ``visible``: the user sees it, so its strides are eager's; else any layout will do.  ``tangent_stride`` are
     the strides that the backward was traced for.  A ``SIZE`` has no shape and the name of its type as ``dtype``.
+    ``view_of`` is an input in whose memory the output lies although its gradient goes another way (a function of the
+    user's returned a view), and ``view_layout`` its layout from where the input begins.
     """
 
     shape: tuple[SizeText, ...]
@@ -132,6 +136,8 @@ class GraphOutput:
     differentiable: bool = False
     visible: bool = True
     tangent_stride: tuple[SizeText, ...] | None = None
+    view_of: int | None = None
+    view_layout: Layout | None = None
 
 
 @record
@@ -146,7 +152,7 @@ class SyntheticBase:
 
     members: tuple[int, ...]
     layouts: tuple[Layout, ...]
-    length: int
+    length: SizeText
     joined: bool = False
 
 

@@ -6,8 +6,9 @@ constants and extents are ``Size``: ints, or sympy expressions over the graph's 
 is dynamic.  The static case never touches sympy, which is what keeps lowering cheap; ``to_sympy`` gives the
 expression for those who want it.
 
-Size symbols stand for integers of at least 1: guards of the captured graph promise it.  Not so numbers that depend
-on data: a symbol that is ``nonnegative`` may be 0, and one of unknown sign may be any integer (``depends_on_data``).
+A symbol's assumptions say what values it has: sizes of inputs are ``positive`` (guards of the captured graph promise
+it), one that is ``nonnegative`` may be 0, and one of unknown sign may be any integer: integer arguments, and numbers
+that depend on data (``depends_on_data``), as far as nothing that the graph was guarded on or checks says otherwise.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ def size_of_inputs(value: object) -> Size:
     expression = node.expr if node is not None else sympy.sympify(value)
     if expression.is_Integer:
         return int(expression)
-    if node is not None and node.shape_env is not None and any(map(depends_on_data, expression.free_symbols)):
-        expression = expression.xreplace({s: _with_sign(s, node.shape_env) for s in expression.free_symbols})
+    if node is not None and node.shape_env is not None:
+        signs = {s: _with_sign(s, node.shape_env) for s in expression.free_symbols if not s.is_positive}
+        expression = expression.xreplace(signs) if signs else expression
     return sympy.expand(expression)
 
 
@@ -91,11 +93,12 @@ def depends_on_data(symbol: sympy.Symbol) -> bool:
 
 
 def _with_sign(symbol: sympy.Symbol, shape_env: Any) -> sympy.Symbol:
-    """A symbol that depends on data as one that knows whether it may be negative."""
-    bounds = shape_env.var_to_range.get(symbol) if depends_on_data(symbol) else None
+    """An integer symbol as one that knows whether it may be 0 or negative."""
+    bounds = shape_env.var_to_range.get(symbol) if symbol.is_integer else None
     if bounds is None or not bounds.lower >= 0:
         return symbol
-    return sympy.Symbol(symbol.name, integer=True, nonnegative=True)
+    sign = "positive" if bounds.lower >= 1 and not depends_on_data(symbol) else "nonnegative"
+    return sympy.Symbol(symbol.name, integer=True, **{sign: True})
 
 
 def product(sizes: Iterable[Size]) -> Size:
@@ -114,7 +117,7 @@ def _nonnegative_symbolic(expression: sympy.Expr) -> bool:
 
 def _least_plus(symbol: sympy.Symbol) -> sympy.Expr:
     """A symbol as its least value plus something that is not negative, where it has a least value."""
-    if not depends_on_data(symbol):
+    if symbol.is_positive:
         return sympy.Dummy(symbol.name, nonnegative=True) + 1
     return sympy.Dummy(symbol.name, integer=True, nonnegative=True if symbol.is_nonnegative else None)
 

@@ -29,6 +29,11 @@ class TensorDecl:
     device: torch.device
 
     @property
+    def is_static(self) -> bool:
+        """Whether the layout is the same in every call."""
+        return all(isinstance(n, int) for n in (*self.shape, *self.stride))
+
+    @property
     def last_offset(self) -> Size:
         """How far the last element lies from the first, in elements (of a tensor that has any)."""
         last: Size = 0

@@ -30,6 +30,12 @@ inline PyObject** function_field(PyObject* function, PyObject* name) {
   return nullptr;
 }
 
+// What stands for the __dict__ of a function that has none yet.
+inline PyObject* no_attributes() {
+  static PyObject* const empty = PyDict_New();
+  return empty;
+}
+
 // A word that holds an object or null.
 inline Answer read_word(PyObject** address, bool null_is_none, Notes* notes, Reading& out) {
   if (notes) {
@@ -52,6 +58,16 @@ inline Answer read_descriptor(PyObject* object, PyObject* found, PyObject* name,
   }
   if (!Py_IS_TYPE(found, &PyGetSetDescr_Type)) return UNSURE;
   if (PyDescr_TYPE(found) == &PyFunction_Type && PyFunction_Check(object)) {
+    if (PyUnicode_CompareWithASCIIString(name, "__dict__") == 0) {
+      PyObject** attributes = &reinterpret_cast<PyFunctionObject*>(object)->func_dict;
+      if (*attributes) return read_word(attributes, false, notes, out);
+      if (notes) {
+        notes->reference(attributes);
+        out.fixed = true;
+      }
+      out.value = Held::of(no_attributes());
+      return out.value ? YES : UNSURE;
+    }
     PyObject** field = function_field(object, name);
     return field ? read_word(field, true, notes, out) : UNSURE;
   }

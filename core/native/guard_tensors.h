@@ -11,8 +11,10 @@
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
+#include <memory>
 #include <vector>
 
 // Declared here and not included, for their headers bring in the whole of ATen; the linker checks the names.
@@ -20,6 +22,7 @@ namespace at {
 class Context {
  public:
   bool deterministicAlgorithms() const;
+  bool deterministicFillUninitializedMemory() const;
   bool userEnabledFlashSDP() const;
   bool userEnabledMemEfficientSDP() const;
   bool userEnabledMathSDP() const;
@@ -36,6 +39,11 @@ struct DynamicLayer;
 const std::vector<DynamicLayer>& getDynamicLayerStack();
 }  // namespace functorch
 }  // namespace at
+namespace torch::autograd {
+struct ForwardADLevel {
+  static std::shared_ptr<ForwardADLevel> try_get_by_idx(uint64_t);
+};
+}  // namespace torch::autograd
 
 namespace turret {
 
@@ -79,6 +87,8 @@ struct TensorFacts {
   bool is_leaf;
   uint64_t keys;
   std::vector<int64_t> sizes, strides;  // ANY where dynamic
+  bool watches_marks = false;           // whether other dimensions than those of `marks` may be marked as dynamic
+  uint64_t marks = 0;                   // a bit a dimension
 };
 
 inline bool matches(c10::IntArrayRef found, const std::vector<int64_t>& expected) {
@@ -86,6 +96,45 @@ inline bool matches(c10::IntArrayRef found, const std::vector<int64_t>& expected
   for (size_t n = 0; n < expected.size(); n++)
     if (expected[n] != ANY && expected[n] != found[n]) return false;
   return true;
+}
+
+// Dimensions that a set of small numbers names, a bit each.  UNSURE where it is no such set.
+inline Answer bits_of(PyObject* marks, uint64_t& bits) {
+  bits = 0;
+  if (!marks || marks == Py_None) return YES;
+  if (!PyAnySet_CheckExact(marks)) return UNSURE;
+  Held iterator(PyObject_GetIter(marks));
+  while (iterator) {
+    Held item(PyIter_Next(iterator.get()));
+    if (!item) break;
+    const Py_ssize_t number = PyLong_CheckExact(item.get()) ? PyLong_AsSsize_t(item.get()) : -1;
+    if (number < 0 || number > 62) {
+      PyErr_Clear();
+      return UNSURE;
+    }
+    bits |= uint64_t{1} << number;
+  }
+  if (!PyErr_Occurred()) return YES;
+  PyErr_Clear();
+  return UNSURE;
+}
+
+// Whether a program marked no other dimensions of a tensor as dynamic than those that are known to be.
+inline Answer check_marks(const TensorFacts& facts, PyObject* object) {
+  const OwnAttributes own = own_attributes(object);
+  if (own.slot && !own.dict && !own.values) return YES;
+  if (own.dict && PyDict_GET_SIZE(own.dict) == 0) return YES;
+  static PyObject* const names[] = {
+      PyUnicode_InternFromString("_dynamo_static_indices"), PyUnicode_InternFromString("_dynamo_dynamic_indices"),
+      PyUnicode_InternFromString("_dynamo_weak_dynamic_indices"), PyUnicode_InternFromString("_dynamo_unbacked_indices"),
+      PyUnicode_InternFromString("_dynamo_strict_unbacked_indices"),
+  };
+  uint64_t marked[5] = {};
+  for (int n = 0; n < 5; n++) {
+    PyObject* found = nullptr;
+    if (find_own(own, names[n], &found) != YES || bits_of(found, marked[n]) != YES) return UNSURE;
+  }
+  return (marked[1] | marked[2] | marked[3] | marked[4]) & ~marked[0] & ~facts.marks ? NO : YES;
 }
 
 inline Answer check_tensor(const TensorFacts& facts, PyObject* object) {
@@ -97,6 +146,10 @@ inline Answer check_tensor(const TensorFacts& facts, PyObject* object) {
     if (impl->dtype().toScalarType() != facts.dtype || impl->device() != facts.device) return NO;
     if (!matches(impl->sizes(), facts.sizes) || !matches(impl->strides(), facts.strides)) return NO;
     if (impl->requires_grad() != facts.requires_grad) return NO;
+    if (facts.watches_marks) {
+      const Answer answer = check_marks(facts, object);
+      if (answer != YES) return answer;
+    }
     return (!facts.requires_grad || tensor.is_leaf()) == facts.is_leaf ? YES : NO;
   } catch (...) {
     return UNSURE;
@@ -113,29 +166,39 @@ inline const void* storage_of(PyObject* object) {
   }
 }
 
+inline std::vector<c10::DeviceType> autocast_devices;  // those that have an autocast, in Turret's order
+
 inline bool function_modes_in_use() { return at::impl::PythonTorchFunctionTLS::stack_len() > 0; }
 
 // Torch's modes, in the order of Turret's `global_state`; of modes in Python only how many there are.
 inline std::vector<int64_t> mode_values() {
   const at::Context& context = at::globalContext();
-  return {
+  std::vector<int64_t> values;
+  values.reserve(32);
+  values = {
       c10::GradMode::is_enabled(),
       c10::InferenceMode::is_enabled(),
       static_cast<int64_t>(c10::get_default_dtype_as_scalartype()),
-      at::autocast::is_autocast_enabled(c10::DeviceType::CPU),
-      static_cast<int64_t>(at::autocast::get_autocast_dtype(c10::DeviceType::CPU)),
-      at::autocast::is_autocast_enabled(c10::DeviceType::CUDA),
-      static_cast<int64_t>(at::autocast::get_autocast_dtype(c10::DeviceType::CUDA)),
+  };
+  for (const c10::DeviceType device : autocast_devices) {
+    values.push_back(at::autocast::is_autocast_enabled(device));
+    values.push_back(static_cast<int64_t>(at::autocast::get_autocast_dtype(device)));
+  }
+  for (const int64_t value : std::initializer_list<int64_t>{
       at::autocast::is_autocast_cache_enabled(),
       context.deterministicAlgorithms(),
+      context.deterministicFillUninitializedMemory(),
       context.userEnabledFlashSDP(),
       context.userEnabledMemEfficientSDP(),
       context.userEnabledMathSDP(),
       context.userEnabledCuDNNSDP(),
+      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer),
+      torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr,
       c10::impl::TorchDispatchModeTLS::stack_len(),
       at::functorch::getDynamicLayerStack().empty(),
       at::impl::PythonTorchFunctionTLS::stack_len(),
-  };
+  }) values.push_back(value);
+  return values;
 }
 
 }  // namespace turret

@@ -100,14 +100,16 @@ bool numbers_of(PyObject* sequence, std::vector<int64_t>& out) {
   return true;
 }
 
-// Facts of a tensor from (type, dtype's name, device's name, requires_grad, is_leaf, raw keys, sizes, strides).
+// Facts of a tensor from (type, dtype's name, device's name, requires_grad, is_leaf, raw keys, sizes, strides, whether
+// marks matter, dimensions that may be marked).
 TensorFacts* facts_of(PyObject* tuple) {
   PyObject *type, *sizes, *strides;
   const char *dtype, *device;
   int requires_grad, is_leaf;
-  unsigned long long keys;
-  if (!PyArg_ParseTuple(tuple, "OssppKO!O!", &type, &dtype, &device, &requires_grad, &is_leaf, &keys, &PyTuple_Type,
-                        &sizes, &PyTuple_Type, &strides))
+  int watches_marks;
+  unsigned long long keys, marks;
+  if (!PyArg_ParseTuple(tuple, "OssppKO!O!pK", &type, &dtype, &device, &requires_grad, &is_leaf, &keys, &PyTuple_Type,
+                        &sizes, &PyTuple_Type, &strides, &watches_marks, &marks))
     return nullptr;
   if (!PyType_Check(type)) return PyErr_SetString(PyExc_TypeError, "a tensor's type is no class"), nullptr;
   auto facts = std::make_unique<TensorFacts>();
@@ -122,6 +124,8 @@ TensorFacts* facts_of(PyObject* tuple) {
   facts->requires_grad = requires_grad;
   facts->is_leaf = is_leaf;
   facts->keys = keys;
+  facts->watches_marks = watches_marks;
+  facts->marks = marks;
   if (!numbers_of(sizes, facts->sizes) || !numbers_of(strides, facts->strides)) return nullptr;
   return facts.release();
 }
@@ -258,11 +262,28 @@ bool is_setup(PyObject* tensors, PyObject* addresses, std::initializer_list<PyOb
   return std::all_of(classes.begin(), classes.end(), [](PyObject* value) { return PyType_Check(value); });
 }
 
-// setup(tensors, addresses, Parameter, OrderedDict, device, Size, __dict__ descriptor of a class)
+// Takes the names of the device types that have an autocast.  False with an exception set where one is unknown.
+bool set_autocast_devices(PyObject* names) {
+  autocast_devices.clear();
+  for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(names); n++) {
+    const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(names, n));
+    if (!name) return false;
+    try {
+      autocast_devices.push_back(c10::Device(name).type());
+    } catch (...) {
+      PyErr_Format(PyExc_RuntimeError, "torch knows no device type %s", name);
+      return false;
+    }
+  }
+  return true;
+}
+
+// setup(tensors, addresses, Parameter, OrderedDict, device, Size, __dict__ descriptor of a class, autocast devices)
 PyObject* setup(PyObject*, PyObject* args) {
-  PyObject *tensors, *addresses, *parameter, *ordered, *device, *size, *descriptor;
-  if (!PyArg_ParseTuple(args, "O!O!OOOOO!", &PyTuple_Type, &tensors, &PyTuple_Type, &addresses, &parameter, &ordered,
-                        &device, &size, &PyGetSetDescr_Type, &descriptor))
+  PyObject *tensors, *addresses, *parameter, *ordered, *device, *size, *descriptor, *autocast;
+  if (!PyArg_ParseTuple(args, "O!O!OOOOO!O!", &PyTuple_Type, &tensors, &PyTuple_Type, &addresses, &parameter, &ordered,
+                        &device, &size, &PyGetSetDescr_Type, &descriptor, &PyTuple_Type, &autocast) ||
+      !set_autocast_devices(autocast))
     return nullptr;
   if (!is_setup(tensors, addresses, {parameter, ordered, device, size}))
     return PyErr_Format(PyExc_TypeError, "setup takes tensors, their addresses, four classes and a descriptor");
@@ -302,7 +323,7 @@ PyMethodDef tree_methods[] = {{"statistics", statistics, METH_NOARGS, "how calls
                               {nullptr, nullptr, 0, nullptr}};
 
 PyMethodDef methods[] = {
-    {"setup", setup, METH_VARARGS, "setup(tensors, addresses, Parameter, OrderedDict, device, Size, descriptor)"},
+    {"setup", setup, METH_VARARGS, "setup(tensors, addresses, Parameter, OrderedDict, device, Size, descriptor, devices)"},
     {"tree", make_tree, METH_VARARGS, "tree(steps, checks, left, python, parameters, modes_checked): a check of guards"},
     {"modes", modes, METH_NOARGS, "torch's modes as numbers"},
     {"dtype_number", dtype_number, METH_O, "the number of a dtype, by its name; -1 where there is none"},

@@ -162,6 +162,7 @@ _BINARY = {
     ast.FloorDiv: (FLOOR_DIVIDE, lambda a, b: a // b),
     ast.Mod: (MODULO, lambda a, b: a % b),
 }
+_DIVISIONS = {"floor_div": ast.FloorDiv, "floor_mod": ast.Mod}
 _FOLDS = {"min": (MINIMUM, min), "max": (MAXIMUM, max)}
 
 
@@ -169,7 +170,7 @@ def expression(text: str | int, sizes: Mapping[str, int], values: Mapping[str, i
     """Words of an int expression in Python source.
 
     ``sizes`` maps names to entries of the size table, ``values`` names to ints known now.  ``+ - * // % ** < >``,
-    ``min``, ``max``, ``cdiv`` and ``floor_div`` are known; ``UnsupportedError`` names anything else.
+    ``min``, ``max``, ``cdiv``, ``floor_div`` and ``floor_mod`` are known; ``UnsupportedError`` names anything else.
     """
     if isinstance(text, int):
         return (NUMBER, text)
@@ -212,8 +213,8 @@ class _Expression:
             count, block = arguments
             above = self._join(ast.Add, count, self._join(ast.Sub, block, (NUMBER, 1)))
             return self._join(ast.FloorDiv, above, block)
-        if name == "floor_div" and len(arguments) == 2:
-            return self._join(ast.FloorDiv, *arguments)
+        if name in _DIVISIONS and len(arguments) == 2:
+            return self._join(_DIVISIONS[name], *arguments)
         if name in _FOLDS and arguments:
             code, fold = _FOLDS[name]
             return self._fold(arguments, lambda a, b: _joined(code, fold, a, b))

@@ -166,7 +166,7 @@ class _Writer:
                 value = f"{name}.{source.kind}({source.dimension})"
             self._number(symbol, value)
         if self.has_arena:
-            self.names["cdiv"], self.names["floor_div"] = _divide_up, int.__floordiv__
+            self.names |= {"cdiv": _divide_up, "floor_div": int.__floordiv__, "floor_mod": int.__mod__}
             later = self._scratch_symbols()
             if later:
                 lines.append(f"{' = '.join(later)} = 0")

@@ -11,6 +11,8 @@ import numpy
 import torch
 
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.known_data import Operands
+from turret.plugins.capture.overflow import LEAST, MOST, fits_64_bits
 from turret.plugins.capture.values.arrays import KnownArray, numpy_dtype
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Known
@@ -33,7 +35,7 @@ def legacy_tensor(t: Tracer, dtype: torch.dtype, device: Any, args: list[Value],
     if len(values) == 1 and isinstance(values[0], Size):
         return t.call_graph(torch.empty, [values[0]], options)
     if len(values) == 1 and isinstance(values[0], (List, Tuple, Range)):
-        return t.call_graph(torch.tensor, [List(values[0].unpack(t))], options)
+        return tensor_of_sequence(t, torch.tensor, List(values[0].unpack(t)), options)
     if len(values) == 1 and isinstance(values[0], KnownArray):
         made = values[0].tensor(t, copied=values[0].array.dtype != numpy_dtype(dtype))
         return t.call_method_graph("to", [made], options)
@@ -94,7 +96,111 @@ def tensor_of_sequence(t: Tracer, function: Any, data: Value, options: dict[str,
         options = options | {"dtype": Constant(torch.tensor([v.value for v in leaves]).dtype)}  # type: ignore[attr-defined]
     elif t.policy.data_dependent and leaves and all(map(_is_single, leaves)):
         return _stacked(t, data, leaves, options)  # type: ignore[arg-type]
-    return t.call_graph(function, [data], options)
+    return tensor_of_numbers(t, function, data, options)
+
+
+def tensor_of_numbers(t: Tracer, function: Any, data: Value, options: dict[str, Value]) -> Value:
+    """``torch.tensor`` and its kin of numbers: symbolic ones are operands of the graph.
+
+    The constructors themselves are functions of Python that would read the numbers, and keep what they were.
+    """
+    data = data.realize()
+    leaves = list(_leaves(data))
+    if not any(isinstance(v, Symbolic) for v in leaves):
+        return t.call_graph(function, [data], options)
+    options = {k: v for k, v in options.items() if not t.is_none(v)}
+    dtype = t.constant_of(options["dtype"]) if "dtype" in options else _dtype_of(leaves)
+    shape = _shape_of(data)
+    if shape is None or not _takes_symbols(leaves, dtype) or set(options) - {"dtype", "device", "requires_grad"}:
+        return t.call_graph(function, [_fixed(data)], options)
+    device = {k: v for k, v in options.items() if k == "device"}
+    made = [_element(t, v, dtype, device) for v in leaves]
+    whole = t.call_graph(torch.stack, [List(made)], {}) if shape else made[0]
+    if len(shape) > 1:
+        whole = t.call_method_graph("view", [whole, Tuple([Constant(n) for n in shape])], {})
+    if "requires_grad" in options and t.truth(options["requires_grad"]):
+        return t.call_method_graph("requires_grad_", [whole], {})
+    assert isinstance(whole, Tensor)
+    if whole.fake.device.type == "cpu":
+        numbers = t.argument(data)[1]
+        t.known.hold(whole.fake, Operands(torch.tensor, (numbers,), {"dtype": dtype}))
+    return whole
+
+
+def new_tensor(t: Tracer, like: Tensor, data: Value, **options: Value) -> Value:
+    """``Tensor.new_tensor``: of the dtype and the device of ``like``, where no others are asked for."""
+    if not any(isinstance(v, Symbolic) for v in _leaves(data)):
+        return t.call_method_graph("new_tensor", [like, data], options)
+    given = {k: v for k, v in options.items() if not t.is_none(v)}
+    own = {"dtype": Constant(like.fake.dtype), "device": Constant(like.fake.device)}
+    return tensor_of_numbers(t, torch.tensor, data, own | given)
+
+
+_MOST = 64
+"""Numbers of a tensor that are operands of the graph one by one, if any of them is symbolic."""
+
+
+def _element(t: Tracer, number: Value, dtype: torch.dtype, device: dict[str, Value]) -> Value:
+    """One number as a tensor.  The constructors convert ints to floats as C does, by way of a double."""
+    if number.type() is int and dtype.is_floating_point and dtype is not torch.float64:
+        exact = t.call_graph(torch.scalar_tensor, [number], device | {"dtype": Constant(torch.float64)})
+        return t.call_method_graph("to", [exact, Constant(dtype)], {})
+    return t.call_graph(torch.scalar_tensor, [number], device | {"dtype": Constant(dtype)})
+
+
+def _dtype_of(leaves: list[Value]) -> torch.dtype | None:
+    """The dtype that ``torch.tensor`` chooses for numbers; None where some are none."""
+    types = {v.type() for v in leaves}
+    if not types <= {bool, int, float, complex}:
+        return None
+    if complex in types:
+        return torch.get_default_dtype().to_complex()
+    return torch.get_default_dtype() if float in types else torch.int64 if int in types else torch.bool
+
+
+def _takes_symbols(leaves: list[Value], dtype: torch.dtype | None) -> bool:
+    """Whether each number may be an operand of the graph.
+
+    Not where the constructor would refuse some of its values (a dtype of few bits), nor for bools, which are two.
+    """
+    if dtype is None or dtype.is_complex or len(leaves) > _MOST:
+        return False
+    for value in leaves:
+        if not isinstance(value, (Constant, Symbolic)) or value.type() not in (bool, int, float):
+            return False
+        if isinstance(value, Symbolic) and value.type() is bool:
+            return False
+        if value.type() is int and not _fits(value):
+            return False
+        if not dtype.is_floating_point and (dtype is not torch.int64 or value.type() is float):
+            return False
+    return True
+
+
+def _fits(number: Value) -> bool:
+    """Whether 64 bits hold an int now, or it is one that depends on data, which they do."""
+    if isinstance(number, Symbolic):
+        return not number.is_known() or fits_64_bits(number.number)
+    return LEAST <= number.constant() <= MOST
+
+
+def _shape_of(data: Value) -> tuple[int, ...] | None:
+    """The shape of nested sequences; None for one that is not regular, or empty."""
+    data = data.realize()
+    if not isinstance(data, (List, Tuple)):
+        return ()
+    inner = {_shape_of(v) for v in data.items}
+    if len(inner) != 1 or None in inner:
+        return None
+    return (len(data.items), *inner.pop())  # type: ignore[misc]
+
+
+def _fixed(data: Value) -> Value:
+    """Nested sequences with symbolic numbers assumed to be what they are."""
+    data = data.realize()
+    if isinstance(data, Symbolic):
+        return Constant(data.fixed())
+    return List([_fixed(v) for v in data.items]) if isinstance(data, (List, Tuple)) else data
 
 
 def _is_numpy(value: Value) -> bool:

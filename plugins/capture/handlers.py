@@ -23,10 +23,11 @@ from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import Constant, Opaque, Value, fits
 from turret.plugins.capture.values.choices import extreme_of_two
 from turret.plugins.capture.values.classes import Class, look_up
-from turret.plugins.capture.values.functions import Known, Method, Partial
+from turret.plugins.capture.values.functions import Known, LocalFunction, Method, Partial
 from turret.plugins.capture.values.iterators import Chain, Count, Enumerate, Filter, ItemsIterator, Map, Zip
 from turret.plugins.capture.values.mappings import Dict, Set
-from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict, Super
+from turret.plugins.capture.values.modules import LocalModule
+from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict, Super, slot_hash
 from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 Handler = Callable[..., Value]
 FUNCTIONS: dict[Any, Handler] = {}
 CLASSES: dict[type, Handler] = {}
+NAMED: dict[tuple[str, str], Handler] = {}
+"""Handlers of functions in modules that are not imported here, by the module's name and the function's."""
 PURE_OWNERS: list[type] = [type, str, int, float, bytes, tuple, torch.dtype, torch.finfo, re.Pattern, re.Match]
 """Kinds of objects whose methods are pure."""
 FOLDABLE = frozenset({"math", "cmath", "builtins", "_operator", "_struct", "_string", "_abc", "_statistics"})
@@ -91,7 +94,7 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
             if _marked_buffer(t, value):
                 return Constant(True)
         elif isinstance(value, (Constant, Known)):
-            if isinstance(value.constant(), cls):
+            if isinstance(value.object if isinstance(value, Known) else value.value, cls):
                 return Constant(True)
         elif isinstance(value, Tensor) and isinstance(cls, type) and not issubclass(actual, cls):
             if type(cls).__instancecheck__ is not type.__instancecheck__ and isinstance(value.fake, cls):
@@ -224,6 +227,8 @@ def vars_(t: Tracer, value: Value) -> Value:
 def id_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, (Known, Instance)) and getattr(value, "object", None) is not None:
+        if isinstance(value, (LocalFunction, LocalModule)):
+            value.constant()
         if value.source is not None and not isinstance(value, Known):
             t.guard("ID", value.source, value.object)
         t.provenance.bound_to_process("the address of an object")
@@ -235,7 +240,7 @@ def id_(t: Tracer, value: Value) -> Value:
 def hash_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Instance):
-        return value.need_special(t, "__hash__")
+        return Constant(slot_hash(t.int_of(value.need_special(t, "__hash__"))))
     t.provenance.bound_to_process("a hash")
     return t.fold(hash, [value], {})
 

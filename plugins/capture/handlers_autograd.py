@@ -13,6 +13,7 @@ from turret.plugins.capture.autograd_region import AutogradRegion
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.graph import Region
 from turret.plugins.capture.handlers import function
+from turret.plugins.capture.later import Unchanged
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Function
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
@@ -96,13 +97,12 @@ class _Differentiated:
     def trace_backward(self, region: Region) -> tuple[list[Value], tuple[str, str | None] | None]:
         """Gradients of the arguments, as values of the backward's graph; or what the backward raises."""
         t, kind = self.t, self.cls.constant()
-        given = []
+        before, given = Unchanged(t, self.context, self.cls, *self.args), []
         for number, output in enumerate(self.outputs):
             fake = output.fake  # type: ignore[attr-defined]
             made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
             given.append(t.tensor(region.placeholder(f"gradient{number}", made), made))
         name = "vjp" if kind.backward is torch.autograd.Function.backward else "backward"
-        changes = t.effects.count
         method = _without_wrapper(t, self.cls.get_attr(t, name).realize())
         failure, found = None, []
         try:
@@ -111,8 +111,7 @@ class _Differentiated:
             failure = _failure_of(raised.value)
         else:
             found = [v.realize() for v in result.items] if isinstance(result, Sequence) else [result]
-        if t.effects.count != changes:
-            raise Unsupported("an autograd.Function whose backward changes what existed before", _HINT)
+        before.check("an autograd.Function with a backward", _HINT)
         count = len(self.args)
         if failure is None and (any(not t.is_none(v) for v in found[count:]) or len(found) < count):
             wrong = f"an incorrect number of gradients (expected {count}, got {len(found)})"

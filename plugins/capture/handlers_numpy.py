@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import torch
 
-from turret.plugins.capture.constructors import tensor_of_sequence
+from turret.plugins.capture.constructors import tensor_of_numbers, tensor_of_sequence
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, PURE_OWNERS, function
 from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray, array_of_tensor, array_value
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Builtin
 from turret.plugins.capture.values.sequences import List, Tuple
-from turret.plugins.capture.values.tensors import Tensor
+from turret.plugins.capture.values.tensors import Symbolic, Tensor
 from turret.plugins.capture.wrap import _BY_BASE, _WRAPPERS, MADE, equal, identity, known
 
 if TYPE_CHECKING:
@@ -123,8 +123,9 @@ def _of_array(original: Any, copies: bool) -> Any:
         if isinstance(data, Constant) and isinstance(data.value, numpy.generic):
             with torch.utils._mode_utils.no_dispatch():
                 rest.setdefault("dtype", Constant(torch.from_numpy(numpy.array(data.value)).dtype))
-        values = [data, *args[1:]]
-        return t.call_graph(original, values, rest)
+        if isinstance(data, Symbolic) and len(args) <= 1:
+            return tensor_of_numbers(t, original, data, rest)
+        return t.call_graph(original, [data, *args[1:]], rest)
 
     return handler
 

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.later import Unchanged
 from turret.plugins.capture.values.base import Value
 
 if TYPE_CHECKING:
@@ -43,15 +44,14 @@ def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
         raise Unsupported("Tensor.register_hook of a tensor that existed before")
     if not fake.requires_grad:
         raise t.raised(RuntimeError, "cannot register a hook on a tensor that doesn't require gradient")
-    effects, grad_mode = t.effects.count, torch.is_grad_enabled()
+    before, grad_mode = Unchanged(t, hook), torch.is_grad_enabled()
     node = t.node_here(tensor.node)
     torch._C._set_grad_enabled(False)
     try:
         with t.region() as region:
             given = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
             result = t.call(hook, [t.tensor(region.placeholder("gradient", given), given)], {}).realize()
-            if t.effects.count != effects:
-                raise Unsupported("a gradient hook with side effects")
+            before.check("a gradient hook")
             if not isinstance(result, Tensor) and not t.is_none(result):
                 raise Unsupported(f"a gradient hook that returns {result.describe()}")
             graph = region.close([t.argument(result)[0]])

@@ -11,11 +11,12 @@ from turret.plugins.capture import (
     handlers_func,
     handlers_numbers,
     handlers_numpy,
+    handlers_optim,
     handlers_recurrent,
     handlers_torch,
     handlers_warnings,
 )
-from turret.plugins.capture.handlers import CLASSES, FUNCTIONS
+from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, NAMED
 
 if torch.distributed.is_available():
     from turret.plugins.capture import collectives  # noqa: F401
@@ -23,6 +24,7 @@ if torch.distributed.is_available():
 __all__ = [
     "CLASSES",
     "FUNCTIONS",
+    "NAMED",
     "handlers_autograd",
     "handlers_checkpoint",
     "handlers_control",
@@ -31,6 +33,7 @@ __all__ = [
     "handlers_func",
     "handlers_numbers",
     "handlers_numpy",
+    "handlers_optim",
     "handlers_recurrent",
     "handlers_torch",
     "handlers_warnings",

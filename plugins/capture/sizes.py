@@ -1,4 +1,4 @@
-"""Guards on sizes: what the symbolic shapes of a capture assumed, as expressions over sizes of the inputs."""
+"""Guards on sizes and ints: what the symbolic shapes of a capture assumed, as expressions over those of the inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from turret.guards import Guard
 from turret.plugins.capture.errors import Unsupported
-from turret.sources import Source
+from turret.plugins.capture.overflow import LEAST, MOST, MOST_SYMBOL, overflowing
+from turret.sources import SizeSource, Source
 
 if TYPE_CHECKING:
     from turret.plugins.capture.tracer import Tracer
@@ -58,12 +59,27 @@ def size_guards(tracer: Tracer) -> list[Guard]:
     for item in environment.guards:
         if not isinstance(item.expr, (sympy.logic.boolalg.BooleanTrue, bool)):
             add(lambda p, e=item.expr: p.doprint(e))
-    for symbol in places:
-        bounds = environment.var_to_range.get(symbol)
-        if bounds is None:
-            continue
-        if bounds.lower.is_number and bounds.lower not in (-int_oo, -sympy.oo):
-            add(lambda p, s=symbol, b=bounds: f"{int(b.lower)} <= {p.doprint(s)}")
-        if bounds.upper.is_number and bounds.upper not in (int_oo, sympy.oo) and bounds.upper < 2**62:
-            add(lambda p, s=symbol, b=bounds: f"{p.doprint(s)} <= {int(b.upper)}")
+    for symbol, source in places.items():
+        least, most = _range(symbol, source, environment)
+        if least is not None or most is not None:
+            low, high = "" if least is None else f"{least} <= ", "" if most is None else f" <= {most}"
+            add(lambda p, s=symbol, low=low, high=high: low + p.doprint(s) + high)
+    owners = {symbol: source.base for symbol, source in places.items() if isinstance(source, SizeSource)}
+    parts = dict.fromkeys(part for expression in tracer.integers for part in overflowing(expression, owners))
+    for part in parts:
+        add(lambda p, e=part: f"{LEAST} <= {p.doprint(e)} <= {MOST}")
     return guards
+
+
+def _range(symbol: sympy.Symbol, source: Source, environment: Any) -> tuple[int | None, int | None]:
+    """The values of a symbol that a unit holds for; of a size, nothing is said that holds anyway."""
+    bounds = environment.var_to_range.get(symbol)
+    least = most = None
+    if bounds is not None and bounds.lower.is_number and bounds.lower not in (-int_oo, -sympy.oo):
+        least = int(bounds.lower)
+    if bounds is not None and bounds.upper.is_number and bounds.upper not in (int_oo, sympy.oo):
+        most = int(bounds.upper) if bounds.upper <= MOST_SYMBOL else None
+    if isinstance(source, SizeSource):
+        return least, most
+    least = -MOST_SYMBOL if least is None else max(least, -MOST_SYMBOL)
+    return least, MOST_SYMBOL if most is None else most

@@ -1,7 +1,11 @@
-"""Calls with an index, or into a size, that depends on data: the index is made to count from the start beforehand.
+"""Calls with a symbolic index, or into a symbolic size: the index is made to count from the start beforehand.
 
-A fake implementation would make a size of its own for every such slice, and nobody would know that two of them are
-one; here equal indices into equal sizes give one number, and all shapes are written in it.
+What is lowered then never meets a negative index or one past the end.  Where all symbols are backed, guards decide
+whether the index counts from the end and which end it passes: the same ones that the shape of the result takes.
+
+Unbacked symbols can have no guards.  A fake implementation would make a size of its own for every such slice, and
+nobody would know that two of them are one; here equal indices into equal sizes give one number, computed by the host,
+and all shapes are written in it.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ Rule = Callable[..., Any]
 
 
 def with_known_indices(rule: Rule, func: Any) -> Rule:
-    """``rule`` for calls of ``func`` whose indices count from the start; where they may not, they are made to."""
+    """``rule`` for calls of ``func`` whose indices count from the start; symbolic ones that may not are made to."""
     settle = _SETTLERS.get(func)
     if settle is None:
         return rule
@@ -32,7 +36,7 @@ def with_known_indices(rule: Rule, func: Any) -> Rule:
     def call(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         given = dict(zip(names, args, strict=False)) | kwargs
         asked = (*(given.get(name) for name in ("start", "end", "index")), *_shape(given))
-        if any(isinstance(v, torch.SymInt) and free_unbacked_symbols(v) for v in asked):
+        if any(isinstance(v, torch.SymInt) for v in asked):
             settle(tracer, given)
             return rule(tracer, func, tuple(given[name] for name in names[: len(given)] if name in given), {})
         return rule(tracer, func, args, kwargs)
@@ -54,17 +58,27 @@ def _settle_slice(tracer: Tracer, given: dict[str, Any]) -> None:
     start = 0 if start is None else _bound(tracer, start, extent)
     end = extent if end is None or statically_known_true(end == sys.maxsize) else _bound(tracer, end, extent)
     if not guard_or_false(end >= start):
-        end = tracer.recorder.numbers.compute(end_of_slice, end, start, least=start, most=extent)
+        backed = _are_backed(start, end)
+        end = start if backed else tracer.recorder.numbers.compute(end_of_slice, end, start, least=start, most=extent)
     given |= {"start": start, "end": end, "step": given.get("step", 1)}
 
 
 def _settle_element(tracer: Tracer, given: dict[str, Any]) -> None:
     extent, index = _extent(given), given["index"]
+    if _are_backed(index, extent):
+        if -extent <= index < 0:  # others are left to the op, which refuses what is out of range
+            given["index"] = index + extent
+        return
     if not guard_or_false(index >= 0):
         index = tracer.recorder.numbers.compute(position_of_element, index, extent)
     tracer.recorder.numbers.assume(index >= 0, "index out of range")
     tracer.recorder.numbers.assume(index < extent, "index out of range")
     given["index"] = index
+
+
+def _are_backed(*numbers: Any) -> bool:
+    """Whether a comparison of the numbers has an answer now, which a guard keeps."""
+    return not any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in numbers)
 
 
 def _extent(given: dict[str, Any]) -> Any:
@@ -78,6 +92,9 @@ def _shape(given: dict[str, Any]) -> Any:
 
 
 def _bound(tracer: Tracer, index: Any, extent: Any) -> Any:
+    if _are_backed(index, extent):
+        position = position_of_element(index, extent)
+        return 0 if position < 0 else extent if position > extent else position
     if guard_or_false(torch.sym_not(index < 0)) and guard_or_false(index <= extent):
         return index
     return tracer.recorder.numbers.compute(bound_of_slice, index, extent, least=0, most=extent)

@@ -16,6 +16,7 @@ from turret.plan import size_text
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
 from turret.signature import Layout, SyntheticBase
+from turret.tensor_versions import version_of
 
 aten = torch.ops.aten
 
@@ -28,11 +29,12 @@ class InputState:
     version: int | None
     grad_fn: Any
     requires_grad: bool
+    negated: bool
 
     @classmethod
     def of(cls, value: torch.Tensor) -> InputState:
         layout = (tuple(value.shape), tuple(value.stride()), value.storage_offset())
-        return cls(layout, value._version, value.grad_fn, value.requires_grad)
+        return cls(layout, version_of(value), value.grad_fn, value.requires_grad, value.is_neg())
 
 
 @attrs.define(eq=False)
@@ -57,10 +59,6 @@ class AliasGroup:
 
     def __call__(self, tracer: Tracer) -> fx.Node:
         """Make the further input."""
-        if not isinstance(self.length, int) or any(
-            isinstance(v, str) for layout in self.layouts for v in (*layout.shape, *layout.stride, layout.offset)
-        ):
-            raise UnsupportedError(f"inputs {self.members} share memory, one is mutated, and sizes are dynamic")
         flat = torch.empty(self.length, dtype=self.examples[0].dtype, device=self.examples[0].device)
         self.node = tracer.recorder.placeholder(f"memory_{self.members[0]}", flat)
         return self.node
@@ -68,7 +66,7 @@ class AliasGroup:
     @property
     def base(self) -> SyntheticBase:
         """How the further input is made at run time."""
-        return SyntheticBase(self.members, self.layouts, self.length, self.joined)
+        return SyntheticBase(self.members, self.layouts, size_text(size_of_inputs(self.length)), self.joined)
 
     @property
     def root(self) -> torch.Tensor | None:
@@ -221,9 +219,9 @@ def layout_of(value: torch.Tensor, start: Any = 0) -> Layout:
 def _add_lone(tracer: Tracer, inputs: Inputs, number: int, value: torch.Tensor, name: str, gradients: bool) -> None:
     leaf = _as_view(value, _like(value))
     given = _require(value, leaf, gradients)
-    node = tracer.recorder.placeholder(name, tracer.alias(leaf) if given.requires_grad else leaf)
+    node = tracer.recorder.placeholder(name, _not_negated(tracer.alias(leaf) if given.requires_grad else leaf))
     storage = Storage(node, given, number)
-    tracer.remember(Tracked(given, node, storage))
+    tracer.remember(Tracked(given, node, storage, diverged=given.is_neg()))
     inputs.leaves.append(leaf)
     inputs.values.append(given)
 
@@ -245,7 +243,7 @@ def _add_member(
     storage, flat = found
     mixed = flat.dtype != value.dtype or value.is_conj() or value.is_neg()
     leaf = _like(value) if mixed else flat.as_strided(value.shape, value.stride(), value.storage_offset())
-    node = tracer.recorder.placeholder(name, leaf)
+    node = tracer.recorder.placeholder(name, _not_negated(leaf))
     leaf = _as_view(value, leaf.detach())
     if group.joined:
         given = group.value.as_strided(value.shape, value.stride(), value.storage_offset())
@@ -253,7 +251,7 @@ def _add_member(
         given = _require(value, leaf, gradients)
     layout = (list(value.shape), list(value.stride()), value.storage_offset() - group.start)
     step = ViewStep(aten.as_strided.default, layout)
-    tracked = Tracked(given, node, storage, (step,))
+    tracked = Tracked(given, node, storage, (step,), diverged=given.is_neg())
     if mixed:
         storage.group = _refuse_mixed
     tracer.remember(tracked)
@@ -273,6 +271,11 @@ def _like(value: torch.Tensor) -> torch.Tensor:
         made = base.as_strided(value.shape, value.stride(), value.storage_offset()).detach()
     made = made.conj() if value.is_conj() else made
     return torch._neg_view(made) if value.is_neg() else made
+
+
+def _not_negated(value: torch.Tensor) -> torch.Tensor:
+    """What the graph takes for an input: the runtime copies those whose memory holds the negative of their values."""
+    return torch._neg_view(value) if value.is_neg() else value
 
 
 def _as_view(value: torch.Tensor, made: torch.Tensor) -> torch.Tensor:

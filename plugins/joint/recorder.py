@@ -274,8 +274,9 @@ class Recorder:
         return value.stride(dimension) if target is aten.sym_stride.int else value.storage_offset()
 
 
-def _call(function: Any, value: Any) -> Any:
-    return value.tracer.create_proxy("call_function", function, (value,), {}) if isinstance(value, fx.Proxy) else value
+def _call(function: Any, *values: Any) -> Any:
+    proxy = next((v for v in values if isinstance(v, fx.Proxy)), None)
+    return function(*values) if proxy is None else proxy.tracer.create_proxy("call_function", function, values, {})
 
 
 class _Calls(PythonReferenceAnalysis):
@@ -284,6 +285,14 @@ class _Calls(PythonReferenceAnalysis):
     @staticmethod
     def int_truediv(a: Any, b: Any) -> Any:
         return a / b
+
+    @staticmethod
+    def minimum(a: Any, b: Any) -> Any:
+        return _call(torch.sym_min, a, b)
+
+    @staticmethod
+    def maximum(a: Any, b: Any) -> Any:
+        return _call(torch.sym_max, a, b)
 
     @staticmethod
     def floor_to_int(x: Any, dtype: Any) -> Any:

@@ -23,10 +23,12 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
+from turret.ambient import autocast_state
 from turret.plugins.joint.fakes import TensorRecipe, layout_key
 from turret.plugins.joint.recorder import FORWARD_ONLY, Trail, inherited
 from turret.plugins.joint.repeats import Stretch, find_repeats
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
+from turret.tensor_versions import version_of
 
 if TYPE_CHECKING:
     from turret.plugins.joint.tracer import Tracer
@@ -177,7 +179,7 @@ class Replays:
                 looks.append((type(value), repr(value)))
             else:
                 return None
-        return stretch.kind, tuple(looks), _modes(given)
+        return stretch.kind, tuple(looks), _modes()
 
     def look(self, value: torch.Tensor) -> tuple | None:
         """What the tracer's rules and autograd can tell of a tensor; None where that is not plain."""
@@ -192,11 +194,12 @@ class Replays:
     def start(self, stretch: Stretch, key: tuple, given: list[Any]) -> None:
         recorder = self.tracer.recorder
         versions = [
-            (self.tracer.tracked(v).storage.version, v._version) if isinstance(v, torch.Tensor) else None for v in given
+            (self.tracer.tracked(v).storage.version, version_of(v)) if isinstance(v, torch.Tensor) else None
+            for v in given
         ]
         autograd = torch.autograd._get_sequence_nr()
         self.recording = _Recording(
-            stretch, key, given, versions, len(recorder.graph.nodes), recorder.calls, autograd, _modes(given)
+            stretch, key, given, versions, len(recorder.graph.nodes), recorder.calls, autograd, _modes()
         )
         recorder.trail = Trail()
 
@@ -216,10 +219,13 @@ class Replays:
     def finish(self, recording: _Recording, trail: Trail, values: dict[fx.Node, Any]) -> _Trace:
         tracer = self.tracer
         stretch, given = recording.stretch, recording.given
-        if recording.modes != _modes(given) or recording.nodes + len(trail.calls) != len(tracer.recorder.graph.nodes):
+        if recording.modes != _modes() or recording.nodes + len(trail.calls) != len(tracer.recorder.graph.nodes):
             raise _Refused
         for value, versions in zip(given, recording.versions, strict=True):
-            if isinstance(value, torch.Tensor) and (tracer.tracked(value).storage.version, value._version) != versions:
+            if (
+                isinstance(value, torch.Tensor)
+                and (tracer.tracked(value).storage.version, version_of(value)) != versions
+            ):
                 raise _Refused
         table = [tracer.node(v) if isinstance(v, torch.Tensor) else None for v in given]
         numbers = _numbered(table)
@@ -415,11 +421,9 @@ class _Copied(torch.autograd.Function):
         return (None, None, None, *ctx.replays.gradients(*ctx.copied, gradient))
 
 
-def _modes(given: Sequence[Any]) -> tuple:
-    """Grad mode, and autocast on the devices that calls of these arguments may run on."""
-    devices = sorted({"cpu", *(v.device.type for v in given if isinstance(v, torch.Tensor))})
-    autocast = tuple((torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices)
-    return torch.is_grad_enabled(), autocast
+def _modes() -> tuple:
+    """Grad mode, and autocast of every device."""
+    return torch.is_grad_enabled(), autocast_state()
 
 
 def _numbered(table: Sequence[fx.Node | None]) -> dict[fx.Node, int]:

@@ -17,6 +17,7 @@ import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 
+from turret.ambient import autograd_by_itself
 from turret.errors import TurretError, UnsupportedError, VerificationError
 from turret.lazy_module import lazy_module
 from turret.op_traits import is_effectful
@@ -124,8 +125,7 @@ def _quiet(fake_mode: Any, gradients: bool) -> Iterator[None]:
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.set_grad_enabled(gradients))
         stack.enter_context(torch.autograd.set_multithreading_enabled(False))
-        if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
+        stack.enter_context(autograd_by_itself())
         stack.enter_context(fake_mode)
         stack.enter_context(numbers_of_data(fake_mode.shape_env))
         torch.set_autocast_cache_enabled(False)
@@ -133,10 +133,6 @@ def _quiet(fake_mode: Any, gradients: bool) -> Iterator[None]:
             yield
         finally:
             torch.set_autocast_cache_enabled(cached)
-
-
-def _same(value: Any) -> Any:
-    return value
 
 
 def _flat(results: Any) -> list[Any]:
@@ -173,6 +169,8 @@ def _gradients(tracer: Tracer, inputs: Inputs, forward: ForwardOutputs) -> tuple
         # Backward runs outside autocast in eager, as PyTorch asks of its users.
         with torch._C._DisableAutocast(), tracer, enable_python_dispatcher():
             gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
+        if any(tracer.tracked(t).storage.version for t in tangents):
+            raise UnsupportedError("a backward of the program's own writes to the gradient that it is given")
         for number, gradient in zip(wanted, gradients, strict=True):
             found[number] = None if gradient is None else tracer.node(gradient)
     return found, reached

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sympy
@@ -145,22 +145,21 @@ class _Forward:
         return added
 
     def _size_node(self, symbol: sympy.Symbol) -> fx.Node | None:
-        """An early node of the joint graph whose value is the symbol, made from an early tensor's shape if need be."""
+        """An early node of the joint graph whose value is the symbol, read off an early tensor if need be."""
         for node in self._analysis.order:
             if is_size(node) and _symbol(node) == symbol and node not in self._analysis.late:
                 self._emit([node])
                 return node
         for node in self._analysis.order:
-            value = node.meta.get("val") if node not in self._analysis.late else None
-            for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            for op, rest, size in _numbers_of(node) if node not in self._analysis.late else ():
                 if _expression(size) == symbol:
                     self._emit([node])
-                    return self._make_size(node, dim, size)
+                    return self._make_size(op, node, rest, size)
         return None
 
-    def _make_size(self, tensor: fx.Node, dim: int, size: Any) -> fx.Node:
+    def _make_size(self, op: Any, tensor: fx.Node, rest: tuple[int, ...], size: Any) -> fx.Node:
         """A size read in the forward; stands for itself in both graphs, as the joint graph has no such node."""
-        node = self._graph.call_function(torch.ops.aten.sym_size.int, (self._env[tensor], dim))
+        node = self._graph.call_function(op, (self._env[tensor], *rest))
         node.meta["val"] = size
         self._env[node] = node
         return node
@@ -210,6 +209,17 @@ def _is_copied(node: fx.Node, analysis: JointAnalysis) -> bool:
 def _copied_value(node: fx.Node, joint: JointGraph) -> torch.Tensor:
     with joint.fake_mode:
         return torch.ops.aten.clone.default(node.meta["val"])
+
+
+def _numbers_of(node: fx.Node) -> Iterator[tuple[Any, tuple[int, ...], Any]]:
+    """What can be read off a tensor, with op and arguments: its sizes, and of an input where its elements lie, too."""
+    value, aten = node.meta.get("val"), torch.ops.aten
+    if not isinstance(value, torch.Tensor):
+        return
+    yield from ((aten.sym_size.int, (dim,), size) for dim, size in enumerate(value.shape))
+    if node.op == "placeholder":
+        yield from ((aten.sym_stride.int, (dim,), stride) for dim, stride in enumerate(value.stride()))
+        yield aten.sym_storage_offset.default, (), value.storage_offset()
 
 
 def _expression(size: Any) -> Any:

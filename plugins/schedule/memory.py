@@ -40,11 +40,10 @@ LEAST_VIEW = 1 << 14
 
 
 def storage_bytes(decl: TensorDecl) -> int | None:
-    """Bytes from a tensor's first element to the end of its last; None where symbolic."""
-    if 0 in decl.shape:
-        return 0
-    last = decl.last_offset
-    return (last + 1) * decl.dtype.itemsize if isinstance(last, int) else None
+    """Bytes from a tensor's first element to the end of its last; None where its layout is symbolic."""
+    if not decl.is_static:
+        return None
+    return 0 if 0 in decl.shape else (decl.last_offset + 1) * decl.dtype.itemsize
 
 
 def reads_and_writes(step: Step) -> tuple[set[str], set[str]]:

@@ -6,14 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from turret.errors import DoubleBackwardError, UnsupportedError
 from turret.fork_safety import Lock
+from turret.frame_hook import keep_torch_off, set_torchs_callback
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.handover import Handover
 from turret.plugins.wrap_runtime.modes import without_autocast
-from turret.plugins.wrap_runtime.sizes import Sizes, compile_sizes, number_reader, size_reader
 from turret.products import BoxedCallable
+from turret.runtime.sizes import Sizes, compile_layout, compile_sizes, number_reader, size_reader
 from turret.signature import GraphOutput, GraphSignature
 
 _DOUBLE = (
@@ -39,12 +41,10 @@ def autograd_function(
     outputs = len(signature.graph_outputs)
     split = outputs + saved_tensors
     frozen = tuple(n for n, o in enumerate(signature.graph_outputs) if not o.differentiable)
-    read_tangents = _tangent_reader(signature)
-    drop_unreached = _unreached_dropper(signature)
     read_sizes = size_reader(signature) if _needs_sizes(signature) else None
     read_numbers = number_reader(signature)
-    compiled = _Once(backward)
-    handover = Handover(outputs, saved_tensors)
+    differentiate = _Differentiation(signature, backward)
+    handover, in_place_of = Handover(outputs, saved_tensors), _own_views(signature)
     no_sizes: Sizes = {}
 
     class Compiled(torch.autograd.Function):
@@ -55,6 +55,8 @@ def autograd_function(
                 write(inputs, results)
             if not handover.idle:
                 results = handover(inputs, results)
+            if in_place_of is not None:
+                results = in_place_of(inputs, results)
             ctx.save_for_backward(*results[outputs:split])
             ctx.sizes = results[split:]
             ctx.symbols = no_sizes if read_sizes is None else read_sizes(inputs)
@@ -73,15 +75,14 @@ def autograd_function(
             else:
                 # Nothing to do, as in eager: what was saved may have been written to since, and is not looked at.
                 return (None,) * len(ctx.needs_input_grad)
-            function = compiled.made or compiled()
-            args = [*ctx.sizes, *ctx.saved_tensors, *read_tangents(gradients, ctx.symbols)]
-            ctx.maybe_clear_saved_tensors()
-            if not torch.is_grad_enabled():
-                return drop_unreached(gradients, function(args))
-            with torch.no_grad():
-                results = function(args)
-            return _refusing_gradients(drop_unreached(gradients, results))
+            torchs_callback = set_torchs_callback(None)
+            try:
+                return differentiate(ctx, gradients)
+            finally:
+                set_torchs_callback(torchs_callback)
 
+    keep_torch_off(Compiled.backward.__code__)
+    Compiled.backward._torchdynamo_disable = True  # torch's compiled autograd calls it and does not look inside
     forward = without_autocast(forward)
     # What lies above the binding looks at each argument in Python for what guards have ruled out (0.3 us each).
     apply = super(torch.autograd.Function, Compiled).apply
@@ -92,12 +93,69 @@ def autograd_function(
         results = forward(list(inputs))
         if write is not None:
             write(inputs, results)
-        return handover(inputs, results)[:outputs]
+        results = handover(inputs, results)
+        return (results if in_place_of is None else in_place_of(inputs, results))[:outputs]
 
     return run
 
 
+def _own_views(signature: GraphSignature) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]] | None:
+    """``replace(inputs, results)``: outputs that lie in an input's memory as views of that input, or None."""
+    views = [
+        (n, o.view_of, compile_layout(o.view_layout))
+        for n, o in enumerate(signature.graph_outputs)
+        if o.view_of is not None
+    ]
+    if not views:
+        return None
+    read_sizes = size_reader(signature)
+
+    def replace(inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        sizes, made = read_sizes(inputs), list(results)
+        for number, source, layout in views:
+            shape, stride, offset = layout(sizes)
+            base = inputs[source]
+            made[number] = base.as_strided(shape, stride, base.storage_offset() + offset)
+        return made
+
+    return replace
+
+
 _functorch_is_active = torch._C._are_functorch_transforms_active
+
+
+class _Differentiation:
+    """From the gradients of a graph's outputs to those of its inputs, for the context of one call of its forward."""
+
+    def __init__(self, signature: GraphSignature, backward: Callable[[], BoxedCallable]) -> None:
+        self.compiled = _Once(backward)
+        self.read_tangents = _tangent_reader(signature)
+        self.drop_unreached = _unreached_dropper(signature)
+
+    def __call__(self, ctx: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
+        if forward_ad._current_level >= 0:
+            _refuse_duals(gradients)
+        function = self.compiled.made or self.compiled()
+        saved = ctx.saved_tensors
+        sources = _sources(ctx, gradients, saved) if torch.is_grad_enabled() else None
+        args = [*ctx.sizes, *saved, *self.read_tangents(gradients, ctx.symbols)]
+        del saved  # the function lets go of what it has read
+        ctx.maybe_clear_saved_tensors()
+        if sources is None:
+            return self.drop_unreached(gradients, function(args))
+        with torch.no_grad():
+            results = function(args)
+        return _refusing_gradients(self.drop_unreached(gradients, results), sources)
+
+
+def _refuse_duals(gradients: Sequence[Any]) -> None:
+    """Raise where a gradient carries a tangent of forward-mode AD, which a compiled backward would lose."""
+    for gradient in gradients:
+        if gradient is not None and forward_ad.unpack_dual(gradient).tangent is not None:
+            raise UnsupportedError(
+                "a gradient with a tangent of forward-mode AD reached a compiled backward, which knows of none; "
+                "run the forward without turret.compile where forward-mode AD goes over its backward"
+            )
 
 
 class _Once:
@@ -117,10 +175,10 @@ class _Once:
 
 
 class _Refuse(torch.autograd.Function):
-    """Hands gradients on and raises when a gradient of them is asked for."""
+    """Hands gradients on and raises when a gradient of them is asked for, with regard to any of ``sources``."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: torch.Tensor, *values: torch.Tensor) -> Any:
+    def forward(ctx: Any, values: Sequence[torch.Tensor], *sources: torch.Tensor) -> Any:
         return tuple(v.view_as(v) for v in values)
 
     @staticmethod
@@ -128,11 +186,30 @@ class _Refuse(torch.autograd.Function):
         raise DoubleBackwardError(_DOUBLE)
 
 
-def _refusing_gradients(results: Sequence[Any]) -> tuple[Any, ...]:
+def _sources(ctx: Any, gradients: Sequence[Any], saved: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Tensors that gradients of gradients may be asked for with regard to, as far as they can be found: what the
+    backward is given, and the leaves that autograd leads to from the node.
+
+    Who asks for one that autograd does not find is told that it does not matter, or gets zeros (``allow_unused``).
+    """
+    given = [v for v in (*gradients, *saved) if v is not None and v.requires_grad]
+    leaves, met, waiting = [], set(), [ctx]
+    while waiting:
+        for node, _ in waiting.pop().next_functions:
+            if node is not None and node not in met:
+                met.add(node)
+                waiting.append(node)
+                leaf = getattr(node, "variable", None)
+                if leaf is not None:
+                    leaves.append(leaf)
+    return [*given, *leaves]
+
+
+def _refusing_gradients(results: Sequence[Any], sources: Sequence[torch.Tensor]) -> tuple[Any, ...]:
     """Gradients under ``create_graph=True``: they require one, and taking it is an error that says why."""
     places = [n for n, r in enumerate(results) if isinstance(r, torch.Tensor)]
     anchor = torch.zeros((), requires_grad=True)
-    joined = _Refuse.apply(anchor, *(results[n] for n in places))
+    joined = _Refuse.apply([results[n] for n in places], anchor, *sources)
     made = list(results)
     for number, value in zip(places, joined, strict=True):
         made[number] = value

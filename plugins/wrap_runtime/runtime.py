@@ -15,8 +15,8 @@ from turret.plugins.wrap_runtime.autograd import autograd_function
 from turret.plugins.wrap_runtime.epilogue import Writer, finisher, hidden_writes
 from turret.plugins.wrap_runtime.handover import Handover
 from turret.plugins.wrap_runtime.modes import without_autocast, without_gradients
-from turret.plugins.wrap_runtime.sizes import Sizes, number_reader, size_reader
 from turret.products import BoxedCallable
+from turret.runtime.sizes import Sizes, compile_size, number_reader, size_reader
 from turret.signature import GraphSignature, SyntheticBase
 
 
@@ -34,6 +34,7 @@ def build_runtime(
     very input as the input's new value, having written to it in place.  Safe to call from several threads.
     All that is needed beside the executables is in the signature, which is plain data.
     """
+    forward = _taking_values(signature, forward)
     write, finish = hidden_writes(signature), finisher(signature)
     bases = _common_memories(signature)
     if signature.training:
@@ -48,7 +49,7 @@ def build_runtime(
 
     def call(*args: Any) -> Sequence[Any]:
         sizes = no_sizes if read_sizes is None else read_sizes(args)
-        inputs = args if bases is None else (*args, *bases(args))
+        inputs = args if bases is None else (*args, *bases(args, sizes))
         results = run(inputs)
         if read_numbers is not None:
             sizes = read_numbers(sizes, results)
@@ -78,18 +79,48 @@ def _inference(
     return run
 
 
-def _common_memories(signature: GraphSignature) -> Callable[[Sequence[Any]], list[torch.Tensor]] | None:
+def _taking_values(signature: GraphSignature, forward: BoxedCallable) -> BoxedCallable:
+    """``forward``, given copies of those inputs whose memory holds the negative of their values."""
+    places = [n for n, info in enumerate(signature.inputs) if info.negated]
+    if not places:
+        return forward
+
+    def run(args: list) -> Any:
+        with torch.no_grad():
+            for n in places:
+                args[n] = _copy_in_same_strides(args[n])
+        return forward(args)
+
+    return run
+
+
+def _copy_in_same_strides(value: torch.Tensor) -> torch.Tensor:
+    """A tensor that is not negated, of the same values, shape and strides (which may overlap or leave gaps)."""
+    if value.numel() == 0:
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    length = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    memory = value.as_strided((length,), (1,)).resolve_neg()
+    return memory.as_strided(value.shape, value.stride())
+
+
+def _common_memories(signature: GraphSignature) -> Callable[[Sequence[Any], Sizes], list[torch.Tensor]] | None:
     """Flat views of the memory that inputs share; None where none is needed."""
     if not signature.bases:
         return None
-    bases = signature.bases
-    return lambda args: [_common_memory(args, base) for base in bases]
+    makers = tuple(map(_common_memory, signature.bases))
+    return lambda args, sizes: [make(args, sizes) for make in makers]
 
 
-def _common_memory(args: Sequence[Any], base: SyntheticBase) -> torch.Tensor:
-    first = args[base.members[0]]
-    start = first.storage_offset() - base.layouts[0].offset
-    if base.joined:
-        root = first._base if first._is_view() else first
-        return root.as_strided((base.length,), (1,), start)
-    return first.detach().as_strided((base.length,), (1,), start)
+def _common_memory(base: SyntheticBase) -> Callable[[Sequence[Any], Sizes], torch.Tensor]:
+    member, joined = base.members[0], base.joined
+    offset, length = compile_size(base.layouts[0].offset), compile_size(base.length)
+
+    def make(args: Sequence[Any], sizes: Sizes) -> torch.Tensor:
+        first = args[member]
+        start = first.storage_offset() - offset(sizes)
+        if joined:
+            root = first._base if first._is_view() else first
+            return root.as_strided((length(sizes),), (1,), start)
+        return first.detach().as_strided((length(sizes),), (1,), start)
+
+    return make

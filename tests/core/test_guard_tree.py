@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import gc
 import random
 import sys
@@ -16,8 +17,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 
 from turret import guard_tree
+from turret.ambient import AUTOCAST_DEVICES
 from turret.guards import Guard, GuardSet, TensorProperties, global_state, storage_pattern
 from turret.sources import (
     AttrSource,
@@ -496,6 +499,26 @@ def test_fields_of_functions_and_cells_are_seen_to_change() -> None:
     assert not check(function)
 
 
+def test_attributes_of_functions_are_seen_natively_to_come_and_go() -> None:
+    def make() -> Callable:
+        return lambda: None
+
+    attributes = AttrSource(SELF, "__dict__")
+    none, one = check_of(Guard("KEYS", attributes, ())), check_of(Guard("KEYS", attributes, ("weight",)))
+    function = make()
+    warm(none, function)
+    assert not one(None, function)
+    function.weight = 1  # type: ignore[attr-defined]
+    warm(one, function)
+    assert not none(None, function)
+    del function.weight  # type: ignore[attr-defined]
+    assert none(None, function) and not one(None, function)
+    for _ in range(3):
+        assert none(None, make())
+    function.__dict__ = {"weight": 2}
+    assert one(None, function) and not none(None, function)
+
+
 def test_what_is_done_to_a_guarded_tensor_is_seen() -> None:
     layer = torch.nn.Linear(2, 3)
     weight = ItemSource(AttrSource(SELF, "_parameters"), "weight")
@@ -558,6 +581,10 @@ def test_torchs_modes_are_seen(number: int) -> None:
     assert check(None)
 
 
+def _switch_dtype(kind: str, usual: torch.dtype, on: bool) -> None:
+    torch.set_autocast_dtype(kind, torch.float64 if on else usual)
+
+
 @pytest.mark.parametrize(
     "switch",
     [
@@ -565,6 +592,10 @@ def test_torchs_modes_are_seen(number: int) -> None:
         lambda on: torch.set_default_dtype(torch.float64 if on else torch.float32),
         lambda on: torch.backends.cuda.enable_cudnn_sdp(not on),
         lambda on: torch.set_autocast_cache_enabled(not on),
+        lambda on: setattr(torch.utils.deterministic, "fill_uninitialized_memory", not on),
+        *(functools.partial(torch.set_autocast_enabled, kind) for kind in AUTOCAST_DEVICES),
+        *(functools.partial(_switch_dtype, kind, torch.get_autocast_dtype(kind)) for kind in AUTOCAST_DEVICES),
+        lambda on: forward_ad.enter_dual_level() if on else forward_ad.exit_dual_level(),
     ],
 )
 def test_torchs_settings_are_seen(switch: Callable[[bool], None]) -> None:

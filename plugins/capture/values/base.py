@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
-from turret.sources import Source
+from turret.sources import BoundSource, DictSource, ItemSource, Source
 
 if TYPE_CHECKING:
     from turret.plugins.capture.rebuild import Rebuilder
@@ -217,7 +217,18 @@ class Constant(Value):
             found = getattr(self.value, name)
         except AttributeError as error:
             raise t.raised_from(error) from None
+        if isinstance(self.value, enum.Enum) and not t.trusted(type(self.value)):
+            return self.attribute_of_member(t, name, found)
         return t.wrap_known(found)
+
+    def attribute_of_member(self, t: Tracer, name: str, found: Any) -> Value:
+        """Of a member of an enumeration of the program's, which keeps its value and name in attributes."""
+        own = f"_{name}_" if name in ("value", "name") else name
+        if own not in vars(self.value):
+            t.note_member(type(self.value), name)
+            return t.wrap_known(found)
+        member = BoundSource(f"{type(self.value).__qualname__}.{self.value.name}", self.value)
+        return t.wrap(vars(self.value)[own], ItemSource(DictSource(member), own))
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if type(self.value) is str and name == "join" and len(args) == 1:

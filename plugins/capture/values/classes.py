@@ -97,6 +97,9 @@ def bind_attribute(t: Tracer, value: Value, owner: type, name: str, raw: Any, on
     if isinstance(raw, types.FunctionType):
         function = class_member(t, owner, name, raw)
         return function if on_class is not None else Method(function, value)
+    if isinstance(raw, types.ClassMethodDescriptorType):
+        class_member(t, owner, name, raw)
+        return t.wrap_known(raw.__get__(None, value.type() if on_class is None else on_class))
     if on_class is not None:
         return class_member(t, owner, name, raw)
     if isinstance(raw, property):

@@ -32,8 +32,7 @@ class Cell(Value):
         return self.content
 
     def set(self, t: Tracer, value: Value | None) -> None:
-        if self.cell is not None:
-            t.effects.note(self)
+        t.effects.note(self)
         self.content = value
 
     def get_attr(self, t: Tracer, name: str) -> Value:
@@ -116,7 +115,9 @@ class Function(Known):
             t.provenance.absent(self.object, name)
             raise t.raised_from(error) from None
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
-            return Constant(found)
+            return self.child(t, name, found)
+        if name == "__get__":
+            return binder(self)
         if name == "__wrapped__":
             return t.wrap(found, AttrSource(self.source, name)) if self.source is not None else t.wrap_known(found)
         return self.child(t, name, found)
@@ -143,6 +144,49 @@ class Function(Known):
 
     def replay(self, r: Rebuilder) -> None:
         r.replay_attributes(self)
+
+
+class LocalFunction(Function):
+    """A Python function of which another one may be there on the next call, with the same code and another closure.
+
+    What the program takes from it is guarded at its place, like the parts of any object; it is assumed to be the same
+    one only where the program depends on which it is.
+    """
+
+    def __init__(self, t: Tracer, object: Any, source: Source) -> None:
+        super().__init__(object, source)
+        self.t, self.is_pinned = t, False
+        t.guard("TYPE", source, types.FunctionType)
+        t.guard("ID", AttrSource(source, "__code__"), object.__code__)
+        t.guard("ID", AttrSource(source, "__globals__"), object.__globals__)
+        t.guard("KEYS", AttrSource(source, "__dict__"), tuple(object.__dict__))
+
+    def constant(self) -> Any:
+        """The function, assumed to be the same one on every call."""
+        if not self.is_pinned:
+            self.is_pinned = True
+            self.t.guard("ID", self.source, self.object)
+        return self.object
+
+    def is_constant(self) -> bool:
+        return False
+
+    def key(self, t: Tracer) -> Any:
+        return self.constant()
+
+    def child(self, t: Tracer, name: str, found: Any) -> Value:
+        return t.wrap(found, AttrSource(self.source, name))
+
+    def default(self, t: Tracer, name: str, key: Any, value: Any) -> Value:
+        t.guard("LENGTH", AttrSource(self.source, name), len(getattr(self.object, name)))
+        return super().default(t, name, key, value)
+
+    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        self.constant()
+        super().set_attr(t, name, value)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.source(self.source)
 
 
 class NestedFunction(Callable_):
@@ -191,6 +235,8 @@ class NestedFunction(Callable_):
             return t.new_tuple(list(self.closure)) if self.closure else Constant(None)
         if name == "__dict__":
             return t.new_dict(dict(self.attributes))
+        if name == "__get__":
+            return binder(self)
         if hasattr(types.FunctionType, name):
             raise Unsupported(f"attribute {name!r} of a new function")
         raise t.raised(AttributeError, f"'function' object has no attribute {name!r}")
@@ -252,6 +298,15 @@ class Method(Callable_):
         return r.assign(f"{r.constant(types.MethodType)}({r.load(self.function)}, {r.load(self.owner)})")
 
 
+def binder(function: Value) -> Handler:
+    """``function.__get__``."""
+
+    def bind(t: Tracer, owner: Value, kind: Value | None = None) -> Value:
+        return function if t.is_none(owner) and kind is not None else Method(function, owner)
+
+    return Handler("__get__ of a function", bind)
+
+
 class Builtin(Known):
     """A function written in C, or one of torch's that goes to the graph."""
 
@@ -287,8 +342,16 @@ class PythonModule(Known):
 class Partial(Callable_):
     """``functools.partial``."""
 
-    def __init__(self, function: Value, args: list[Value], kwargs: dict[str, Value], source: Source | None = None):
-        self.function, self.args, self.kwargs, self.source = function, args, kwargs, source
+    def __init__(
+        self,
+        function: Value,
+        args: list[Value],
+        kwargs: dict[str, Value],
+        source: Source | None = None,
+        object: functools.partial | None = None,
+    ) -> None:
+        """``object``: the one that existed before, which may have attributes of its own (``functools.wraps``)."""
+        self.function, self.args, self.kwargs, self.source, self.object = function, args, kwargs, source, object
 
     def type(self) -> type:
         return functools.partial
@@ -300,7 +363,14 @@ class Partial(Callable_):
             return t.new_tuple(list(self.args))
         if name == "keywords":
             return t.new_dict(dict(self.kwargs))
-        raise t.raised(AttributeError, f"'functools.partial' object has no attribute {name!r}")
+        if self.object is not None:
+            own = vars(self.object)
+            t.guard("KEYS", AttrSource(self.source, "__dict__"), tuple(own))
+            if name in own:
+                return t.wrap(own[name], AttrSource(self.source, name))
+        if name == "__call__":
+            return Handler("functools.partial.__call__", lambda t, *args, **kwargs: self.call(t, list(args), kwargs))
+        return super().get_attr(t, name)
 
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return t.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import types
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from turret.plugins.capture import lookups
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
 from turret.plugins.capture.values.classes import (
@@ -30,7 +32,18 @@ if TYPE_CHECKING:
 MODULE_GETATTR = torch.nn.Module.__getattr__
 DELETED: Any = type("Deleted", (), {})()
 _COMPARE_NAMES = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
+_RESULTS: dict[str, type] = {
+    "__bool__": bool, "__len__": int, "__int__": int, "__index__": int, "__hash__": int, "__float__": float,
+    "__complex__": complex, "__str__": str, "__repr__": str, "__format__": str, "__bytes__": bytes,
+}  # fmt: skip
+"""By special method, what Python insists that it gives."""
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def slot_hash(given: int) -> int:
+    """What ``hash`` makes of the number that a ``__hash__`` gave."""
+    fits = -sys.maxsize - 1 <= given <= sys.maxsize
+    return -2 if given == -1 else given if fits else hash(given)
 
 
 class Instance(Value):
@@ -77,6 +90,8 @@ class Instance(Value):
             try:
                 return t.wrap(slot.__get__(self.object), self.step(AttrSource, name))
             except AttributeError:
+                if self.source is not None:
+                    t.guard("CALL", self.source, (functools.partial(lookups.is_unset, name), True))
                 return None
         return None
 
@@ -217,7 +232,20 @@ class Instance(Value):
         if method is None:
             return None
         result = t.call(method, list(args), {}).realize()
-        return None if isinstance(result, Constant) and result.value is NotImplemented else result
+        if isinstance(result, Constant) and result.value is NotImplemented:
+            return None
+        wanted = _RESULTS.get(name)
+        if wanted is not None:
+            self.check_result(name, result, wanted)
+        return result
+
+    def check_result(self, name: str, result: Value, wanted: type) -> None:
+        """Python asks special methods for results of one type; what it refuses is left to it."""
+        refused = not issubclass(result.type(), wanted)
+        if name == "__len__" and isinstance(result, Constant) and not refused:
+            refused = not 0 <= result.value <= sys.maxsize
+        if refused:
+            raise Unsupported(f"{name} of {self.describe()} gives what Python takes for none")
 
     def need_special(self, t: Tracer, name: str, *args: Value) -> Value:
         result = self.call_special(t, name, *args)
@@ -328,7 +356,7 @@ class _HashedInstance:
 
     def __init__(self, t: Tracer, value: Instance) -> None:
         self.t, self.value = t, value
-        self.hash = t.int_of(value.need_special(t, "__hash__"))
+        self.hash = slot_hash(t.int_of(value.need_special(t, "__hash__")))
 
     def __hash__(self) -> int:
         return self.hash

@@ -21,7 +21,7 @@ from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfV
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.iterators import ItemsIterator
-from turret.plugins.capture.values.sequences import Sequence, Size, Tuple
+from turret.plugins.capture.values.sequences import List, Sequence, Size, Tuple
 from turret.sources import AttrSource, DictSource, Source
 
 if TYPE_CHECKING:
@@ -103,7 +103,8 @@ class Tensor(Value):
         if name in GRAPH_ATTRIBUTES:
             return t.call_graph(getattr, [self, Constant(name)], {})
         if name == "data":
-            return t.call_method_graph("detach", [self], {})
+            # Autograd does not see writes to it, so that a detached tensor is not the same; capture has to.
+            return t.result("call_function", getattr, (t.node_here(self.node), "data"), {}, self.fake.detach())
         if name == "__class__":
             return t.wrap_known(self.type())
         if name in ("grad", "_grad"):
@@ -183,11 +184,17 @@ class Tensor(Value):
             from turret.plugins.capture.constructors import legacy_tensor
 
             return legacy_tensor(t, self.fake.dtype, self.fake.device, args, kwargs)
+        if name == "new_tensor":
+            from turret.plugins.capture.constructors import new_tensor
+
+            return new_tensor(t, self, *args, **kwargs)
         if name == "register_hook":
             return register_hook(t, self, *args, **kwargs)
         if name in NOT_IN_GRAPHS:
             raise Unsupported(f"Tensor.{name} in compiled code")
         if name == "requires_grad_" and self.source is not None:
+            if len(args) == 1 and t.truth(args[0]) == self.fake.requires_grad:
+                return self
             raise Unsupported("Tensor.requires_grad_ of a tensor that existed before")
         if name == "to_dense" and self.fake.layout is torch.strided and not args and not kwargs:
             return self
@@ -226,9 +233,16 @@ class Tensor(Value):
             number: Value = Constant(number_of(known))
         elif t.policy.data_dependent and self.fake.dtype not in _COMPLEX:
             number = t.call_method_graph("item", [self], {})
+        elif self.fake.dtype.is_floating_point and t.in_optimizer():
+            number = self.float_in_graph(t)
         else:
             return None
         return number if convert is True else t.call(t.wrap_known(convert), [number], {})
+
+    def float_in_graph(self, t: Tracer) -> Value:
+        """The float that ``item()`` gives, as a symbol."""
+        number = t.shape_env.create_unbacked_symfloat()
+        return Symbolic(t.record("call_method", "item", (t.node_here(self.node),), {}, number), number)
 
     def known(self, t: Tracer) -> torch.Tensor | None:
         """The tensor's value, where it is known while capturing."""
@@ -336,9 +350,17 @@ def index_of(t: Tracer, key: Value) -> Value:
     key = key.realize()
     if isinstance(key, (KnownArray, ArrayOfTensor)):
         return key.tensor(t, copied=True)
-    if type(key) is Tuple and any(isinstance(v.realize(), (KnownArray, ArrayOfTensor)) for v in key.items):
+    if _has_symbols(key):
+        return t.call(t.wrap_known(torch.tensor), [key], {})
+    if type(key) is Tuple and any(isinstance(v.realize(), (KnownArray, ArrayOfTensor, List)) for v in key.items):
         return t.new_tuple([index_of(t, v) for v in key.items])
     return key
+
+
+def _has_symbols(key: Value) -> bool:
+    """Whether an index is a list of numbers, some of them symbolic: torch would read and keep what they are now."""
+    parts = [v.realize() for v in key.items] if isinstance(key, List) else []
+    return any(isinstance(v, Symbolic) or _has_symbols(v) for v in parts)
 
 
 def _has_unknown_index(key: Value) -> bool:
@@ -414,6 +436,10 @@ class Symbolic(Value):
         return t.fold(getattr(self.fixed(), name), args, kwargs)
 
     def truth(self, t: Tracer) -> bool:
+        if t.floats and not self.is_known():
+            from turret.plugins.capture.values.floats import decide
+
+            return decide(t, self)
         try:
             return bool(self.number)
         except Exception as error:

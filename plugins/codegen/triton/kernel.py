@@ -111,5 +111,6 @@ class TritonKernel:
 
 
 def _value(text: str, values: dict[str, int]) -> int:
-    names = {**values, "cdiv": lambda a, b: -(-a // b), "floor_div": int.__floordiv__}
+    host = {"cdiv": lambda a, b: -(-a // b), "floor_div": int.__floordiv__, "floor_mod": int.__mod__}
+    names = {**values, **host}
     return int(eval(text, {"__builtins__": {}}, names))

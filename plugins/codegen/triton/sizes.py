@@ -34,7 +34,8 @@ def estimate(value: Size, hints: Mapping[str, int]) -> int:
 def size_text(value: Size, namer: Namer) -> str:
     """``value`` as an expression; ``UnsupportedError`` names a function of sizes that is not known.
 
-    Where a numerator may be negative the text calls ``floor_div``: Triton's own ``//`` rounds towards zero.
+    Where an operand may be negative the text calls ``floor_div`` or ``floor_mod``: Triton's own ``//`` and ``%`` round
+    towards zero.
     """
     if isinstance(value, int):
         return str(value)
@@ -48,9 +49,8 @@ def size_text(value: Size, namer: Namer) -> str:
         return f"({' * '.join([size_text(value.args[0], namer)] * int(value.args[1]))})"
     if kind == "floor":
         value = sympy.Tuple(*value.args[0].as_numer_denom())
-    if kind in ("floor", "FloorDiv") and not provably_nonnegative(value.args[0]):
-        return f"floor_div({size_text(value.args[0], namer)}, {size_text(value.args[1], namer)})"
-    printer = _PRINTERS.get(kind)
+    rounds = kind in _ROUNDING and not all(map(provably_nonnegative, value.args))
+    printer = (_ROUNDING if rounds else _PRINTERS).get(kind)
     if printer is None:
         raise UnsupportedError(f"Triton kernels cannot compute the size {value} ({kind})")
     return printer([size_text(argument, namer) for argument in value.args])
@@ -77,3 +77,10 @@ _PRINTERS: dict[str, Callable[[list[str]], str]] = {
     "Max": _pairwise("({0} + ({1} - {0}) * ({1} > {0}))"),
     "Min": _pairwise("({0} + ({1} - {0}) * ({1} < {0}))"),
 }
+_ROUNDING: dict[str, Callable[[list[str]], str]] = {
+    **dict.fromkeys(("floor", "FloorDiv", "CleanDiv"), _pairwise("floor_div({0}, {1})")),
+    **dict.fromkeys(("Mod", "PythonMod"), _pairwise("floor_mod({0}, {1})")),
+    "CeilDiv": _pairwise("(-floor_div(-{0}, {1}))"),
+    "ModularIndexing": lambda args: f"floor_mod(floor_div({args[0]}, {args[1]}), {args[2]})",
+}
+"""For operands that may be negative."""

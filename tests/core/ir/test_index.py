@@ -167,6 +167,22 @@ def test_a_size_of_the_trace_knows_its_sign():
     assert size(number).name != size(extent).name and size(extent) == size(extent * 2) / 2
 
 
+@pytest.mark.parametrize(("assumed", "sign"), [(None, None), (0, "nonnegative"), (1, "positive"), (-3, None)])
+def test_an_int_argument_may_be_negative_unless_a_guard_says_otherwise(assumed, sign):
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+
+    from turret.plugins.capture.graph import SymbolName
+
+    env = ShapeEnv()
+    source = SymbolName("n")
+    symbol = env.create_symbol(5, source, dynamic_dim=DimDynamic.DYNAMIC, positive=None)
+    number = env.create_symintnode(symbol, hint=5, source=source)
+    assert assumed is None or bool(number >= assumed)
+    assert provably_nonnegative(size(number)) == (sign is not None)
+    assert provably_nonnegative(size(number - 1)) == (sign == "positive")
+    assert not provably_nonnegative(size(-number))
+
+
 def test_integers_that_come_of_floats_are_symbols_for_kernels():
     n = sympy.Symbol("n", integer=True, positive=True)
     scaled = functions.TruncToInt(1.5 * functions.ToFloat(n))

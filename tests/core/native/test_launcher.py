@@ -72,13 +72,15 @@ def test_what_a_launch_assumes_is_asked_in_each_run(fake: FakeDriver) -> None:
         ("cdiv(n, B) * m", {"n": 129, "m": 5}, 10),
         ("(n + 7) // 8 - m % 3", {"n": 9, "m": 5}, 0),
         ("floor_div(n - 20, 8) + 3", {"n": 5}, 1),
+        ("floor_mod(n - 20, 7) + floor_div(m, -2)", {"n": 5, "m": 3}, 4),
         ("max(n, m, 3) + min(n, m)", {"n": 1, "m": 2}, 4),
         ("n + (m - n) * (m > n)", {"n": 4, "m": 9}, 9),
         ("-n + m ** 2", {"n": 4, "m": 3}, 5),
     ],
 )
 def test_grids_follow_sizes_as_python_does(fake: FakeDriver, text: str, sizes: dict[str, int], value: int) -> None:
-    names = {**sizes, "B": 128, "cdiv": lambda a, b: -(-a // b), "floor_div": int.__floordiv__}
+    host = {"cdiv": lambda a, b: -(-a // b), "floor_div": int.__floordiv__, "floor_mod": int.__mod__}
+    names = {**sizes, "B": 128, **host}
     assert eval(text, names) == value
     table = LaunchTable((kernel("add_one"),), {"s": segment_words(0, (launch((), f"7 + ({text})"),))}, {})
     library = fake.library(table, {"add_one.cubin": b"fake 0\0"})

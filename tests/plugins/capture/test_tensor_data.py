@@ -9,6 +9,7 @@ import torch
 from capture_lab import Observed, assert_same, check
 from torch import nn
 
+import turret
 from turret.errors import CaptureError
 
 
@@ -86,3 +87,49 @@ def test_an_attribute_of_a_new_tensor_is_read_back_and_leaves_with_it():
         found, expected = observed(torch.ones(2)), f(torch.ones(2))
         assert_same(found, expected)
         assert_same(found[0].note, expected[0].note)
+
+
+def test_writes_that_autograd_does_not_see_are_allowed_and_seen_by_the_backward():
+    def of_a_result(x, w):
+        y = x.sin()
+        z = y * y * w
+        y.data.mul_(2)
+        return z, y
+
+    def of_an_input(x, w):
+        z = (x * w).sum()
+        w.data.add_(1)
+        return z + (x * w).exp().sum(), z
+
+    def of_a_part(x, w):
+        y = x.exp()
+        y.data[0] = 0
+        return y * w, y
+
+    def by_no_name(x, w):
+        z = x * w
+        x.data.zero_()
+        return z, z + 1
+
+    for program in (of_a_result, of_an_input, of_a_part, by_no_name):
+        found = []
+        for call in (program, turret.compile(program, options={"cache": False, "on_error": "raise"})):
+            x, w = (torch.linspace(-1, 1, 3).requires_grad_() for _ in range(2))
+            versions = x._version, w._version
+            results = call(x, w)
+            assert (x._version, w._version) == versions
+            sum(r.sum() for r in results).backward()
+            found.append([*(r.detach() for r in results), x.grad, w.grad, x.detach(), w.detach()])
+        torch.testing.assert_close(*found)
+
+
+def test_an_input_that_is_written_to_by_way_of_its_data_is_written_to_once():
+    def f(x, n):
+        x.data.add_(1)
+        return torch.tensor([1.0, 2.0])[n] + x
+
+    for call in (f, turret.compile(f, options={"cache": False})):
+        x = torch.zeros(2)
+        with pytest.raises(IndexError):
+            call(x, torch.tensor(7))
+        assert torch.equal(x, torch.ones(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import typing
 from typing import Dict, List, Optional, Tuple, Union
 
@@ -85,3 +86,71 @@ def test_types_made_while_running():
 
 def test_legacy_constructors_take_ranges():
     check(lambda x: (torch.LongTensor(range(x.shape[0])), x.new(range(1, 3)) + 1), torch.ones(3), graphs=1)
+
+
+class Answering:
+    """Answers for itself when torch's functions are called with it."""
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        return "answered"
+
+
+ANSWERING, PLAIN = Answering(), object()
+
+
+def test_what_is_like_a_tensor_is_told_as_in_eager():
+    def f(x):
+        like = [torch.overrides.is_tensor_like(o) for o in (x, ANSWERING, Answering(), Answering, PLAIN, 3, None)]
+        asked = [torch.overrides.has_torch_function(v) for v in ((x,), (x, ANSWERING), (Answering(),), (PLAIN,), ())]
+        each = torch.overrides.has_torch_function_unary(ANSWERING), torch.overrides.has_torch_function_unary(x)
+        return like, asked, each, torch.overrides.has_torch_function_variadic(x, ANSWERING), x + 1
+
+    check(f, torch.ones(2))
+
+
+def test_functions_of_torch_ask_what_answers_for_itself():
+    check(
+        lambda x: (torch.nn.functional.relu(ANSWERING), torch.nn.functional.linear(x, ANSWERING), x + 1),
+        torch.ones(2),
+        breaks=None,
+    )
+
+
+def test_all_ways_to_ask_whether_code_is_compiled_answer_yes():
+    import torch._dynamo as dynamo  # noqa: TID251
+
+    def f(x):
+        answers = dynamo.is_compiling(), torch.compiler.is_compiling(), torch.compiler.is_dynamo_compiling()
+        return answers, x + 1
+
+    observed = Observed(f, fullgraph=True)
+    for _ in range(2):
+        assert observed(torch.ones(2))[0] == (True, True, True)
+    assert f(torch.ones(2))[0] == (False, False, False)
+
+
+def test_attributes_of_partials_are_those_of_eager():
+    bare, named = functools.partial(torch.add, other=1), functools.partial(torch.add, other=2)
+    functools.update_wrapper(named, torch.nn.functional.relu)
+    names = ("__call__", "func", "args", "keywords", "__name__", "__wrapped__", "__doc__", "__self__", "missing")
+
+    def f(x):
+        found = [[hasattr(p, n) for n in names] for p in (bare, named)]
+        return found, named.__name__, callable(bare), bare.__call__(x), getattr(bare, "missing", 3)
+
+    check(f, torch.ones(2), breaks=None)
+
+
+def test_an_attribute_that_a_partial_gets_later_is_noticed():
+    held = functools.partial(torch.add, other=1)
+
+    def f(x):
+        return x + 1 if hasattr(held, "marked") else x - 1
+
+    observed = Observed(f)
+    assert observed(torch.ones(2))[0] == 0
+    held.marked = True
+    assert observed(torch.ones(2))[0] == 2
+    del held.marked
+    assert observed(torch.ones(2))[0] == 0

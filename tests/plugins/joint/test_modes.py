@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+import turret
 from tests.plugins.joint_harness import assert_same, compiled
 
 
@@ -172,3 +173,38 @@ def test_backward_nodes_name_the_line_of_the_forward():
         if n.op == "call_function" and n.meta["partitioner_tag"] == "is_backward"
     ]
     assert traces and all("x.sin().exp()" in t for t in traces)
+
+
+UNINITIALIZED = {
+    "empty": lambda x: torch.empty(3),
+    "of ints": lambda x: (torch.empty(3, dtype=torch.int32), torch.empty(2, dtype=torch.uint8)),
+    "of truth": lambda x: torch.empty(3, dtype=torch.bool),
+    "complex": lambda x: torch.empty(3, dtype=torch.complex64),
+    "half": lambda x: torch.empty(2, dtype=torch.bfloat16),
+    "like": lambda x: torch.empty_like(x).add_(x),
+    "strided": lambda x: torch.empty_strided((2, 2), (1, 2)),
+    "permuted": lambda x: torch.empty_permuted((2, 3), (1, 0)),
+    "new": lambda x: (x.new_empty(4), x.new_empty_strided((2,), (1,))),
+    "old": lambda x: torch.Tensor(3),
+    "resized": lambda x: (torch.ones(2).resize_(4), x.clone().resize_(8), x.clone().resize_(1)),
+    "set": lambda x: torch.empty(2).fill_(3) * x,
+    "an output": lambda x: torch.add(x, x, out=torch.empty(0)),
+    "a part of": lambda x: torch.empty(4)[1:3] * x,
+}
+
+
+@pytest.mark.parametrize("name", UNINITIALIZED)
+def test_with_deterministic_algorithms_memory_that_nobody_set_holds_what_eagers_does(name):
+    program, x = UNINITIALIZED[name], torch.ones(2)
+    fast = turret.compile(program, options={"cache": False, "on_error": "raise"})
+    fast(x)
+    torch.use_deterministic_algorithms(True)
+    try:
+        torch.testing.assert_close(fast(x), program(x), equal_nan=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        fast(x)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        torch.testing.assert_close(fast(x), program(x), equal_nan=True)
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        torch.use_deterministic_algorithms(False)

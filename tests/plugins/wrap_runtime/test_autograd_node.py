@@ -8,7 +8,9 @@ import weakref
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
+import turret
 from tests.plugins.joint_harness import assert_same, compiled
 from turret.errors import DoubleBackwardError, UnsupportedError
 from turret.plugins.wrap_runtime import turret_runtime
@@ -337,3 +339,124 @@ def test_a_backward_that_no_gradient_reaches_does_not_look_at_what_was_saved():
     assert torch.equal(other.grad, torch.full((3,), 2.0))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+def test_hooks_are_called_once_for_each_saved_tensor_from_the_first_call_on():
+    packed = []
+
+    def pack(value):
+        packed.append(type(value))
+        return value
+
+    fast = turret.compile(chain, options={"cache": False, "on_error": "raise"})
+    counts = []
+    for _ in range(3):
+        packed.clear()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda v: v):
+            fast(*pair()).sum().backward()
+        counts.append(len(packed))
+        assert set(packed) <= {torch.Tensor, torch.nn.Parameter}
+    assert counts[0] == counts[1] == counts[2] > 0
+
+
+def test_what_a_hook_on_saved_tensors_raises_is_the_programs():
+    class Refusal(RuntimeError):
+        pass
+
+    def pack(value):
+        raise Refusal
+
+    fast, calls = turret.compile(chain, options={"cache": False}), []
+    for hook in (pack, Packing(pack, calls), Packing(pack, calls).pack):
+        with torch.autograd.graph.saved_tensors_hooks(hook, lambda v: v), pytest.raises(Refusal):
+            fast(*pair())
+    assert len(calls) == 2, "the frame ran once more as Python"
+
+
+class Packing:
+    def __init__(self, function, calls):
+        self.function, self.calls = function, calls
+
+    def __call__(self, value):
+        return self.pack(value)
+
+    def pack(self, value):
+        self.calls.append(value)
+        return self.function(value)
+
+
+def test_where_hooks_are_disabled_compiled_code_runs():
+    x, w = pair()
+    fast = turret.compile(chain, options={"cache": False, "on_error": "raise"})
+    with torch.autograd.graph.disable_saved_tensors_hooks("no hooks here"):
+        fast(x, w).sum().backward()
+    assert x.grad is not None
+
+
+SECOND = {
+    "hessian": lambda f, x: torch.autograd.functional.hessian(f, x),
+    "hvp": lambda f, x: torch.autograd.functional.hvp(f, x, torch.ones(3)),
+    "vhp": lambda f, x: torch.autograd.functional.vhp(f, x, torch.ones(3)),
+    "jvp": lambda f, x: torch.autograd.functional.jvp(f, x, torch.ones(3)),
+    "through what comes before": lambda f, x: torch.autograd.functional.hessian(lambda x: f(x.cos()), x),
+    "through what comes after": lambda f, x: torch.autograd.functional.hessian(lambda x: f(x).exp(), x),
+}
+
+
+@pytest.mark.parametrize("program", [lambda x: (x.sin() * x).exp().sum(), lambda x: x.sin().sum()])
+@pytest.mark.parametrize("name", SECOND)
+def test_no_gradient_of_a_gradient_is_taken_for_zero(name, program):
+    fast = turret.compile(program, options={"cache": False, "on_error": "raise"})
+    with pytest.raises(DoubleBackwardError):
+        SECOND[name](fast, torch.ones(3))
+
+
+def test_tangents_of_forward_mode_reach_the_results_of_compiled_functions():
+    def program(x):
+        return (x.sin() * x).exp()
+
+    def inside(x, t):
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(program(forward_ad.make_dual(x, t)))
+
+    def over(x, t):
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(fast(forward_ad.make_dual(x, t)))
+
+    x, t = torch.randn(3), torch.randn(3)
+    fast = turret.compile(program, options={"cache": False, "on_error": "raise"})
+    for call in (over, turret.compile(inside, options={"cache": False, "on_error": "raise"})):
+        for given in (x, x.clone().requires_grad_(), x):
+            torch.testing.assert_close(call(given, t), inside(given, t))
+            fast(given)
+    torch.testing.assert_close(torch.func.jvp(fast, (x,), (t,)), torch.func.jvp(program, (x,), (t,)))
+
+
+def test_a_gradient_with_a_tangent_is_refused_by_a_compiled_backward():
+    x = torch.randn(3, requires_grad=True)
+    out = turret.compile(torch.sin, options={"cache": False, "on_error": "raise"})(x)
+    with forward_ad.dual_level():
+        gradient = forward_ad.make_dual(torch.ones(3), torch.ones(3))
+        with pytest.raises(UnsupportedError, match="forward-mode AD"):
+            torch.autograd.grad(out, x, gradient, retain_graph=True)
+        torch.testing.assert_close(torch.autograd.grad(out, x, torch.ones(3))[0], x.cos())
+
+
+def test_compiled_functions_are_recorded_by_scripts():
+    net, x = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU()), torch.randn(2, 3)
+    for warm in (False, True):
+        fast = turret.compile(net, options={"cache": False, "on_error": "raise"})
+        if warm:
+            fast(x)
+        traced = torch.jit.trace(fast, x)
+        torch.testing.assert_close(traced(x * 2), net(x * 2))
+        torch.testing.assert_close(fast(x), net(x))
+
+
+def test_on_the_meta_device_compiled_code_gives_shapes():
+    net = torch.nn.Linear(3, 4, device="meta")
+    with pytest.warns(UserWarning, match="eagerly"):
+        out = turret.compile(net, options={"cache": False})(torch.ones(2, 3, device="meta"))
+    assert out.shape == (2, 4) and out.device.type == "meta"
+    out.sum().backward()
+    assert net.weight.grad.shape == net.weight.shape
