@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test fuzz bench lint clean
+.PHONY: demo test fuzz bench sanitize lint clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -20,6 +20,13 @@ fuzz: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python tests/benchmarks/bench.py
 	$(BIN)/python tests/benchmarks/cold.py
+
+# The native parts under AddressSanitizer and UndefinedBehaviorSanitizer, with the kernels that their tests compile.
+SANITIZED := g++ -g -fsanitize=address,undefined -fno-omit-frame-pointer
+sanitize: $(STAMP)
+	CXX="$(SANITIZED)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
+		LD_PRELOAD="$$(g++ -print-file-name=libasan.so):$$(g++ -print-file-name=libubsan.so)" \
+		$(BIN)/python -m pytest tests/core/native tests/core/test_frame_hook.py tests/core/test_guard_tree.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check core plugins contrib tests examples

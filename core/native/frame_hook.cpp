@@ -135,6 +135,7 @@ PyTypeObject tail_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 PyObject* make_tail(PyObject*, PyObject* args) {
   PyObject *function, *arguments;
   if (!PyArg_ParseTuple(args, "OO!", &function, &PyTuple_Type, &arguments)) return nullptr;
+  if (!PyCallable_Check(function)) return PyErr_Format(PyExc_TypeError, "tail takes a callable, not %R", function);
   Tail* tail = PyObject_GC_New(Tail, &tail_type);
   if (!tail) return nullptr;
   tail->function = Py_NewRef(function);
@@ -337,6 +338,16 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
     PyErr_SetString(PyExc_TypeError, "call takes a target, a tuple, a dict or None, a code object or None, and a token");
     return nullptr;
   }
+  if (!PyCallable_Check(args[0]) || !PyTuple_Check(args[1]) || !(args[2] == Py_None || PyDict_Check(args[2])) ||
+      !(args[3] == Py_None || PyCode_Check(args[3]))) {
+    PyErr_Format(PyExc_TypeError, "call takes a callable, a tuple, a dict or None and a code object or None, not %R",
+                 args[0]);
+    return nullptr;
+  }
+  if (!frame_callback) {
+    PyErr_SetString(PyExc_TypeError, "call needs the callbacks that configure takes");
+    return nullptr;
+  }
   PyObject* kwargs = args[2] == Py_None ? nullptr : args[2];
   ThreadState saved = local;
   PyInterpreterState* interpreter = PyInterpreterState_Get();
@@ -392,6 +403,7 @@ int suspended_traverse(PyObject* self, visitproc visit, void* arg) {
 PyTypeObject suspended_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
 
 PyObject* suspend(PyObject*, PyObject* function) {
+  if (!PyCallable_Check(function)) return PyErr_Format(PyExc_TypeError, "suspend takes a callable, not %R", function);
   Suspended* made = PyObject_GC_New(Suspended, &suspended_type);
   if (!made) return nullptr;
   made->function = Py_NewRef(function);
@@ -417,6 +429,8 @@ PyObject* throw_as_is(PyObject*, PyObject* error) {
 PyObject* configure(PyObject*, PyObject* args) {
   PyObject *frame, *classify;
   if (!PyArg_ParseTuple(args, "OO", &frame, &classify)) return nullptr;
+  if (!PyCallable_Check(frame) || !PyCallable_Check(classify))
+    return PyErr_Format(PyExc_TypeError, "configure takes two callables, not %R and %R", frame, classify);
   Py_XSETREF(frame_callback, Py_NewRef(frame));
   Py_XSETREF(classify_callback, Py_NewRef(classify));
   Py_RETURN_NONE;
@@ -426,6 +440,7 @@ PyObject* mark(PyObject*, PyObject* args) {
   PyObject* code;
   long kind;
   if (!PyArg_ParseTuple(args, "O!l", &PyCode_Type, &code, &kind)) return nullptr;
+  if (kind < UNKNOWN || kind > SKIP_CALLEES) return PyErr_Format(PyExc_TypeError, "mark takes 0 to 3, not %ld", kind);
   if (_PyCode_SetExtra(code, extra_index, reinterpret_cast<void*>(static_cast<intptr_t>(kind))) < 0) return nullptr;
   Py_RETURN_NONE;
 }

@@ -111,6 +111,7 @@ TensorFacts* facts_of(PyObject* tuple) {
   if (!PyArg_ParseTuple(tuple, "OssppKO!O!pK", &type, &dtype, &device, &requires_grad, &is_leaf, &keys, &PyTuple_Type,
                         &sizes, &PyTuple_Type, &strides, &watches_marks, &marks))
     return nullptr;
+  if (!PyType_Check(type)) return PyErr_SetString(PyExc_TypeError, "a tensor's type is no class"), nullptr;
   auto facts = std::make_unique<TensorFacts>();
   facts->type = reinterpret_cast<PyTypeObject*>(type);
   try {
@@ -129,11 +130,57 @@ TensorFacts* facts_of(PyObject* tuple) {
   return facts.release();
 }
 
+// Whether a step refers to what is there: an argument, a step before it, a key of the kind that it takes.
+bool is_step(const Program& p, int kind, int base, PyObject* key, Py_ssize_t index) {
+  if (kind < 0 || kind > static_cast<int>(StepKind::WEAK) || index < 0) return false;
+  switch (static_cast<StepKind>(kind)) {
+    case StepKind::ARGUMENT: return base == -1 && index <= p.parameters;
+    case StepKind::BOUND: return base == -1;
+    case StepKind::WEAK: return base == -1 && PyWeakref_CheckRef(key);
+    default: break;
+  }
+  const bool named = static_cast<StepKind>(kind) != StepKind::ATTRIBUTE || PyUnicode_CheckExact(key);
+  return named && base >= 0 && base < static_cast<int>(p.steps.size());
+}
+
+// Whether a check has the steps, and the expected object, that its kind reads.
+bool is_check(const Program& p, const Check& check) {
+  for (int step : check.steps)
+    if (step < 0 || step >= static_cast<int>(p.steps.size())) return false;
+  const size_t count = check.steps.size();
+  PyObject* expected = check.expected;
+  const bool tuple = PyTuple_Check(expected);
+  switch (check.kind) {
+    case CheckKind::MODES: return count == 0;
+    case CheckKind::SAME:
+    case CheckKind::NOT_SAME: return count == 2;
+    case CheckKind::STORAGE: return count > 0 && check.numbers.size() == count;
+    case CheckKind::LENGTH: return count == 1 && check.numbers.size() == 1;
+    case CheckKind::TENSOR:
+    case CheckKind::KEYS:
+    case CheckKind::MRO: return count == 1 && tuple;
+    case CheckKind::MEMBER:
+    case CheckKind::OWNER:
+      return count == 1 && tuple && PyTuple_GET_SIZE(expected) > 0 && PyUnicode_CheckExact(PyTuple_GET_ITEM(expected, 0));
+    case CheckKind::ANSWER:
+      return count == 1 && tuple && PyTuple_GET_SIZE(expected) == 2 && PyTuple_Check(PyTuple_GET_ITEM(expected, 0));
+    default: return count == 1;
+  }
+}
+
 bool add_step(Program& p, PyObject* tuple) {
+  if (!PyTuple_Check(tuple)) {
+    PyErr_Format(PyExc_TypeError, "%R is no step of a tree", tuple);
+    return false;
+  }
   int kind, base;
   PyObject* key;
   Py_ssize_t index;
   if (!PyArg_ParseTuple(tuple, "iiOn", &kind, &base, &key, &index)) return false;
+  if (!is_step(p, kind, base, key, index)) {
+    PyErr_Format(PyExc_TypeError, "%R is no step of a tree", tuple);
+    return false;
+  }
   p.steps.push_back({static_cast<StepKind>(kind), base, Py_NewRef(key), index});
   return true;
 }
@@ -141,15 +188,22 @@ bool add_step(Program& p, PyObject* tuple) {
 bool add_check(Program& p, PyObject* tuple) {
   int kind, guard;
   PyObject *steps, *expected, *numbers;
+  if (!PyTuple_Check(tuple)) {
+    PyErr_Format(PyExc_TypeError, "%R is no check of a tree", tuple);
+    return false;
+  }
   if (!PyArg_ParseTuple(tuple, "iO!OO!i", &kind, &PyTuple_Type, &steps, &expected, &PyTuple_Type, &numbers, &guard))
     return false;
   p.checks.push_back({static_cast<CheckKind>(kind), {}, Py_NewRef(expected), guard, {}, nullptr});
   Check& check = p.checks.back();
   for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(steps); n++)
     check.steps.push_back(static_cast<int>(PyLong_AsLong(PyTuple_GET_ITEM(steps, n))));
-  if (PyErr_Occurred()) return false;
-  if (check.kind == CheckKind::TENSOR) return (check.tensor = facts_of(expected)) != nullptr;
-  return numbers_of(numbers, check.numbers);
+  if (PyErr_Occurred() || !numbers_of(numbers, check.numbers)) return false;
+  if (kind < 0 || kind > static_cast<int>(CheckKind::ANSWER) || !is_check(p, check)) {
+    PyErr_Format(PyExc_TypeError, "%R is no check of a tree", tuple);
+    return false;
+  }
+  return check.kind != CheckKind::TENSOR || (check.tensor = facts_of(expected)) != nullptr;
 }
 
 PyTypeObject tree_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
@@ -162,6 +216,8 @@ PyObject* make_tree(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "O!O!O!Onp", &PyList_Type, &steps, &PyList_Type, &checks, &PyTuple_Type, &left, &python,
                         &parameters, &modes_checked))
     return nullptr;
+  if (!PyCallable_Check(python) || parameters < 0 || !tensor_type)
+    return PyErr_Format(PyExc_TypeError, "tree takes a callable and a number of parameters, after setup");
   Tree* tree = PyObject_GC_New(Tree, &tree_type);
   if (!tree) return nullptr;
   tree->vectorcall = tree_call;
@@ -194,6 +250,18 @@ PyObject* statistics(PyObject* self, PyObject*) {
                        memory.unsure.size());
 }
 
+// Whether all tensors are instances of the first one's class, with an address each.
+bool is_setup(PyObject* tensors, PyObject* addresses, std::initializer_list<PyObject*> classes) {
+  const Py_ssize_t count = PyTuple_GET_SIZE(tensors);
+  if (count == 0 || PyTuple_GET_SIZE(addresses) != count) return false;
+  PyTypeObject* first = Py_TYPE(PyTuple_GET_ITEM(tensors, 0));
+  if (std::string(first->tp_name).find("Tensor") == std::string::npos) return false;
+  for (Py_ssize_t n = 0; n < count; n++)
+    if (!PyObject_TypeCheck(PyTuple_GET_ITEM(tensors, n), first) || !PyLong_Check(PyTuple_GET_ITEM(addresses, n)))
+      return false;
+  return std::all_of(classes.begin(), classes.end(), [](PyObject* value) { return PyType_Check(value); });
+}
+
 // Takes the names of the device types that have an autocast.  False with an exception set where one is unknown.
 bool set_autocast_devices(PyObject* names) {
   autocast_devices.clear();
@@ -217,6 +285,8 @@ PyObject* setup(PyObject*, PyObject* args) {
                         &device, &size, &PyGetSetDescr_Type, &descriptor, &PyTuple_Type, &autocast) ||
       !set_autocast_devices(autocast))
     return nullptr;
+  if (!is_setup(tensors, addresses, {parameter, ordered, device, size}))
+    return PyErr_Format(PyExc_TypeError, "setup takes tensors, their addresses, four classes and a descriptor");
   tensor_type = Py_TYPE(PyTuple_GET_ITEM(tensors, 0));
   parameter_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(parameter));
   ordered_dict_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(ordered));

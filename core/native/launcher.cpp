@@ -462,6 +462,7 @@ const char* turret_message() { return message.c_str(); }
 // itself for the one ahead of it.
 void* turret_kernel(const char* image, std::int64_t bytes, const char* name, int threads, std::int64_t shared,
                     const std::int64_t* cluster, int cooperative, int programmatic) {
+  if (image == nullptr || name == nullptr || cluster == nullptr || bytes < 0) return nullptr;
   auto kernel = std::make_unique<Kernel>();
   kernel->image.assign(image, image + bytes);
   kernel->name = name;
@@ -476,6 +477,10 @@ void* turret_kernel(const char* image, std::int64_t bytes, const char* name, int
 // A segment from its words; null with a message where they are not well formed.
 void* turret_segment(int device, const std::int64_t* words, std::int64_t count, void* const* kernels,
                      std::int64_t kernel_count) {
+  if (words == nullptr || count < 0 || (kernels == nullptr && kernel_count > 0)) {
+    message = "a launch table is not there";
+    return nullptr;
+  }
   Words table(words, count);
   auto segment = std::make_unique<Segment>();
   segment->device = device;
@@ -502,6 +507,7 @@ void turret_segment_free(void* segment) { delete static_cast<Segment*>(segment);
 // Loads the segment's kernels now rather than at its first run; 0, or 1 with a message.
 int turret_segment_prepare(void* handle) {
   auto* segment = static_cast<Segment*>(handle);
+  if (segment == nullptr) return message = "a segment is not there", 1;
   Handle before = nullptr;
   driver.get_current(&before);
   if (driver.set_current(segment->context) != 0) return 1;
