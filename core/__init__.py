@@ -24,6 +24,7 @@ _HOMES = {
     "set_logs": "turret.logs",
     "hookimpl": "turret.hookspecs",
     "TurretError": "turret.errors",
+    "TurretWarning": "turret.errors",
 }
 
 __all__ = sorted(_HOMES)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import attrs
 import torch
+from torch import fx
 
 AUTOCAST_DEVICES = tuple(
     kind
@@ -73,6 +75,54 @@ def autograd_by_itself() -> Iterator[None]:
     finally:
         torch._C._dynamo.compiled_autograd.set_autograd_compiler(*compiler)
         torch._C._autograd._saved_tensors_hooks_set_tracing(tracing)
+
+
+ATTENTION = ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+"""Kernels of scaled_dot_product_attention that may be allowed or not."""
+
+SETTERS: frozenset[Callable] = frozenset(
+    {
+        torch._C._set_grad_enabled,
+        torch.set_autocast_enabled,
+        torch.set_autocast_dtype,
+        torch.set_autocast_cache_enabled,
+        *(getattr(torch._C, f"_set_sdp_use_{name}") for name in ATTENTION),
+    }
+)
+"""Functions that set a mode of the thread; a captured graph calls them where the program enters or leaves one."""
+
+
+def mode_values() -> dict[tuple[Callable, tuple], tuple]:
+    """For every mode the setter with its leading arguments, and the value that it has now."""
+    found: dict[tuple[Callable, tuple], tuple] = {(torch._C._set_grad_enabled, ()): (torch.is_grad_enabled(),)}
+    for device in AUTOCAST_DEVICES:
+        found[torch.set_autocast_enabled, (device,)] = (torch.is_autocast_enabled(device),)
+        found[torch.set_autocast_dtype, (device,)] = (torch.get_autocast_dtype(device),)
+    found[torch.set_autocast_cache_enabled, ()] = (torch.is_autocast_cache_enabled(),)
+    for name in ATTENTION:
+        found[getattr(torch._C, f"_set_sdp_use_{name}"), ()] = (getattr(torch._C, f"_get_{name}_sdp_enabled")(),)
+    return found
+
+
+def eagerly(module: fx.GraphModule) -> Callable[..., Any]:
+    """A captured graph as a function that runs it eagerly.
+
+    The program's ``with`` blocks are calls of setters in it, which an error would leave half done; the modes are then
+    made what they were before the graph.
+    """
+    if not any(node.op == "call_function" and node.target in SETTERS for node in module.graph.nodes):
+        return module
+
+    def run(*args: Any) -> Any:
+        before = mode_values()
+        try:
+            return module(*args)
+        except BaseException:
+            for (setter, leading), value in before.items():
+                setter(*leading, *value)
+            raise
+
+    return run
 
 
 def neutral() -> contextlib.AbstractContextManager:

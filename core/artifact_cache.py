@@ -17,14 +17,13 @@ import os
 import shutil
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import attrs
 
 from turret import cache_limit
-from turret.errors import CacheError
+from turret.errors import CacheError, warn
 from turret.private_files import NotPrivate, PrivateFolder, is_private, make_private_folder
 
 FORMAT = "v2"
@@ -331,7 +330,7 @@ def open_store(folder: str = "", *, limit: int = DEFAULT_LIMIT, report: Report |
 
 
 def _warn(message: str) -> None:
-    warnings.warn(f"Turret's cache: {message}", stacklevel=2)
+    warn(f"Turret's cache: {message}")
 
 
 def _hash(content: bytes) -> str:

@@ -6,9 +6,17 @@ Every message says what was given, what was expected and what to do.  Errors of 
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
+
 
 class TurretError(Exception):
     """Base of all errors raised by Turret on purpose."""
+
+
+class TurretWarning(UserWarning):
+    """Category of all warnings of Turret: something runs eagerly, or is not kept, and why."""
 
 
 class OptionError(TurretError, ValueError):
@@ -70,3 +78,22 @@ class StageError(TurretError):
         self.stage, self.plugin, self.reason, self.hint = stage, plugin, reason, hint
         message = f"stage {stage!r} (plugin {plugin}) failed: {reason}"
         super().__init__(message + (f"\n  {hint}" if hint else ""))
+
+
+def warn(message: str) -> None:
+    """Issue a ``TurretWarning`` at the innermost line of the running program that is neither Turret's nor torch's."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and is_internal(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, TurretWarning, stacklevel=level)
+
+
+def is_internal(filename: str) -> bool:
+    """Whether a file is one of Turret's or torch's, or was made by Turret."""
+    return filename.startswith(("<turret", *_internal_folders()))
+
+
+def _internal_folders() -> tuple[str, ...]:
+    """Folders of Turret and of torch, with a separator at the end; those of packages that are loaded."""
+    names = [n for n in ("turret", "turret.plugins", "torch") if n in sys.modules]
+    return tuple(os.path.join(folder, "") for n in names for folder in sys.modules[n].__path__)

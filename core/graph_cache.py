@@ -14,7 +14,6 @@ import hashlib
 import platform
 import sys
 import types
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from turret.artifact_cache import ArtifactCache, Store
 from turret.code_fingerprint import Opaque, fingerprint
 from turret.codec import record
 from turret.config import Config
-from turret.errors import CacheError
+from turret.errors import CacheError, warn
 from turret.machine import processor
 from turret.op_code import OPERATORS, library_operator, library_patches
 from turret.plan import Plan
@@ -247,7 +246,7 @@ def with_usable_cache(config: Config) -> Config:
         try:
             ArtifactCache(config.cache_dir or None)
         except CacheError as error:
-            warnings.warn(f"Turret keeps no compiled artifacts: {error}", stacklevel=4)
+            warn(f"Turret keeps no compiled artifacts: {error}")
             return attrs.evolve(config, cache=False)
     return config
 

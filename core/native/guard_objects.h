@@ -30,6 +30,12 @@ inline PyObject** function_field(PyObject* function, PyObject* name) {
   return nullptr;
 }
 
+// What stands for the __dict__ of a function that has none yet.
+inline PyObject* no_attributes() {
+  static PyObject* const empty = PyDict_New();
+  return empty;
+}
+
 // A word that holds an object or null.
 inline Answer read_word(PyObject** address, bool null_is_none, Notes* notes, Reading& out) {
   if (notes) {
@@ -52,6 +58,16 @@ inline Answer read_descriptor(PyObject* object, PyObject* found, PyObject* name,
   }
   if (!Py_IS_TYPE(found, &PyGetSetDescr_Type)) return UNSURE;
   if (PyDescr_TYPE(found) == &PyFunction_Type && PyFunction_Check(object)) {
+    if (PyUnicode_CompareWithASCIIString(name, "__dict__") == 0) {
+      PyObject** attributes = &reinterpret_cast<PyFunctionObject*>(object)->func_dict;
+      if (*attributes) return read_word(attributes, false, notes, out);
+      if (notes) {
+        notes->reference(attributes);
+        out.fixed = true;
+      }
+      out.value = Held::of(no_attributes());
+      return out.value ? YES : UNSURE;
+    }
     PyObject** field = function_field(object, name);
     return field ? read_word(field, true, notes, out) : UNSURE;
   }
@@ -124,6 +140,12 @@ inline Answer read_dict(PyObject* object, Notes* notes, Reading& out) {
     if (!Py_IS_TYPE(found, &PyGetSetDescr_Type)) return UNSURE;
     getter get = reinterpret_cast<PyGetSetDescrObject*>(found)->d_getset->get;
     if (get != PyObject_GenericGetDict && get != dict_getter) return UNSURE;
+    if (type->tp_getattro != PyObject_GenericGetAttr) {
+      // One written in Python is passed over; one in C may keep attributes elsewhere, as threading.local does.
+      static PyObject* const text = PyUnicode_InternFromString("__getattribute__");
+      PyObject* getter = _PyType_Lookup(type, text);
+      if (getter != object_getattr && !(getter && PyFunction_Check(getter))) return UNSURE;
+    }
   }
   const OwnAttributes own = own_attributes(object);
   if (!own.slot || (own.dict && !PyDict_CheckExact(own.dict))) return UNSURE;

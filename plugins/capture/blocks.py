@@ -298,13 +298,15 @@ class _Outside:
 
     @classmethod
     def of(cls, t: Tracer, call: Call) -> _Outside:
-        return cls({i: v.fake._version for i, v in t.by_fake.items()}, [properties(v.fake) for v in call.tensors()])
+        return cls(
+            {i: t.versions.of(v.fake) for i, v in t.by_fake.items()}, [properties(v.fake) for v in call.tensors()]
+        )
 
     def check(self, t: Tracer, call: Call) -> None:
         """Refuse a call that changed one, or an input that it was the first to use."""
         inputs = {id(item.example): 0 for item in t.inputs if isinstance(item.example, torch.Tensor)}
         for number, version in {**inputs, **self.versions}.items():
-            if number in t.by_fake and t.by_fake[number].fake._version != version:
+            if number in t.by_fake and t.versions.of(t.by_fake[number].fake) != version:
                 raise Fixed("a tensor from outside that was changed in place")
         if [properties(v.fake) for v in call.tensors()] != self.leaves:
             raise Fixed("an argument whose properties were changed")

@@ -14,7 +14,8 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from turret import marks
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture import lookups
+from turret.plugins.capture.errors import AskedFor, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame
 from turret.plugins.capture.values.base import Constant, Value, fits
 from turret.plugins.capture.values.classes import (
@@ -32,6 +33,7 @@ from turret.plugins.capture.values.modules import Module, is_module_call
 from turret.plugins.capture.values.objects import ExceptionInstance, FunctionInstance, Instance
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.wrap import is_namedtuple
+from turret.sources import BoundSource
 
 _SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _NOT_FOLLOWED = (
@@ -46,8 +48,16 @@ _NOT_FOLLOWED = (
 )  # fmt: skip
 
 
+_FOLLOWED = frozenset(
+    {"torch.fx._pytree", "torch.export._unlift", "torch.export._tree_utils", "torch.export.unflatten"}
+)
+"""Modules inside those, whose functions are inlined: what exported programs call."""
+
+
 def not_followed(name: str) -> bool:
     """Whether functions of a module are not inlined: their effects are outside of what a graph can hold."""
+    if name in _FOLLOWED:
+        return False
     return name.startswith(_NOT_FOLLOWED) and any(name == n or name.startswith(n + ".") for n in _NOT_FOLLOWED)
 
 
@@ -104,6 +114,7 @@ class Caller:
     def special_function(self, function: Function, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """The result of a Python function that is not inlined; None for one that is."""
         from turret.plugins.capture.handlers_func import transformed_before
+        from turret.plugins.capture.handlers_optim import enabled_again, step_in_grad_mode
         from turret.plugins.capture.library import FUNCTIONS, NAMED
         from turret.plugins.capture.torch_functions import is_graph_function
 
@@ -117,8 +128,8 @@ class Caller:
             return self.call(self.wrap_known(compiled), args, kwargs)
         if is_module_call(object) and args:
             module = args[0].realize()
-            if isinstance(module, Module) and not module.hooks_in_use(self):
-                return self.blocks.call_module(module, args[1:], kwargs)
+            if isinstance(module, Module) and module.is_called_plainly(self) and not module.hooks_in_use(self):
+                return module.forward(self, args[1:], kwargs)
         if is_graph_function(object):
             return self.call_graph(object, args, kwargs)
         marked = self.call_marked(object, args, kwargs)
@@ -128,10 +139,19 @@ class Caller:
             transformed = transformed_before(self, function)
             if transformed is not None:
                 return transformed.call(self, args, kwargs)
+        if name == "torch._compile" and (hidden := enabled_again(function, self)) is not None:
+            return self.call(hidden, args, kwargs)
+        if name == "torch.optim.optimizer":
+            stepped = step_in_grad_mode(self, function, args, kwargs)
+            if stepped is not None:
+                return stepped
         if name == "torch._dynamo.mutation_guard" and object.__name__ == "patched_init":
             inner = object.__closure__[object.__code__.co_freevars.index("init")].cell_contents
             return self.call(self.wrap_known(inner), args, kwargs)  # torch.compile keeps count of modules around it
-        if not_followed(str(name)):
+        if object.__code__.co_qualname == "wrap_dunder_call_ctx_manager.<locals>.inner" and "_dynamo" in name:
+            wrapped = function.cells(self)[object.__code__.co_freevars.index("func")]
+            return self.call(wrapped.content, args, kwargs)  # the context is a setting of torch's own compiler
+        if not_followed(str(name)) and object.__name__ != "call_wrapped":  # the call of a graph module
             raise Unsupported(f"a call of {name}.{object.__qualname__}")
         return None
 
@@ -151,7 +171,7 @@ class Caller:
             return self.wrap_known(result)
         if getattr(object, "_torchdynamo_disable", False):
             reason = getattr(object, "_torchdynamo_disable_msg", None)
-            raise Unsupported(
+            raise AskedFor(
                 f"{object.__qualname__} is marked to run outside of compiled code" + (f": {reason}" if reason else "")
             )
         return None
@@ -362,6 +382,8 @@ class Caller:
                 return self.from_keys(args)
             if isinstance(owner, type) and object.__name__ == "__new__":
                 return self.blank(args[0].constant(), args[1:])
+            if isinstance(owner, type) and object.__name__ == "__subclasses__" and not args and not kwargs:
+                return self.subclasses(owner)
             if (
                 isinstance(owner, type)
                 and owner.__module__ not in ("builtins", "torch", "numpy")
@@ -373,6 +395,12 @@ class Caller:
             return self.fold(object, args, kwargs)
         name = getattr(object, "__qualname__", None) or repr(object)
         raise Unsupported(f"a call of {getattr(object, '__module__', None) or ''}.{name}, written in C")
+
+    def subclasses(self, cls: type) -> Value:
+        """``cls.__subclasses__()``, assumed to stay the same."""
+        found = lookups.subclasses(cls)
+        self.guard("CALL", BoundSource(cls.__qualname__, cls), (lookups.subclasses, found))
+        return self.new_list([self.wrap_known(c) for c in found])
 
     def call_descriptor(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``Kind.method(value, ...)`` of a method written in C."""

@@ -14,11 +14,11 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from turret import frame_hook, guard_tree
-from turret.errors import CaptureError
+from turret.errors import CaptureError, is_internal
 from turret.garbage import full_collections_wait
 from turret.guards import Guard, GuardSet, global_state, storage_pattern
 from turret.plugins.capture import breaks, failures, leaves, library, stored
-from turret.plugins.capture.errors import NOWHERE, Raised, Unsupported
+from turret.plugins.capture.errors import NOWHERE, AskedFor, Raised, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.graph import GraphInput, metadata
 from turret.plugins.capture.lifetimes import keeps_waiting, waits_visibly
@@ -52,6 +52,7 @@ class _Break:
     reason: str
     hint: str
     stack: list[tuple[types.CodeType, int]]
+    asked_for: bool = False
 
     def __str__(self) -> str:
         """The line that broke the graph, the reason, the calls that led there (innermost first), and what to do."""
@@ -104,6 +105,7 @@ def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Bre
     """Where to break for a failed attempt; None where no break is possible (the caller raises the error then)."""
     stack = tracer.failed_stack or []
     error.stack = error.stack or "".join(f"  {_place(code, line)}\n" for code, line in stack)
+    error.place = error.place or _users_place(stack)
     step = tracer.step if error.step is None else error.step
     if stop is not None and step < stop.step and error.step is not None:
         stop = None
@@ -112,7 +114,7 @@ def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Bre
         return None
     if step <= NOWHERE or settings.fullgraph:
         return None
-    return _Break(step, error.reason, error.hint, stack)
+    return _Break(step, error.reason, error.hint, stack, isinstance(error, AskedFor))
 
 
 def _is_new_exception(value: Any) -> bool:
@@ -125,6 +127,12 @@ def view_kind(value: torch.Tensor) -> str:
 
 
 _PLAIN_VIEWS = ("", str(torch._C._autograd.CreationMeta.DEFAULT))
+
+
+def _users_place(stack: list[tuple[types.CodeType, int]]) -> str:
+    """The innermost line that is the program's own, else the innermost one."""
+    own = [frame for frame in stack if not is_internal(frame[0].co_filename)] or stack
+    return _place(*own[-1]).partition("\n")[0] if own else "a place not known"
 
 
 def _place(code: types.CodeType, line: int) -> str:
@@ -157,8 +165,9 @@ class _Attempt:
                 frame = self.start()
                 try:
                     signal: Signal | None = frame.run()
-                except Raised:
+                except Raised as raised:
                     signal = None
+                    self.note_exception(raised.value)
                 except GuardOnDataDependentSymNode as error:
                     raise Unsupported(f"a decision on a number that depends on data: {error.cond}") from error
                 check_copies(tracer)
@@ -173,7 +182,9 @@ class _Attempt:
             torch.random.set_rng_state(seeds)
         self.tidy_guards()
         if tail is None or (signal is RETURNED and not tracer.calls):
-            return self.unit(None, "")
+            unit = self.unit(None, "")
+            unit.is_empty = tail is not None
+            return unit
         for generator in tracer.generators:
             generator.check_end(rebuilder)
         if any(map(breaks.ends_visibly, frame.locals)) and any(map(_is_new_exception, rebuilder.kept)):
@@ -184,7 +195,7 @@ class _Attempt:
         for item in tracer.inputs:
             if (
                 isinstance(item.real, torch.Tensor)
-                and item.example._version
+                and tracer.versions.of(item.example)
                 and view_kind(item.real) not in _PLAIN_VIEWS
             ):
                 raise Unsupported("a change in place of a view that was made without gradients")
@@ -205,6 +216,13 @@ class _Attempt:
         self.first = list(frame.locals[: len(self.arguments)])
         tracer.root = frame
         return frame
+
+    def note_exception(self, exception: Any) -> None:
+        """Put on record that the frame raised, and so runs as Python; for a program that does not raise there."""
+        if not self.settings.obstacle:
+            stack = self.tracer.raised_stack or [(self.function.__code__, self.function.__code__.co_firstlineno)]
+            kind = exception.type().__name__
+            self.settings.obstacle = f"it raises {kind} while it is captured (at {_users_place(stack)})"
 
     def tail(self, frame: Frame, r: Rebuilder, signal: Signal | None) -> list[str] | None:
         """The last lines of the rebuilt code; None where the frame raised and so runs as Python."""
@@ -238,9 +256,9 @@ class _Attempt:
         """Guards that relate inputs to one another: which of them share memory, which changed objects are distinct."""
         tracer = self.tracer
         tensors = [i for i in tracer.inputs if isinstance(i.real, torch.Tensor)]
-        changed = any(i.example._version for i in tensors)
+        changed = any(tracer.versions.of(i.example) for i in tensors)
         for item in tensors if changed else ():
-            if item.example._version:
+            if tracer.versions.of(item.example):
                 tracer.guards[Guard("CALL", item.source, (view_kind, view_kind(item.real)))] = None
         related = [i for i in tensors if changed or not i.static]
         if len(related) > 1 and not all(i.static for i in related):
@@ -260,6 +278,8 @@ class _Attempt:
         with tracer.fake_mode:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
         if self.stop is not None:
+            if not self.stop.asked_for and not self.settings.obstacle:
+                self.settings.obstacle = f"{self.stop.reason} (at {_users_place(self.stop.stack)})"
             self.settings.context.emit(
                 "graph_break", stage="capture", name=self.function.__code__.co_name, message=str(self.stop)
             )
@@ -269,12 +289,13 @@ class _Attempt:
         if runs:
             inputs = self.close_graph(outputs)
             r.scope["graph"], key = self.compile_graph(inputs)
+            self.settings.graphs += 1
         else:
             inputs, key = [], None
         for guard in size_guards(tracer):
             tracer.guards.setdefault(guard)
         r.scope["tail"] = frame_hook.load().tail
-        again = failures.leaves_no_trace(tracer.graph.nodes, tracer.inputs)
+        again = failures.leaves_no_trace(tracer.graph.nodes, tracer.inputs, tracer.versions)
         if runs and again:
             r.scope["rerun"] = failures.AsPython(self.settings.context)
         text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs, again)
@@ -321,7 +342,7 @@ class _Attempt:
         if not check(self.function, *self.arguments):
             reason = made.explain(self.function, self.arguments)
             raise CaptureError(f"a guard of {self.function.__qualname__} fails right after capture: {reason}")
-        return make_unit(made, check, run, text)
+        return make_unit(made, check, run, text, not self.tracer.effects.reaches(guards))
 
 
 def _pristine(tracer: Tracer, item: GraphInput) -> Any:

@@ -8,7 +8,6 @@ import sys
 import sysconfig
 import threading
 import types
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -16,13 +15,15 @@ from typing import Any
 import attrs
 import torch
 
-from turret import frame_hook, plugins
+from turret import frame_hook, plugin_manager, plugins
 from turret.ambient import autograd_by_itself
-from turret.errors import CaptureError, TurretError
+from turret.errors import CaptureError, StageError, warn
+from turret.fork_safety import Lock, compiling
 from turret.frame_hook import keep_torch_off, set_torchs_callback
-from turret.guards import global_state
-from turret.plugins.capture import recomputation, resume, stored
-from turret.plugins.capture.errors import Postponed, Unsupported
+from turret.guards import GuardSet, global_state
+from turret.plugins.capture import failures, recomputation, resume, stored
+from turret.plugins.capture.errors import AskedFor, Postponed, Unsupported
+from turret.plugins.capture.fingerprints import HEAP_TYPE
 from turret.plugins.capture.policy import History
 from turret.plugins.capture.unit import Unit
 from turret.saved_tensor_hooks import top_hooks
@@ -40,6 +41,8 @@ class FrameCache:
     given_up: bool = False
     captures: int = 0
     postponed: int = 0
+    shared: list[Unit] | None = None
+    """Of a module's method: the latest units of any module of its, some of which hold for modules made later."""
     taken: set[str] = attrs.field(factory=set)
     """Entries of the artifact cache whose units are here."""
     dropped: int = 0
@@ -68,6 +71,14 @@ class Settings:
     reuse_blocks: bool = True
     root: FrameCache = attrs.field(factory=FrameCache)
     frames: dict[Any, FrameCache] = attrs.field(factory=dict)
+    graphs: int = 0
+    """Graphs that there are for it, compiled or taken from the artifact cache."""
+    obstacle: str = ""
+    """The first reason why something was not captured, and the line of the program; empty while there is none."""
+    waits: bool = False
+    """Whether something ran as Python that is captured at the next call."""
+    asked: bool = False
+    """Whether a frame of the callable itself was looked at."""
     modules: weakref.WeakKeyDictionary = attrs.field(factory=weakref.WeakKeyDictionary)
 
     @functools.cached_property
@@ -99,13 +110,16 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_lock = threading.RLock()
+_lock = Lock()
 
 
 def enter(settings: Settings, target: Callable, root: types.CodeType, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call ``target`` with its frames (and those that it reaches through graph breaks) captured."""
-    torchs_callback = set_torchs_callback(None)
     native = _hook or _native()
+    if native is None:
+        _unavailable.report(settings)
+        return target(*args, **kwargs)
+    torchs_callback = set_torchs_callback(None)
     outer = _thread.settings
     _thread.settings = settings
     token = settings.root.units if top_hooks(False) is None or recomputation.position() is None else _ROOT
@@ -125,26 +139,61 @@ keep_torch_off(enter.__code__)
 _hook: Any = None
 
 
-def _native() -> Any:
-    """The hook, configured."""
+def _native() -> Any | None:
+    """The hook, configured; None where it cannot be had."""
     global _hook
-    if _hook is None:
-        with _lock:
-            if _hook is None:
+    with _lock:
+        if _hook is None and _unavailable.error is None:
+            try:
                 module = frame_hook.load()
                 module.configure(on_frame, classify)
                 _hook = module
+            except Exception as error:
+                _unavailable.error = error
     return _hook
+
+
+class _Unavailable:
+    """Why there is no hook; tried again after ``turret.reset``."""
+
+    def __init__(self) -> None:
+        self.forget()
+        frame_hook.captures.add(self)
+
+    def forget(self) -> None:
+        self.error: Exception | None = None
+        self.is_said = False
+
+    def report(self, settings: Settings) -> None:
+        """Raise, or say once in a process, and once to the observers of each callable, that all runs as Python."""
+        reason = f"{type(self.error).__name__}: {self.error}"
+        error = StageError("capture", "turret.plugins.capture", reason)
+        context = settings.context
+        if context.config.on_error == "raise":
+            raise error from self.error
+        if not settings.root.given_up:
+            settings.root.given_up = True
+            context.emit("fallback", stage="capture", message=str(error))
+        if not self.is_said:
+            self.is_said = True
+            warn(f"Turret compiles nothing in this process: {error}")
+
+
+_unavailable = _Unavailable()
 
 
 def cache_of(settings: Settings, code: types.CodeType, arguments: tuple) -> FrameCache:
     """Where the units of a frame behind a graph break are kept."""
-    if arguments and isinstance(arguments[0], torch.nn.Module):
-        kept = settings.modules.setdefault(arguments[0], {})
-        return kept.setdefault(code, None) or kept.__setitem__(code, FrameCache()) or kept[code]
-    found = settings.frames.get(code)
+    shared = settings.frames.get(code)
+    if shared is None:
+        shared = settings.frames[code] = FrameCache()
+    if not arguments or not isinstance(arguments[0], torch.nn.Module):
+        return shared
+    kept = settings.modules.setdefault(arguments[0], {})
+    found = kept.get(code)
     if found is None:
-        found = settings.frames[code] = FrameCache()
+        found = kept[code] = FrameCache(shared=shared.units)
+        found.history.objects = shared.history.objects  # where modules differ is seen by looking at several
     return found
 
 
@@ -155,18 +204,25 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
         return None
     is_root = token is not None
     if is_root:
+        settings.asked = True
         cache = settings.root
     elif settings.fullgraph:
         return None  # the root is one graph, or raises and so runs as Python, with all that it calls
-    elif not resume.is_resume(function.__code__) and not _holds_tensors(arguments):
-        return None
     else:
         cache = cache_of(settings, function.__code__, arguments)
+        if cache.captures == 0 and not resume.is_resume(function.__code__) and not is_worth_it(function, arguments):
+            return None
     place = recomputation.position()
     if place is None:
         unit = _unit(settings, cache, function, arguments, is_root)
     elif place.hook is None:
-        place.note(function, unit := _unit(settings, cache, function, arguments, is_root))
+        unit = _unit(settings, cache, function, arguments, is_root)
+        if unit is not None and not unit.steady:
+            name = function.__qualname__
+            message = f"{name} runs as Python in a checkpoint: it changes what its compiled code rests on"
+            settings.context.emit("fallback", stage="capture", name=name, message=message)
+            unit = None
+        place.note(function, unit)
     else:
         unit = place.unit(function, arguments)
     return None if unit is None else unit.run
@@ -182,21 +238,58 @@ def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
             return unit
     if cache.given_up:
         return None
-    with _lock, autograd_by_itself():
+    for unit in cache.shared or ():
+        if unit.check(function, *arguments):
+            return unit
+    with _lock, compiling.here(), autograd_by_itself():
         return _miss(settings, cache, function, arguments, is_root)
 
 
-def _holds_tensors(values: Any, depth: int = 2) -> bool:
-    """Whether tensors or modules are among the arguments: only then is a frame behind a break worth a capture."""
+_MOST_SHARED = 16
+"""Units that are tried for a module that has none of its own."""
+
+
+def is_worth_it(function: types.FunctionType, arguments: tuple) -> bool:
+    """Whether a frame behind a break may compute with tensors: some are among its arguments, or in its closure."""
+    return holds_tensors(arguments) or holds_tensors(
+        [held for cell in function.__closure__ or () for held in _held(cell)]
+    )
+
+
+def _held(cell: types.CellType) -> tuple[Any, ...]:
+    """What a cell holds: one object, or none."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:
+        return ()
+
+
+def holds_tensors(values: Any, depth: int = 2) -> bool:
+    """Whether tensors, modules or optimizers are among some objects, or among the first that these hold."""
     for value in values:
-        if isinstance(value, (torch.Tensor, torch.nn.Module)):
+        if isinstance(value, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
             return True
-        if depth:
-            if type(value) in (tuple, list) and _holds_tensors(value[:8], depth - 1):
-                return True
-            if type(value) is dict and _holds_tensors(list(value.values())[:8], depth - 1):
-                return True
+        if depth and (inner := _inside(value)) and holds_tensors(inner, depth - 1):
+            return True
     return False
+
+
+def _inside(value: Any) -> Any:
+    """The first objects that a container or an instance of a program's class holds."""
+    if isinstance(value, (tuple, list)):
+        return value[:_FIRST]
+    if isinstance(value, dict):
+        return list(dict.values(value))[:_FIRST]
+    if isinstance(value, functools.partial):
+        return (value.func, *value.args, *value.keywords.values())
+    if isinstance(value, types.MethodType):
+        return (value.__self__,)
+    if type(value).__flags__ & HEAP_TYPE and type(getattr(value, "__dict__", None)) is dict:
+        return list(vars(value).values())[:_FIRST]
+    return ()
+
+
+_FIRST = 8
 
 
 def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> Unit | None:
@@ -217,16 +310,17 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
                 f"{name} was compiled {cache.captures} times (recompile_limit) and now runs eagerly; last: {reasons[0]}"
             )
             context.emit("fallback", stage="capture", name=name, message=message)
-            warnings.warn(message, stacklevel=2)
+            warn(message)
             return None
     cache.captures += 1
     unit = stored.find(settings, cache, function, arguments)
     if unit is not None:
+        settings.graphs += 1
         cache.units.insert(0, unit)
         return unit
-    from turret.plugins.capture.compile_frame import compile_frame  # a warm start traces nothing
-
     try:
+        from turret.plugins.capture.compile_frame import compile_frame  # a warm start traces nothing
+
         unit = compile_frame(settings, cache.history, function, arguments)
     except Unsupported as error:
         cache.given_up = True
@@ -234,11 +328,14 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
             raise CaptureError(
                 f"{name} cannot be captured as one graph: {error.reason}\n{error.stack}{error.hint}"
             ) from None
+        if not isinstance(error, AskedFor):
+            settings.obstacle = settings.obstacle or f"{error.reason} (at {error.place})"
         context.emit(
             "fallback", stage="capture", name=name, message=f"{name} runs as Python: {error.reason}\n{error.stack}"
         )
         return None
     except Postponed as reason:
+        settings.waits = True
         cache.captures -= 1
         cache.postponed += 1
         cache.given_up = cache.postponed >= context.config.recompile_limit
@@ -246,21 +343,35 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         if cache.given_up and settings.fullgraph:
             raise CaptureError(message) from None
         context.emit("fallback", stage="capture", name=name, message=message)
-        return None
-    except TurretError:
-        raise
+        return _this_time(arguments)
     except Exception as error:
-        if context.config.on_error == "raise":
+        if context.config.on_error == "raise" or (settings.fullgraph and isinstance(error, CaptureError)):
             raise
         cache.given_up = True
-        message = f"{name} runs as Python: capture failed: {type(error).__name__}: {error}"
+        plugin = plugin_manager.plugin_at_fault(context.hooks, error.__traceback__) or "turret.plugins.capture"
+        failed = StageError("capture", plugin, f"{type(error).__name__}: {error}")
+        message = f"{name} runs as Python: {failed}"
         context.emit("fallback", stage="capture", name=name, message=message)
-        warnings.warn(message + '; set on_error="raise" in the options for the full traceback', stacklevel=2)
+        warn(message + '; set on_error="raise" in the options for the full traceback')
         return None
     if unit.run is None and not is_root and not cache.units:
         cache.given_up = True  # nothing to compile in a helper that is called between graphs
+    if unit.is_empty and is_root:
+        unit.run = _hook.suspend(_run_as_python)  # nor in what it calls
     cache.units.insert(0, unit)
+    if cache.shared is not None:
+        cache.shared.insert(0, unit)
+        del cache.shared[_MOST_SHARED:]
     return unit
+
+
+def _this_time(arguments: tuple) -> Unit:
+    """A unit for one call: the frame, and all that it calls, runs as Python."""
+    return Unit(GuardSet((), len(arguments)), lambda *call: True, _hook.suspend(_run_as_python))
+
+
+def _run_as_python(function: types.FunctionType, *values: Any) -> Any:
+    return failures.call_frame(function, values)
 
 
 def _modes_in_the_way() -> str:
@@ -282,14 +393,31 @@ def _modes_in_the_way() -> str:
 
 
 @functools.cache
-def _folders() -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Folders of the standard library and of torch; and folders whose callees are not captured either."""
+def _folders() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Folders of libraries, those whose callees are not captured either, and parts of these that are captured."""
     paths = sysconfig.get_paths()
     torch_folder = os.path.dirname(torch.__file__)
     own = [os.path.dirname(sys.modules["turret"].__file__ or ""), *plugins.__path__]
     closed = [*own, *(os.path.join(torch_folder, name) for name in ("_dynamo", "_inductor", "_functorch", "fx", "jit"))]
     skipped = (paths["stdlib"], paths["platstdlib"], torch_folder)
-    return tuple(f.rstrip(os.sep) + os.sep for f in skipped), tuple(f.rstrip(os.sep) + os.sep for f in closed)
+    captured = [os.path.join(torch_folder, *name.split("/")) for name in _TORCHS_MODELS]
+    first, second = (tuple(f.rstrip(os.sep) + os.sep for f in folders) for folders in (skipped, closed))
+    return first, second, tuple(captured)
+
+
+@functools.cache
+def _around_models() -> frozenset[str]:
+    """Files of torch that call models and hooks, which are captured each by itself, and do nothing else."""
+    return frozenset(str(m.__file__) for m in (torch.nn.modules.module, torch.nn.parallel.distributed))
+
+
+_TORCHS_MODELS = (
+    "nn/modules/", "nn/parallel/", "nn/utils/", "nn/attention/", "optim/", "distributions/", "ao/nn/",
+    "export/unflatten.py",
+)  # fmt: skip
+"""Parts of torch whose code computes with tensors as programs do."""
+_MADE_BY_LIBRARIES = ("<frozen", "<attrs", "<__array_function__", "<turret")
+"""How the names of code begin that libraries make while they run; others are of a console or of a printed graph."""
 
 
 _PACKAGES = frozenset(
@@ -301,10 +429,15 @@ def classify(code: types.CodeType) -> int:
     """Whether frames of a code object are captured when they are reached through a graph break."""
     name = code.co_filename
     if name.startswith("<"):
-        return frame_hook.SKIP_CALLEES if "importlib" in name else frame_hook.SKIP
-    skipped, closed = _folders()
+        if "importlib" in name:
+            return frame_hook.SKIP_CALLEES
+        of_library = name.startswith(_MADE_BY_LIBRARIES) or (name == "<string>" and code.co_name.startswith("__"))
+        return frame_hook.SKIP if of_library else frame_hook.CAPTURE
+    skipped, closed, captured = _folders()
     if name.startswith(closed):
         return frame_hook.SKIP_CALLEES
+    if name.startswith(captured) and name not in _around_models():
+        return frame_hook.CAPTURE
     if "site-packages" in name:
         package = name.rpartition("site-packages" + os.sep)[2].partition(os.sep)[0]
         if package in _PACKAGES or package.startswith("__editable__"):

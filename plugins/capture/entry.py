@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import types
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 import torch
 
 from turret.context import CompileContext
-from turret.errors import CaptureError
+from turret.errors import CaptureError, warn
 from turret.frame_hook import keep_torch_off
 from turret.hookspecs import hookimpl
-from turret.plugins.capture.dispatch import Settings, enter
+from turret.plugins.capture.dispatch import Settings, enter, holds_tensors
 from turret.plugins.capture.values.classes import find_in_mro
 from turret.products import CapturedGraph
 
@@ -39,19 +40,67 @@ def turret_capture(
     module = module_called(target) if fullgraph else None
     inner: Settings | None = None
 
+    def watched(settings: Settings, target: Callable, root: types.CodeType, args: tuple, kwargs: dict) -> Any:
+        """The call, until something was captured or it is known that nothing is."""
+        nonlocal run
+        result = enter(settings, target, root, args, kwargs)
+        if settings.graphs or report_nothing_captured(settings, target, (args, kwargs, result)):
+            run = enter
+        return result
+
+    run = watched
+
     def compiled(*args: Any, **kwargs: Any) -> Any:
         nonlocal inner
         if module is not None and module._backward_hooks and (forward := forward_under_hooks(module)) is not None:
             inner = inner or Settings(context, compile_graph, fullgraph, dynamic)
             return enter(inner, target, forward, args, kwargs)
-        return enter(settings, target, root, args, kwargs)
+        return run(settings, target, root, args, kwargs)
 
+    keep_torch_off(watched.__code__)
     keep_torch_off(compiled.__code__)
     updated = functools.update_wrapper(compiled, target) if isinstance(target, types.FunctionType) else compiled
     updated.turret_settings = settings  # type: ignore[attr-defined]
     updated.turret_target = target  # type: ignore[attr-defined]
     updated._torchdynamo_disable = True  # type: ignore[attr-defined]
     return updated
+
+
+def report_nothing_captured(settings: Settings, target: Any, values: tuple) -> bool:
+    """Warn where tensors were computed with (``values`` hold some) and nothing was captured; whether it did so."""
+    if getattr(target, "_torchdynamo_disable", False) or not works_on_tensors(target, values):
+        return False
+    if settings.waits:
+        settings.waits = False
+        return False
+    reason = settings.obstacle
+    if not reason and not settings.asked and root_code(target).co_flags & _SUSPENDABLE:
+        reason = "it is a generator function or a coroutine, whose frames are not captured"
+    if not reason:
+        return False
+    message = f"nothing of {name_of(target)} was captured, and it runs eagerly: {reason}"
+    settings.context.emit("fallback", stage="capture", name=name_of(target), message=message)
+    warn(message)
+    return True
+
+
+_SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def works_on_tensors(target: Any, values: tuple) -> bool:
+    """Whether a call has to do with tensors, or with what holds them: modules and optimizers."""
+    if isinstance(target, types.FunctionType):
+        used = inspect.getclosurevars(target)
+        values = (*values, *used.nonlocals.values(), *used.globals.values())
+    return holds_tensors((*values, getattr(target, "__self__", target)), depth=4)
+
+
+def name_of(target: Any) -> str:
+    """A callable's name for people: of a module's call, the module's class."""
+    module = module_called(target)
+    return (
+        type(module).__qualname__ if module is not None else getattr(target, "__qualname__", type(target).__qualname__)
+    )
 
 
 def module_called(target: Any) -> torch.nn.Module | None:
@@ -74,22 +123,44 @@ def forward_under_hooks(module: torch.nn.Module) -> types.CodeType | None:
 
 
 def with_a_frame(target: Callable) -> Callable:
-    """``target``, or for a builtin (``torch.sin``), whose call runs no Python code, a function that calls it."""
+    """``target``, or a function that calls it where its own frame is none to be captured.
+
+    That is so for what is written in C (``torch.sin``), and for functions of torch: what capture knows of those, it
+    knows of calls of them (``torch.vmap(f)``).
+    """
     try:
-        root_code(target)
+        function = root_function(target)
     except CaptureError:
-        called = target
+        pass
+    else:
+        if not str(function.__globals__.get("__name__")).startswith(_KNOWN_BY_CALLS):
+            return target
+    called = target
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return called(*args, **kwargs)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return called(*args, **kwargs)
 
-        call.__name__ = call.__qualname__ = getattr(target, "__name__", type(target).__name__)
-        return call
-    return target
+    call.__name__ = call.__qualname__ = getattr(target, "__name__", type(target).__name__)
+    return call
+
+
+_KNOWN_BY_CALLS = (
+    "torch._functorch.",
+    "torch.autograd.function",
+    "torch._compile",
+    "torch._higher_order_ops.",
+    "torch.nn.functional",
+    "torch.functional",
+)
 
 
 def root_code(target: Callable) -> types.CodeType:
     """The code object whose frame a call of ``target`` starts."""
+    return root_function(target).__code__
+
+
+def root_function(target: Callable) -> types.FunctionType:
+    """The function whose frame a call of ``target`` starts.  Raises ``CaptureError`` where there is none."""
     found: Any = target
     while not isinstance(found, types.FunctionType):
         if isinstance(found, types.MethodType):
@@ -100,4 +171,4 @@ def root_code(target: Callable) -> types.CodeType:
             found = call
         else:
             raise CaptureError(f"turret.compile was given {target!r}, whose call runs no Python code")
-    return found.__code__
+    return found

@@ -21,6 +21,12 @@ class Unsupported(TurretError):
         super().__init__(reason)
         self.reason, self.hint, self.step = reason, hint, step
         self.stack: str = ""
+        self.place: str = ""
+        """The line of the program, with file and function."""
+
+
+class AskedFor(Unsupported):
+    """A graph break that the program asked for by a mark: no news to whoever wrote it."""
 
 
 class Postponed(Exception):

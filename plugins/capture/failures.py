@@ -11,14 +11,13 @@ import contextlib
 import inspect
 import sys
 import types
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from turret import frame_hook
-from turret.errors import TurretError
+from turret.errors import TurretError, warn
 from turret.saved_tensor_hooks import raised_by_hook
 
 if TYPE_CHECKING:
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from turret.context import CompileContext
     from turret.plugins.capture.graph import GraphInput
+    from turret.plugins.capture.versions import Versions
 
 _FINAL = (MemoryError, torch.OutOfMemoryError, TurretError)
 """What Python would raise as well, or is not the program's."""
@@ -34,9 +34,9 @@ _EVERYDAY = (StopIteration, GeneratorExit, AttributeError, KeyError)
 _PACKAGES = ("torch", "operator", "_operator", "math", "builtins")
 
 
-def leaves_no_trace(nodes: Iterable[fx.Node], inputs: Iterable[GraphInput]) -> bool:
+def leaves_no_trace(nodes: Iterable[fx.Node], inputs: Iterable[GraphInput], versions: Versions) -> bool:
     """Whether a graph that raised has changed nothing that can be seen, except for random numbers drawn."""
-    changed = any(isinstance(i.example, torch.Tensor) and i.example._version for i in inputs)
+    changed = any(isinstance(i.example, torch.Tensor) and versions.of(i.example) for i in inputs)
     return not changed and all(_is_plain(node.target) for node in nodes if node.op == "call_function")
 
 
@@ -67,7 +67,7 @@ class AsPython:
         self.context.emit("fallback", stage="run", name=function.__qualname__, message=message)
         with _exceptions() as raised:
             try:
-                result = frame_hook.load().suspend(_call)(function, values)
+                result = frame_hook.load().suspend(call_frame)(function, values)
             except BaseException:
                 failure.clear()  # what is raised has this frame in its traceback
                 raise
@@ -75,7 +75,7 @@ class AsPython:
             return result  # the program has handled it
         if self.context.config.on_error == "raise":
             raise failure.pop()
-        warnings.warn(f"Turret: {message}, which Python does not", stacklevel=2)
+        warn(f"Turret: {message}, which Python does not")
         return result
 
 
@@ -97,7 +97,7 @@ def _exceptions() -> Iterator[set[type[BaseException]]]:
         sys.settrace(before)
 
 
-def _call(function: types.FunctionType, values: tuple) -> Any:
+def call_frame(function: types.FunctionType, values: tuple) -> Any:
     """A call of a function with a value for each of its parameters, in the order of its variables."""
     code, left = function.__code__, list(values)
     positional = [left.pop(0) for _ in range(code.co_argcount)]

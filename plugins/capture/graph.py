@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._device import _device_constructors
 
-from turret.guards import TensorProperties
+from turret.guards import TensorProperties, dynamic_marks
 from turret.op_code import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.fake_inputs import fake_mode_without_gradients
@@ -35,6 +35,7 @@ from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.versions import Versions
 from turret.source_lines import new_graph_module
 from turret.sources import BoundSource, SizeSource, Source, WeakSource
 
@@ -133,11 +134,14 @@ class GraphRecorder:
         self.inputs: list[GraphInput] = []
         self.bindings: list[SizeBinding] = []
         self.by_fake: dict[int, Tensor] = {}
-        self.known = KnownData()
+        self.versions = Versions()
+        self.known = KnownData(self.versions)
         self.sizes: dict[tuple[int, int], Value] = {}
         self.ints: dict[Source, Symbolic] = {}
         self.integers: dict[Any, None] = {}
         """Expressions over symbols that operations on tensors are given: kernels compute them in 64 bits."""
+        self.floats: dict[fx.Node, Any] = {}
+        """Floats that change, by the nodes of the graph that are their numbers."""
         self.data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]] = []
         self.calls = 0
         self.leaf_steps: dict[fx.Node, int] = {}
@@ -170,10 +174,11 @@ class GraphRecorder:
             self.guard("IS", path, others=(source,))  # type: ignore[attr-defined]
         dynamic = frozenset() if static else self.policy.dynamic_dimensions(source, real)
         fake = self.fakify(real, source, dynamic)
+        self.versions.inference |= real.is_inference()
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
-        properties = TensorProperties.of(real, symbolic)
+        properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
         self.guard("TENSOR", source, properties)  # type: ignore[attr-defined]
-        node = self.placeholder(_input_name(source), fake)
+        node = self.placeholder(input_name(source), fake)
         self.inputs.append(GraphInput(node, source, fake, static, metadata(fake), real))
         value = Tensor(node, fake, source, real)
         self.by_fake[id(fake)] = value
@@ -208,7 +213,7 @@ class GraphRecorder:
         number = self.shape_env.create_symintnode(symbol, hint=value, source=name)
         self.guard("TYPE", source, int)  # type: ignore[attr-defined]
         self.bindings.append(SizeBinding(source, symbol))
-        node = self.placeholder(_input_name(source), number)
+        node = self.placeholder(input_name(source), number)
         self.inputs.append(GraphInput(node, source, number, False))
         self.ints[source] = made = Symbolic(node, number, source)
         return made
@@ -272,8 +277,9 @@ class GraphRecorder:
         """Record a call of a function of a region's inputs, made on the fake values of what these stand for."""
         nodes = tuple(map(self.node_here, inputs))
         try:
-            with self.symbolic_kernels():
-                result = target(*(node.meta["example_value"] for node in nodes))
+            examples = [node.meta["example_value"] for node in nodes]
+            with self.symbolic_kernels(), self.versions.counting(target, examples):
+                result = target(*examples)
         except Unsupported:
             raise
         except Exception as error:
@@ -304,7 +310,7 @@ class GraphRecorder:
             fakes.append(fake)
         named_nodes, named_fakes = {}, {}
         for name, value in kwargs.items():
-            named_nodes[name], named_fakes[name] = argument(value)
+            named_nodes[name], named_fakes[name] = argument(self.scalar(target, name, value))
         if self.devices and target in _device_constructors() and named_fakes.get("device") is None:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
         if isinstance(target, OPERATORS) and not library_operator(target):
@@ -313,7 +319,7 @@ class GraphRecorder:
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
         note_call(self.provenance, target, kinds)  # type: ignore[attr-defined]
         try:
-            with self.symbolic_kernels():
+            with self.symbolic_kernels(), self.versions.counting(target, fakes):
                 if op == "call_method":
                     result = getattr(fakes[0], target)(*fakes[1:], **named_fakes)
                 else:
@@ -329,6 +335,13 @@ class GraphRecorder:
         if operands is not None:
             self.known.note(operands, result)
         return self.result(op, target, tuple(nodes), named_nodes, result)
+
+    def scalar(self, target: Any, name: str, value: Value) -> Value:
+        """A keyword argument; a tensor where an operation takes a number is read, where that stays in the graph."""
+        if name == "alpha" or (name == "value" and str(getattr(target, "__name__", target)).startswith("addc")):
+            value = value.realize()
+            return value.read(self, "item") or value if isinstance(value, Tensor) else value  # type: ignore[arg-type]
+        return value
 
     def result(self, op: str, target: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> Value:
         """The value of a call's result; a node is made unless the result is known without running it."""
@@ -447,7 +460,7 @@ _SIZES_OF_DATA = "the option capture_dynamic_output_shape_ops=True keeps such si
 _STATE_DICTS = ("_modules", "_parameters", "_buffers")
 
 
-def _input_name(source: Source) -> str:
+def input_name(source: Source) -> str:
     """A name that a person recognises: the last steps of the source, without the dicts that modules keep state in."""
     words = [w for w in re.findall(r"\w+", str(source)) if w not in _STATE_DICTS]
     text = "_".join(words).lower()[-60:].strip("_")

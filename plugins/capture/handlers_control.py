@@ -60,7 +60,7 @@ class _Branches:
 
     def versions(self) -> dict[int, int]:
         """How often tensors from before were changed in place."""
-        return {i: v.fake._version for i, v in self.t.by_fake.items() if v.node.graph in self.around()}
+        return {i: self.t.versions.of(v.fake) for i, v in self.t.by_fake.items() if v.node.graph in self.around()}
 
     def around(self) -> list[fx.Graph]:
         return [self.t.root_graph, *(r.graph for r in self.t.open_regions)]

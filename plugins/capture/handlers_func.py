@@ -399,7 +399,7 @@ def functional_call(
     dicts = given.unpack(t) if isinstance(given, Sequence) else [given]
     named = {k.constant(): v for d in dicts for k, v in t.pairs(d)}
     if tie_weights is None or t.truth(tie_weights):
-        named = {**_tied(target.object, named), **named}
+        named = {**_tied(target.constant(), named), **named}
     positional = [] if args is None else [args]
     if args is not None and isinstance(args.realize(), Sequence) and args.realize().type() is tuple:
         positional = args.realize().unpack(t)

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch._library.custom_ops
+import torch.fx.graph_module
 import torch.utils.checkpoint
 from torch import nn
 
 import turret.marks
-from turret.plugins.capture import lookups
+from turret.plugins.capture import lookups, polyfills
 from turret.plugins.capture.constructors import LEGACY_CLASSES
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import AskedFor, Unsupported
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, NAMED, Handler, function, kind
 from turret.plugins.capture.values.base import Constant, Opaque, Value
+from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.functions import Known, Method
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance
@@ -46,6 +48,7 @@ for _function in (
     FUNCTIONS[_function] = _always(True)
 for _function in (
     torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_exporting, torch._C._get_tracing_state,
+    torch.fx._symbolic_trace.is_fx_symbolic_tracing, torch.fx._symbolic_trace.is_fx_tracing,
 ):  # fmt: skip
     FUNCTIONS[_function] = _always(None if _function is torch._C._get_tracing_state else False)
 NAMED["torch._dynamo.external_utils", "is_compiling"] = _always(True)
@@ -116,6 +119,12 @@ def _has_torch_function(value: Value) -> bool:
     return found is not None and found is not torch._C._disabled_torch_function_impl
 
 
+@function(torch.fx.graph_module._WrappedCall.__call__)
+def call_graph_module(t: Tracer, wrapped: Value, obj: Value, *args: Value, **kwargs: Value) -> Value:
+    """The call of an ``fx.GraphModule``, without the message that it prints beside an exception."""
+    return t.call(t.wrap_known(polyfills.call_graph_module), [wrapped, obj, *args], kwargs)
+
+
 @function(torch._shape_as_tensor)
 def shape_as_tensor(t: Tracer, value: Value) -> Value:
     """A new tensor of the sizes, on the CPU."""
@@ -129,7 +138,7 @@ def numel(t: Tracer, input: Value) -> Value:
 
 @function(turret.marks.graph_break)
 def graph_break(t: Tracer, reason: Value | None = None) -> Value:
-    raise Unsupported(f"turret.graph_break({'' if reason is None else repr(t.constant_of(reason))})")
+    raise AskedFor(f"turret.graph_break({'' if reason is None else repr(t.constant_of(reason))})")
 
 
 @function(torch._library.custom_ops.CustomOpDef.__call__)
@@ -143,11 +152,11 @@ def signature(t: Tracer, value: Value, **kwargs: Value) -> Value:
     value = value.realize()
     make = t.provenance.make
     if isinstance(value, Known):
-        return t.wrap_known(make(inspect.signature, value.object))
+        return t.wrap_known(make(inspect.signature, value.constant()))
     if isinstance(value, Method) and isinstance(value.function, Known):
-        return t.wrap_known(make(lookups.signature_of_method, value.function.object))
+        return t.wrap_known(make(lookups.signature_of_method, value.function.constant()))
     if isinstance(value, Module) and isinstance(value.get_attr(t, "forward"), Method):
-        return t.wrap_known(make(inspect.signature, value.object))
+        return t.wrap_known(make(inspect.signature, value.constant()))
     raise Unsupported(f"inspect.signature of {value.describe()}")
 
 
@@ -167,12 +176,13 @@ def module_setattr(t: Tracer, module: Value, name: Value, value: Value) -> Value
     return Constant(None)
 
 
-def _sliced(original: Any) -> Handler:
+def _sliced(container: Any, original: Any) -> Handler:
     """A slice of a container of modules holds the same modules: one object serves all calls."""
+    length = container.__len__
 
     def handler(t: Tracer, modules: Value, index: Value) -> Value:
         modules, index = modules.realize(), index.realize()
-        if not isinstance(modules, Module):
+        if not isinstance(modules, Module) or look_up(t, modules.kind, "__len__")[1] is not length:
             return t.follow(t.wrap_known(original), [modules, index], {})
         state = modules.get_attr(t, "_modules").realize()
         if not isinstance(index, Slice):
@@ -184,7 +194,7 @@ def _sliced(original: Any) -> Handler:
         for value in state.m_values(t).unpack(t):
             value.realize()
         bounds = slice(*(t.int_of(v) for v in index.parts))
-        part = t.provenance.make(lookups.slice_of, modules.object, bounds)
+        part = t.provenance.make(lookups.slice_of, modules.constant(), bounds)
         made = t.wrap(part, WeakSource(type(part).__qualname__, part))
         made.made_here = True  # type: ignore[attr-defined]
         return made
@@ -193,7 +203,7 @@ def _sliced(original: Any) -> Handler:
 
 
 for _container in (nn.ModuleList, nn.Sequential):
-    FUNCTIONS[_container.__getitem__] = _sliced(_container.__getitem__)
+    FUNCTIONS[_container.__getitem__] = _sliced(_container, _container.__getitem__)
 
 
 def _read_environment(t: Tracer, name: Value) -> str | None:

@@ -15,6 +15,8 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from turret.plugins.capture.versions import Versions
+
 LIMIT = 256
 """Larger tensors are not followed, in elements."""
 _MAKERS = frozenset(
@@ -72,7 +74,8 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 class KnownData:
     """Values of the fake tensors of one capture, as far as they are known."""
 
-    def __init__(self) -> None:
+    def __init__(self, versions: Versions) -> None:
+        self.versions = versions
         self.held: dict[int, _Held] = {}
 
     def of(self, fake: Any) -> torch.Tensor | None:
@@ -84,7 +87,7 @@ class KnownData:
         """Where the value of a fake tensor is known from: nothing is computed, and nothing guarded on."""
         found = self.held.get(id(fake))
         if found is not None:
-            return found if fake._version == found.version else None
+            return found if self.versions.of(fake) == found.version else None
         constant = getattr(fake, "constant", None)
         return constant if isinstance(constant, torch.Tensor) and not fake.requires_grad else None
 
@@ -114,7 +117,7 @@ class KnownData:
 
     def hold(self, fake: torch.Tensor, made: Operands, position: int = 0) -> None:
         """A fake tensor is one result of a call whose arguments are known."""
-        held = _Held(fake, made, position, fake._version)
+        held = _Held(fake, made, position, self.versions.of(fake))
         if made.is_symbolic() or held.read() is not None:
             self.held[id(fake)] = held
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import types
 from typing import Any
 
 import numpy
 import torch
 
-from turret.sources import BoundSource, Source
+from turret.guards import STATIC_MARK, dynamic_marks
+from turret.sources import AttrSource, BoundSource, ItemSource, Source
 
 
 class History:
@@ -18,6 +21,10 @@ class History:
         self.shapes: dict[str, list[int | None]] = {}
         self.ints: dict[str, int | None] = {}
         self.floats: dict[str, float | None] = {}
+        self.objects: dict[tuple[int, str], int | None] = {}
+        """Functions and modules (their addresses) by place; None at one that is seen to hold others, too."""
+        self.held_floats: dict[tuple[int, str], float | None] = {}
+        """Floats of objects that units hold, by the id of the object: texts of such sources need not differ."""
 
     def merge(
         self, shapes: dict[str, list[int | None]], ints: dict[str, int | None], floats: dict[str, float | None]
@@ -50,12 +57,25 @@ class History:
             self.ints[str(source)] = None
         return self.ints[str(source)] is None
 
+    def see_object(self, source: Source, found: Any) -> bool:
+        """Note a function or a module; returns whether there was another one before."""
+        root = source.root()
+        key = (id(root.value) if isinstance(root, BoundSource) else 0, str(source))
+        if self.objects.setdefault(key, id(found)) != id(found):
+            self.objects[key] = None
+        return self.objects[key] is None
+
     def see_float(self, source: Source, value: float) -> bool:
         """Note a float; returns whether it was seen to change."""
-        known = self.floats.setdefault(str(source), value)
+        root = source.root()
+        floats: dict[Any, float | None] = self.floats
+        key: Any = str(source)
+        if isinstance(root, BoundSource):
+            floats, key = self.held_floats, (id(root.value), key)
+        known = floats.setdefault(key, value)
         if known is not None and known != value and known == known:
-            self.floats[str(source)] = None
-        return self.floats[str(source)] is None
+            floats[key] = None
+        return floats[key] is None
 
 
 class Policy:
@@ -80,8 +100,8 @@ class Policy:
     def dynamic_dimensions(self, source: Source, value: torch.Tensor) -> frozenset[int]:
         """Dimensions of a tensor that become symbols; sizes 0 and 1 never do."""
         changed = self.history.see_shape(source, tuple(value.shape))
-        static = _marks(value, "_dynamo_static_indices")
-        marked = frozenset().union(*(_marks(value, name) for name in _DYNAMIC_MARKS))
+        static = frozenset(getattr(value, STATIC_MARK, None) or ())
+        marked = dynamic_marks(value)
         if self.dynamic is False:
             changed = frozenset()
         elif self.dynamic is True:
@@ -102,17 +122,23 @@ class Policy:
         digest = hashlib.sha256(array.tobytes()).digest()
         return self.history.see_int(source, int.from_bytes(digest[:8], "little"))
 
-    def unknown_float(self, source: Source, value: float) -> bool:
-        """Whether a float changes from call to call: nothing is assumed of it, and what needs it runs as Python."""
-        return not isinstance(source.root(), BoundSource) and self.history.see_float(source, value)
+    def fresh_function(self, source: Source, function: types.FunctionType) -> bool:
+        """Whether a function may be made anew for each call: it is local and handed in, or was another one before."""
+        changed = self.history.see_object(source, function)
+        name = function.__code__.co_qualname
+        return changed or (not isinstance(source.root(), BoundSource) and ("<locals>" in name or "<lambda>" in name))
 
+    def fresh_module(self, source: Source, module: torch.nn.Module) -> bool:
+        """Whether a module may be another one on each call: there was another one before."""
+        return self.history.see_object(source, module)
 
-_DYNAMIC_MARKS = (
-    "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",
-    "_dynamo_strict_unbacked_indices",
-)  # fmt: skip
-"""Where ``torch._dynamo.mark_dynamic`` and its kin leave what they are told."""
+    def changing_float(self, source: Source, value: float) -> bool:
+        """Whether a float changes from call to call; NaN and infinity are taken for what they are.
 
-
-def _marks(value: Any, name: str) -> frozenset[int]:
-    return frozenset(getattr(value, name, ()) or ())
+        Of what units hold, this is asked of attributes and variables alone: a list of numbers is a table.
+        """
+        if isinstance(source.root(), BoundSource):
+            named = isinstance(source, AttrSource) or (isinstance(source, ItemSource) and isinstance(source.key, str))
+            if not named:
+                return False
+        return self.history.see_float(source, value) and math.isfinite(value)

@@ -256,3 +256,10 @@ class FunctionContext:
 
     def set_materialize_grads(self, value: bool) -> None:
         self.materializes = value
+
+
+def call_graph_module(wrapped: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+    """The call of an ``fx.GraphModule``: that of its class where it has one of its own, else that of any module."""
+    if wrapped.cls_call is not None:
+        return wrapped.cls_call(module, *args, **kwargs)
+    return super(wrapped.cls, module).__call__(*args, **kwargs)

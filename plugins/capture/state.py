@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from turret.ambient import AUTOCAST_DEVICES
+from turret.ambient import mode_values
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Value
 
@@ -15,31 +15,6 @@ if TYPE_CHECKING:
     from turret.plugins.capture.rebuild import Rebuilder
     from turret.plugins.capture.tracer import Tracer
 
-ATTENTION = ("flash", "mem_efficient", "math", "cudnn", "overrideable")
-"""Kernels of scaled_dot_product_attention that may be allowed or not."""
-
-
-def _snapshot() -> dict[tuple[Callable, tuple], tuple]:
-    """For every mode the setter with its leading arguments, and the value that it has now."""
-    found: dict[tuple[Callable, tuple], tuple] = {(torch._C._set_grad_enabled, ()): (torch.is_grad_enabled(),)}
-    for device in AUTOCAST_DEVICES:
-        found[torch.set_autocast_enabled, (device,)] = (torch.is_autocast_enabled(device),)
-        found[torch.set_autocast_dtype, (device,)] = (torch.get_autocast_dtype(device),)
-    found[torch.set_autocast_cache_enabled, ()] = (torch.is_autocast_cache_enabled(),)
-    for name in ATTENTION:
-        found[getattr(torch._C, f"_set_sdp_use_{name}"), ()] = (getattr(torch._C, f"_get_{name}_sdp_enabled")(),)
-    return found
-
-
-SETTERS = frozenset(
-    {
-        torch._C._set_grad_enabled,
-        torch.set_autocast_enabled,
-        torch.set_autocast_dtype,
-        torch.set_autocast_cache_enabled,
-        *(getattr(torch._C, f"_set_sdp_use_{name}") for name in ATTENTION),
-    }
-)
 _QUIET = frozenset({torch.clear_autocast_cache, torch._C._log_api_usage_once})
 """Functions of torch that nothing in a program can see the effect of."""
 
@@ -49,7 +24,7 @@ class TorchState:
 
     def __init__(self, t: Tracer) -> None:
         self.t = t
-        self.before = _snapshot()
+        self.before = mode_values()
         self.nesting = 0
 
     def set(self, setter: Callable, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -73,7 +48,7 @@ class TorchState:
 
     def changes(self) -> list[tuple[Callable, tuple, tuple, tuple]]:
         """Modes that are not what they were: setter, leading arguments, value before, value now."""
-        now = _snapshot()
+        now = mode_values()
         return [(s, lead, before, now[s, lead]) for (s, lead), before in self.before.items() if now[s, lead] != before]
 
     def restore(self) -> None:

@@ -75,7 +75,8 @@ def set_data(t: Tracer, tensor: Tensor, value: Value) -> None:
         t.call_method_graph("copy_", [detached, data], {})
         if not with_history:
             t.call_method_graph("requires_grad_", [current], {})
-        t.data_copies.append((current.fake, current.fake._version, data.fake, data.fake._version))
+        version = t.versions.of
+        t.data_copies.append((current.fake, version(current.fake), data.fake, version(data.fake)))
     for item in t.inputs:
         if item.node is tensor.node:
             item.static = False  # it lies elsewhere on the next call
@@ -87,5 +88,5 @@ def set_data(t: Tracer, tensor: Tensor, value: Value) -> None:
 def check_copies(t: Tracer) -> None:
     """New data of tensors with gradients live twice in the graph: neither copy may be written to."""
     for copy, copied_at, data, taken_at in t.data_copies:
-        if copy._version != copied_at or data._version != taken_at:
+        if t.versions.of(copy) != copied_at or t.versions.of(data) != taken_at:
             raise Unsupported("a change in place of the new data of a tensor")

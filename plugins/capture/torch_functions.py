@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from turret.ambient import SETTERS
 from turret.plugins.capture import state
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Value
@@ -88,7 +89,7 @@ _TENSOR_TESTS = frozenset({"is_tensor", "is_storage", "is_floating_point", "is_c
 
 def call_torch(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a builtin of torch: a mode, a question, or an operation of the graph."""
-    if function in state.SETTERS:
+    if function in SETTERS:
         return t.state.set(function, args, kwargs)
     if function in state._QUIET:
         return Constant(None)

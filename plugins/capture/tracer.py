@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 import torch
 
 from turret.guards import Guard
-from turret.plugins.capture import polyfills
+from turret.plugins.capture import lookups, polyfills
 from turret.plugins.capture import wrap as wrapping
 from turret.plugins.capture.blocks import Blocks
 from turret.plugins.capture.calls import Caller
 from turret.plugins.capture.effects import Effects
-from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
+from turret.plugins.capture.errors import AskedFor, NotConstant, Raised, Unsupported
 from turret.plugins.capture.frame import Frame, Generator
 from turret.plugins.capture.graph import GraphRecorder
 from turret.plugins.capture.policy import Policy
@@ -25,9 +25,10 @@ from turret.plugins.capture.provenance import Provenance
 from turret.plugins.capture.state import TorchState
 from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
-from turret.plugins.capture.values.functions import Cell, Handler, Known
+from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict, Set
+from turret.plugins.capture.values.modules import LocalModule
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
@@ -69,6 +70,8 @@ class Tracer(GraphRecorder, Caller):
         self.step = -1
         self.loops = 0
         self.failed_stack: list[tuple[types.CodeType, int]] | None = None
+        self.raised_stack: list[tuple[types.CodeType, int]] | None = None
+        """Where the program raised an exception that the innermost frame does not handle, the first time."""
         self.guarded_global_hooks = False
         self.generators: list[Generator] = []
 
@@ -80,8 +83,10 @@ class Tracer(GraphRecorder, Caller):
             raise Unsupported("calls nested more than 400 deep")
 
     def leave(self, frame: Frame) -> None:
-        if sys.exc_info()[0] is Unsupported and self.failed_stack is None:
+        if sys.exc_info()[0] in (Unsupported, AskedFor) and self.failed_stack is None:
             self.failed_stack = [(f.code, f.line()) for f in self.frames]
+        if sys.exc_info()[0] is Raised and self.raised_stack is None:
+            self.raised_stack = [(f.code, f.line()) for f in self.frames]
         self.frames.pop()
 
     def stop_here(self, frame: Frame) -> bool:
@@ -93,6 +98,10 @@ class Tracer(GraphRecorder, Caller):
         self.loops += 1
         if self.loops > MAX_LOOP:
             raise Unsupported(f"a loop of more than {MAX_LOOP} rounds")
+
+    def in_optimizer(self) -> bool:
+        """Whether the code under capture is that of one of torch's optimizers."""
+        return bool(self.frames) and str(self.frames[-1].scope.get("__name__")).startswith("torch.optim.")
 
     def stack_text(self) -> str:
         """The user's stack, outermost first, in the form of a traceback."""
@@ -161,14 +170,17 @@ class Tracer(GraphRecorder, Caller):
 
     def wrap_cell(self, cell: types.CellType, source: Source | None) -> Cell:
         """A closure cell that existed before."""
+        source = source or BoundSource("cell", cell)
         known = self.objects.get(id(cell))
         if known is not None:
+            if known.source != source and not isinstance(known.source, BoundSource):
+                self.guard("SAME", source, others=(known.source,))  # type: ignore[arg-type]
             return known  # type: ignore[return-value]
-        source = source or BoundSource("cell", cell)
         try:
             content: Value | None = Lazy(self, cell.cell_contents, AttrSource(source, "cell_contents"))
         except ValueError:
             content = None
+            self.guard("CALL", source, (lookups.is_empty, True))
         made = Cell(content, cell, source)
         self.remember(cell, made)
         return made
@@ -325,6 +337,9 @@ class Tracer(GraphRecorder, Caller):
         mine, theirs = getattr(left, "object", None), getattr(right, "object", None)
         if mine is not None and mine is theirs:
             return True
+        for local, other in ((left, right), (right, left)):
+            if isinstance(local, (LocalFunction, LocalModule)) and isinstance(other.source, BoundSource):
+                local.constant()
         unknown = type(left) is type(right) and not isinstance(left, (Constant, Symbolic))
         bound = isinstance(left.source, BoundSource) and isinstance(right.source, BoundSource)
         if unknown and not bound and left.source is not None and right.source is not None:
@@ -442,6 +457,10 @@ class Tracer(GraphRecorder, Caller):
         if owner is None or owner in (tuple, object) or name.startswith("__"):
             return None
         return bind_attribute(self, value, owner, name, raw)
+
+    def note_member(self, kind: type, name: str) -> None:
+        """What a class has under a name was taken for what it is."""
+        look_up(self, kind, name)
 
     def special_method(self, value: Value, name: str) -> Value:
         """A special method as ``with`` finds it."""

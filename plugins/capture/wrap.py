@@ -16,15 +16,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from turret import marks
 from turret.guards import TensorProperties
 from turret.plugins.capture import lookups
 from turret.plugins.capture.constructors import ScriptFunction
 from turret.plugins.capture.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Value
-from turret.plugins.capture.values.classes import Class
-from turret.plugins.capture.values.functions import Builtin, Function, Known, Method, Partial, PythonModule
-from turret.plugins.capture.values.mappings import Dict, Set
-from turret.plugins.capture.values.modules import Module
+from turret.plugins.capture.values.classes import Class, find_in_mro
+from turret.plugins.capture.values.floats import ChangingFloat
+from turret.plugins.capture.values.functions import (
+    Builtin,
+    Function,
+    Known,
+    LocalFunction,
+    Method,
+    Partial,
+    PythonModule,
+)
+from turret.plugins.capture.values.mappings import Dict, LoadedModules, Set
+from turret.plugins.capture.values.modules import LocalModule, Module
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.sources import (
@@ -95,7 +105,7 @@ def wrap(t: Tracer, object: Any, source: Source) -> Value:
         return known
     wrapper = _WRAPPERS.get(kind)
     if wrapper is None:
-        wrapper = next((w for k, w in _BY_BASE if isinstance(object, k)), _instance)
+        wrapper = _opaque if _pretends(kind) else next((w for k, w in _BY_BASE if isinstance(object, k)), _instance)
     value = wrapper(t, object, source)
     t.provenance.bases(object if isinstance(object, type) else kind)
     t.remember(object, value)
@@ -103,7 +113,10 @@ def wrap(t: Tracer, object: Any, source: Source) -> Value:
 
 
 def _assume_same(t: Tracer, known: Value, source: Source) -> None:
-    if isinstance(known, (Known, Constant)):
+    if isinstance(known, LocalFunction):
+        if known.source != source:
+            t.guard("SAME", source, others=(known.source,))
+    elif isinstance(known, (Known, Constant)):
         if not isinstance(source, BoundSource):
             t.guard("ID", source, known.constant())
     elif known.source is not None and known.source != source:
@@ -115,9 +128,9 @@ def _constant(t: Tracer, object: Any, source: Source) -> Value:
         symbolic = t.dynamic_int(object, source)
         if symbolic is not None:
             return symbolic
-    if type(object) is float and t.policy.unknown_float(source, object):
+    if type(object) is float and t.policy.changing_float(source, object):
         t.guard("TYPE", source, float)
-        return Opaque(object, source)
+        return ChangingFloat(t, object, source)
     if not isinstance(source, BoundSource):
         t.guard("EQUALS", source, object)
     return Constant(object, source)
@@ -161,8 +174,21 @@ _OWNERS = (list, dict, set, frozenset, tuple, str, collections.deque)
 
 
 def _function(t: Tracer, object: Any, source: Source) -> Value:
-    """A function: by identity; or, for one made anew on each call (a lambda passed in), by its code."""
-    return known(Function)(t, object, source)
+    """A function: by identity; or, for one that may be made anew for each call (a lambda passed in), by its code."""
+    if isinstance(source, BoundSource) or not t.policy.fresh_function(source, object) or not _is_plain_function(object):
+        return known(Function)(t, object, source)
+    return LocalFunction(t, object, source)
+
+
+def _is_plain_function(object: types.FunctionType) -> bool:
+    """Whether capture knows nothing of a function but its code."""
+    from turret.plugins.capture.library import FUNCTIONS
+    from turret.plugins.capture.torch_functions import is_graph_function
+
+    marked = marks.is_in_graph(object) or marks.substitute_of(object) is not None
+    return object.__dict__.keys() <= {"__wrapped__"} and not (
+        marked or object in FUNCTIONS or is_graph_function(object)
+    )
 
 
 def _sequence(cls: type[Tuple] | type[List]) -> Wrapper:
@@ -199,6 +225,8 @@ def _plain_key(key: Any) -> bool:
 
 
 def _dict(t: Tracer, object: Any, source: Source) -> Value:
+    if object is sys.modules:
+        return LoadedModules(BoundSource("sys.modules", object))
     kind = type(object)
     t.guard("TYPE", source, kind)
     items: dict[Any, tuple[Value, Value]] = {}
@@ -259,6 +287,8 @@ def _tensor(t: Tracer, object: Any, source: Source) -> Value:
 
 
 def _module(t: Tracer, object: Any, source: Source) -> Value:
+    if not isinstance(source, BoundSource) and t.policy.fresh_module(source, object):
+        return LocalModule(t, object, source)
     if isinstance(source, BoundSource):
         held = type(source)(str(source), object)
     else:
@@ -285,12 +315,25 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
         t.guard("TYPE", source, kind)
         return Opaque(object, source)
     if not kind.__flags__ & HEAP_TYPE or isinstance(object, torch.Tensor) or _foreign(kind):
-        if not isinstance(source, BoundSource):
-            t.guard("ID", source, object)
-        return Opaque(object, source)
+        return _opaque(t, object, source)
     t.guard("TYPE", source, kind)
     return Instance(kind, object, source, _payload(t, object, source))
 
+
+def _opaque(t: Tracer, object: Any, source: Source) -> Value:
+    """An object that is not looked into; what is done with it is done as Python."""
+    if not isinstance(source, BoundSource):
+        t.guard("ID", source, object)
+    return Opaque(object, source)
+
+
+def _pretends(kind: type) -> bool:
+    """Whether a class computes the ``__class__`` or the ``__dict__`` of its instances, which then says nothing."""
+    held = find_in_mro(kind, "__dict__")[1]
+    return find_in_mro(kind, "__class__")[0] is not object or not isinstance(held, _DICT_DESCRIPTORS)
+
+
+_DICT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.NoneType)
 
 _ANNOTATIONS: tuple[type, ...] = (typing._SpecialForm, typing._BaseGenericAlias)  # type: ignore[attr-defined]
 """Types as annotations write them (``Optional[List[int]]``); classes with parameters of a program's own can be called.
@@ -388,11 +431,17 @@ _BY_BASE: list[tuple[type, Wrapper]] = [
 
 
 def is_namedtuple(kind: type) -> bool:
-    """Whether a class was made by ``namedtuple`` or is one of torch's structured results."""
-    return issubclass(kind, tuple) and (
-        (hasattr(kind, "_fields") and kind.__bases__ == (tuple,) and kind.__flags__ & HEAP_TYPE != 0)
-        or kind.__module__ == "torch.return_types"
-    )
+    """Whether a class was made by ``namedtuple``, and is a tuple as any other, or is one of torch's results."""
+    if not issubclass(kind, tuple) or kind.__module__ == "torch.return_types":
+        return issubclass(kind, tuple)
+    made = hasattr(kind, "_fields") and kind.__bases__ == (tuple,) and kind.__flags__ & HEAP_TYPE != 0
+    own = {name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)} - _MADE_METHODS
+    return made and not any(name in _OF_TUPLES or name.startswith("__") for name in own)
+
+
+_OF_TUPLES = frozenset({"index", "count"})
+_MADE_METHODS = frozenset({"__new__", "__repr__", "__str__", "__format__", "__getnewargs__", "__init_subclass__"})
+"""Of the special methods of a class made by ``namedtuple``, those that are no say in what a tuple does."""
 
 
 MADE: dict[type, Callable[[Tracer, Any], Value]] = {}
@@ -428,7 +477,9 @@ def wrap_known(t: Tracer, object: Any) -> Value:
 
 
 def trusted(object: Any) -> bool:
-    """Whether an object comes from a package that programs do not patch."""
+    """Whether an object comes from a package that programs do not patch, and is no class made for one program."""
+    if isinstance(object, type) and "<locals>" in object.__qualname__:
+        return False
     if isinstance(object, types.FunctionType):  # ``functools.wraps`` gives it the name of what it wraps
         name = object.__globals__.get("__name__")
     else:

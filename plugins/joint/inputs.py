@@ -16,6 +16,7 @@ from turret.plan import size_text
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
 from turret.signature import Layout, SyntheticBase
+from turret.tensor_versions import version_of
 
 aten = torch.ops.aten
 
@@ -33,7 +34,7 @@ class InputState:
     @classmethod
     def of(cls, value: torch.Tensor) -> InputState:
         layout = (tuple(value.shape), tuple(value.stride()), value.storage_offset())
-        return cls(layout, value._version, value.grad_fn, value.requires_grad, value.is_neg())
+        return cls(layout, version_of(value), value.grad_fn, value.requires_grad, value.is_neg())
 
 
 @attrs.define(eq=False)

@@ -21,6 +21,7 @@ from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
 from turret.signature import GraphOutput, GraphSignature, InputInfo, Layout, Mutation, OutputInfo, OutputKind, ViewCall
 from turret.size_source import SizeSource
+from turret.tensor_versions import version_of
 
 aten = torch.ops.aten
 
@@ -126,7 +127,7 @@ class ForwardOutputs:
             updated=self._emit(self.tracer.node(value), value, follows, visible=False) if data else None,
             layout=layout,
             tracked=follows or (layout is not None and value.grad_fn is not before.grad_fn),
-            counted=value._version != before.version,
+            counted=version_of(value) != before.version,
             requires_grad_after=value.requires_grad if changed else None,
             negated=before.negated,
         )
@@ -156,7 +157,7 @@ class ForwardOutputs:
             mutation=Mutation.DATA,
             updated=self._emit(self.tracer.node(value), value, follows, visible=False),
             tracked=follows,
-            counted=value._version != before.version,
+            counted=version_of(value) != before.version,
         )
 
     def _emit(self, node: fx.Node, value: torch.Tensor, differentiable: bool, visible: bool) -> int:

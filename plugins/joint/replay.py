@@ -28,6 +28,7 @@ from turret.plugins.joint.fakes import TensorRecipe, layout_key
 from turret.plugins.joint.recorder import FORWARD_ONLY, Trail, inherited
 from turret.plugins.joint.repeats import Stretch, find_repeats
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
+from turret.tensor_versions import version_of
 
 if TYPE_CHECKING:
     from turret.plugins.joint.tracer import Tracer
@@ -193,7 +194,8 @@ class Replays:
     def start(self, stretch: Stretch, key: tuple, given: list[Any]) -> None:
         recorder = self.tracer.recorder
         versions = [
-            (self.tracer.tracked(v).storage.version, v._version) if isinstance(v, torch.Tensor) else None for v in given
+            (self.tracer.tracked(v).storage.version, version_of(v)) if isinstance(v, torch.Tensor) else None
+            for v in given
         ]
         autograd = torch.autograd._get_sequence_nr()
         self.recording = _Recording(
@@ -220,7 +222,10 @@ class Replays:
         if recording.modes != _modes() or recording.nodes + len(trail.calls) != len(tracer.recorder.graph.nodes):
             raise _Refused
         for value, versions in zip(given, recording.versions, strict=True):
-            if isinstance(value, torch.Tensor) and (tracer.tracked(value).storage.version, value._version) != versions:
+            if (
+                isinstance(value, torch.Tensor)
+                and (tracer.tracked(value).storage.version, version_of(value)) != versions
+            ):
                 raise _Refused
         table = [tracer.node(v) if isinstance(v, torch.Tensor) else None for v in given]
         numbers = _numbered(table)

@@ -207,6 +207,8 @@ class Tracer(TorchDispatchMode):
     def apply(self, func: Callable, node: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
         """The node of ``func`` of a node's value; a view that its strides do not allow goes through a copy."""
         handle = self.handle(node)
+        if func is aten._conj.default:  # the value need not be kept conjugated where eager's is
+            func = aten._conj_physical.default
         with self.nested():
             try:
                 return self.node(func(handle, *args, **kwargs))
@@ -391,8 +393,6 @@ class Tracer(TorchDispatchMode):
         if not source.diverged and _shows_all(out, source.tensor):
             view.node = node
         elif source.diverged or op is aten.as_strided.default:
-            if op is aten._conj.default and not out.is_conj():
-                op = aten._conj_physical.default  # of a value that is not kept conjugated as eager's is
             view.node = (
                 self._strided(source, node, out)
                 if op is aten.as_strided.default

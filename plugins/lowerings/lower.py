@@ -50,6 +50,7 @@ def lower_graph(graph: StageGraph, placement: Placement, lowerings: Mapping[Any,
 class _Lowerer:
     def __init__(self, graph: StageGraph, placement: Placement, lowerings: Mapping[Any, Callable]) -> None:
         self.graph, self.placement, self.lowerings = graph, placement, lowerings
+        self.nothing_compiled = bool(placement.nodes) and all(p.where == "eager" for p in placement.nodes.values())
         self.builder = Builder()
         self.values: dict[fx.Node, Any] = {}
         self.inputs: list[TensorDecl | None] = []
@@ -65,7 +66,7 @@ class _Lowerer:
             self.builder.node = node
             self.values[node] = self._input(node)
         for node in self.graph.module.graph.nodes:
-            self.builder.node = node
+            self._begin(node)
             self._compute_sizes(node.meta.get("val"))
             match node.op:
                 case "placeholder":
@@ -82,6 +83,12 @@ class _Lowerer:
         _refuse_unknown_symbols(statements, frozenset(self.symbols), self.builder.statements)
         inputs = tuple(self.inputs)
         return LoopProgram(self.graph.name, inputs, statements, outputs, self.constants, self.symbols, self.hints)
+
+    def _begin(self, node: fx.Node | None) -> None:
+        """Note whose value is made next.  What nobody placed is eager where nothing is compiled."""
+        self.builder.node = node
+        placed = None if node is None else self.placement.nodes.get(node.name)
+        self.builder.eagerly = self.nothing_compiled if placed is None else placed.where == "eager"
 
     # ------------------------------------------------ inputs
 
@@ -255,8 +262,16 @@ class _Lowerer:
         target, source = args[0], args[1]
         if not target.is_whole or target.base not in self.inputs:
             raise UnsupportedError("a copy into something else than an input of the graph")
-        index_dtype = target.dtype
-        if source.shape != target.shape or source.dtype != index_dtype:
+        fits = source.shape == target.shape and source.dtype == target.dtype
+        if not fits and self.builder.eagerly:
+            source = self.builder.extern(
+                torch.ops.aten.copy.default,
+                (target, source),
+                {},
+                self.builder.result,
+                "a copy for a call that runs eagerly",
+            )
+        elif not fits:
             name = self.builder.unique(f"{target.base.name}_new")
             decl = TensorDecl(name, target.shape, dense_strides(target.shape), target.dtype, target.device)
             source = self.builder.define_decl(decl, source.load_broadcast)
@@ -270,7 +285,7 @@ class _Lowerer:
         taken: set[str] = set()
         outputs = []
         for number, node in enumerate(results):
-            self.builder.node = node if isinstance(node, fx.Node) else None
+            self._begin(node if isinstance(node, fx.Node) else None)
             value = self._arguments(node)
             if not isinstance(value, TensorValue):
                 outputs.append(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -23,8 +24,10 @@ def extract(
     """Cut a joint graph so that ``saved`` passes from forward to backward and the rest is recomputed.
 
     A saved primal that the program writes to is copied before the write, and a saved view that shows a
-    part of a larger base is copied so that the base can be freed.  ``report`` is the result's, for people.
+    part of a larger base is copied so that the base can be freed.  Of a call with several results, those that the
+    backward reads are saved.  ``report`` is the result's, for people.
     """
+    saved = _parts(saved)
     emitted = _backward_order(analysis, saved)
     read = {source for node in emitted for source in node.all_input_nodes}
     read.update(g for g in analysis.gradients if isinstance(g, fx.Node))
@@ -46,6 +49,15 @@ def extract(
         report=report,
         name=joint.name,
     )
+
+
+def _parts(saved: Iterable[fx.Node]) -> frozenset[fx.Node]:
+    """The nodes, with the results of a call that has several in its place."""
+    parts: set[fx.Node] = set()
+    for node in saved:
+        several = isinstance(node.meta.get("val"), (tuple, list))
+        parts.update([user for user in node.users if user.target is operator.getitem] if several else [node])
+    return frozenset(parts)
 
 
 def _describe(node: fx.Node, analysis: JointAnalysis) -> SavedValue:

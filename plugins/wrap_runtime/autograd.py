@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch.autograd import forward_ad
 
 from turret.errors import DoubleBackwardError, UnsupportedError
+from turret.fork_safety import Lock
 from turret.frame_hook import keep_torch_off, set_torchs_callback
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.handover import Handover
@@ -164,7 +164,7 @@ class _Once:
     ``made`` is None before, so that a caller need not call for what is there."""
 
     def __init__(self, make: Callable[[], BoxedCallable]) -> None:
-        self._make, self._lock = make, threading.Lock()
+        self._make, self._lock = make, Lock()
         self.made: BoxedCallable | None = None
 
     def __call__(self) -> BoxedCallable:

@@ -499,6 +499,26 @@ def test_fields_of_functions_and_cells_are_seen_to_change() -> None:
     assert not check(function)
 
 
+def test_attributes_of_functions_are_seen_natively_to_come_and_go() -> None:
+    def make() -> Callable:
+        return lambda: None
+
+    attributes = AttrSource(SELF, "__dict__")
+    none, one = check_of(Guard("KEYS", attributes, ())), check_of(Guard("KEYS", attributes, ("weight",)))
+    function = make()
+    warm(none, function)
+    assert not one(None, function)
+    function.weight = 1  # type: ignore[attr-defined]
+    warm(one, function)
+    assert not none(None, function)
+    del function.weight  # type: ignore[attr-defined]
+    assert none(None, function) and not one(None, function)
+    for _ in range(3):
+        assert none(None, make())
+    function.__dict__ = {"weight": 2}
+    assert one(None, function) and not none(None, function)
+
+
 def test_what_is_done_to_a_guarded_tensor_is_seen() -> None:
     layer = torch.nn.Linear(2, 3)
     weight = ItemSource(AttrSource(SELF, "_parameters"), "weight")

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import turret
+from turret.ambient import mode_values
 from turret.errors import StageError
 from turret.hookspecs import hookimpl
 
@@ -123,6 +124,28 @@ def test_errors_of_the_program_are_torch_s_own():
     with pytest.raises(IndexError):
         compiled(table, torch.tensor([1, 9]))
     torch.testing.assert_close(compiled(table, torch.tensor([1, 3])), table[[1, 3]] + 1)
+
+
+@pytest.mark.parametrize("dynamic", [None, True, False])
+@pytest.mark.parametrize("calls", [(-1,), (3, -1), (3, -1, -1)])
+def test_an_error_in_a_graph_that_runs_eagerly_leaves_the_modes_of_the_thread(dynamic, calls):
+    def program(x, n):
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+            return torch.slice_scatter(x, x.narrow(0, 0, 1), 0, n, n + 1)  # eager refuses what ends at 0
+
+    step = turret.compile(program, dynamic=dynamic)
+    before = mode_values()
+    for n in calls:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if n < 0:
+                with pytest.raises(RuntimeError, match="slice"):
+                    step(torch.randn(6, 4), n)
+            else:
+                torch.testing.assert_close(step(torch.ones(6, 4), n), torch.ones(6, 4))
+        after, grad = mode_values(), torch.is_grad_enabled()
+        torch.set_grad_enabled(True)
+        assert grad and after == before
 
 
 def test_observers_that_fail_are_ignored_with_a_warning():

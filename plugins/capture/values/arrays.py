@@ -78,7 +78,7 @@ class KnownArray(_Numbers):
     def folded(self) -> numpy.ndarray:
         """The array, unless a tensor that shares its memory was changed."""
         shared = self.t.shared_arrays.get(_owner(self.array))
-        if shared is not None and shared._version:
+        if shared is not None and self.t.versions.of(shared):
             raise Unsupported("a numpy array beside a tensor in its memory that was changed")
         return self.array
 
@@ -156,7 +156,9 @@ class ArrayOfTensor(_Numbers):
     def folded(self) -> numpy.ndarray:
         """The numbers of an array that the program keeps, assumed to stay; raises ``NotConstant`` for another one."""
         source, array = self.source, self.array
-        if source is None or array is None or isinstance(source.root(), LocalSource) or self.held.fake._version:
+        if source is None or array is None or isinstance(source.root(), LocalSource):
+            raise NotConstant(self)
+        if self.t.versions.of(self.held.fake):
             raise NotConstant(self)
         if array.nbytes > _MOST_BYTES or self.t.policy.changing_array(source, array):
             raise NotConstant(self)
@@ -197,7 +199,7 @@ def check_arrays(t: Tracer) -> None:
     """Arrays that were read while capturing must not be changed by the graph, through whatever tensor."""
     for held in t.arrays_read:
         for item in t.inputs:
-            changed = isinstance(item.real, torch.Tensor) and item.example._version
+            changed = isinstance(item.real, torch.Tensor) and t.versions.of(item.example)
             if changed and _overlap(item.real.untyped_storage(), held.untyped_storage()):
                 raise Unsupported("a numpy array that was read, and that a tensor in its memory changes")
 

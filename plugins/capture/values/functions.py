@@ -115,7 +115,9 @@ class Function(Known):
             t.provenance.absent(self.object, name)
             raise t.raised_from(error) from None
         if name in ("__name__", "__qualname__", "__module__", "__doc__"):
-            return Constant(found)
+            return self.child(t, name, found)
+        if name == "__get__":
+            return binder(self)
         if name == "__wrapped__":
             return t.wrap(found, AttrSource(self.source, name)) if self.source is not None else t.wrap_known(found)
         return self.child(t, name, found)
@@ -142,6 +144,49 @@ class Function(Known):
 
     def replay(self, r: Rebuilder) -> None:
         r.replay_attributes(self)
+
+
+class LocalFunction(Function):
+    """A Python function of which another one may be there on the next call, with the same code and another closure.
+
+    What the program takes from it is guarded at its place, like the parts of any object; it is assumed to be the same
+    one only where the program depends on which it is.
+    """
+
+    def __init__(self, t: Tracer, object: Any, source: Source) -> None:
+        super().__init__(object, source)
+        self.t, self.is_pinned = t, False
+        t.guard("TYPE", source, types.FunctionType)
+        t.guard("ID", AttrSource(source, "__code__"), object.__code__)
+        t.guard("ID", AttrSource(source, "__globals__"), object.__globals__)
+        t.guard("KEYS", AttrSource(source, "__dict__"), tuple(object.__dict__))
+
+    def constant(self) -> Any:
+        """The function, assumed to be the same one on every call."""
+        if not self.is_pinned:
+            self.is_pinned = True
+            self.t.guard("ID", self.source, self.object)
+        return self.object
+
+    def is_constant(self) -> bool:
+        return False
+
+    def key(self, t: Tracer) -> Any:
+        return self.constant()
+
+    def child(self, t: Tracer, name: str, found: Any) -> Value:
+        return t.wrap(found, AttrSource(self.source, name))
+
+    def default(self, t: Tracer, name: str, key: Any, value: Any) -> Value:
+        t.guard("LENGTH", AttrSource(self.source, name), len(getattr(self.object, name)))
+        return super().default(t, name, key, value)
+
+    def set_attr(self, t: Tracer, name: str, value: Value) -> None:
+        self.constant()
+        super().set_attr(t, name, value)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        return r.source(self.source)
 
 
 class NestedFunction(Callable_):
@@ -190,6 +235,8 @@ class NestedFunction(Callable_):
             return t.new_tuple(list(self.closure)) if self.closure else Constant(None)
         if name == "__dict__":
             return t.new_dict(dict(self.attributes))
+        if name == "__get__":
+            return binder(self)
         if hasattr(types.FunctionType, name):
             raise Unsupported(f"attribute {name!r} of a new function")
         raise t.raised(AttributeError, f"'function' object has no attribute {name!r}")
@@ -249,6 +296,15 @@ class Method(Callable_):
 
     def rebuild(self, r: Rebuilder) -> str:
         return r.assign(f"{r.constant(types.MethodType)}({r.load(self.function)}, {r.load(self.owner)})")
+
+
+def binder(function: Value) -> Handler:
+    """``function.__get__``."""
+
+    def bind(t: Tracer, owner: Value, kind: Value | None = None) -> Value:
+        return function if t.is_none(owner) and kind is not None else Method(function, owner)
+
+    return Handler("__get__ of a function", bind)
 
 
 class Builtin(Known):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import operator
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import Sequence, folded
-from turret.sources import Source
+from turret.sources import ItemSource, Source
 
 if TYPE_CHECKING:
     from turret.plugins.capture.rebuild import Rebuilder
@@ -223,8 +224,9 @@ class Dict(Value):
     def replay(self, r: Rebuilder) -> None:
         held = r.load(self)
         pairs = "".join(f"({r.load(k)}, {r.load(v)})," for k, v in self.items.values())
-        r.effect(f"{held}.clear()")
-        r.effect(f"{held}.update(({pairs}))")
+        base = r.constant(self.kind)  # past what a subclass makes of these methods: a Counter's would count
+        r.effect(f"{base}.clear({held})")
+        r.effect(f"{base}.update({held}, ({pairs}))")
 
 
 class DictIterator(ItemsIterator):
@@ -308,6 +310,36 @@ _SET_OPERATIONS = {
         **{k: v for k, v in b.items() if k not in a},
     },
 }
+
+
+class LoadedModules(Value):
+    """``sys.modules``: each answer is assumed, and nothing of the other modules."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+
+    def type(self) -> type:
+        return dict
+
+    def find(self, t: Tracer, name: Value) -> Value | None:
+        """The module of a name, or None."""
+        text = t.constant_of(name)
+        if text not in sys.modules:
+            t.guard("NO_KEY", self.source, text)  # type: ignore[arg-type]
+            return None
+        return t.wrap(sys.modules[text], ItemSource(self.source, text))  # type: ignore[arg-type]
+
+    def contains(self, t: Tracer, item: Value) -> Value:
+        return Constant(self.find(t, item) is not None)
+
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        found = self.find(t, key)
+        if found is None:
+            raise t.raised(KeyError, key)
+        return found
+
+    def m_get(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
+        return self.find(t, key) or default or Constant(None)
 
 
 class Set(Value):
@@ -475,5 +507,6 @@ class Set(Value):
     def replay(self, r: Rebuilder) -> None:
         held = r.load(self)
         items = "".join(r.load(v) + "," for v in self.items.values())
-        r.effect(f"{held}.clear()")
-        r.effect(f"{held}.update(({items}))")
+        base = r.constant(self.kind)
+        r.effect(f"{base}.clear({held})")
+        r.effect(f"{base}.update({held}, ({items}))")

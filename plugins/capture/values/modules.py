@@ -15,7 +15,7 @@ from turret.plugins.capture.values.base import Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.objects import DELETED, MODULE_GETATTR, Instance
 from turret.plugins.capture.values.tensors import Tensor
-from turret.sources import AttrSource, BoundSource, ItemSource
+from turret.sources import AttrSource, BoundSource, ItemSource, Source, WeakSource
 
 if TYPE_CHECKING:
     from turret.plugins.capture.rebuild import Rebuilder
@@ -116,10 +116,13 @@ class Module(Instance):
         t.assume_no_global_hooks(module_code, _GLOBAL_HOOKS)
         return False
 
+    def is_called_plainly(self, t: Tracer) -> bool:
+        """Whether torch's own code lies between a call of the module and its ``forward``."""
+        return look_up(t, self.kind, "_call_impl")[1] is _CALL_IMPL
+
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         owner, method = look_up(t, self.kind, "__call__")
-        impl = look_up(t, self.kind, "_call_impl")[1]
-        if method is not _CALL or impl is not _CALL_IMPL:
+        if method is not _CALL or not self.is_called_plainly(t):
             if isinstance(method, types.FunctionType):
                 return t.call(bind_attribute(t, self, owner, "__call__", method), args, kwargs)
             raise Unsupported(f"the call of {self.describe()}")
@@ -129,6 +132,10 @@ class Module(Instance):
             raise Unsupported("a module that was compiled in place")
         if self.hooks_in_use(t):
             return t.call(self.get_attr(t, "_call_impl"), args, kwargs)
+        return self.forward(t, args, kwargs)
+
+    def forward(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``module.forward(*args, **kwargs)``."""
         return t.blocks.call_module(self, args, kwargs)
 
     def rebuild(self, r: Rebuilder) -> str:
@@ -140,6 +147,30 @@ class Module(Instance):
                 line(f"{r.constant(object)}.__delattr__({name}, {attribute!r})")
             else:
                 line(f"{r.constant(object)}.__setattr__({name}, {attribute!r}, {r.load(value)})")
+
+
+class LocalModule(Module):
+    """A module of which another one may be there on the next call: known by its class, and by what it holds."""
+
+    def __init__(self, t: Tracer, object: nn.Module, source: Source) -> None:
+        super().__init__(type(object), object, source)
+        self.t, self.is_pinned = t, False
+        t.guard("TYPE", source, type(object))
+
+    def constant(self) -> Any:
+        """The module, assumed to be the same one on every call."""
+        found = super().constant()
+        if not self.is_pinned:
+            self.is_pinned = True
+            held = WeakSource(str(self.source), self.object)
+            self.t.guard("IS", self.source, others=(held,))  # type: ignore[arg-type]
+        return found
+
+    def key(self, t: Tracer) -> Any:
+        return self.constant()
+
+    def forward(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return t.call(self.get_attr(t, "forward"), args, kwargs)
 
 
 def is_module(value: Value) -> bool:

@@ -193,6 +193,8 @@ class Tensor(Value):
         if name in NOT_IN_GRAPHS:
             raise Unsupported(f"Tensor.{name} in compiled code")
         if name == "requires_grad_" and self.source is not None:
+            if len(args) == 1 and t.truth(args[0]) == self.fake.requires_grad:
+                return self
             raise Unsupported("Tensor.requires_grad_ of a tensor that existed before")
         if name == "to_dense" and self.fake.layout is torch.strided and not args and not kwargs:
             return self
@@ -231,9 +233,16 @@ class Tensor(Value):
             number: Value = Constant(number_of(known))
         elif t.policy.data_dependent and self.fake.dtype not in _COMPLEX:
             number = t.call_method_graph("item", [self], {})
+        elif self.fake.dtype.is_floating_point and t.in_optimizer():
+            number = self.float_in_graph(t)
         else:
             return None
         return number if convert is True else t.call(t.wrap_known(convert), [number], {})
+
+    def float_in_graph(self, t: Tracer) -> Value:
+        """The float that ``item()`` gives, as a symbol."""
+        number = t.shape_env.create_unbacked_symfloat()
+        return Symbolic(t.record("call_method", "item", (t.node_here(self.node),), {}, number), number)
 
     def known(self, t: Tracer) -> torch.Tensor | None:
         """The tensor's value, where it is known while capturing."""
@@ -427,6 +436,10 @@ class Symbolic(Value):
         return t.fold(getattr(self.fixed(), name), args, kwargs)
 
     def truth(self, t: Tracer) -> bool:
+        if t.floats and not self.is_known():
+            from turret.plugins.capture.values.floats import decide
+
+            return decide(t, self)
         try:
             return bool(self.number)
         except Exception as error:

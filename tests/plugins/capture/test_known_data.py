@@ -112,6 +112,17 @@ def test_random_numbers_are_not_known():
     assert observed.breaks
 
 
+def test_lists_of_tensors_that_are_changed_in_place_are_known_no_more():
+    def program(x):
+        steps = [torch.tensor(0.0), torch.tensor(2.0)]
+        torch._foreach_add_(steps, 1.0)
+        torch._foreach_mul_([steps[1]], [2.0])
+        return x * steps[0].item() + steps[1].item()
+
+    observed = Observed(program)
+    assert_same(observed(X), program(X))
+
+
 def test_numbers_from_outside_are_assumed():
     def program(x):
         return x + 1 if torch.tensor(NUMBERS).sum() > 1 else x - 1

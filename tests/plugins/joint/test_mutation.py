@@ -335,3 +335,20 @@ def test_a_write_to_an_empty_tensor_seen_as_another_dtype():
         return x.sum()
 
     assert_same(function, [torch.empty(0, dtype=torch.int64).as_strided((3, 26, 0, 1), (26, 1, 1, 1))])
+
+
+def test_custom_ops_that_write_to_lists_and_tensors_become_pure_calls():
+    @torch.library.custom_op("turret_tests::scale_all", mutates_args=("tensors", "total"))
+    def scale_all(tensors: list[torch.Tensor], total: torch.Tensor, scale: float) -> torch.Tensor:
+        for tensor in tensors:
+            tensor.mul_(scale)
+        total.add_(1)
+        return total * 2
+
+    scale_all.register_fake(lambda tensors, total, scale: torch.empty_like(total))
+
+    def function(x, y, total):
+        result = scale_all([x, y], total, 3.0)
+        return result + x.sum(), y * 2
+
+    assert_same(function, [torch.randn(3), torch.randn(2, 2), torch.randn(4)])

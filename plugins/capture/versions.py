@@ -1,0 +1,83 @@
+"""How often fake tensors were changed in place while capturing."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class Versions:
+    """Counts of changes: those of autograd, and its own for tensors made in inference mode, which have none."""
+
+    def __init__(self) -> None:
+        self.of_storages: dict[int, int] = {}
+        self.inference = torch.is_inference_mode_enabled()
+        """Whether there may be tensors that were made in inference mode."""
+
+    def of(self, fake: torch.Tensor) -> int:
+        """The count of a tensor; views of one memory share it."""
+        if not fake.is_inference():
+            return fake._version
+        return self.of_storages.get(fake.untyped_storage()._cdata, 0)
+
+    @contextlib.contextmanager
+    def counting(self, target: Any, args: list[Any]) -> Iterator[None]:
+        """Around a call on fake tensors: counts what autograd does not."""
+        lists = [args[n] for n in _written_lists(target) if n < len(args)] if type(target) in _FUNCTIONS else []
+        before = [(v, v._version) for v in tree_leaves(lists) if isinstance(v, torch.Tensor) and not v.is_inference()]
+        with _Writes(self.of_storages) if self.inference else contextlib.nullcontext():
+            yield
+        for tensor, version in before:
+            if tensor._version == version:
+                torch.autograd.graph.increment_version(tensor)
+
+
+_FUNCTIONS = (type(torch.relu), torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+
+@functools.cache
+def _written_lists(target: Any) -> tuple[int, ...]:
+    """Positions of the lists of tensors that a function of torch changes: fake tensors in them are not counted."""
+    if isinstance(target, torch._ops.OpOverload):
+        schemas = [target._schema]
+    elif target.__name__.endswith("_"):
+        packet = getattr(torch.ops.aten, target.__name__, None)
+        schemas = [getattr(packet, name)._schema for name in packet.overloads()] if packet is not None else []
+    else:
+        return ()
+    arguments = [pair for schema in schemas for pair in enumerate(schema.arguments)]
+    return tuple(sorted({n for n, a in arguments if _is_written(a) and isinstance(a.type, torch.ListType)}))
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+class _Writes(TorchDispatchMode):
+    """Notes in what memory operations write to tensors made in inference mode."""
+
+    def __init__(self, counts: dict[int, int]) -> None:
+        super().__init__()
+        self.counts = counts
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if func._schema.is_mutable:
+            for number, argument in enumerate(func._schema.arguments):
+                if _is_written(argument):
+                    given = args[number] if number < len(args) else kwargs.get(argument.name)
+                    self.note(given)
+        return func(*args, **kwargs)
+
+    def note(self, written: Any) -> None:
+        """Count a change of each tensor in what was written to."""
+        for value in tree_leaves(written):
+            if isinstance(value, torch.Tensor) and value.is_inference():
+                memory = value.untyped_storage()._cdata
+                self.counts[memory] = self.counts.get(memory, 0) + 1

@@ -1,0 +1,114 @@
+"""Tensors made in inference mode, which have no version: captured in whatever mode the call is made."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+import torch
+from capture_lab import Observed, assert_same, outcome
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._pytree import tree_leaves
+
+import turret
+
+_MODES = {
+    "none": contextlib.nullcontext, "no_grad": torch.no_grad, "inference": torch.inference_mode,
+}  # fmt: skip
+_STEPS: dict[str, Callable] = {
+    "sin": lambda x, y: torch.sin(x) + y,
+    "add_": lambda x, y: x.add_(y),
+    "mul_ other": lambda x, y: (y.mul_(2), x + y)[1],
+    "view": lambda x, y: x.view(-1)[1:].sum() + y,
+    "view write": lambda x, y: (x.view(-1)[1:].add_(1), x * y)[1],
+    "foreach": lambda x, y: (torch._foreach_add_([x], 1), x * y)[1],
+    "item": lambda x, y: x * torch.tensor(2.0).mul_(3).item() + y,
+    "copy": lambda x, y: x.clone().copy_(y) * x,
+    "out": lambda x, y: torch.add(x, y, out=torch.empty(2, 3)),
+    "relu_": lambda x, y: torch.nn.functional.relu(x - 2, inplace=True) + y,
+}
+
+
+def tensor(inference: bool, start: float) -> torch.Tensor:
+    with torch.inference_mode() if inference else contextlib.nullcontext():
+        return torch.arange(start, start + 6.0).reshape(2, 3)
+
+
+def check(program: Callable, mode: str, kinds: tuple[bool, ...]) -> Observed:
+    observed = Observed(program)
+    for _ in range(2):
+        mine, theirs = (tuple(tensor(k, 1.0 + n) for n, k in enumerate(kinds)) for _ in range(2))
+        with _MODES[mode]():
+            found, expected = outcome(observed, mine, {}), outcome(program, theirs, {})
+        assert found[0] == expected[0], (found, expected)
+        if expected[0] == "returned":
+            assert_same(found[1], expected[1])
+            for one, other in zip(tree_leaves(found[1]), tree_leaves(expected[1]), strict=True):
+                assert one.is_inference() == other.is_inference()
+        assert_same(mine, theirs, "arguments")
+    return observed
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    names=st.lists(st.sampled_from(sorted(_STEPS)), min_size=1, max_size=3),
+    mode=st.sampled_from(sorted(_MODES)),
+    kinds=st.tuples(st.booleans(), st.booleans()),
+)
+def test_programs_on_tensors_of_either_kind_agree_with_eager(names, mode, kinds):
+    def program(x, y):
+        for name in names:
+            y = _STEPS[name](x, y)
+        return y
+
+    check(program, mode, kinds)
+
+
+@pytest.mark.parametrize("mode", sorted(_MODES))
+@pytest.mark.parametrize("name", ["sin", "view"])
+def test_a_program_that_writes_to_none_is_one_graph(name, mode):
+    observed = check(_STEPS[name], mode, (True, False))
+    assert len(observed.graphs) == 1 and not observed.breaks and not observed.recompiles
+
+
+@pytest.mark.parametrize("name", ["add_", "view write", "foreach", "relu_"])
+def test_a_program_that_writes_is_one_graph_in_inference_mode(name):
+    observed = check(_STEPS[name], "inference", (True, True))
+    assert len(observed.graphs) == 1 and not observed.breaks
+
+
+def test_memory_that_inputs_share_is_noticed_where_one_is_written_to():
+    def program(x, y):
+        x.add_(1)
+        return x + y
+
+    observed = Observed(program)
+    with torch.inference_mode():
+        for shared in (False, True, False):
+            x = torch.ones(3)
+            y = x if shared else torch.ones(3)
+            assert_same(observed(x, y.view(3)), torch.full((3,), 4.0 if shared else 3.0))
+    assert len(observed.graphs) == 2
+
+
+def test_where_autograd_forbids_it_the_exception_is_eagers():
+    weight = torch.nn.Parameter(torch.ones(3))
+    observed = Observed(lambda x: x * weight)
+    with pytest.raises(RuntimeError, match="saved for backward"):
+        observed(tensor(True, 0.0))
+    assert_same(observed(tensor(False, 0.0)), tensor(False, 0.0) * weight)
+
+
+def test_the_whole_path_compiles_in_inference_mode():
+    def program(x, y):
+        x.add_(y)
+        return torch.sin(x).view(-1)[1:], x.t() @ y
+
+    compiled = turret.compile(program, options={"on_error": "raise", "cache": False})
+    with torch.inference_mode():
+        for _ in range(2):
+            (mine, y), (theirs, z) = (tuple(tensor(True, 1.0 + n) for n in range(2)) for _ in range(2))
+            assert_same(compiled(mine, y), program(theirs, z))
+            assert_same(mine, theirs)
