@@ -6,7 +6,7 @@ import operator
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -410,6 +410,10 @@ class Tracer(GraphRecorder, Caller):
             self.count_loop()
             yield item
 
+    def each(self, value: Value) -> Iterable[Value]:
+        """All items: at once of a sequence, else as they are asked for."""
+        return value.unpack(self) if isinstance(value, Sequence) else self.drain(self.iterate(value))
+
     def unpack_exactly(self, value: Value, count: int) -> list[Value]:
         """``a, b = value``."""
         items = value.unpack(self)
@@ -419,21 +423,20 @@ class Tracer(GraphRecorder, Caller):
             raise self.raised(ValueError, f"not enough values to unpack (expected {count}, got {len(items)})")
         return items
 
-    def pairs(self, value: Value) -> list[tuple[Value, Value]]:
-        """Keys and values of a mapping, or of an iterable of pairs."""
+    def pairs(self, value: Value) -> Iterator[tuple[Value, Value]]:
+        """Keys and values of a mapping, or of an iterable of pairs, one by one: it may look at what becomes of them."""
         value = value.realize()
         if isinstance(value, InstanceDict):
             value = value.as_dict(self)
         if isinstance(value, Dict):
-            return list(value.items.values())
-        if isinstance(value, Instance) and look_up(self, value.kind, "keys")[0] is not None:
-            keys = value.call_method(self, "keys", [], {}).realize().unpack(self)
-            return [(k, value.get_item(self, k.realize())) for k in keys]
-        result = []
-        for item in value.unpack(self):
-            key, content = self.unpack_exactly(item.realize(), 2)
-            result.append((key, content))
-        return result
+            yield from list(value.items.values())
+        elif isinstance(value, Instance) and look_up(self, value.kind, "keys")[0] is not None:
+            for key in value.call_method(self, "keys", [], {}).realize().unpack(self):
+                yield key, value.get_item(self, key.realize())
+        else:
+            for item in self.each(value):
+                key, content = self.unpack_exactly(item.realize(), 2)
+                yield key, content
 
     def sorted(self, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
         """Items in order of constant keys."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.iterators import ItemsIterator
-from turret.plugins.capture.values.sequences import folded
+from turret.plugins.capture.values.sequences import Sequence, folded
 from turret.sources import ItemSource, Source
 
 if TYPE_CHECKING:
@@ -456,7 +456,12 @@ class Set(Value):
         return Constant(None)
 
     def m_update(self, t: Tracer, *others: Value) -> Value:
-        self.combined(t, operator.or_, others, True)
+        for other in map(Value.realize, others):
+            if isinstance(other, (Set, Dict, Sequence)):
+                self.combined(t, operator.or_, (other,), True)
+            else:
+                for item in t.each(other):  # it may look at this set
+                    self.m_add(t, item)
         return Constant(None)
 
     def m_intersection_update(self, t: Tracer, *others: Value) -> Value:

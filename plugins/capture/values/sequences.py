@@ -382,8 +382,8 @@ class Deque(List):
         return Constant(None)
 
     def m_extend(self, t: Tracer, items: Value) -> Value:
-        super().m_extend(t, items)
-        self.trim(False)
+        for item in t.each(items.realize()):
+            self.m_append(t, item)
         return Constant(None)
 
     def m_appendleft(self, t: Tracer, item: Value) -> Value:
@@ -393,7 +393,7 @@ class Deque(List):
         return Constant(None)
 
     def m_extendleft(self, t: Tracer, items: Value) -> Value:
-        for item in items.realize().unpack(t):
+        for item in t.each(items.realize()):
             self.m_appendleft(t, item)
         return Constant(None)
 
