@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from turret.errors import OptionError
+from turret.arguments import check_arguments, check_model
+from turret.errors import OptionError, StageError, TurretError, warn
+from turret.fork_safety import compiling
 from turret.module import CompiledModule, wrap_module
 
 Backend = str | Callable
@@ -38,14 +40,17 @@ def compile(
     Raises ``OptionError`` for an unknown mode, option or backend, ``PluginError`` for a plugin that does not fit and
     ``CacheError`` for a cache folder that was named and cannot be used.
     """
+    check_arguments(
+        fullgraph=fullgraph, dynamic=dynamic, disable=disable, backend=backend, mode=mode, options=options,
+        plugins=plugins,
+    )  # fmt: skip
     again = functools.partial(
         compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options,
         plugins=plugins, disable=disable,
     )  # fmt: skip
     if model is None:
         return again
-    if not callable(model):
-        raise OptionError(f"turret.compile was given {model!r}, expected a function, a method or a module")
+    check_model(model)
     if disable:
         return model
     if isinstance(model, CompiledModule):
@@ -53,7 +58,8 @@ def compile(
     # A module's own __call__ runs hooks around its forward; it is looked up on the class, as Python does.
     target = model.__call__ if isinstance(model, torch.nn.Module) else model
     if backend in ("turret", None):
-        call = _compile_callable(target, fullgraph, dynamic, mode, options, plugins)
+        with compiling.here():
+            call = _compile_callable(target, fullgraph, dynamic, mode, options, plugins)
     else:
         call = _compile_elsewhere(model, fullgraph, dynamic, backend, mode, options, plugins)
     return wrap_module(model, call, again) if isinstance(model, torch.nn.Module) else call
@@ -78,24 +84,30 @@ def _compile_callable(
     config = configuration.resolve(mode, options)
     if config.cache and config.cache_dir:
         ArtifactCache(config.cache_dir)
-    everyone = (*_plugin_list(plugins), *own)
+    everyone = (*plugins, *own)
     manager = plugin_manager.create(everyone) if everyone else plugin_manager.default_manager()
-    captured = manager.hook.turret_capture(
-        context=create_context(config, manager),
-        target=target,
-        compile_graph=Compiler(manager, config),
-        fullgraph=fullgraph,
-        dynamic=dynamic,
-    )
+    context = create_context(config, manager)
+    try:
+        captured = manager.hook.turret_capture(
+            context=context,
+            target=target,
+            compile_graph=Compiler(manager, config),
+            fullgraph=fullgraph,
+            dynamic=dynamic,
+        )
+    except TurretError:
+        raise
+    except Exception as error:
+        plugin = plugin_manager.plugin_of(manager, "turret_capture", error.__traceback__)
+        failed = StageError("capture", plugin, f"{type(error).__name__}: {error}")
+        if config.on_error == "raise":
+            raise failed from error
+        context.emit("fallback", stage="capture", message=str(failed))
+        warn(f"Turret leaves {target!r} as it is: {failed}")
+        return target
     if captured is None:
         raise OptionError("no capture plugin took the callable; `turret plugins` lists those registered")
     return captured
-
-
-def _plugin_list(plugins: Sequence[Any]) -> tuple[Any, ...]:
-    if isinstance(plugins, str) or not isinstance(plugins, Sequence):
-        raise OptionError(f"plugins are {plugins!r}, expected a list of objects, modules or dotted names")
-    return tuple(plugins)
 
 
 def _compile_elsewhere(
@@ -119,10 +131,11 @@ def _compile_elsewhere(
         if backend not in known:
             known = ["turret", *known]
             raise OptionError(f"unknown backend {backend!r}{nearest(backend, known)}; known: {', '.join(known)}")
-    elif not callable(backend):
-        raise OptionError(f"backend is {backend!r}, expected a name or a function of a graph and example inputs")
     given = {"mode": mode} if mode is not None else {"options": dict(options)} if options else {}
-    return torch.compile(model, backend=backend, fullgraph=fullgraph, dynamic=dynamic, **given)
+    try:
+        return torch.compile(model, backend=backend, fullgraph=fullgraph, dynamic=dynamic, **given)
+    except TypeError as error:
+        raise OptionError(f"torch.compile does not take {model!r} with backend={backend!r}: {error}") from error
 
 
 def reset() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -21,12 +20,11 @@ class PlannedBranch(torch.nn.Module):
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self.plan = plan
-
-    @functools.cached_property
-    def _run(self) -> Callable[[list], list]:
-        return load(self.plan)
+        self._run: Callable[[list], list] | None = None  # a cached_property's lock would outlive a fork, in 3.11
 
     def forward(self, *operands: Any) -> tuple:
+        if self._run is None:
+            self._run = load(self.plan)
         return tuple(self._run(list(operands)))
 
 

@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy
 import torch
 
 LIBRARY_ROOTS = (
@@ -35,6 +36,7 @@ _REPRESENTED = (
     pathlib.PurePath, types.GenericAlias, types.UnionType, typing.TypeVar,
 )  # fmt: skip
 """Kinds of values that their text tells apart."""
+_TUPLE_GETTER = type(collections.namedtuple("_Sample", "field").field)
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
 UNSEEN = frozenset(
     {
@@ -288,6 +290,9 @@ class _Walk:
     def _named(self, value: Any) -> None:
         self.text(type(value).__name__, getattr(value, "name", ""))
 
+    def _reduced(self, value: Any) -> None:
+        self.values("parts", value.__reduce__()[1])
+
     def _enum(self, value: enum.Enum) -> None:
         self.text(value.name)
         self.values("member", (type(value), value.value))
@@ -302,6 +307,12 @@ class _Walk:
         self.text(str(value.dtype), str(value.device), tuple(value.shape), tuple(value.stride()), value.requires_grad)
         flat = value.detach().resolve_conj().resolve_neg().cpu().contiguous().reshape(-1)
         self.digest.update(flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
+
+    def _array(self, value: numpy.ndarray) -> None:
+        if value.dtype.hasobject or value.nbytes > _MOST_BYTES:
+            raise Opaque(f"an array of {value.size} elements of {value.dtype} within reach of the code")
+        self.text(str(value.dtype), value.shape, value.strides)
+        self.digest.update(value.tobytes())
 
     def _operator(self, op: Any) -> None:
         from turret.op_code import library_operator, registrations
@@ -376,6 +387,7 @@ _HANDLERS: dict[type, Callable[[_Walk, Any], None]] = {
     set: _Walk._set,
     frozenset: _Walk._set,
     **dict.fromkeys(_LOCKS, _Walk._named),
+    _TUPLE_GETTER: _Walk._reduced,
 }
 _BY_BASE: tuple[tuple[Any, Callable[[_Walk, Any], None]], ...] = (
     (enum.Enum, _Walk._enum),
@@ -385,7 +397,9 @@ _BY_BASE: tuple[tuple[Any, Callable[[_Walk, Any], None]], ...] = (
     (torch.Tensor, _Walk._tensor),
     ((torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator), _Walk._operator),
     (torch._library.custom_ops.CustomOpDef, _Walk._definition),
-    (_REPRESENTED, _Walk._represented),
+    ((*_REPRESENTED, numpy.generic, numpy.dtype), _Walk._represented),
+    (numpy.ndarray, _Walk._array),
+    (numpy.ufunc, _Walk._builtin),
     (logging.Logger, _Walk._named),
     (weakref.ref, _Walk._reference),
 )

@@ -1,51 +1,58 @@
 """Pure ops made from ops that write to their arguments and have no pure variant of their own (custom ops).
 
-``functional_op(ns::name.overload)`` is ``turret::pure_<ns>__<name>__<overload>``: it copies the arguments that the op
-writes to, runs the op on the copies, and returns what the op returns (without written arguments) followed
+``functional_op(ns::name.overload, form)`` is ``turret::pure_<ns>__<name>__<overload>__<form>``: it copies the tensors
+that the op writes to, runs the op on the copies, and returns what the op returns (without written arguments) followed
 by the copies.  The name says what to make, so a stored plan finds its ops in a new process.
+
+The form says which tensors those are, in the order of the schema, lists flattened: ``r`` a tensor that is only read,
+``n`` none, ``w0`` and so on one that is written to.  Tensors with the same number are one tensor, also where one of
+them is an argument that the op only reads.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
-_library = torch.library.Library("turret", "FRAGMENT")
+_made: dict[str, tuple[Any, torch.library.Library]] = {}
+"""By name the op that a pure op is of, and the library that defines the pure one."""
 _PREFIX = "turret::pure_"
+_TOKEN = re.compile(r"r|n|w\d+")
 
 
-@functools.cache
-def functional_op(op: Any) -> Any:
-    """The pure op of a writing op; defined on first use."""
+def functional_op(op: Any, form: str) -> Any:
+    """The pure op of a writing op, for calls of one form; defined on first use, and anew for another op so named."""
     namespace, _, base = op._schema.name.partition("::")
-    name = f"pure_{namespace}__{base}__{op._overloadname}"
-    written = [a.name for a in op._schema.arguments if a.is_write]
-    _library.define(name + _signature(op))
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        arguments = _bind(op, args, kwargs)
-        for argument in written:
-            arguments[argument] = _copy(arguments[argument])
-        result = op(**arguments)
-        kept = _returned(op, result)
-        values = [*kept, *(arguments[a] for a in written)]
-        if returns_flat(op):
-            return [tensor for tensor in tree_leaves(values) if tensor is not None]
-        return values[0] if len(values) == 1 else tuple(values)
-
-    _library.impl(name, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"turret::{name}", run, lib=_library)
+    name = f"pure_{namespace}__{base}__{op._overloadname}__{form}"
+    known = _made.get(name)
+    if known is None or known[0] is not op:
+        if known is not None:
+            known[1]._destroy()
+        _made[name] = (op, _define(op, form, name))
     return getattr(torch.ops.turret, name).default
 
 
-def returns_flat(op: Any) -> bool:
-    """Whether the pure op of ``op`` returns one list: of several results, some of which are lists of their own."""
-    returned = _returned_types(op)
-    return len(returned) > 1 and "Tensor[]" in returned
+def _define(op: Any, form: str, name: str) -> torch.library.Library:
+    tokens = form_tokens(form)
+    library = torch.library.Library("turret", "FRAGMENT")
+    library.define(name + _signature(op, len(set(tokens) - {"r", "n"})))
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        arguments = bound_arguments(op, args, kwargs)
+        copies: dict[str, torch.Tensor] = {}
+        left = iter(tokens)
+        for argument in tensor_arguments(op):
+            arguments[argument] = _with_copies(arguments[argument], left, copies)
+        values = [*_returned(op, op(**arguments)), *copies.values()]
+        return values[0] if len(values) == 1 else tuple(values)
+
+    library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"turret::{name}", run, lib=library)
+    return library
 
 
 def is_functional_op(name: str) -> bool:
@@ -54,43 +61,60 @@ def is_functional_op(name: str) -> bool:
 
 
 def restore_functional_op(name: str) -> Any | None:
-    """The op of a name (``turret::pure_ns__name__overload.default``) that ``functional_op`` would give, or None."""
+    """The op of a name that ``functional_op`` gave (``turret::pure_ns__name__overload__form.default``), or None."""
     if not is_functional_op(name):
         return None
-    namespace, base, overload = name.removeprefix(_PREFIX).rpartition(".")[0].split("__", 2)
-    base, _, overload = f"{base}__{overload}".rpartition("__")
-    return functional_op(getattr(getattr(getattr(torch.ops, namespace), base), overload))
+    namespace, _, rest = name.removeprefix(_PREFIX).rpartition(".")[0].partition("__")
+    rest, _, form = rest.rpartition("__")
+    base, _, overload = rest.rpartition("__")
+    return functional_op(getattr(getattr(getattr(torch.ops, namespace), base), overload), form)
 
 
-def _signature(op: Any) -> str:
-    """The schema without alias annotations, returning the written arguments last."""
+def form_tokens(form: str) -> list[str]:
+    """What a form says of each tensor among the arguments, in order."""
+    return _TOKEN.findall(form)
+
+
+@functools.cache
+def tensor_arguments(op: Any) -> tuple[str, ...]:
+    """The arguments of an op that are tensors or lists of them."""
+    return tuple(a.name for a in op._schema.arguments if "Tensor" in str(a.type))
+
+
+def bound_arguments(op: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, defaults among them."""
+    schema = op._schema.arguments
+    defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
+    return defaults | dict(zip([a.name for a in schema], args, strict=False)) | kwargs
+
+
+def _signature(op: Any, written: int) -> str:
+    """The schema without alias annotations, returning ``written`` tensors last."""
     text = str(op._schema)
     arguments = _ALIAS.sub("", text[text.index("(") : text.rindex(" -> ")])
-    return f"{arguments} -> Tensor[]" if returns_flat(op) else f"{arguments} -> ({', '.join(_returned_types(op))})"
-
-
-def _returned_types(op: Any) -> list[str]:
-    """Types of what the pure op returns: results of the op, then written arguments."""
-    returns = [_type(r) for r in op._schema.returns if r.alias_info is None or not r.alias_info.is_write]
-    return returns + [_type(a) for a in op._schema.arguments if a.is_write]
+    returns = [_type(str(r.type)) for r in op._schema.returns if r.alias_info is None or not r.alias_info.is_write]
+    return f"{arguments} -> ({', '.join([*returns, *['Tensor'] * written])})"
 
 
 _ALIAS = re.compile(r"(?<=[A-Za-z\]?])\([a-z][a-z0-9]*!?(?: -> [^)]*)?\)")
+_GENERIC = re.compile(r"(List|Optional)\[(.*)\]")
 
 
-def _type(argument: Any) -> str:
-    return str(argument.type).replace("List[Tensor]", "Tensor[]").replace("Optional[Tensor]", "Tensor?")
+def _type(name: str) -> str:
+    """A type as schemas write it: ``Tensor?[]`` for ``List[Optional[Tensor]]``."""
+    generic = _GENERIC.fullmatch(name)
+    return name if generic is None else _type(generic[2]) + ("[]" if generic[1] == "List" else "?")
 
 
-def _bind(op: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, Any]:
-    names = [a.name for a in op._schema.arguments]
-    return dict(zip(names, args, strict=False)) | kwargs
-
-
-def _copy(value: Any) -> Any:
+def _with_copies(value: Any, tokens: Iterator[str], copies: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, (list, tuple)):
-        return [_copy(v) for v in value]
-    return None if value is None else value.clone()
+        return [_with_copies(v, tokens, copies) for v in value]
+    token = next(tokens)
+    if token in ("r", "n"):
+        return value
+    if token not in copies:
+        copies[token] = value.clone()
+    return copies[token]
 
 
 def _returned(op: Any, result: Any) -> list[Any]:

@@ -12,19 +12,42 @@ import gc
 import threading
 from collections.abc import Iterator
 
+from turret.fork_safety import Lock, after_fork
+
 _NEVER = 1 << 30
 
 
 class _Wait:
-    """How many compiles are under way in all threads, and the threshold that the last of them sets again."""
+    """The threads of all compiles that are under way, and the threshold that the last of them sets again."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.under_way = 0
+        self.lock = Lock()
+        self.threads: list[int] = []
         self.threshold = 0
+
+    def begin(self) -> None:
+        self.threads.append(threading.get_ident())
+        if len(self.threads) == 1:
+            young, middle, self.threshold = gc.get_threshold()
+            gc.set_threshold(young, middle, _NEVER)
+
+    def end(self) -> None:
+        self.threads.remove(threading.get_ident())
+        self.restore()
+
+    def restore(self) -> None:
+        young, middle, old = gc.get_threshold()
+        if not self.threads and old == _NEVER:
+            gc.set_threshold(young, middle, self.threshold)
 
 
 _wait = _Wait()
+
+
+@after_fork
+def _keep_this_thread() -> None:
+    _wait.threads = [thread for thread in _wait.threads if thread == threading.get_ident()]
+    _wait.restore()
 
 
 @contextlib.contextmanager
@@ -34,15 +57,9 @@ def full_collections_wait() -> Iterator[None]:
     A threshold that the program sets meanwhile stays.
     """
     with _wait.lock:
-        _wait.under_way += 1
-        if _wait.under_way == 1:
-            young, middle, _wait.threshold = gc.get_threshold()
-            gc.set_threshold(young, middle, _NEVER)
+        _wait.begin()
     try:
         yield
     finally:
         with _wait.lock:
-            _wait.under_way -= 1
-            young, middle, old = gc.get_threshold()
-            if _wait.under_way == 0 and old == _NEVER:
-                gc.set_threshold(young, middle, _wait.threshold)
+            _wait.end()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -22,7 +21,7 @@ import torch
 from turret import sources
 from turret.ambient import AUTOCAST_DEVICES
 from turret.class_members import ABSENT
-from turret.errors import CodegenError
+from turret.fork_safety import Lock, after_fork
 from turret.native.extension import Extension
 from turret.sources import Source
 
@@ -44,7 +43,11 @@ def compile(guards: GuardSet) -> Callable[..., bool] | None:
     None where the extension is not there, or not yet: see ``unavailable`` and ``when_built``.
     """
     native = _extension.get()
-    return None if native is None else _translate(guards, native)
+    try:
+        return None if native is None else _translate(guards, native)
+    except Exception as error:
+        _extension.refuse(error)
+        return None
 
 
 def when_built(then: Callable[[], None]) -> None:
@@ -69,27 +72,39 @@ class _Extension:
     """The extension module: loaded from the cache at once, or built in a thread, so that no capture waits for it."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self.module: Any = None
         self.reason = ""
         self.reported = False
-        self.waiting: list[Callable[[], None]] | None = None  # a list while it is being built
+        self.waiting: list[Callable[[], None]] = []
+        self.building = False
 
     def get(self) -> Any | None:
         """The module, or None where there is none (yet)."""
         with self.lock:
-            if self.module is None and not self.reason and self.waiting is None:
+            if self.module is None and not self.reason and not self.building:
                 if is_built():
                     self._load()
+                    self._tell()
                 else:
-                    self.waiting = []
-                    # Not a daemon: a short program that ended first would leave the next one to build it again.
-                    threading.Thread(target=self._build, name="turret-guard-tree").start()
+                    self._start()
         return self.module
+
+    def _start(self) -> None:
+        # Not a daemon: a short program that ended first would leave the next one to build it again.
+        builder = threading.Thread(target=self._build, name="turret-guard-tree")
+        try:
+            builder.start()
+            self.building = True
+        except RuntimeError as error:
+            self.refuse(error)
+
+    def refuse(self, error: Exception) -> None:
+        self.reason = f"guards are checked in Python, not natively: {type(error).__name__}: {error}"
 
     def when_built(self, then: Callable[[], None]) -> None:
         with self.lock:
-            if self.waiting is not None:
+            if self.building:
                 self.waiting.append(then)
                 return
         if self.module is not None:
@@ -98,18 +113,28 @@ class _Extension:
     def _load(self) -> None:
         try:
             self.module = load()
-        except (CodegenError, ImportError, RuntimeError, OSError, subprocess.SubprocessError) as error:
-            self.reason = f"guards are checked in Python, not natively: {error}"
+        except Exception as error:
+            self.refuse(error)
 
     def _build(self) -> None:
         self._load()
         with self.lock:
-            waiting, self.waiting = self.waiting or [], None
+            self.building = False
+        self._tell()
+
+    def _tell(self) -> None:
+        """Call all who wait for the module, now that it is there or known not to come."""
+        waiting, self.waiting = self.waiting, []
         for then in waiting if self.module is not None else ():
             then()
 
+    def in_forked_child(self) -> None:
+        """The thread that builds is the parent's: another one builds when the extension is next asked for."""
+        self.building = False
+
 
 _extension = _Extension()
+after_fork(_extension.in_forked_child)
 
 
 def _translate(guards: GuardSet, native: Any) -> Callable[..., bool]:
@@ -140,10 +165,14 @@ class _Translation:
         self.left: list[int] = []
         self.ranks: dict[int, int] = {}
         self.numbers: dict[Source, int] = {}
+        self.ways: dict[Source, int] = {}
+        """For what is known weakly the step by which it is found."""
 
     def add(self, number: int, guard: Guard) -> None:
         """Translate one guard, or leave it to Python."""
         try:
+            if guard.kind == "IS":
+                self.ways.setdefault(guard.others[0], self.step(guard.source))
             kind, expected, numbers = self.check(guard)
             steps = tuple(self.step(s) for s in (guard.source, *guard.others) if s is not None)
         except _Left:
@@ -195,8 +224,11 @@ class _Translation:
         if facts.type not in (torch.Tensor, torch.nn.Parameter) or self.native.dtype_number(dtype) < 0:
             raise _Left
         keys = facts.keys.raw_repr()
+        if any(n > 62 for n in facts.marks or ()):
+            raise _Left
         return (
-            facts.type, dtype, str(facts.device), facts.requires_grad, facts.is_leaf, keys, facts.shape, facts.stride
+            facts.type, dtype, str(facts.device), facts.requires_grad, facts.is_leaf, keys, facts.shape, facts.stride,
+            facts.marks is not None, sum(1 << n for n in facts.marks or ()),
         )  # fmt: skip
 
     def modes(self, state: tuple) -> tuple[int, ...]:
@@ -228,7 +260,7 @@ class _Translation:
             case sources.LocalSource(index):
                 return "ARGUMENT", -1, None, index + 1
             case sources.WeakSource():
-                return "WEAK", -1, source.reference, 0
+                return "WEAK", -1, source.reference, self.ways.get(source, -1) + 1
             case sources.BoundSource(_, value):
                 return "BOUND", -1, value, 0
             case sources.AttrSource(base, name):

@@ -58,16 +58,24 @@ class TensorProperties:
     is_leaf: bool
     shape: tuple[int | None, ...]
     stride: tuple[int | None, ...]
+    marks: tuple[int, ...] | None
+    """Dimensions that may be marked as dynamic; None where marks do not matter."""
     keys: Any = attrs.field(eq=str)
 
     @classmethod
-    def of(cls, value: torch.Tensor, dynamic: frozenset[int] = frozenset()) -> TensorProperties:
-        """Properties of a strided tensor; sizes of ``dynamic`` dimensions and all strides beside them are left out."""
+    def of(
+        cls, value: torch.Tensor, dynamic: frozenset[int] = frozenset(), marks: frozenset[int] | None = None
+    ) -> TensorProperties:
+        """Properties of a strided tensor; sizes of ``dynamic`` dimensions and all strides beside them are left out.
+
+        ``marks``: dimensions whose marks, as dynamic ones, are taken into account.
+        """
         shape = tuple(None if n in dynamic else int(s) for n, s in enumerate(value.shape))
         stride = tuple(None for _ in shape) if dynamic else tuple(value.stride())
         keys = torch._C._dispatch_keys(value)
         leaf = value.is_leaf or not value.requires_grad
-        return cls(type(value), value.dtype, value.device, value.requires_grad, leaf, shape, stride, keys)
+        known = None if marks is None else tuple(sorted(marks))
+        return cls(type(value), value.dtype, value.device, value.requires_grad, leaf, shape, stride, known, keys)
 
     def holds(self, value: Any) -> bool:
         """Whether a value has these properties."""
@@ -80,6 +88,7 @@ class TensorProperties:
             and _match(value.shape, self.shape)
             and _match(value.stride(), self.stride)
             and (value.is_leaf or not value.requires_grad) is self.is_leaf
+            and (self.marks is None or dynamic_marks(value) <= frozenset(self.marks))
         )
 
     def difference(self, value: Any) -> str:
@@ -95,6 +104,8 @@ class TensorProperties:
         ):
             if not _match(got, expected):
                 return f"{name} {list(got)}, expected {['any' if e is None else e for e in expected]}"
+        if self.marks is not None and not dynamic_marks(value) <= frozenset(self.marks):
+            return f"dimensions {sorted(dynamic_marks(value))} are marked as dynamic"
         return "dispatch keys or leaf state differ"
 
 
@@ -102,6 +113,22 @@ def _match(found: Sequence[int], expected: tuple[int | None, ...]) -> bool:
     if len(found) != len(expected):
         return False
     return all(e is None or f == e for f, e in zip(found, expected, strict=True))
+
+
+DYNAMIC_MARKS = (
+    "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",
+    "_dynamo_strict_unbacked_indices",
+)  # fmt: skip
+"""Where ``torch._dynamo.mark_dynamic`` and its kin leave what they are told."""
+STATIC_MARK = "_dynamo_static_indices"
+
+
+def dynamic_marks(value: Any) -> frozenset[int]:
+    """Dimensions of a tensor that the program marked as dynamic, and not as static."""
+    if not value.__dict__:
+        return frozenset()
+    marked = frozenset().union(*(getattr(value, name, None) or () for name in DYNAMIC_MARKS))
+    return marked - frozenset(getattr(value, STATIC_MARK, None) or ())
 
 
 def function_modes() -> tuple[str | int, ...]:
@@ -235,6 +262,16 @@ def _check_owner(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
     return f"member_owner({held[0]}, {name!r}) is {writer.constant(owner)}"
 
 
+def same_classes(found: tuple, expected: tuple) -> bool:
+    """Whether two tuples hold the very same classes."""
+    return len(found) == len(expected) and all(f is e for f, e in zip(found, expected, strict=True))
+
+
+def _check_mro(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    writer.scope.setdefault("same_classes", same_classes)
+    return f"same_classes({held[0]}.__mro__, {writer.constant(guard.expected)})"
+
+
 def _check_answer(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
     arguments, answer = guard.expected
     writer.scope.setdefault("same_constant", same_constant)
@@ -258,7 +295,7 @@ KINDS: dict[str, Check] = {
     "GLOBAL_STATE": _helper("global_state", global_state),
     "MEMBER": _check_member,
     "OWNER": _check_owner,
-    "MRO": lambda g, w, h: f"{h[0]}.__mro__ is {w.constant(g.expected)}",
+    "MRO": _check_mro,
     "ANSWER": _check_answer,
     "CALL": lambda g, w, h: f"{w.constant(g.expected[0])}({', '.join(h)}) == {w.constant(g.expected[1])}",
 }

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 
 from turret.config import nearest
 from turret.errors import OptionError
 from turret.events import Event, product_text
+from turret.fork_safety import Lock
 from turret.hookspecs import hookimpl
 
 ARTIFACTS: dict[str, str] = {
@@ -43,7 +43,7 @@ STAGES = (
 """What ``+stage`` may name."""
 
 _enabled: set[str] = set()
-_lock = threading.Lock()
+_lock = Lock()
 
 
 def set_logs(*names: str, **switches: bool) -> None:

@@ -149,7 +149,10 @@ Number = int | float | bool | sympy.Expr
 
 
 class Builder:
-    """Collects the statements of a loop program; ``node`` is the FX node being lowered."""
+    """Collects the statements of a loop program; ``node`` is the FX node being lowered.
+
+    ``eagerly``: that node was placed eagerly, so that copies which it needs are calls as well, not kernels.
+    """
 
     def __init__(self) -> None:
         self.statements: list[Statement] = []
@@ -157,6 +160,7 @@ class Builder:
         self.node: fx.Node | None = None
         self.views: dict[Any, str] = {}
         self.reason = ""
+        self.eagerly = False
 
     # ------------------------------------------------ the node being lowered
 
@@ -323,12 +327,13 @@ class Builder:
             return self._copy_of_repeated(value, strides, repeated)
         name = self.unique(f"{value.base.name}_copy")
         decl = TensorDecl(name, value.shape, strides, value.dtype, value.device)
-        if is_compiled_dtype(value.dtype):
+        if is_compiled_dtype(value.dtype) and not self.eagerly:
             return self.define_decl(decl, value.load)
         if value.strides() is None:
             raise UnsupportedError(f"a {value.dtype} view of {value.base} that no strides express")
+        reason = "a copy for a call that runs eagerly" if self.eagerly else f"no kernels for {value.dtype}"
         reference = (Ref(self.in_memory(value)),)
-        clone = Extern(torch.ops.aten.clone.default, reference, {}, (decl,), reason=f"no kernels for {value.dtype}")
+        clone = Extern(torch.ops.aten.clone.default, reference, {}, (decl,), reason=reason)
         self.statements.append(clone)
         return TensorValue.of(decl)
 

@@ -12,7 +12,7 @@ import hashlib
 import os
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -251,28 +251,48 @@ _INNER = (
 """Modules that traces run through: their functions in Python are looked at."""
 
 
-def _foreign_members(members: dict[str, Any]) -> list[tuple[str, Any]]:
+def _foreign_members(members: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Members of a class that are not the library's own."""
-    return [(name, raw) for name, raw in sorted(members.items()) if name not in UNSEEN and not _is_own(name, raw)]
+    return sorted((m for m in members.items() if m[0] not in UNSEEN and not _is_own(*m)), key=_name_of)
 
 
-def _foreign_callables(members: dict[str, Any]) -> list[tuple[str, Any]]:
+def _foreign_callables(members: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Members of a module that can be called and are not the library's own."""
-    return [(name, raw) for name, raw in sorted(members.items()) if callable(raw) and not _is_own(name, raw)]
+    callables = (m for m in members.items() if type(m[1]) not in _NEVER_FOREIGN and callable(m[1]))
+    return sorted((m for m in callables if not _is_own(*m)), key=_name_of)
 
 
-def _foreign_functions(members: dict[Any, Any]) -> list[tuple[str, Any]]:
+def _foreign_functions(members: Mapping[Any, Any]) -> list[tuple[str, Any]]:
     """Functions in Python in a module or table that are the program's."""
-    functions = [(str(n), f) for n, f in members.items() if isinstance(f, types.FunctionType)]
-    return sorted((member for member in functions if not _is_own(*member)), key=lambda member: member[0])
+    functions = (m for m in members.items() if type(m[1]) is types.FunctionType)
+    return sorted(((str(n), f) for n, f in functions if not _is_own_function(f)), key=_name_of)
+
+
+def _name_of(member: tuple[str, Any]) -> str:
+    return member[0]
+
+
+def _is_own_function(function: types.FunctionType) -> bool:
+    """Whether a function is a library's, by its namespace and the file of its code."""
+    scope = function.__globals__
+    if _LIBRARY_SCOPES.get(id(scope)) is not scope:
+        if not is_library_function(function):
+            return False
+        _LIBRARY_SCOPES[id(scope)] = scope
+    return _file_is_library(function.__code__.co_filename)
+
+
+_LIBRARY_SCOPES: dict[int, dict[str, Any]] = {}
+"""Namespaces of modules of libraries, by their ids."""
+_NEVER_FOREIGN = (type, types.ModuleType, *PLAIN, list, tuple, dict, set, frozenset)
 
 
 def _is_own(name: str, raw: Any) -> bool:
     """Whether a member is what a library put there: code of its own, or what is written in C under its own name."""
-    if isinstance(raw, types.FunctionType):
-        return is_library_function(raw) and _file_is_library(raw.__code__.co_filename)
     if type(raw) is types.BuiltinFunctionType and raw.__name__ == name:
         return True
+    if isinstance(raw, types.FunctionType):
+        return _is_own_function(raw)
     if isinstance(raw, (staticmethod, classmethod)):
         return _is_own(name, raw.__func__)
     if isinstance(raw, functools._lru_cache_wrapper):
@@ -298,13 +318,19 @@ _TYPING = ("typing", "typing_extensions", "types")
 
 @functools.lru_cache(maxsize=4096)
 def _file_is_library(name: str) -> bool:
-    folders = {os.path.dirname(sys.modules[m].__file__ or "") + os.sep for m in ("torch", "os", "turret")}
-    return name.startswith(("<", *folders)) or is_library(os.path.basename(name).removesuffix(".py"))
+    return name.startswith(_library_folders()) or is_library(os.path.basename(name).removesuffix(".py"))
+
+
+@functools.cache
+def _library_folders() -> tuple[str, ...]:
+    """Beginnings of the names of files of libraries, and of code that they generate."""
+    modules = (sys.modules[name] for name in ("torch", "os", "turret"))
+    return ("<", *(os.path.dirname(module.__file__ or "") + os.sep for module in modules))
 
 
 def _foreign_kernels(impls: set[str]) -> list[tuple[str, Any]]:
     """Kernels of torch's operators that were registered from Python, and that a trace would run."""
-    return [(i, None) for i in sorted(impls) if i.startswith("aten/") and i.rpartition("/")[2] in _REPLACED_KEYS]
+    return sorted((i, "") for i in impls if i.startswith("aten/") and i.rpartition("/")[2] in _REPLACED_KEYS)
 
 
 _CAPSULE = type(datetime.datetime_CAPI)

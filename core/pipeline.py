@@ -10,8 +10,8 @@ import contextlib
 import copy
 import functools
 import itertools
-import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -28,6 +28,7 @@ from turret.context import CompileContext
 from turret.errors import CacheError, CodegenError, StageError, TurretError, warn
 from turret.events import Event
 from turret.executed_code import recorded, unrecorded
+from turret.fork_safety import Lock, compiling
 from turret.garbage import full_collections_wait
 from turret.graph_cache import Artifact, GraphCache, Unstable, graph_key, with_usable_cache
 from turret.libraries import forget_library
@@ -40,6 +41,9 @@ from turret.sharing import eager_where_shared_otherwise, sharing_check, writes_i
 
 _compile_ids = itertools.count(1)
 
+_failed_observers: weakref.WeakKeyDictionary[pluggy.PluginManager, set[str]] = weakref.WeakKeyDictionary()
+"""Names of observers that failed, of which that was said."""
+
 _SHOWN = 5
 """Calls that a hint names."""
 
@@ -49,13 +53,18 @@ _WITHOUT_A_SAY = {"turret_event", "turret_guard_filter", "turret_capture"}
 
 def create_context(config: Config, manager: pluggy.PluginManager) -> CompileContext:
     """The context of one compilation."""
+    failed = _failed_observers.setdefault(manager, set())
 
     def on_event(event: Event) -> None:
         try:
             with unrecorded():
                 manager.hook.turret_event(event=event)
         except Exception as error:
-            warn(f"an observer of Turret's events failed and was ignored: {error!r}")
+            plugin = plugin_manager.plugin_of(manager, "turret_event", error.__traceback__)
+            if plugin not in failed:
+                failed.add(plugin)
+                message = f"stage 'event' (plugin {plugin}) failed and was ignored: {type(error).__name__}: {error}"
+                warn(f"an observer of Turret's events: {message}")
 
     return CompileContext(config, manager.hook, next(_compile_ids), on_event)
 
@@ -71,7 +80,8 @@ def _compile_with_key(
     """The callable of one captured graph, and a key by which ``Compiler.stored`` finds it again (None: it cannot)."""
     pipeline = _Pipeline(manager, config)
     try:
-        return pipeline.compile(captured, keep_graph)
+        with pipeline.failures("pipeline"):
+            return pipeline.compile(captured, keep_graph)
     except StageError as error:
         if config.on_error == "raise":
             raise
@@ -102,7 +112,8 @@ class _Pipeline:
         except CodegenError as error:
             raise StageError(stage, "compiler", str(error)) from error
         except Exception as error:
-            plugin = plugin_manager.plugin_of(self.manager, hook, error.__traceback__) if hook else "turret"
+            fault = plugin_manager.plugin_at_fault(self.manager.hook, error.__traceback__)
+            plugin = plugin_manager.plugin_of(self.manager, hook, error.__traceback__) if hook else fault or "turret"
             raise StageError(stage, plugin, f"{type(error).__name__}: {error}") from error
 
     @contextlib.contextmanager
@@ -111,7 +122,7 @@ class _Pipeline:
         self.context.emit("compile_started", name=name)
         start = time.perf_counter()
         try:
-            with full_collections_wait():
+            with compiling.here(), full_collections_wait():
                 yield
         finally:
             self.context.emit("compile_ended", name=name, seconds=time.perf_counter() - start)
@@ -131,10 +142,15 @@ class _Pipeline:
         return product
 
     def passes(self, phase: str, module: fx.GraphModule) -> None:
-        """Run every graph pass of a phase, in order of registration."""
+        """Run every graph pass of a phase, in order of registration; the graph is as it was where one fails."""
+        implementations = self.manager.hook.turret_graph_pass.get_hookimpls()
+        foreign = any(impl.plugin_name not in plugin_manager.BUILTINS for impl in implementations)
+        before = copy.deepcopy(module.graph) if foreign else None
         try:
             self.manager.hook.turret_graph_pass(context=self.context, phase=phase, module=module)
         except Exception as error:
+            if before is not None:
+                module.graph = before  # which is what runs eagerly
             plugin = plugin_manager.plugin_of(self.manager, "turret_graph_pass", error.__traceback__)
             raise StageError("graph_pass", plugin, f"{phase}: {type(error).__name__}: {error}") from error
 
@@ -381,7 +397,7 @@ class _Graph:
         self.pipeline, self.captured, self.cache, self.key = pipeline, captured, cache, key
         self.target = target_of(captured)
         self.ambient = AmbientModes.now()
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self.partitioned: PartitionedGraph | None = None
         self.compiled_backward: BoxedCallable | None = None
 
@@ -475,7 +491,7 @@ class _LaterGraph:
     def __init__(self, pipeline: _Pipeline, graph: Any, cache: GraphCache, key: str, name: str) -> None:
         self.pipeline, self.graph, self.cache, self.key, self.name = pipeline, graph, cache, key, name
         self.ambient = AmbientModes.now()
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self.made: _Graph | None = None
 
     def work(self) -> _Graph:

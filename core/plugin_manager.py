@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import reprlib
 import sys
 import types
 from typing import Any
@@ -50,7 +51,7 @@ def create(extra: tuple[Any, ...] = ()) -> pluggy.PluginManager:
         if isinstance(plugin, str):
             plugin = _import(plugin)
         if isinstance(plugin, type):
-            plugin = plugin()
+            plugin = _made(plugin)
         _register(manager, plugin, _readable_name(manager, plugin))
     return manager
 
@@ -98,7 +99,21 @@ def _import(name: str) -> Any:
             ) from error
 
 
+def _made(kind: type) -> Any:
+    try:
+        return kind()
+    except Exception as error:
+        raise PluginError(
+            f"a plugin of {kind.__qualname__} cannot be made: {type(error).__name__}: {error}; give an instance"
+        ) from error
+
+
 def _register(manager: pluggy.PluginManager, plugin: Any, name: str) -> None:
+    if not any(manager.parse_hookimpl_opts(plugin, attribute) for attribute in dir(plugin)):
+        raise PluginError(
+            f"plugin {reprlib.repr(plugin)} (of type {type(plugin).__qualname__}) implements no hook; expected an "
+            "object or module with functions marked by turret.hookimpl, or its dotted name"
+        )
     if manager.is_registered(plugin):
         raise PluginError(f"plugin {manager.get_name(plugin)!r} is given twice; leave one of the two out")
     try:
@@ -116,14 +131,29 @@ def _register(manager: pluggy.PluginManager, plugin: Any, name: str) -> None:
 
 
 def plugin_of(manager: pluggy.PluginManager, hook: str, traceback: Any) -> str:
-    """Name of the plugin whose implementation of ``hook`` a traceback passed through, for error messages."""
+    """Name of the plugin at fault where calling ``hook`` failed, for error messages: those that implement it, at least.
+
+    A plugin's hook may call smaller ones (a partitioner asks for costs): then the fault is that of the innermost.
+    """
     implementations = getattr(manager.hook, hook).get_hookimpls()
-    codes = {impl.function.__code__: impl.plugin_name for impl in implementations if hasattr(impl.function, "__code__")}
+    fault = plugin_at_fault(manager.hook, traceback)
+    return fault or ", ".join(impl.plugin_name for impl in implementations) or "none registered"
+
+
+def plugin_at_fault(hooks: Any, traceback: Any) -> str:
+    """Name of the plugin with the innermost implementation, of any of ``hooks``, that a traceback passed through."""
+    codes = {
+        impl.function.__code__: impl.plugin_name
+        for caller in vars(hooks).values()
+        if isinstance(caller, pluggy.HookCaller)
+        for impl in caller.get_hookimpls()
+        if hasattr(impl.function, "__code__")
+    }
     found = ""
     while traceback is not None:
         found = codes.get(traceback.tb_frame.f_code, found)
         traceback = traceback.tb_next
-    return found or ", ".join(impl.plugin_name for impl in implementations) or "none registered"
+    return found
 
 
 def describe(manager: pluggy.PluginManager) -> list[tuple[str, list[tuple[str, str]]]]:

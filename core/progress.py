@@ -7,6 +7,7 @@ import threading
 import time
 
 from turret.events import Event
+from turret.fork_safety import Lock, after_fork
 from turret.hookspecs import hookimpl
 
 PATIENCE = 1.0
@@ -21,7 +22,7 @@ class _Line:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = Lock()
         self.idle = threading.Event()
         self.under_way = 0
         self.started = 0.0
@@ -63,6 +64,13 @@ def _write(text: str) -> None:
 
 
 _line = _Line()
+
+
+@after_fork
+def _no_line() -> None:
+    """The thread that draws, and those that compile, are the parent's."""
+    global _line
+    _line = _Line()
 
 
 @hookimpl

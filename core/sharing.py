@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from turret.runtime.sizes import Sizes, compile_size, size_reader
 from turret.signature import GraphSignature, Mutation, SyntheticBase
 
 _WRITES = (Mutation.IN_GRAPH, Mutation.DATA, Mutation.DATA_AND_METADATA)
@@ -40,7 +41,7 @@ def sharing_check(
     alone = set(tensors) if written & moving else written | moving
     alone -= {m for base in signature.bases for m in base.members}
     spans = tuple((n, n in written, _extent(example_inputs[n])) for n in sorted(alone))
-    bases = signature.bases
+    read_sizes, bases = size_reader(signature), tuple(map(_base_span, signature.bases))
 
     def check(args: Sequence[Any]) -> bool:
         found: list[Span] = []
@@ -48,8 +49,9 @@ def sharing_check(
             value = args[number]
             start = value.data_ptr()
             found.append((start, start + (_bytes(value) if extent is None else extent), writes))
-        for base in bases:
-            span = _base_span(args, base)
+        sizes = read_sizes(args) if bases else {}
+        for span_of in bases:
+            span = span_of(args, sizes)
             if span is None:
                 return False
             found.append(span)
@@ -108,16 +110,21 @@ def _bytes(value: torch.Tensor) -> int:
     return last * value.element_size()
 
 
-def _base_span(args: Sequence[Any], base: SyntheticBase) -> Span | None:
-    """The bytes of a common memory; None where its members do not lie in it as they did."""
-    members = [args[m] for m in base.members]
-    width = members[0].element_size()
-    start = members[0].data_ptr() - base.layouts[0].offset * width
-    for member, layout in zip(members, base.layouts, strict=True):
-        if member.data_ptr() != start + layout.offset * width:
-            return None
-    if base.joined:
-        roots = [m._base if m._is_view() else m for m in members]
-        if any(root is not roots[0] for root in roots):
-            return None
-    return start, start + base.length * width, True
+def _base_span(base: SyntheticBase) -> Callable[[Sequence[Any], Sizes], Span | None]:
+    """``span(inputs, sizes)``: the bytes of a common memory; None where its members do not lie in it as they did."""
+    offsets, length = tuple(compile_size(layout.offset) for layout in base.layouts), compile_size(base.length)
+
+    def span(args: Sequence[Any], sizes: Sizes) -> Span | None:
+        members = [args[m] for m in base.members]
+        width = members[0].element_size()
+        start = members[0].data_ptr() - offsets[0](sizes) * width
+        for member, offset in zip(members, offsets, strict=True):
+            if member.data_ptr() != start + offset(sizes) * width:
+                return None
+        if base.joined:
+            roots = [m._base if m._is_view() else m for m in members]
+            if any(root is not roots[0] for root in roots):
+                return None
+        return start, start + length(sizes) * width, True
+
+    return span

@@ -125,6 +125,8 @@ class GraphOutput:
 
     ``visible``: the user sees it, so its strides are eager's; else any layout will do.  ``tangent_stride`` are
     the strides that the backward was traced for.  A ``SIZE`` has no shape and the name of its type as ``dtype``.
+    ``view_of`` is an input in whose memory the output lies although its gradient goes another way (a function of the
+    user's returned a view), and ``view_layout`` its layout from where the input begins.
     """
 
     shape: tuple[SizeText, ...]
@@ -134,6 +136,8 @@ class GraphOutput:
     differentiable: bool = False
     visible: bool = True
     tangent_stride: tuple[SizeText, ...] | None = None
+    view_of: int | None = None
+    view_layout: Layout | None = None
 
 
 @record
@@ -148,7 +152,7 @@ class SyntheticBase:
 
     members: tuple[int, ...]
     layouts: tuple[Layout, ...]
-    length: int
+    length: SizeText
     joined: bool = False
 
 

@@ -6,6 +6,7 @@ lines of Python in which every step is taken once, for guards and for rebuilt co
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
@@ -102,7 +103,7 @@ class WeakSource(BoundSource):
 
 
 class References(tuple):
-    """Weak references to objects that rebuilt code needs: part of its globals."""
+    """Weak references to objects that generated code needs, and numbers of what it gives beside: among its globals."""
 
     __slots__ = ()
 
@@ -261,7 +262,7 @@ class SourceWriter:
             return []
         self.scope.setdefault("dereference", dereference)
         references = self.constant(References(source.reference for source in self.weak))
-        return [f"{', '.join(self.weak.values())}, = dereference({references})"]
+        return [f"{', '.join(self.weak.values())}, = dereference({references}, ())"]
 
     def _write(self, source: Source) -> str:
         match source:
@@ -344,9 +345,9 @@ class SourceReader:
         raise TypeError(f"no way to read {source!r}")
 
 
-def dereference(references: References) -> tuple:
-    """The objects that weak references lead to; raises ``ReferenceError`` where one is gone."""
-    found = tuple(reference() for reference in references)
+def dereference(references: References, given: tuple) -> tuple:
+    """What weak references lead to, and what is given for numbers; raises ``ReferenceError`` where one is gone."""
+    found = tuple(given[item] if isinstance(item, int) else item() for item in references)
     if any(value is None for value in found):
         raise ReferenceError("a module or parameter of compiled code is gone")
     return found
@@ -354,4 +355,5 @@ def dereference(references: References) -> tuple:
 
 def instance_dict(value: Any) -> dict:
     """The instance's own ``__dict__``, whatever its class makes of attribute access."""
-    return object.__getattribute__(value, "__dict__")
+    base = threading.local if isinstance(value, threading.local) else object  # that has one for each thread
+    return base.__getattribute__(value, "__dict__")

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import os
 import platform
-import shlex
-import shutil
-import subprocess
 import tempfile
-import threading
 from pathlib import Path
 
 from turret.artifact_cache import Store, open_store
 from turret.errors import CodegenError
+from turret.fork_safety import Lock
 from turret.libraries import ROLE, open_library
-from turret.native import prebuilt
+from turret.native import prebuilt, toolchain
 
 SOURCE = Path(__file__).with_name("launcher.cpp")
 LIBRARY = "launcher.so"
 DRIVER = "libcuda.so.1"
-CANDIDATES = ("g++", "clang++", "c++")
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-w")
-_lock = threading.Lock()
+_lock = Lock()
 _loaded: list[ctypes.CDLL] = []
 
 
@@ -95,23 +90,7 @@ _PROTOTYPES: dict[str, tuple] = {
 
 def compile_launcher() -> bytes:
     """The library, compiled; needs a C++ compiler and no GPU.  Raises ``CodegenError``."""
-    named = os.environ.get("CXX")
-    commands = [shlex.split(c) for c in ([named] if named else CANDIDATES)]
-    command = next((c for c in commands if shutil.which(c[0])), None)
-    if command is None:
-        tried = ", ".join(shlex.join(c) for c in commands)
-        raise CodegenError(
-            f"no C++ compiler to build the kernel launcher with; tried {tried}; install one (Debian and Ubuntu: apt "
-            "install g++; conda: gxx), or name one in CXX"
-        )
+    compiler = toolchain.find_command("the kernel launcher")
     with tempfile.TemporaryDirectory(prefix="turret-launcher-") as scratch:
         made = Path(scratch, LIBRARY)
-        line = [*command, *_FLAGS, "-o", str(made), str(SOURCE), "-ldl"]
-        try:
-            done = subprocess.run(line, capture_output=True, text=True, timeout=300)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise CodegenError(f"the C++ compiler could not run: {error}\n  {shlex.join(line)}") from error
-        if done.returncode or not made.exists():
-            lines = "\n".join(done.stderr.splitlines()[:20])
-            raise CodegenError(f"the kernel launcher did not compile\n  {shlex.join(line)}\n{lines}")
-        return made.read_bytes()
+        return toolchain.build([*compiler, *_FLAGS, "-o", str(made), str(SOURCE), "-ldl"], made, SOURCE.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from turret import codec
 from turret.artifact_cache import Entry, Store
 from turret.errors import CodegenError, TurretError
+from turret.fork_safety import Lock
 from turret.native.build import launcher, message
 from turret.native.table import KernelBinary, LaunchTable
 
@@ -22,7 +22,7 @@ DRIVER_ERROR, MISALIGNED, SIZE_TOO_LARGE = 1, 2, 3
 
 TABLE = "launches.json"
 _kernels: dict[tuple[Any, ...], int] = {}
-_lock = threading.Lock()
+_lock = Lock()
 
 
 def current_stream(device: int) -> int:

@@ -10,10 +10,6 @@ from __future__ import annotations
 import hashlib
 import importlib.machinery
 import importlib.util
-import os
-import shlex
-import shutil
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -25,7 +21,7 @@ import attrs
 from turret.artifact_cache import open_store
 from turret.errors import CodegenError
 from turret.libraries import ROLE, as_path
-from turret.native import prebuilt
+from turret.native import prebuilt, toolchain
 
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-w")
 
@@ -90,7 +86,11 @@ class Extension:
         )
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        try:
+            spec.loader.exec_module(module)
+        except ImportError:
+            open_store().remove(self.key())  # no library for this machine: another process builds its own
+            raise
         return module
 
     def build(self) -> bytes:
@@ -101,19 +101,9 @@ class Extension:
                 f"{self.purpose} needs the Python headers, and {headers} lacks them; install them "
                 f"(Debian and Ubuntu: apt install python{sys.version_info[0]}.{sys.version_info[1]}-dev)"
             )
-        named = shlex.split(os.environ.get("CXX", ""))
-        found = next((c for c in (*named[:1], "g++", "clang++", "c++") if shutil.which(c)), None)
-        if found is None:
-            raise CodegenError(f"{self.purpose} needs a C++ compiler: install g++ or clang++, or name one in CXX")
+        compiler = toolchain.find_command(self.purpose)
         with tempfile.TemporaryDirectory(prefix="turret-extension-") as scratch:
             made = Path(scratch, self.library)
             includes = (f"-I{headers}", f"-I{headers}/internal")
-            command = [found, *_FLAGS, *includes, str(self.source), *self.flags, "-o", str(made)]
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-            except (OSError, subprocess.SubprocessError) as error:
-                raise CodegenError(f"the C++ compiler could not run: {error}\n  {shlex.join(command)}") from error
-            if done.returncode != 0:
-                messages = "\n".join(done.stderr.splitlines()[:20])
-                raise CodegenError(f"{self.source.name} did not compile\n  {shlex.join(command)}\n{messages}")
-            return made.read_bytes()
+            command = [*compiler, *_FLAGS, *includes, str(self.source), *self.flags, "-o", str(made)]
+            return toolchain.build(command, made, self.source.name)

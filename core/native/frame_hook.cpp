@@ -452,28 +452,38 @@ PyObject* after_fork(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-// dereference(references): what weak references refer to, as a tuple.
-PyObject* dereference(PyObject*, PyObject* references) {
-  if (!PyTuple_Check(references)) {
-    PyErr_Format(PyExc_TypeError, "dereference takes a tuple of weak references, not %R", references);
+// What a weak reference refers to (a new reference); null with an exception set where it is gone.
+PyObject* referent_of(PyObject* reference) {
+  PyObject* object = nullptr;
+#if PY_VERSION_HEX >= 0x030D0000
+  if (PyWeakref_GetRef(reference, &object) < 0) return nullptr;
+#else
+  object = PyWeakref_GET_OBJECT(reference);
+  object = object == Py_None ? nullptr : Py_NewRef(object);
+#endif
+  if (!object) PyErr_SetString(PyExc_ReferenceError, "a module or parameter of compiled code is gone");
+  return object;
+}
+
+// dereference(references, given): what weak references refer to, and, for numbers among them, what was given.
+PyObject* dereference(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
+  if (nargs != 2 || !PyTuple_Check(args[0]) || !PyTuple_CheckExact(args[1])) {
+    PyErr_SetString(PyExc_TypeError, "dereference takes a tuple of weak references and numbers, and a tuple");
     return nullptr;
   }
-  const Py_ssize_t count = PyTuple_GET_SIZE(references);
+  const Py_ssize_t count = PyTuple_GET_SIZE(args[0]);
   PyObject* found = PyTuple_New(count);
   for (Py_ssize_t n = 0; found && n < count; n++) {
-    PyObject* reference = PyTuple_GET_ITEM(references, n);
+    PyObject* item = PyTuple_GET_ITEM(args[0], n);
     PyObject* object = nullptr;
-    if (!PyWeakref_CheckRef(reference)) {
-      PyErr_Format(PyExc_TypeError, "dereference takes a tuple of weak references, not one with %R", reference);
-#if PY_VERSION_HEX >= 0x030D0000
-    } else if (PyWeakref_GetRef(reference, &object) == 0) {
-#else
-    } else if ((object = PyWeakref_GET_OBJECT(reference)) != Py_None) {
-      Py_INCREF(object);
+    if (PyWeakref_CheckRef(item)) {
+      object = referent_of(item);
     } else {
-      object = nullptr;
-#endif
-      PyErr_SetString(PyExc_ReferenceError, "a module or parameter of compiled code is gone");
+      const Py_ssize_t place = PyLong_AsSsize_t(item);
+      if (place >= 0 && place < PyTuple_GET_SIZE(args[1]))
+        object = Py_NewRef(PyTuple_GET_ITEM(args[1], place));
+      else if (!PyErr_Occurred())
+        PyErr_Format(PyExc_IndexError, "dereference was not given number %zd", place);
     }
     if (object)
       PyTuple_SET_ITEM(found, n, object);
@@ -491,7 +501,8 @@ PyMethodDef methods[] = {
     {"suspend", suspend, METH_O, "suspend(function): a callable that runs it with the hook inactive"},
     {"tail", make_tail, METH_VARARGS, "tail(function, args): what a replacement returns to go on elsewhere"},
     {"throw", throw_as_is, METH_O, "throw(exception): raise it as it is, its traceback and context kept"},
-    {"dereference", dereference, METH_O, "dereference(references): what a tuple of weak references refers to, as a tuple"},
+    {"dereference", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(dereference)), METH_FASTCALL,
+     "dereference(references, given): a tuple of what weak references refer to, and of what was given for numbers"},
     {"mark", mark, METH_VARARGS, "mark(code, kind): 0 ask, 1 skip, 2 capture, 3 skip with all that it calls"},
     {"kind", kind, METH_O, "kind(code): as marked, 0 where not asked yet"},
     {"is_active", is_active, METH_NOARGS, "whether frames of this thread are looked at"},

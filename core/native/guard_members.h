@@ -55,7 +55,10 @@ inline Answer judge_member(PyObject* object, PyObject* expected, bool owner, Not
 inline Answer judge_mro(PyObject* object, PyObject* expected, Notes* notes, bool& implied) {
   if (!PyType_Check(object)) return NO;
   PyTypeObject* type = reinterpret_cast<PyTypeObject*>(object);
-  if (type->tp_mro != expected) return NO;
+  if (!type->tp_mro || !PyTuple_Check(expected)) return UNSURE;
+  if (PyTuple_GET_SIZE(type->tp_mro) != PyTuple_GET_SIZE(expected)) return NO;
+  for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(expected); n++)
+    if (PyTuple_GET_ITEM(type->tp_mro, n) != PyTuple_GET_ITEM(expected, n)) return NO;
   if (notes) notes->reference(&type->tp_mro);
   implied = notes != nullptr;
   return YES;

@@ -140,6 +140,12 @@ inline Answer read_dict(PyObject* object, Notes* notes, Reading& out) {
     if (!Py_IS_TYPE(found, &PyGetSetDescr_Type)) return UNSURE;
     getter get = reinterpret_cast<PyGetSetDescrObject*>(found)->d_getset->get;
     if (get != PyObject_GenericGetDict && get != dict_getter) return UNSURE;
+    if (type->tp_getattro != PyObject_GenericGetAttr) {
+      // One written in Python is passed over; one in C may keep attributes elsewhere, as threading.local does.
+      static PyObject* const text = PyUnicode_InternFromString("__getattribute__");
+      PyObject* getter = _PyType_Lookup(type, text);
+      if (getter != object_getattr && !(getter && PyFunction_Check(getter))) return UNSURE;
+    }
   }
   const OwnAttributes own = own_attributes(object);
   if (!own.slot || (own.dict && !PyDict_CheckExact(own.dict))) return UNSURE;

@@ -40,6 +40,7 @@ struct Register {
   uint64_t call = 0;           // the call that it was read in
   Answer answer = NO;
   bool fixed = false;          // the notes vouch for it
+  bool referred = false;       // and it has been referred to ever since
   bool of_class = false;       // the namespace of a class, which Python sees through a proxy
   bool of_instance = false;    // the namespace of the instance `object`
 };
@@ -237,7 +238,7 @@ class Run {
     Register& reg = p.registers[number];
     if (reg.call == p.call) return reg;
     reg.call = p.call;
-    reg.fixed = reg.of_class = reg.of_instance = false;
+    reg.fixed = reg.referred = reg.of_class = reg.of_instance = false;
     p.touched.push_back(number);
     if (known_ && (*known_)[number].object) {
       const Known& known = (*known_)[number];
@@ -252,6 +253,7 @@ class Run {
     if (reg.answer != YES) return reg;
     PyObject* object = reg.object = Py_NewRef(out.value.get());
     if (taking_) reg.fixed = out.fixed && stays(number, object);
+    reg.referred = out.referred;
     if (reg.fixed && !out.referred) taking_->vouch(object);
     const Step& step = p.steps[number];
     if (step.base >= 0) reg.of_class = is_namespace(step, p.registers[step.base]);
@@ -272,6 +274,12 @@ class Run {
     return habit.value_changes < FICKLE;
   }
 
+  // Whether the notes say that a step leads to this very object.
+  bool leads_to(int number, PyObject* object) {
+    const Register& found = load(number);
+    return found.answer == YES && found.object == object && found.fixed && found.referred;
+  }
+
   Answer read(int number, Reading& out) {
     const Step& step = p.steps[number];
     if (step.kind == StepKind::BOUND) {
@@ -283,7 +291,8 @@ class Run {
       PyObject** referent = &reinterpret_cast<PyWeakReference*>(step.key)->wr_object;
       if (*referent == Py_None || Py_REFCNT(*referent) == 0) return NO;
       out.value = Held::of(*referent);
-      if (taking_) taking_->reference(referent);  // it never refers to another object
+      // It never refers to another object.  While the way to the object is known to lead there still, it is alive.
+      if (taking_ && !(step.index && leads_to(static_cast<int>(step.index) - 1, *referent))) taking_->reference(referent);
       out.fixed = out.referred = taking_ != nullptr;
       return YES;
     }

@@ -87,6 +87,8 @@ struct TensorFacts {
   bool is_leaf;
   uint64_t keys;
   std::vector<int64_t> sizes, strides;  // ANY where dynamic
+  bool watches_marks = false;           // whether other dimensions than those of `marks` may be marked as dynamic
+  uint64_t marks = 0;                   // a bit a dimension
 };
 
 inline bool matches(c10::IntArrayRef found, const std::vector<int64_t>& expected) {
@@ -94,6 +96,45 @@ inline bool matches(c10::IntArrayRef found, const std::vector<int64_t>& expected
   for (size_t n = 0; n < expected.size(); n++)
     if (expected[n] != ANY && expected[n] != found[n]) return false;
   return true;
+}
+
+// Dimensions that a set of small numbers names, a bit each.  UNSURE where it is no such set.
+inline Answer bits_of(PyObject* marks, uint64_t& bits) {
+  bits = 0;
+  if (!marks || marks == Py_None) return YES;
+  if (!PyAnySet_CheckExact(marks)) return UNSURE;
+  Held iterator(PyObject_GetIter(marks));
+  while (iterator) {
+    Held item(PyIter_Next(iterator.get()));
+    if (!item) break;
+    const Py_ssize_t number = PyLong_CheckExact(item.get()) ? PyLong_AsSsize_t(item.get()) : -1;
+    if (number < 0 || number > 62) {
+      PyErr_Clear();
+      return UNSURE;
+    }
+    bits |= uint64_t{1} << number;
+  }
+  if (!PyErr_Occurred()) return YES;
+  PyErr_Clear();
+  return UNSURE;
+}
+
+// Whether a program marked no other dimensions of a tensor as dynamic than those that are known to be.
+inline Answer check_marks(const TensorFacts& facts, PyObject* object) {
+  const OwnAttributes own = own_attributes(object);
+  if (own.slot && !own.dict && !own.values) return YES;
+  if (own.dict && PyDict_GET_SIZE(own.dict) == 0) return YES;
+  static PyObject* const names[] = {
+      PyUnicode_InternFromString("_dynamo_static_indices"), PyUnicode_InternFromString("_dynamo_dynamic_indices"),
+      PyUnicode_InternFromString("_dynamo_weak_dynamic_indices"), PyUnicode_InternFromString("_dynamo_unbacked_indices"),
+      PyUnicode_InternFromString("_dynamo_strict_unbacked_indices"),
+  };
+  uint64_t marked[5] = {};
+  for (int n = 0; n < 5; n++) {
+    PyObject* found = nullptr;
+    if (find_own(own, names[n], &found) != YES || bits_of(found, marked[n]) != YES) return UNSURE;
+  }
+  return (marked[1] | marked[2] | marked[3] | marked[4]) & ~marked[0] & ~facts.marks ? NO : YES;
 }
 
 inline Answer check_tensor(const TensorFacts& facts, PyObject* object) {
@@ -105,6 +146,10 @@ inline Answer check_tensor(const TensorFacts& facts, PyObject* object) {
     if (impl->dtype().toScalarType() != facts.dtype || impl->device() != facts.device) return NO;
     if (!matches(impl->sizes(), facts.sizes) || !matches(impl->strides(), facts.strides)) return NO;
     if (impl->requires_grad() != facts.requires_grad) return NO;
+    if (facts.watches_marks) {
+      const Answer answer = check_marks(facts, object);
+      if (answer != YES) return answer;
+    }
     return (!facts.requires_grad || tensor.is_leaf()) == facts.is_leaf ? YES : NO;
   } catch (...) {
     return UNSURE;

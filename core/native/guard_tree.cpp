@@ -100,14 +100,16 @@ bool numbers_of(PyObject* sequence, std::vector<int64_t>& out) {
   return true;
 }
 
-// Facts of a tensor from (type, dtype's name, device's name, requires_grad, is_leaf, raw keys, sizes, strides).
+// Facts of a tensor from (type, dtype's name, device's name, requires_grad, is_leaf, raw keys, sizes, strides, whether
+// marks matter, dimensions that may be marked).
 TensorFacts* facts_of(PyObject* tuple) {
   PyObject *type, *sizes, *strides;
   const char *dtype, *device;
   int requires_grad, is_leaf;
-  unsigned long long keys;
-  if (!PyArg_ParseTuple(tuple, "OssppKO!O!", &type, &dtype, &device, &requires_grad, &is_leaf, &keys, &PyTuple_Type,
-                        &sizes, &PyTuple_Type, &strides))
+  int watches_marks;
+  unsigned long long keys, marks;
+  if (!PyArg_ParseTuple(tuple, "OssppKO!O!pK", &type, &dtype, &device, &requires_grad, &is_leaf, &keys, &PyTuple_Type,
+                        &sizes, &PyTuple_Type, &strides, &watches_marks, &marks))
     return nullptr;
   auto facts = std::make_unique<TensorFacts>();
   facts->type = reinterpret_cast<PyTypeObject*>(type);
@@ -121,6 +123,8 @@ TensorFacts* facts_of(PyObject* tuple) {
   facts->requires_grad = requires_grad;
   facts->is_leaf = is_leaf;
   facts->keys = keys;
+  facts->watches_marks = watches_marks;
+  facts->marks = marks;
   if (!numbers_of(sizes, facts->sizes) || !numbers_of(strides, facts->strides)) return nullptr;
   return facts.release();
 }

@@ -128,7 +128,7 @@ class Caller:
             return self.call(self.wrap_known(compiled), args, kwargs)
         if is_module_call(object) and args:
             module = args[0].realize()
-            if isinstance(module, Module) and not module.hooks_in_use(self):
+            if isinstance(module, Module) and module.is_called_plainly(self) and not module.hooks_in_use(self):
                 return module.forward(self, args[1:], kwargs)
         if is_graph_function(object):
             return self.call_graph(object, args, kwargs)

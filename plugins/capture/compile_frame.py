@@ -342,7 +342,7 @@ class _Attempt:
         if not check(self.function, *self.arguments):
             reason = made.explain(self.function, self.arguments)
             raise CaptureError(f"a guard of {self.function.__qualname__} fails right after capture: {reason}")
-        return make_unit(made, check, run, text)
+        return make_unit(made, check, run, text, not self.tracer.effects.reaches(guards))
 
 
 def _pristine(tracer: Tracer, item: GraphInput) -> Any:

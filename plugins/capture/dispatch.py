@@ -15,9 +15,10 @@ from typing import Any
 import attrs
 import torch
 
-from turret import frame_hook, plugins
+from turret import frame_hook, plugin_manager, plugins
 from turret.ambient import autograd_by_itself
-from turret.errors import CaptureError, TurretError, warn
+from turret.errors import CaptureError, StageError, warn
+from turret.fork_safety import Lock, compiling
 from turret.frame_hook import keep_torch_off, set_torchs_callback
 from turret.guards import GuardSet, global_state
 from turret.plugins.capture import failures, recomputation, resume, stored
@@ -109,13 +110,16 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_lock = threading.RLock()
+_lock = Lock()
 
 
 def enter(settings: Settings, target: Callable, root: types.CodeType, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call ``target`` with its frames (and those that it reaches through graph breaks) captured."""
-    torchs_callback = set_torchs_callback(None)
     native = _hook or _native()
+    if native is None:
+        _unavailable.report(settings)
+        return target(*args, **kwargs)
+    torchs_callback = set_torchs_callback(None)
     outer = _thread.settings
     _thread.settings = settings
     token = settings.root.units if top_hooks(False) is None or recomputation.position() is None else _ROOT
@@ -135,16 +139,47 @@ keep_torch_off(enter.__code__)
 _hook: Any = None
 
 
-def _native() -> Any:
-    """The hook, configured."""
+def _native() -> Any | None:
+    """The hook, configured; None where it cannot be had."""
     global _hook
-    if _hook is None:
-        with _lock:
-            if _hook is None:
+    with _lock:
+        if _hook is None and _unavailable.error is None:
+            try:
                 module = frame_hook.load()
                 module.configure(on_frame, classify)
                 _hook = module
+            except Exception as error:
+                _unavailable.error = error
     return _hook
+
+
+class _Unavailable:
+    """Why there is no hook; tried again after ``turret.reset``."""
+
+    def __init__(self) -> None:
+        self.forget()
+        frame_hook.captures.add(self)
+
+    def forget(self) -> None:
+        self.error: Exception | None = None
+        self.is_said = False
+
+    def report(self, settings: Settings) -> None:
+        """Raise, or say once in a process, and once to the observers of each callable, that all runs as Python."""
+        reason = f"{type(self.error).__name__}: {self.error}"
+        error = StageError("capture", "turret.plugins.capture", reason)
+        context = settings.context
+        if context.config.on_error == "raise":
+            raise error from self.error
+        if not settings.root.given_up:
+            settings.root.given_up = True
+            context.emit("fallback", stage="capture", message=str(error))
+        if not self.is_said:
+            self.is_said = True
+            warn(f"Turret compiles nothing in this process: {error}")
+
+
+_unavailable = _Unavailable()
 
 
 def cache_of(settings: Settings, code: types.CodeType, arguments: tuple) -> FrameCache:
@@ -181,7 +216,13 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
     if place is None:
         unit = _unit(settings, cache, function, arguments, is_root)
     elif place.hook is None:
-        place.note(function, unit := _unit(settings, cache, function, arguments, is_root))
+        unit = _unit(settings, cache, function, arguments, is_root)
+        if unit is not None and not unit.steady:
+            name = function.__qualname__
+            message = f"{name} runs as Python in a checkpoint: it changes what its compiled code rests on"
+            settings.context.emit("fallback", stage="capture", name=name, message=message)
+            unit = None
+        place.note(function, unit)
     else:
         unit = place.unit(function, arguments)
     return None if unit is None else unit.run
@@ -200,7 +241,7 @@ def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     for unit in cache.shared or ():
         if unit.check(function, *arguments):
             return unit
-    with _lock, autograd_by_itself():
+    with _lock, compiling.here(), autograd_by_itself():
         return _miss(settings, cache, function, arguments, is_root)
 
 
@@ -277,9 +318,9 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         settings.graphs += 1
         cache.units.insert(0, unit)
         return unit
-    from turret.plugins.capture.compile_frame import compile_frame  # a warm start traces nothing
-
     try:
+        from turret.plugins.capture.compile_frame import compile_frame  # a warm start traces nothing
+
         unit = compile_frame(settings, cache.history, function, arguments)
     except Unsupported as error:
         cache.given_up = True
@@ -303,13 +344,13 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
             raise CaptureError(message) from None
         context.emit("fallback", stage="capture", name=name, message=message)
         return _this_time(arguments)
-    except TurretError:
-        raise
     except Exception as error:
-        if context.config.on_error == "raise":
+        if context.config.on_error == "raise" or (settings.fullgraph and isinstance(error, CaptureError)):
             raise
         cache.given_up = True
-        message = f"{name} runs as Python: capture failed: {type(error).__name__}: {error}"
+        plugin = plugin_manager.plugin_at_fault(context.hooks, error.__traceback__) or "turret.plugins.capture"
+        failed = StageError("capture", plugin, f"{type(error).__name__}: {error}")
+        message = f"{name} runs as Python: {failed}"
         context.emit("fallback", stage="capture", name=name, message=message)
         warn(message + '; set on_error="raise" in the options for the full traceback')
         return None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from turret.guards import Guard
 from turret.plugins.capture.values.base import Value
+from turret.sources import DictSource, Source
 
 if TYPE_CHECKING:
     from turret.plugins.capture.rebuild import Rebuilder
@@ -67,6 +70,16 @@ class Effects:
         found = self.globals.get((id(scope), name))
         return found is not None and found[1] is None
 
+    def reaches(self, guards: Iterable[Guard]) -> bool:
+        """Whether some of these may not hold any more once the effects are replayed."""
+        if self.globals or self.attributes:
+            return True
+        changed = {v.source: getattr(v, "stores", None) for v in self.changed.values() if v.source is not None}
+        if len(changed) < len(self.changed):
+            return True  # a closure cell, which no source leads to
+        rest = (g for g in guards if g.kind not in ("TYPE", "ID"))
+        return any(_is_changed(g, s, changed) for g in rest for s in (g.source, *g.others) if s is not None)
+
     def write(self, r: Rebuilder) -> None:
         """Write the replay of everything."""
         for function, args, kwargs in self.later:
@@ -80,3 +93,20 @@ class Effects:
                 r.effect(f"{held}.pop({name!r}, None)")
             else:
                 r.effect(f"{held}[{name!r}] = {r.load(stored)}")
+
+
+def _is_changed(guard: Guard, source: Source, changed: dict[Source, Any]) -> bool:
+    """Whether a guard speaks of something in an object that changes: anywhere, or in attributes that are set."""
+    steps = source.steps()
+    for number, step in enumerate(steps):
+        if step not in changed:
+            continue
+        names, below = changed[step], steps[number + 1 :]
+        if names is None:
+            return True
+        if below and isinstance(below[-1], DictSource) and len(below) == 1:
+            expected = set(guard.expected) if guard.kind == "KEYS" else {guard.expected}
+            return not expected.issuperset(names) if guard.kind == "KEYS" else not expected.isdisjoint(names)
+        if any(getattr(s, "name", getattr(s, "key", None)) in names for s in below[:2]):
+            return True
+    return False

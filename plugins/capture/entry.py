@@ -146,6 +146,7 @@ def with_a_frame(target: Callable) -> Callable:
 
 _KNOWN_BY_CALLS = (
     "torch._functorch.",
+    "torch.autograd.function",
     "torch._compile",
     "torch._higher_order_ops.",
     "torch.nn.functional",

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import Source as TorchSource
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     ShapeEnv,
@@ -22,9 +22,10 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 from torch.utils._device import _device_constructors
 
-from turret.guards import TensorProperties
+from turret.guards import TensorProperties, dynamic_marks
 from turret.op_code import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.fake_inputs import fake_mode_without_gradients
 from turret.plugins.capture.known_data import KnownData
 from turret.plugins.capture.overflow import fits_64_bits
 from turret.plugins.capture.policy import Policy
@@ -125,7 +126,7 @@ class GraphRecorder:
         self.shape_env = ShapeEnv(
             allow_scalar_outputs=policy.data_dependent, allow_dynamic_output_shape_ops=policy.data_sizes
         )
-        self.fake_mode = FakeTensorMode(shape_env=self.shape_env, allow_non_fake_inputs=True)
+        self.fake_mode = fake_mode_without_gradients(self.shape_env)
         self.graph = self.root_graph = fx.Graph()
         self.root_module = torch.nn.Module()
         """Holds graphs that are arguments of higher-order ops."""
@@ -175,7 +176,7 @@ class GraphRecorder:
         fake = self.fakify(real, source, dynamic)
         self.versions.inference |= real.is_inference()
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
-        properties = TensorProperties.of(real, symbolic)
+        properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
         self.guard("TENSOR", source, properties)  # type: ignore[attr-defined]
         node = self.placeholder(input_name(source), fake)
         self.inputs.append(GraphInput(node, source, fake, static, metadata(fake), real))

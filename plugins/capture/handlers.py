@@ -22,12 +22,12 @@ from turret.plugins.capture import polyfills
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import Constant, Opaque, Value, fits
 from turret.plugins.capture.values.choices import extreme_of_two
-from turret.plugins.capture.values.classes import look_up
+from turret.plugins.capture.values.classes import Class, look_up
 from turret.plugins.capture.values.functions import Known, LocalFunction, Method, Partial
 from turret.plugins.capture.values.iterators import Chain, Count, Enumerate, Filter, ItemsIterator, Map, Zip
 from turret.plugins.capture.values.mappings import Dict, Set
 from turret.plugins.capture.values.modules import LocalModule
-from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict, Super
+from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict, Super, slot_hash
 from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
@@ -87,7 +87,10 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
     flat = classes if isinstance(classes, tuple) else (classes,)
     for cls in flat:
         _assume_ordinary(t, cls)
-        if cls is torch.nn.Buffer and isinstance(value, Tensor):
+        if (answers := _own_check(t, cls, "__instancecheck__")) is not None:
+            if value.type() is cls or t.truth(t.call(answers, [value], {}).realize()):
+                return Constant(True)
+        elif cls is torch.nn.Buffer and isinstance(value, Tensor):
             if _marked_buffer(t, value):
                 return Constant(True)
         elif isinstance(value, (Constant, Known)):
@@ -104,6 +107,12 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
         if isinstance(value, Tensor) and isinstance(cls, type) and issubclass(actual, cls):
             return Constant(True)
     return Constant(False)
+
+
+def _own_check(t: Tracer, cls: Any, name: str) -> Value | None:
+    """How a metaclass of the program's own answers for a class, or None."""
+    value = t.wrap_known(cls) if isinstance(cls, type) else None
+    return value.of_program(t, name) if isinstance(value, Class) else None
 
 
 def _marked_buffer(t: Tracer, value: Tensor) -> bool:
@@ -125,7 +134,12 @@ def _assume_ordinary(t: Tracer, cls: Any) -> None:
 
 @function(issubclass)
 def issubclass_(t: Tracer, cls: Value, kinds: Value) -> Value:
-    _assume_ordinary(t, _classes(t, kinds))
+    classes = _classes(t, kinds)
+    _assume_ordinary(t, classes)
+    if isinstance(classes, tuple):
+        return Constant(any(t.truth(issubclass_(t, cls, t.wrap_known(kind))) for kind in classes))
+    if (answers := _own_check(t, classes, "__subclasscheck__")) is not None:
+        return Constant(t.truth(t.call(answers, [cls], {}).realize()))
     return t.fold(issubclass, [cls, t.made(_classes(t, kinds))], {})
 
 
@@ -226,7 +240,7 @@ def id_(t: Tracer, value: Value) -> Value:
 def hash_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Instance):
-        return value.need_special(t, "__hash__")
+        return Constant(slot_hash(t.int_of(value.need_special(t, "__hash__"))))
     t.provenance.bound_to_process("a hash")
     return t.fold(hash, [value], {})
 

@@ -24,6 +24,7 @@ from turret.plugins.capture.constructors import LEGACY_CLASSES
 from turret.plugins.capture.errors import AskedFor, Unsupported
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, NAMED, Handler, function, kind
 from turret.plugins.capture.values.base import Constant, Opaque, Value
+from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.functions import Known, Method
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance
@@ -175,12 +176,13 @@ def module_setattr(t: Tracer, module: Value, name: Value, value: Value) -> Value
     return Constant(None)
 
 
-def _sliced(original: Any) -> Handler:
+def _sliced(container: Any, original: Any) -> Handler:
     """A slice of a container of modules holds the same modules: one object serves all calls."""
+    length = container.__len__
 
     def handler(t: Tracer, modules: Value, index: Value) -> Value:
         modules, index = modules.realize(), index.realize()
-        if not isinstance(modules, Module):
+        if not isinstance(modules, Module) or look_up(t, modules.kind, "__len__")[1] is not length:
             return t.follow(t.wrap_known(original), [modules, index], {})
         state = modules.get_attr(t, "_modules").realize()
         if not isinstance(index, Slice):
@@ -201,7 +203,7 @@ def _sliced(original: Any) -> Handler:
 
 
 for _container in (nn.ModuleList, nn.Sequential):
-    FUNCTIONS[_container.__getitem__] = _sliced(_container.__getitem__)
+    FUNCTIONS[_container.__getitem__] = _sliced(_container, _container.__getitem__)
 
 
 def _read_environment(t: Tracer, name: Value) -> str | None:

@@ -7,6 +7,8 @@ import types
 import weakref
 from typing import Any
 
+from turret.class_members import class_member
+
 
 def signature_of_method(function: types.FunctionType) -> inspect.Signature:
     """The signature of a function that is bound to something."""
@@ -38,6 +40,24 @@ def array_numbers(array: Any) -> tuple[str, tuple[int, ...], bytes]:
     return array.dtype.str, array.shape, array.tobytes()
 
 
+def is_empty(cell: types.CellType) -> bool:
+    """Whether a closure variable has no value (yet)."""
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return True
+    return False
+
+
+def is_unset(name: str, value: Any) -> bool:
+    """Whether a slot of an object has no value (yet)."""
+    try:
+        class_member(type(value), name).__get__(value)
+    except AttributeError:
+        return True
+    return False
+
+
 def variable(name: str, environment: Any) -> str | None:
     """A variable of the environment."""
     return environment.get(name)
@@ -51,12 +71,3 @@ def process_group(distributed: Any) -> bool:
 def subclasses(cls: type) -> tuple[type, ...]:
     """The direct subclasses of a class."""
     return tuple(cls.__subclasses__())
-
-
-def is_empty_cell(cell: types.CellType) -> bool:
-    """Whether a variable of a closure has no value."""
-    try:
-        _ = cell.cell_contents
-    except ValueError:
-        return True
-    return False

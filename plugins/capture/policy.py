@@ -10,6 +10,7 @@ from typing import Any
 import numpy
 import torch
 
+from turret.guards import STATIC_MARK, dynamic_marks
 from turret.sources import AttrSource, BoundSource, ItemSource, Source
 
 
@@ -99,8 +100,8 @@ class Policy:
     def dynamic_dimensions(self, source: Source, value: torch.Tensor) -> frozenset[int]:
         """Dimensions of a tensor that become symbols; sizes 0 and 1 never do."""
         changed = self.history.see_shape(source, tuple(value.shape))
-        static = _marks(value, "_dynamo_static_indices")
-        marked = frozenset().union(*(_marks(value, name) for name in _DYNAMIC_MARKS))
+        static = frozenset(getattr(value, STATIC_MARK, None) or ())
+        marked = dynamic_marks(value)
         if self.dynamic is False:
             changed = frozenset()
         elif self.dynamic is True:
@@ -141,14 +142,3 @@ class Policy:
             if not named:
                 return False
         return self.history.see_float(source, value) and math.isfinite(value)
-
-
-_DYNAMIC_MARKS = (
-    "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",
-    "_dynamo_strict_unbacked_indices",
-)  # fmt: skip
-"""Where ``torch._dynamo.mark_dynamic`` and its kin leave what they are told."""
-
-
-def _marks(value: Any, name: str) -> frozenset[int]:
-    return frozenset(getattr(value, name, ()) or ())

@@ -133,7 +133,7 @@ class Packer:
         if isinstance(value, Source):
             return {"at": self.source(value)}
         if kind is References:
-            return {"refs": [self.object(reference()) for reference in value]}
+            return {"refs": [item if isinstance(item, int) else {"o": self.object(item())} for item in value]}
         if kind is bytes:
             return {"b": value.hex()}
         if kind is complex:
@@ -231,7 +231,7 @@ class Unpacker:
             case "d":
                 return {self.value(k): self.value(v) for k, v in content}
             case "refs":
-                return References(weakref.ref(self.object(n)) for n in content)
+                return References(i if isinstance(i, int) else weakref.ref(self.value(i)) for i in content)
             case "torch":
                 return getattr(torch, content)
             case "device":

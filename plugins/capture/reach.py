@@ -11,6 +11,8 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from turret.class_members import ABSENT
 from turret.plugins.capture.values.classes import find_in_mro
 
@@ -60,6 +62,8 @@ def note_function(provenance: Provenance, function: types.FunctionType) -> None:
         _look_into(provenance, cell.cell_contents)
     for chain in _chains(function.__code__):
         _look_into(provenance, _resolve(provenance, function.__globals__, chain))
+    for name in _methods(function.__code__):
+        note_method(provenance, torch.Tensor, name)
 
 
 def _look_into(provenance: Provenance, found: Any) -> None:
@@ -80,6 +84,30 @@ def _resolve(provenance: Provenance, scope: dict[str, Any], chain: tuple[str, ..
         owner, found = found, getattr(found, name)
         provenance.attribute(owner, name, found)
     return found
+
+
+@functools.lru_cache(maxsize=2048)
+def _methods(code: types.CodeType) -> tuple[str, ...]:
+    """Attributes that code asks of anything, and operators that it uses, by the names that tensors have for them."""
+    names: set[str] = set()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _ATTRIBUTES:
+            names.add(instruction.argval)
+        elif instruction.opname == "BINARY_OP":
+            operation = _OPERATORS[instruction.argrepr.rstrip("=")]
+            names |= {f"__{operation}__", f"__r{operation}__", f"__i{operation}__"}
+    return tuple(sorted(names & _names_of_tensors()))
+
+
+@functools.cache
+def _names_of_tensors() -> frozenset[str]:
+    return frozenset(dir(torch.Tensor))
+
+
+_OPERATORS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "truediv", "//": "floordiv", "%": "mod", "**": "pow", "@": "matmul",
+    "<<": "lshift", ">>": "rshift", "&": "and", "|": "or", "^": "xor",
+}  # fmt: skip
 
 
 @functools.lru_cache(maxsize=2048)

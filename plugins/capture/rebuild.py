@@ -13,7 +13,7 @@ from turret import frame_hook
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Lazy, Value
 from turret.plugins.capture.values.functions import Known
-from turret.sources import Source, SourceWriter
+from turret.sources import References, Source, SourceWriter, WeakSource
 
 if TYPE_CHECKING:
     from turret.plugins.capture.tracer import Tracer
@@ -131,11 +131,20 @@ class Rebuilder:
 
     # The function.
 
+    def arguments(self, inputs: Sequence[Source]) -> str:
+        """The arguments of the graph's call; parameters and buffers that are known weakly are gathered in one step."""
+        given = [self.source(s) for s in inputs if not isinstance(s, WeakSource)]
+        if len(given) == len(inputs):
+            return ", ".join(given)
+        places = iter(range(len(given)))
+        gathered = References(s.reference if isinstance(s, WeakSource) else next(places) for s in inputs)
+        return f"*dereference({self.constant(gathered)}, ({''.join(v + ', ' for v in given)}))"
+
     def text(
         self, parameters: int, inputs: Sequence[Source], tail: Sequence[str], calls_graph: bool, again: bool
     ) -> str:
         """Source of the whole function.  ``again``: where the graph raises, the frame runs as Python."""
-        arguments = ", ".join(self.source(s) for s in inputs)
+        arguments = self.arguments(inputs)
         given = [f"a{n}" for n in range(parameters)]
         lines = [*self.writer.weak_lines(), *self.writer.lines]
         if calls_graph and again:

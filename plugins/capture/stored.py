@@ -175,6 +175,7 @@ def _pack(taken: Taken) -> dict[str, Any]:
     _check_covered(provenance, function, packer.values)
     packed = {
         "name": function.__qualname__,
+        "steady": taken.unit.steady,
         "files": _files(provenance),
         "facts": packed_facts,
         "storages": storages,
@@ -434,7 +435,7 @@ def _load(settings: Settings, cache: FrameCache, store: Store, entry: str, funct
         scope["graph"] = frame_hook.load().suspend(graph)
     cache.history.merge(*packed["history"])
     settings.context.emit("product", stage="guards", name=function.__qualname__, product=unit_guards)
-    return make_unit(unit_guards, check, load_source(packed["text"], scope, function), packed["text"])
+    return make_unit(unit_guards, check, load_source(packed["text"], scope, function), packed["text"], packed["steady"])
 
 
 def _checked(settings: Settings, guards: tuple[Guard, ...], function: Any, arguments: tuple) -> tuple[GuardSet, Any]:

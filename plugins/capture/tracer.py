@@ -180,7 +180,7 @@ class Tracer(GraphRecorder, Caller):
             content: Value | None = Lazy(self, cell.cell_contents, AttrSource(source, "cell_contents"))
         except ValueError:
             content = None
-            self.guard("CALL", source, (lookups.is_empty_cell, True))
+            self.guard("CALL", source, (lookups.is_empty, True))
         made = Cell(content, cell, source)
         self.remember(cell, made)
         return made
@@ -454,6 +454,10 @@ class Tracer(GraphRecorder, Caller):
         if owner is None or owner in (tuple, object) or name.startswith("__"):
             return None
         return bind_attribute(self, value, owner, name, raw)
+
+    def note_member(self, kind: type, name: str) -> None:
+        """What a class has under a name was taken for what it is."""
+        look_up(self, kind, name)
 
     def special_method(self, value: Value, name: str) -> Value:
         """A special method as ``with`` finds it."""

@@ -32,6 +32,8 @@ class Unit:
     """What the unit holds for, and does not keep alive."""
     is_empty: bool = False
     """Whether the frame, with all that it calls, computes with no tensors."""
+    steady: bool = True
+    """Whether its guards hold after it has run as they did before, whatever it changes."""
 
     def __str__(self) -> str:
         return f"{self.guards}\n{self.source}"
@@ -41,9 +43,9 @@ class Unit:
         return all(reference() is not None for reference in self.references)
 
 
-def make_unit(guards: GuardSet, check: Callable[..., bool], run: Callable | None, source: str) -> Unit:
+def make_unit(guards: GuardSet, check: Callable[..., bool], run: Callable | None, source: str, steady: bool) -> Unit:
     """A unit; where its check is in Python because the native one is still being built, that follows."""
-    unit = Unit(guards, check, run, source, guards.references())
+    unit = Unit(guards, check, run, source, guards.references(), steady=steady)
     if isinstance(check, types.FunctionType):
         guard_tree.when_built(functools.partial(_check_natively, weakref.ref(unit)))
     return unit

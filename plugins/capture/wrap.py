@@ -22,7 +22,7 @@ from turret.plugins.capture import lookups
 from turret.plugins.capture.constructors import ScriptFunction
 from turret.plugins.capture.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Value
-from turret.plugins.capture.values.classes import Class
+from turret.plugins.capture.values.classes import Class, find_in_mro
 from turret.plugins.capture.values.floats import ChangingFloat
 from turret.plugins.capture.values.functions import (
     Builtin,
@@ -105,7 +105,7 @@ def wrap(t: Tracer, object: Any, source: Source) -> Value:
         return known
     wrapper = _WRAPPERS.get(kind)
     if wrapper is None:
-        wrapper = next((w for k, w in _BY_BASE if isinstance(object, k)), _instance)
+        wrapper = _opaque if _pretends(kind) else next((w for k, w in _BY_BASE if isinstance(object, k)), _instance)
     value = wrapper(t, object, source)
     t.provenance.bases(object if isinstance(object, type) else kind)
     t.remember(object, value)
@@ -315,12 +315,25 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
         t.guard("TYPE", source, kind)
         return Opaque(object, source)
     if not kind.__flags__ & HEAP_TYPE or isinstance(object, torch.Tensor) or _foreign(kind):
-        if not isinstance(source, BoundSource):
-            t.guard("ID", source, object)
-        return Opaque(object, source)
+        return _opaque(t, object, source)
     t.guard("TYPE", source, kind)
     return Instance(kind, object, source, _payload(t, object, source))
 
+
+def _opaque(t: Tracer, object: Any, source: Source) -> Value:
+    """An object that is not looked into; what is done with it is done as Python."""
+    if not isinstance(source, BoundSource):
+        t.guard("ID", source, object)
+    return Opaque(object, source)
+
+
+def _pretends(kind: type) -> bool:
+    """Whether a class computes the ``__class__`` or the ``__dict__`` of its instances, which then says nothing."""
+    held = find_in_mro(kind, "__dict__")[1]
+    return find_in_mro(kind, "__class__")[0] is not object or not isinstance(held, _DICT_DESCRIPTORS)
+
+
+_DICT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.NoneType)
 
 _ANNOTATIONS: tuple[type, ...] = (typing._SpecialForm, typing._BaseGenericAlias)  # type: ignore[attr-defined]
 """Types as annotations write them (``Optional[List[int]]``); classes with parameters of a program's own can be called.
@@ -418,11 +431,17 @@ _BY_BASE: list[tuple[type, Wrapper]] = [
 
 
 def is_namedtuple(kind: type) -> bool:
-    """Whether a class was made by ``namedtuple`` or is one of torch's structured results."""
-    return issubclass(kind, tuple) and (
-        (hasattr(kind, "_fields") and kind.__bases__ == (tuple,) and kind.__flags__ & HEAP_TYPE != 0)
-        or kind.__module__ == "torch.return_types"
-    )
+    """Whether a class was made by ``namedtuple``, and is a tuple as any other, or is one of torch's results."""
+    if not issubclass(kind, tuple) or kind.__module__ == "torch.return_types":
+        return issubclass(kind, tuple)
+    made = hasattr(kind, "_fields") and kind.__bases__ == (tuple,) and kind.__flags__ & HEAP_TYPE != 0
+    own = {name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)} - _MADE_METHODS
+    return made and not any(name in _OF_TUPLES or name.startswith("__") for name in own)
+
+
+_OF_TUPLES = frozenset({"index", "count"})
+_MADE_METHODS = frozenset({"__new__", "__repr__", "__str__", "__format__", "__getnewargs__", "__init_subclass__"})
+"""Of the special methods of a class made by ``namedtuple``, those that are no say in what a tuple does."""
 
 
 MADE: dict[type, Callable[[Tracer, Any], Value]] = {}

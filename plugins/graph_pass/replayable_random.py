@@ -17,7 +17,9 @@ from turret import random_ops
 from turret.fake_values import compute_value, fake_mode_of, value_of
 
 aten, prims = torch.ops.aten, torch.ops.prims
-_UINT32 = 2**32
+_NARROW, _WIDE = 2**28, 2**48
+"""Ranges up to which the remainder of 32 random bits, and of 63, are as good as equally likely.  Eager's limit is the
+same for 32 bits: from there on the first values of a range would come up visibly more often."""
 
 
 def run(module: fx.GraphModule, context: Any = None) -> bool:
@@ -122,18 +124,26 @@ def _bernoulli(rewriter: _Rewriter, node: fx.Node) -> fx.Node | None:
 
 
 def _integers(low_and_high: Callable[[tuple], tuple[Any, Any]]) -> Callable[[_Rewriter, fx.Node], fx.Node | None]:
-    """Uniform integers of a range below 2**32, by remainder as eager does it."""
+    """Uniform integers, by remainder as eager does it; of ranges that 63 bits are too few for, eager's own."""
 
     def rule(rewriter: _Rewriter, node: fx.Node) -> fx.Node | None:
         low, high = low_and_high(node.args)
-        if not isinstance(low, int) or not isinstance(high, int) or not 0 < high - low < _UINT32:
+        if not isinstance(low, int) or not isinstance(high, int) or not 0 < high - low <= _WIDE:
             return None
         bits = rewriter.random(node, "bits", torch.int64)
+        if high - low >= _NARROW:
+            bits = _with_more_bits(rewriter, node, bits)
         value = rewriter.call(aten.remainder.Scalar, bits, high - low)
         value = rewriter.call(aten.add.Scalar, value, low) if low else value
         return rewriter.converted(value, node.meta["val"].dtype)
 
     return rule
+
+
+def _with_more_bits(rewriter: _Rewriter, node: fx.Node, low: fx.Node) -> fx.Node:
+    """63 random bits: 31 of a second number above the 32 of ``low``."""
+    high = rewriter.call(aten.bitwise_and.Scalar, rewriter.random(node, "bits", torch.int64), 2**31 - 1)
+    return rewriter.call(aten.add.Tensor, rewriter.call(aten.mul.Scalar, high, 2**32), low)
 
 
 _RULES: dict[Any, Callable[[_Rewriter, fx.Node], fx.Node | None]] = {

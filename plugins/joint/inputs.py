@@ -59,10 +59,6 @@ class AliasGroup:
 
     def __call__(self, tracer: Tracer) -> fx.Node:
         """Make the further input."""
-        if not isinstance(self.length, int) or any(
-            isinstance(v, str) for layout in self.layouts for v in (*layout.shape, *layout.stride, layout.offset)
-        ):
-            raise UnsupportedError(f"inputs {self.members} share memory, one is mutated, and sizes are dynamic")
         flat = torch.empty(self.length, dtype=self.examples[0].dtype, device=self.examples[0].device)
         self.node = tracer.recorder.placeholder(f"memory_{self.members[0]}", flat)
         return self.node
@@ -70,7 +66,7 @@ class AliasGroup:
     @property
     def base(self) -> SyntheticBase:
         """How the further input is made at run time."""
-        return SyntheticBase(self.members, self.layouts, self.length, self.joined)
+        return SyntheticBase(self.members, self.layouts, size_text(size_of_inputs(self.length)), self.joined)
 
     @property
     def root(self) -> torch.Tensor | None:

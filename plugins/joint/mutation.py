@@ -1,15 +1,17 @@
-"""Pure variants of ops that write to their arguments."""
+"""Pure variants of ops that write to their arguments, and what it means for them that arguments share memory."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 import torch
 
 from turret.errors import UnsupportedError
-from turret.functional_ops import functional_op
+from turret.functional_ops import tensor_arguments
+from turret.plugins.joint.overlap import Overlap, refused_by_eager, sharing
 
 aten = torch.ops.aten
 
@@ -18,14 +20,110 @@ aten = torch.ops.aten
 class PureVariant:
     """A pure op that computes what a writing op writes.
 
-    It takes the same arguments (without those in ``dropped``) and returns ``returned`` results of the writing op's own
-    that are not written arguments, then the new values of the arguments named in ``written``, in order.
+    It takes the same arguments (without those in ``dropped``) and returns the new values of the arguments named in
+    ``written``, in order.
     """
 
     op: Any
     written: tuple[str, ...]
     dropped: tuple[str, ...] = ()
-    returned: int = 0
+
+
+@attrs.frozen(eq=False)
+class TensorArgument:
+    """One tensor among the arguments of a call; ``position`` is its place in a list, None outside of lists.
+
+    ``value`` is None where an optional tensor is missing and where a number was given in its place.
+    """
+
+    name: str
+    position: int | None
+    value: Any
+    written: bool
+
+
+def tensors_of_call(op: Any, arguments: dict[str, Any]) -> list[TensorArgument]:
+    """The tensors among the arguments of a call, lists flattened."""
+    found = []
+    for name in tensor_arguments(op):
+        value, written = arguments[name], _is_written(op, name)
+        listed = enumerate(value) if isinstance(value, (list, tuple)) else [(None, value)]
+        for position, item in listed:
+            found.append(TensorArgument(name, position, item if isinstance(item, torch.Tensor) else None, written))
+    return found
+
+
+@functools.cache
+def _is_written(op: Any, name: str) -> bool:
+    return any(a.name == name and a.is_write for a in op._schema.arguments)
+
+
+def call_in_sequence(op: Any, tensors: list[TensorArgument], storage_of: Callable[[Any], Any]) -> str | None:
+    """The form (``core/functional_ops.py``) for a call that has to see what it writes, as eager's does; None where the
+    values from before the call are all that it reads.
+
+    ``UnsupportedError`` where arguments share memory in a way that eager refuses, or that leaves the result to chance.
+    """
+    storages = [None if t.value is None else storage_of(t.value) for t in tensors]
+    pairs = [
+        (one, other, how)
+        for one, other, how in sharing([t.value for t in tensors], storages)
+        if tensors[one].written or tensors[other].written
+    ]
+    in_sequence = op.namespace != "aten"
+    for one, other, how in pairs:
+        if not in_sequence and _elementwise(op, tensors[one], tensors[other], how):
+            continue
+        if how is Overlap.PARTIAL or op in _NEVER_SHARED:
+            raise UnsupportedError(f"{op} writes to memory that another of its arguments shares in part")
+        in_sequence = True
+    if not in_sequence and pure_variant(op) is not None:
+        return None
+    return _form(tensors, pairs)
+
+
+def _elementwise(op: Any, one: TensorArgument, other: TensorArgument, how: Overlap) -> bool:
+    """Whether what ``one`` and ``other`` share makes no difference to an op of ATen's."""
+    if one.position != other.position or (one.written and other.written):
+        return False
+    if how is Overlap.PARTIAL:
+        return not refused_by_eager(one.value, other.value)
+    return op not in _NEVER_SHARED
+
+
+def _form(tensors: list[TensorArgument], pairs: list[tuple[int, int, Overlap]]) -> str:
+    first = {number: number for number in range(len(tensors))}
+    for one, other, _ in pairs:
+        first[other] = min(first[other], first[one])
+    groups: dict[int, str] = {}
+    written = {first[number] for number, t in enumerate(tensors) if t.written and t.value is not None}
+    tokens = []
+    for number, t in enumerate(tensors):
+        if t.value is None:
+            tokens.append("n")
+        elif first[number] in written:
+            tokens.append(groups.setdefault(first[number], f"w{len(groups)}"))
+        else:
+            tokens.append("r")
+    return "".join(tokens)
+
+
+_NEVER_SHARED = frozenset(
+    (
+        aten.masked_scatter_.default,
+        aten.index_copy_.default,
+        aten.index_add_.default,
+        aten.index_reduce_.default,
+        aten.index_put_.default,
+        aten._index_put_impl_.default,
+        aten.put_.default,
+        aten.scatter_.src,
+        aten.scatter_.reduce,
+        aten.scatter_add_.default,
+        aten.scatter_reduce_.two,
+    )
+)
+"""Ops that read elements of other arguments than the one that they write, in an order of their own."""
 
 
 _IRREGULAR = {
@@ -50,8 +148,8 @@ _IRREGULAR = {
 
 
 @functools.cache
-def pure_variant(op: Any) -> PureVariant:
-    """The pure variant of a writing op: ATen's own where there is one, else one made by ``functional_op``."""
+def pure_variant(op: Any) -> PureVariant | None:
+    """ATen's own pure variant of a writing op; None where there is none (``functional_op`` makes one)."""
     written = tuple(a.name for a in op._schema.arguments if a.is_write)
     in_place = len(written) == 1 and op._schema.arguments[0].is_write
     found = _named(op) if op.namespace == "aten" else None
@@ -66,8 +164,7 @@ def pure_variant(op: Any) -> PureVariant:
         found = _named(op)
         if found is not None:
             return PureVariant(found, written)
-    kept = sum(1 for r in op._schema.returns if r.alias_info is None or not r.alias_info.is_write)
-    return PureVariant(functional_op(op), written, (), kept)
+    return None
 
 
 @functools.cache

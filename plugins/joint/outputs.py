@@ -16,7 +16,7 @@ from turret.ir.index import size_of_inputs
 from turret.op_traits import storage_root
 from turret.plan import size_text
 from turret.plugins.joint.inputs import AliasGroup, Inputs, InputState, layout_of
-from turret.plugins.joint.sizes import contiguous_strides, is_apart, is_dense, same_sizes
+from turret.plugins.joint.sizes import contiguous_strides, guarded_apart, is_apart, is_dense, same_layout, same_sizes
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
 from turret.signature import GraphOutput, GraphSignature, InputInfo, Layout, Mutation, OutputInfo, OutputKind, ViewCall
@@ -110,13 +110,15 @@ class ForwardOutputs:
             same = same_sizes(value.shape, shape) and same_sizes(value.stride(), stride)
             if not (same and same_sizes((value.storage_offset(),), (offset,))):
                 layout = layout_of(value, before.layout[2])
+        if data and layout is not None and self.tracer.seen_beyond(tracked):
+            raise UnsupportedError(f"resize_ of input {number} to fewer elements, and a write to its memory beside it")
         follows = data and value.requires_grad and value.grad_fn is not before.grad_fn
         group = next((g for g in self.inputs.groups if number in g.members), None)
         if group is not None:
             self._check_member(number, group, data, follows, layout)
         if group is not None and group.joined:
             return InputInfo(before.requires_grad, Mutation.DATA, negated=before.negated)
-        if data and not is_apart(*before.layout[:2]):
+        if data and not guarded_apart(*before.layout[:2]):
             raise UnsupportedError(f"input {number} has several elements in one place in memory, which is written to")
         changed = value.requires_grad != before.requires_grad and not follows
         return InputInfo(
@@ -217,7 +219,8 @@ class ForwardOutputs:
             return self._alias_of_input(name, value, self._viewed_input(value, storage.input))
         leaf = value.requires_grad and value.is_leaf
         sharers = self._sharing[storage]
-        if len(sharers) > 1 or not _is_block(value) or not self._is_kept(value):
+        alone = len(sharers) == 1 and (_is_block(value) or _is_memory_of_its_own(tracked))
+        if not alone or not self._is_kept(value):
             return self._alias_of_intermediate(name, value, storage, leaf)
         differentiable = value.requires_grad and not leaf
         index = self._emit(self.tracer.node(value), value, differentiable, visible=True)
@@ -246,8 +249,18 @@ class ForwardOutputs:
         if self.tracer.tracked(base).replaced:
             raise UnsupportedError(f"{name} views the memory that input {source} had before set_")
         if value.requires_grad and not _is_differentiable_view(value, base):
-            raise UnsupportedError(f"{name} shares memory with input {source}, but its gradient goes another way")
+            return self._own_view_of_input(name, value, source)
         return OutputInfo(OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, **self._view(name, value, base))
+
+    def _own_view_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
+        """A view of an input with a gradient of its own, which a function of the user's returned."""
+        base = self.inputs.values[source]
+        if self.tracer.tracked(value).storage.version or not _same_bits(value, base):
+            raise UnsupportedError(f"{name} shares memory with input {source}, but its gradient goes another way")
+        index = self._emit(self.tracer.node(value), value, True, visible=True)
+        layout = layout_of(value, base.storage_offset())
+        self.described[index] = attrs.evolve(self.described[index], view_of=source, view_layout=layout)
+        return OutputInfo(OutputKind.FRESH, index, True)
 
     def _alias_of_intermediate(self, name: str, value: torch.Tensor, storage: Storage, leaf: bool) -> OutputInfo:
         if storage not in self._bases:
@@ -280,16 +293,22 @@ class ForwardOutputs:
 
     def _choose_base(self, name: str, storage: Storage) -> torch.Tensor:
         """A tensor over the whole memory, that gradients flow through if they do through any that shares it."""
-        candidates = [storage.tensor, *self._sharing[storage]]
-        whole = [
-            c for c in candidates if c is not None and _is_block(c) and _covers(c, candidates) and self._is_kept(c)
-        ]
+        sharers = self._sharing[storage]
+        viewed = [s._base for s in sharers if s._base is not None and self._lies_in(s._base, storage)]
+        candidates = [storage.tensor, *sharers, *viewed]
+        kept = [c for c in candidates if c is not None and self._is_kept(c)]
+        whole = [c for c in kept if _is_block(c) and _covers(c, candidates)]
+        whole = whole or [c for c in kept if _is_memory_of_its_own(self.tracer.tracked(c))]
         for candidate in whole:
             if candidate.requires_grad and not candidate.is_leaf:
                 return candidate
         if not whole:
             raise UnsupportedError(f"{name} is a view of memory that is not one dense block")
         return whole[0]
+
+    def _lies_in(self, value: torch.Tensor, storage: Storage) -> bool:
+        tracked = self.tracer.known(value)
+        return tracked is not None and tracked.storage is storage
 
 
 def _is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:
@@ -311,6 +330,15 @@ def _is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:
             return False
         node = node.next_functions[0][0]
     return node is not None
+
+
+def _is_memory_of_its_own(tracked: Tracked) -> bool:
+    """Whether a tensor was made with gaps between its elements: it views nothing larger."""
+    value = tracked.tensor
+    made = tracked.storage.tensor
+    if tracked.chain or made is None or made.dtype != value.dtype or not same_layout(made, value):
+        return False
+    return same_sizes(made.shape, value.shape) and guarded_apart(value.shape, value.stride())
 
 
 def _covers(candidate: torch.Tensor, others: Sequence[Any]) -> bool:
@@ -353,7 +381,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 def _texts(described: Any) -> Iterator[str]:
     """Texts of sizes by which the runtime lays out views and tangents."""
     if isinstance(described, GraphOutput):
-        described = (described.shape, described.tangent_stride) if described.differentiable else ()
+        laid_out = (described.shape, described.tangent_stride, described.view_layout)
+        described = laid_out if described.differentiable else ()
     elif isinstance(described, (InputInfo, Layout)):
         described = attrs.astuple(described, recurse=False)
     elif isinstance(described, OutputInfo):

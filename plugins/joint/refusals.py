@@ -21,6 +21,7 @@ aten = torch.ops.aten
 Rule = Callable[..., Any]
 Given = dict[str, Any]
 Check = Callable[[Given], None]
+_MASKS = (torch.bool, torch.uint8)
 
 
 def refusing(rule: Rule, func: Any) -> Rule:
@@ -102,7 +103,7 @@ def _have_elements(given: Given) -> None:
 def _values_fit(given: Given) -> None:
     """What is written to elements chosen by index tensors broadcasts to them."""
     chosen = [i for i in given["indices"] if i is not None]
-    if any(i.dtype in (torch.bool, torch.uint8) for i in chosen):
+    if any(i.dtype in _MASKS for i in chosen):
         return  # how many elements those choose is known when the graph runs, by a call that checks
     found = aten.index.Tensor(given["self"], given["indices"]).shape
     values = given["values"].shape
@@ -111,6 +112,18 @@ def _values_fit(given: Given) -> None:
     for size, other in zip(reversed(values), reversed(found), strict=False):
         if not guard_or_false(size == 1):
             torch._check(size == other, lambda: message)
+
+
+def _masks_fit(given: Given) -> None:
+    """A mask among the indices has the sizes of the dimensions that it stands for."""
+    sizes, dim = given["self"].shape, 0
+    for index in given["indices"]:
+        if index is None or index.dtype not in _MASKS:
+            dim += 1
+            continue
+        if not any(free_unbacked_symbols(n) for n in (*sizes, *index.shape) if isinstance(n, torch.SymInt)):
+            _same_shape(index.shape, sizes[dim : dim + index.dim()], "a mask")
+        dim += index.dim()
 
 
 def _slices_fit(given: Given) -> None:
@@ -184,14 +197,30 @@ def _not_bool(*names: str) -> Check:
     return check
 
 
+def _on_cpu(*refused: torch.dtype, of: str = "self") -> Check:
+    """Dtypes that eager's kernels for the CPU are not made for, where loops would compute something."""
+
+    def check(given: Given) -> None:
+        tensor = given[of]
+        wrong = isinstance(tensor, Tensor) and tensor.device.type == "cpu" and tensor.dtype in refused
+        torch._check_not_implemented(not wrong, lambda: f"not implemented for {tensor.dtype} on the CPU")
+
+    return check
+
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_HALVES = (torch.float16, torch.bfloat16)
+_NO_INTEGERS = (_on_cpu(torch.bool, *_INTEGERS),)
+_NO_BOOLS = (_on_cpu(torch.bool),)
 _BATCH_NORM = (
+    _on_cpu(torch.bool, *_INTEGERS, of="input"),
     _parameters("weight", "bias", "running_mean", "running_var"),
     _dimensions("running_mean", 1),
     _dimensions("running_var", 1),
 )
 _LONG = _dtypes("index", (torch.int64,))
 _INTEGER = _dtypes("index", (torch.int32, torch.int64))
-_WRITTEN = (_one_dtype("self", "values"), _have_elements, _values_fit)
+_WRITTEN = (_one_dtype("self", "values"), _have_elements, _values_fit, _masks_fit)
 _COPIED = (_one_dtype("self", "source"), _LONG)
 _ADDED = (_one_dtype("self", "source"), _INTEGER, _slices_fit)
 
@@ -215,17 +244,17 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.index_fill_.int_Tensor: (_LONG,),
     aten.index_select.default: (_INTEGER,),
     aten.addmv.default: (_dimensions("self", 0, 1), _dimensions("vec", 1)),
-    aten.soft_margin_loss.default: (_target_within,),
+    aten.soft_margin_loss.default: (_target_within, *_NO_INTEGERS),
     aten.linalg_cross.default: (_one_dtype("self", "other"),),
     aten.heaviside.default: (_one_dtype("self", "values"),),
-    aten.nll_loss_forward.default: (_one_dtype("self", "weight"), _not_bool("target")),
-    aten.nll_loss2d_forward.default: (_one_dtype("self", "weight"), _not_bool("target")),
+    aten.nll_loss_forward.default: (_one_dtype("self", "weight"), _not_bool("target"), *_NO_INTEGERS),
+    aten.nll_loss2d_forward.default: (_one_dtype("self", "weight"), _not_bool("target"), *_NO_INTEGERS),
     aten.binary_cross_entropy.default: (_one_dtype("self", "target"),),
     aten.native_layer_norm.default: (_parameters("weight", "bias"),),
     aten.native_group_norm.default: (_parameters("weight", "bias"),),
     aten.native_batch_norm.default: _BATCH_NORM,
     aten._native_batch_norm_legit.default: _BATCH_NORM,
-    aten._native_batch_norm_legit.no_stats: (_parameters("weight", "bias"),),
+    aten._native_batch_norm_legit.no_stats: (_BATCH_NORM[0], _parameters("weight", "bias")),
     aten._native_batch_norm_legit_no_training.default: _BATCH_NORM,
     aten._batch_norm_no_update.default: _BATCH_NORM,
     aten._batch_norm_with_update.default: _BATCH_NORM,
@@ -238,5 +267,31 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.relu.default: (_not_bool("self"),),
     aten.argmax.default: (_not_bool("self"),),
     aten.argmin.default: (_not_bool("self"),),
+    aten.bitwise_not.default: (_on_cpu(torch.float32, torch.float64, *_HALVES),),
+    aten.avg_pool3d.default: (_on_cpu(*_HALVES),),
+    aten.bmm.default: _NO_BOOLS,
+    aten.pow.Tensor_Tensor: (_on_cpu(torch.bool), _on_cpu(torch.bool, of="exponent")),
 }
 """By op, what its arguments must be."""
+
+_NEAREST = tuple(
+    getattr(aten, f"{name}nearest{exact}{rank}d").default
+    for exact, name in (("", "upsample_"), ("_exact", "_upsample_"))
+    for rank in (1, 2, 3)
+)
+_FLOATING = (
+    aten.frac, aten.logaddexp, aten.logaddexp2, aten._softmax, aten._log_softmax, aten.adaptive_max_pool2d,
+    aten.adaptive_max_pool3d, aten.hardswish, aten.im2col, aten.max_unpool2d, aten.max_unpool3d, aten.glu, aten.elu,
+    aten.silu, aten.hardsigmoid, aten.log_sigmoid_forward, aten.mish, aten.hardshrink, aten.gelu, aten.smooth_l1_loss,
+    aten.softplus, aten.mse_loss, aten.huber_loss, aten.celu,
+)  # fmt: skip
+_NUMERIC = (aten.abs, aten.ceil, aten.floor, aten.trunc, aten.round, aten.clamp, aten.threshold, aten.trace)
+
+for _packet in _FLOATING:
+    _CHECKS[_packet.default] = (*_CHECKS.get(_packet.default, ()), *_NO_INTEGERS)
+for _packet in _NUMERIC:
+    _CHECKS[_packet.default] = (*_CHECKS.get(_packet.default, ()), *_NO_BOOLS)
+for _op in _NEAREST:
+    _CHECKS[_op] = (_on_cpu(*(dtype for dtype in (torch.bool, *_INTEGERS) if dtype != torch.uint8)),)
+_CHECKS[aten.round.decimals] = _NO_INTEGERS
+_CHECKS[aten.clamp.Tensor] = _NO_BOOLS

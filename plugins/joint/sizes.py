@@ -1,4 +1,4 @@
-"""Comparing sizes without asking the shape environment, which would turn a question into a guard."""
+"""Comparing sizes without asking the shape environment, which turns a question into a guard (``guarded_...`` do)."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from typing import Any
 
 import sympy
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.functions import Max
 
 from turret.op_traits import size_hint
 
 
 def same_size(one: Any, other: Any) -> bool:
-    """Whether two sizes are written the same."""
+    """Whether two sizes are written the same, products multiplied out."""
     if type(one) is int and type(other) is int:
         return one == other
     if type(one) is int or type(other) is int:
         return False
-    return one.node.expr == other.node.expr or _stepless(one.node.expr) == _stepless(other.node.expr)
+    first, second = one.node.expr, other.node.expr
+    return first == second or sympy.expand(_stepless(first)) == sympy.expand(_stepless(second))
 
 
 def _stepless(expression: sympy.Expr) -> sympy.Expr:
@@ -55,6 +57,23 @@ def is_apart(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
             return is_dense(shape, strides)
         if stride <= reach:
             return extent == 0
+        reach = reach + stride * (extent - 1)
+    return True
+
+
+def guarded_apart(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """As ``is_apart``; where symbols leave it open, the answer for the sizes at hand, which becomes a guard."""
+    if is_apart(shape, strides):
+        return True
+    numbers = [n for n in (*shape, *strides) if isinstance(n, torch.SymInt)]
+    if not numbers or any(map(free_unbacked_symbols, numbers)):
+        return False
+    reach: Any = 0
+    for stride, extent in sorted(zip(strides, shape, strict=True), key=lambda d: size_hint(d[0])):
+        if isinstance(extent, int) and extent == 1:
+            continue
+        if not stride > reach:
+            return False
         reach = reach + stride * (extent - 1)
     return True
 

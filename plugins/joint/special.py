@@ -10,8 +10,9 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.errors import UnsupportedError
 from turret.functional_ops import functional_op
+from turret.plugins.joint.overlap import refused_by_eager
 from turret.plugins.joint.sizes import same_sizes
-from turret.plugins.joint.storage import Storage, ViewStep, keep_values
+from turret.plugins.joint.storage import Tracked, ViewStep, keep_values
 from turret.plugins.joint.views import contiguous, reshape
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ aten = torch.ops.aten
 def _copy(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``target.copy_(source)``: the target's value is the source's, in its dtype, on its device."""
     target, source = args[:2]
+    if tracer.tracked(target).storage is tracer.tracked(source).storage and refused_by_eager(target, source):
+        raise UnsupportedError(f"{func} writes to memory that another of its arguments shares in part")
     if any(map(free_unbacked_symbols, target.shape)) and same_sizes(source.shape, target.shape):
         torch.autograd.graph.increment_version(target)  # some versions of torch ask whether such a size is 1
     else:
@@ -55,9 +58,11 @@ def _batch_norm(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) 
     with tracer.nested():
         results = tracer.table[op](*arguments) if op in tracer.table else NotImplemented
         if results is NotImplemented:
-            op, arguments = (
-                (op, arguments) if mean is None else (functional_op(aten._native_batch_norm_legit.default), args)
-            )
+            if mean is not None:
+                op, arguments = (
+                    functional_op(aten._native_batch_norm_legit.default, _statistics_form(weight, bias)),
+                    args,
+                )
             results = op(*arguments)
     if not training:
         tracer.adopt(func, tuple(eager), tuple(results[:3]), set())
@@ -67,6 +72,11 @@ def _batch_norm(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) 
         tracer.assign(target, value)
     # Fake tensors have the statistics that are saved in the input's dtype; eager keeps those of half inputs in float32.
     return (eager[0], *results[1:3])
+
+
+def _statistics_form(weight: Any, bias: Any) -> str:
+    """The form of a batch norm's call, which writes to the last two of its tensors."""
+    return "r" + "".join("n" if parameter is None else "r" for parameter in (weight, bias)) + "w0w1"
 
 
 def _uninitialized(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -103,10 +113,12 @@ def _resize(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> A
         count = count * extent
     if not all(isinstance(s, int) for s in (*size, *target.shape)) or not target.is_contiguous() or tracked.chain:
         raise UnsupportedError("resize_ of a view, of a tensor that is not contiguous, or to a dynamic size")
-    old = target.numel()
-    node = tracer.node(target)
+    old, before = target.numel(), (list(target.shape), list(target.stride()), 0)
+    flat = tracer.apply(reshape, tracer.node(target), [old])
     keep_values(tracer.recorder.graph, target, tracer.alias)
-    flat = tracer.apply(reshape, node, [old])
+    if tracked.storage.tensor is target:
+        whole = tracked.storage.tensor = tracer.alias(target)
+        tracer.remember(Tracked(whole, tracer.node(target), tracked.storage, (), tracked.diverged))
     func(*args, **kwargs)
     added = filler(target.dtype) if fills_memory() else 0
     with tracer.nested():
@@ -117,15 +129,11 @@ def _resize(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> A
             else aten.constant_pad_nd(handle, [0, count - old], added)
         )
         made = tracer.node(reshape(flat_new, size))
-    if count <= old and tracked.storage.input is not None:
-        step = ViewStep(aten.as_strided.default, (size, list(target.stride()), 0))
-        tracked.chain = (step,)
-        tracer.set_value(tracked, made)
+    if count <= old:
+        tracked.chain = (ViewStep(aten.as_strided.default, (size, list(target.stride()), 0)),)
     else:
-        if tracked.storage.input is not None:
-            raise UnsupportedError("resize_ of an input to more elements than it has")
-        tracked.storage = Storage(made, target)
-        tracer.set_value(tracked, made)
+        tracer.enlarge(tracked, made, ViewStep(aten.as_strided.default, before))
+    tracer.set_value(tracked, made)
     tracked.layout_changes += 1
     tracked.key = False
     return target

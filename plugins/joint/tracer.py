@@ -22,11 +22,11 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.errors import UnsupportedError, VerificationError
-from turret.functional_ops import is_functional_op, returns_flat
+from turret.functional_ops import bound_arguments, form_tokens, functional_op
 from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key, tensors_in
 from turret.plugins.joint.indices import with_known_indices
 from turret.plugins.joint.layouts import has_layout_rule
-from turret.plugins.joint.mutation import PureVariant, pure_variant, view_variant
+from turret.plugins.joint.mutation import TensorArgument, call_in_sequence, pure_variant, tensors_of_call, view_variant
 from turret.plugins.joint.recorder import Recorder
 from turret.plugins.joint.refusals import refusing
 from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
@@ -207,6 +207,8 @@ class Tracer(TorchDispatchMode):
     def apply(self, func: Callable, node: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
         """The node of ``func`` of a node's value; a view that its strides do not allow goes through a copy."""
         handle = self.handle(node)
+        if func is aten._conj.default:  # the value need not be kept conjugated where eager's is
+            func = aten._conj_physical.default
         with self.nested():
             try:
                 return self.node(func(handle, *args, **kwargs))
@@ -391,8 +393,6 @@ class Tracer(TorchDispatchMode):
         if not source.diverged and _shows_all(out, source.tensor):
             view.node = node
         elif source.diverged or op is aten.as_strided.default:
-            if op is aten._conj.default and not out.is_conj():
-                op = aten._conj_physical.default  # of a value that is not kept conjugated as eager's is
             view.node = (
                 self._strided(source, node, out)
                 if op is aten.as_strided.default
@@ -434,19 +434,37 @@ class Tracer(TorchDispatchMode):
 
     def _write(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """An op that writes: its pure variant gives new values, which the storages written to then hold."""
+        arguments = dict(zip([a.name for a in func._schema.arguments], args, strict=False)) | kwargs
+        tensors = tensors_of_call(func, bound_arguments(func, args, kwargs))
+        form = call_in_sequence(func, tensors, lambda t: self.tracked(t).storage)
+        if form is not None:
+            return self._write_in_sequence(func, form, args, kwargs, tensors)
         variant = pure_variant(func)
-        declared = func._schema.arguments
-        arguments = dict(zip([a.name for a in declared], args, strict=False)) | kwargs
         given = {k: v for k, v in arguments.items() if k not in variant.dropped}
         with self.nested():
             result = variant.op(**_known(variant.op, _defaults(func, variant.op) | given))
         results = list(result) if isinstance(result, (list, tuple)) and not _returns_one(variant.op) else [result]
-        if returns_flat(func) and is_functional_op(variant.op._schema.name):
-            results = _nested(result, variant, arguments)
         eager = self._run(func, args, kwargs)
-        for name, value in zip(variant.written, results[variant.returned :], strict=True):
+        for name, value in zip(variant.written, results, strict=True):
             self._write_all(arguments[name], value)
-        return self._results_of_write(func, arguments, eager, results[: variant.returned])
+        return self._results_of_write(func, arguments, eager, [])
+
+    def _write_in_sequence(
+        self, func: Any, form: str, args: tuple, kwargs: dict[str, Any], tensors: list[TensorArgument]
+    ) -> Any:
+        """An op that runs as it is, on copies of what it writes to."""
+        with self.nested():
+            result = functional_op(func, form)(*args, **kwargs)
+        eager = self._run(func, args, kwargs)
+        results = list(result) if isinstance(result, (list, tuple)) else [result]
+        targets: dict[str, Any] = {}
+        for token, tensor in zip(form_tokens(form), tensors, strict=True):
+            if token.startswith("w"):
+                targets.setdefault(token, tensor.value)
+        own = len(results) - len(targets)
+        for target, value in zip(targets.values(), results[own:], strict=True):
+            self.assign(target, value)
+        return self._results_of_write(func, bound_arguments(func, args, kwargs), eager, results[:own])
 
     def _write_all(self, target: Any, value: Any) -> None:
         if isinstance(target, (list, tuple)):
@@ -497,6 +515,31 @@ class Tracer(TorchDispatchMode):
         with self.nested():
             return self.node(write_back(step, base_handle, value_handle))
 
+    def enlarge(self, tracked: Tracked, node: fx.Node, before: ViewStep) -> None:
+        """The memory of a tensor grows to ``node``, of which the tensor is all; ``before`` is what it was of it.
+
+        All others in that memory are what they were, as views of the larger one.
+        """
+        storage = tracked.storage
+        for other in self._tracked.values():
+            if other.storage is storage and other is not tracked:
+                other.chain = (before, *other.chain)
+        storage.base, storage.tensor = node, tracked.tensor
+        storage.version += 1
+
+    def seen_beyond(self, tracked: Tracked) -> bool:
+        """Whether others show what ``resize_`` left out of a tensor's memory."""
+        whole = tracked.storage.tensor
+        if not tracked.chain or whole is None or same_sizes((whole.numel(),), (tracked.tensor.numel(),)):
+            return False
+        return any(
+            other.storage is tracked.storage
+            and other is not tracked
+            and other.tensor is not whole
+            and other.chain[:1] != tracked.chain[:1]
+            for other in self._tracked.values()
+        )
+
     def _layout_change(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """``t_``, ``unsqueeze_`` and the like: the tensor becomes a view of what it was."""
         target = args[0]
@@ -538,18 +581,6 @@ def _is_composite(func: Any) -> bool:
 def _shows_all(view: torch.Tensor, source: torch.Tensor) -> bool:
     """Whether a view is its source as it stands."""
     return view.dtype == source.dtype and same_sizes(view.shape, source.shape) and same_layout(view, source)
-
-
-def _nested(flat: list[Any], variant: PureVariant, arguments: dict[str, Any]) -> list[Any]:
-    """Results of a pure op that returns one list: those of the op, then what was written, like the arguments."""
-    values = iter(flat)
-
-    def like(argument: Any) -> Any:
-        if isinstance(argument, (list, tuple)):
-            return [like(part) for part in argument]
-        return None if argument is None else next(values)
-
-    return [next(values) for _ in range(variant.returned)] + [like(arguments[name]) for name in variant.written]
 
 
 def _returns_one(op: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from turret.errors import UnsupportedError
-from turret.plugins.joint.sizes import is_apart
+from turret.plugins.joint.sizes import guarded_apart
 from turret.plugins.joint.storage import ViewStep
 
 aten = torch.ops.aten
@@ -66,7 +66,7 @@ def _diagonal(base, value, offset=0, dim1=0, dim2=1):
 
 
 def _as_strided(base, value, size, stride, storage_offset=None):
-    if not is_apart(size, stride):
+    if not guarded_apart(size, stride):
         raise UnsupportedError("a write to a strided view, several of whose elements are one place in memory")
     return aten.as_strided_scatter.default(base, value, size, stride, storage_offset)
 

@@ -50,6 +50,7 @@ def lower_graph(graph: StageGraph, placement: Placement, lowerings: Mapping[Any,
 class _Lowerer:
     def __init__(self, graph: StageGraph, placement: Placement, lowerings: Mapping[Any, Callable]) -> None:
         self.graph, self.placement, self.lowerings = graph, placement, lowerings
+        self.nothing_compiled = bool(placement.nodes) and all(p.where == "eager" for p in placement.nodes.values())
         self.builder = Builder()
         self.values: dict[fx.Node, Any] = {}
         self.inputs: list[TensorDecl | None] = []
@@ -65,7 +66,7 @@ class _Lowerer:
             self.builder.node = node
             self.values[node] = self._input(node)
         for node in self.graph.module.graph.nodes:
-            self.builder.node = node
+            self._begin(node)
             self._compute_sizes(node.meta.get("val"))
             match node.op:
                 case "placeholder":
@@ -82,6 +83,12 @@ class _Lowerer:
         _refuse_unknown_symbols(statements, frozenset(self.symbols), self.builder.statements)
         inputs = tuple(self.inputs)
         return LoopProgram(self.graph.name, inputs, statements, outputs, self.constants, self.symbols, self.hints)
+
+    def _begin(self, node: fx.Node | None) -> None:
+        """Note whose value is made next.  What nobody placed is eager where nothing is compiled."""
+        self.builder.node = node
+        placed = None if node is None else self.placement.nodes.get(node.name)
+        self.builder.eagerly = self.nothing_compiled if placed is None else placed.where == "eager"
 
     # ------------------------------------------------ inputs
 
@@ -114,14 +121,22 @@ class _Lowerer:
         raise UnsupportedError(f"input {number} is a {type(value).__name__}")
 
     def _note_sizes(self, value: torch.Tensor, number: int) -> None:
-        """Remember where the size symbols of an input's shape and strides can be read."""
-        for kind, extents in (("size", value.shape), ("stride", value.stride())):
-            for dimension, extent in enumerate(extents):
-                if isinstance(extent, torch.SymInt):
-                    expression = size(extent)
-                    if getattr(expression, "is_Symbol", False):
-                        self.symbols.setdefault(expression.name, SizeSource(number, dimension, kind))
-                        self._note_hint(expression.name, extent)
+        """Remember where the size symbols of an input's shape and strides can be read, and of where it begins.
+
+        What a forward saves for its backward begins elsewhere than the trace says.
+        """
+        for dimension, extent in enumerate(value.shape):
+            self._note_size(extent, SizeSource(number, dimension))
+        for dimension, extent in enumerate(value.stride()):
+            self._note_size(extent, SizeSource(number, dimension, "stride"))
+        if self.graph.role != "backward":
+            self._note_size(value.storage_offset(), SizeSource(number, None, "offset"))
+
+    def _note_size(self, extent: Any, source: SizeSource) -> None:
+        expression = size(extent) if isinstance(extent, torch.SymInt) else None
+        if getattr(expression, "is_Symbol", False):
+            self.symbols.setdefault(expression.name, source)
+            self._note_hint(expression.name, extent)
 
     def _note_hint(self, symbol: str, value: torch.SymInt) -> None:
         if value.node.has_hint():
@@ -173,6 +188,7 @@ class _Lowerer:
             return self.builder.extern(node.target, args, kwargs, value, "control flow")
         if not isinstance(node.target, torch._ops.OpOverload):
             return self._python_call(node, args, kwargs)
+        args, kwargs = self._without_conditions(args), {k: self._without_conditions(v) for k, v in kwargs.items()}
         if node.target is torch.ops.aten.copy_.default:
             return self._copy_into(args)
         placed = self.placement.nodes.get(node.name, _COMPILED)
@@ -200,11 +216,24 @@ class _Lowerer:
         expression = number_of(value)
         if not isinstance(value, torch.SymFloat) or expression.is_Symbol:
             return expression
+        return self._by_host(expression, is_float=True)
+
+    def _without_conditions(self, value: Any) -> Any:
+        """Arguments of an op on tensors: a condition on sizes (``n > 3``) is the 0 or 1 that the host makes of it."""
+        if isinstance(value, list):
+            return [self._without_conditions(v) for v in value]
+        if isinstance(value, sympy.Basic) and not isinstance(value, sympy.Expr):
+            return self._by_host(sympy.Piecewise((1, value), (0, True)), is_float=False)
+        return value
+
+    def _by_host(self, expression: sympy.Expr, is_float: bool) -> sympy.Symbol:
+        """The symbol of a number that the host computes, once."""
         known = self.computed.get(expression)
         if known is None:
-            name = self.builder.unique(f"number_{node.name}")
-            known = self.computed[expression] = sympy.Symbol(name, real=True)
-            self.builder.statements.append(Number(name, expression, is_float=True, origins=self.builder.origins()))
+            name = self.builder.unique(f"number_{self.builder.node.name}")
+            assumed = {"real": True} if is_float else {"integer": True, "nonnegative": True}
+            known = self.computed[expression] = sympy.Symbol(name, **assumed)
+            self.builder.statements.append(Number(name, expression, is_float, origins=self.builder.origins()))
         return known
 
     def _check(self, node: fx.Node) -> None:
@@ -233,8 +262,16 @@ class _Lowerer:
         target, source = args[0], args[1]
         if not target.is_whole or target.base not in self.inputs:
             raise UnsupportedError("a copy into something else than an input of the graph")
-        index_dtype = target.dtype
-        if source.shape != target.shape or source.dtype != index_dtype:
+        fits = source.shape == target.shape and source.dtype == target.dtype
+        if not fits and self.builder.eagerly:
+            source = self.builder.extern(
+                torch.ops.aten.copy.default,
+                (target, source),
+                {},
+                self.builder.result,
+                "a copy for a call that runs eagerly",
+            )
+        elif not fits:
             name = self.builder.unique(f"{target.base.name}_new")
             decl = TensorDecl(name, target.shape, dense_strides(target.shape), target.dtype, target.device)
             source = self.builder.define_decl(decl, source.load_broadcast)
@@ -248,7 +285,7 @@ class _Lowerer:
         taken: set[str] = set()
         outputs = []
         for number, node in enumerate(results):
-            self.builder.node = node if isinstance(node, fx.Node) else None
+            self._begin(node if isinstance(node, fx.Node) else None)
             value = self._arguments(node)
             if not isinstance(value, TensorValue):
                 outputs.append(value)

@@ -145,7 +145,7 @@ def to_copy(b: Builder, x: TensorValue, **kwargs: Any) -> Any:
 def add(b: Builder, x: Operand, y: Operand, alpha: Number = 1) -> TensorValue:
     def body(v: Expr, w: Expr) -> Expr:
         if v.dtype == torch.bool:
-            return call("logical_or", v, w) if alpha else v
+            return call("logical_or", v, w if alpha == 1 else call("logical_and", w, b.number(alpha, torch.bool)))
         return call("add", v, _scaled(b, w, alpha))
 
     return b.pointwise(body, x, y)

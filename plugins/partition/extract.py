@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import sympy
@@ -23,8 +24,10 @@ def extract(
     """Cut a joint graph so that ``saved`` passes from forward to backward and the rest is recomputed.
 
     A saved primal that the program writes to is copied before the write, and a saved view that shows a
-    part of a larger base is copied so that the base can be freed.  ``report`` is the result's, for people.
+    part of a larger base is copied so that the base can be freed.  Of a call with several results, those that the
+    backward reads are saved.  ``report`` is the result's, for people.
     """
+    saved = _parts(saved)
     emitted = _backward_order(analysis, saved)
     read = {source for node in emitted for source in node.all_input_nodes}
     read.update(g for g in analysis.gradients if isinstance(g, fx.Node))
@@ -46,6 +49,15 @@ def extract(
         report=report,
         name=joint.name,
     )
+
+
+def _parts(saved: Iterable[fx.Node]) -> frozenset[fx.Node]:
+    """The nodes, with the results of a call that has several in its place."""
+    parts: set[fx.Node] = set()
+    for node in saved:
+        several = isinstance(node.meta.get("val"), (tuple, list))
+        parts.update([user for user in node.users if user.target is operator.getitem] if several else [node])
+    return frozenset(parts)
 
 
 def _describe(node: fx.Node, analysis: JointAnalysis) -> SavedValue:
@@ -133,22 +145,21 @@ class _Forward:
         return added
 
     def _size_node(self, symbol: sympy.Symbol) -> fx.Node | None:
-        """An early node of the joint graph whose value is the symbol, made from an early tensor's shape if need be."""
+        """An early node of the joint graph whose value is the symbol, read off an early tensor if need be."""
         for node in self._analysis.order:
             if is_size(node) and _symbol(node) == symbol and node not in self._analysis.late:
                 self._emit([node])
                 return node
         for node in self._analysis.order:
-            value = node.meta.get("val") if node not in self._analysis.late else None
-            for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
+            for op, rest, size in _numbers_of(node) if node not in self._analysis.late else ():
                 if _expression(size) == symbol:
                     self._emit([node])
-                    return self._make_size(node, dim, size)
+                    return self._make_size(op, node, rest, size)
         return None
 
-    def _make_size(self, tensor: fx.Node, dim: int, size: Any) -> fx.Node:
+    def _make_size(self, op: Any, tensor: fx.Node, rest: tuple[int, ...], size: Any) -> fx.Node:
         """A size read in the forward; stands for itself in both graphs, as the joint graph has no such node."""
-        node = self._graph.call_function(torch.ops.aten.sym_size.int, (self._env[tensor], dim))
+        node = self._graph.call_function(op, (self._env[tensor], *rest))
         node.meta["val"] = size
         self._env[node] = node
         return node
@@ -198,6 +209,17 @@ def _is_copied(node: fx.Node, analysis: JointAnalysis) -> bool:
 def _copied_value(node: fx.Node, joint: JointGraph) -> torch.Tensor:
     with joint.fake_mode:
         return torch.ops.aten.clone.default(node.meta["val"])
+
+
+def _numbers_of(node: fx.Node) -> Iterator[tuple[Any, tuple[int, ...], Any]]:
+    """What can be read off a tensor, with op and arguments: its sizes, and of an input where its elements lie, too."""
+    value, aten = node.meta.get("val"), torch.ops.aten
+    if not isinstance(value, torch.Tensor):
+        return
+    yield from ((aten.sym_size.int, (dim,), size) for dim, size in enumerate(value.shape))
+    if node.op == "placeholder":
+        yield from ((aten.sym_stride.int, (dim,), stride) for dim, stride in enumerate(value.stride()))
+        yield aten.sym_storage_offset.default, (), value.storage_offset()
 
 
 def _expression(size: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,12 +9,13 @@ import torch
 from torch.autograd import forward_ad
 
 from turret.errors import DoubleBackwardError, UnsupportedError
+from turret.fork_safety import Lock
 from turret.frame_hook import keep_torch_off, set_torchs_callback
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.handover import Handover
 from turret.plugins.wrap_runtime.modes import without_autocast
-from turret.plugins.wrap_runtime.sizes import Sizes, compile_sizes, number_reader, size_reader
 from turret.products import BoxedCallable
+from turret.runtime.sizes import Sizes, compile_layout, compile_sizes, number_reader, size_reader
 from turret.signature import GraphOutput, GraphSignature
 
 _DOUBLE = (
@@ -44,7 +44,7 @@ def autograd_function(
     read_sizes = size_reader(signature) if _needs_sizes(signature) else None
     read_numbers = number_reader(signature)
     differentiate = _Differentiation(signature, backward)
-    handover = Handover(outputs, saved_tensors)
+    handover, in_place_of = Handover(outputs, saved_tensors), _own_views(signature)
     no_sizes: Sizes = {}
 
     class Compiled(torch.autograd.Function):
@@ -55,6 +55,8 @@ def autograd_function(
                 write(inputs, results)
             if not handover.idle:
                 results = handover(inputs, results)
+            if in_place_of is not None:
+                results = in_place_of(inputs, results)
             ctx.save_for_backward(*results[outputs:split])
             ctx.sizes = results[split:]
             ctx.symbols = no_sizes if read_sizes is None else read_sizes(inputs)
@@ -91,9 +93,32 @@ def autograd_function(
         results = forward(list(inputs))
         if write is not None:
             write(inputs, results)
-        return handover(inputs, results)[:outputs]
+        results = handover(inputs, results)
+        return (results if in_place_of is None else in_place_of(inputs, results))[:outputs]
 
     return run
+
+
+def _own_views(signature: GraphSignature) -> Callable[[Sequence[Any], Sequence[Any]], list[Any]] | None:
+    """``replace(inputs, results)``: outputs that lie in an input's memory as views of that input, or None."""
+    views = [
+        (n, o.view_of, compile_layout(o.view_layout))
+        for n, o in enumerate(signature.graph_outputs)
+        if o.view_of is not None
+    ]
+    if not views:
+        return None
+    read_sizes = size_reader(signature)
+
+    def replace(inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        sizes, made = read_sizes(inputs), list(results)
+        for number, source, layout in views:
+            shape, stride, offset = layout(sizes)
+            base = inputs[source]
+            made[number] = base.as_strided(shape, stride, base.storage_offset() + offset)
+        return made
+
+    return replace
 
 
 _functorch_is_active = torch._C._are_functorch_transforms_active
@@ -139,7 +164,7 @@ class _Once:
     ``made`` is None before, so that a caller need not call for what is there."""
 
     def __init__(self, make: Callable[[], BoxedCallable]) -> None:
-        self._make, self._lock = make, threading.Lock()
+        self._make, self._lock = make, Lock()
         self.made: BoxedCallable | None = None
 
     def __call__(self) -> BoxedCallable:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from turret.externs import resolve_op
-from turret.plugins.wrap_runtime.sizes import Sizes, compile_layout, compile_size, compile_sizes
+from turret.runtime.sizes import Sizes, compile_layout, compile_size, compile_sizes
 from turret.signature import GraphSignature, InputInfo, Mutation, OutputInfo, OutputKind, ViewCall
 
 _FEW = 4
@@ -119,9 +119,21 @@ def _layout_effect(number: int, info: InputInfo) -> Effect:
         shape, stride, offset = layout(sizes)
         # What was saved for the backward lies in the same memory, which holds what it held.
         with torch.set_grad_enabled(tracked), torch.autograd._unsafe_preserve_version_counter(target):
-            target.as_strided_(shape, stride, target.storage_offset() + offset)
+            start = target.storage_offset() + offset
+            _ensure_memory(target, shape, stride, start)
+            target.as_strided_(shape, stride, start)
 
     return change
+
+
+def _ensure_memory(target: torch.Tensor, shape: Sequence[int], stride: Sequence[int], start: int) -> None:
+    """Enlarge a tensor's memory where a layout reaches past its end: ``resize_`` asked for more."""
+    if 0 in shape:
+        return
+    end = start + 1 + sum((extent - 1) * step for extent, step in zip(shape, stride, strict=True))
+    memory = target.untyped_storage()
+    if memory.nbytes() < end * target.element_size():
+        memory.resize_(end * target.element_size())
 
 
 def _write_effect(number: int, info: InputInfo) -> Effect:

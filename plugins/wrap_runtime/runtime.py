@@ -15,8 +15,8 @@ from turret.plugins.wrap_runtime.autograd import autograd_function
 from turret.plugins.wrap_runtime.epilogue import Writer, finisher, hidden_writes
 from turret.plugins.wrap_runtime.handover import Handover
 from turret.plugins.wrap_runtime.modes import without_autocast, without_gradients
-from turret.plugins.wrap_runtime.sizes import Sizes, number_reader, size_reader
 from turret.products import BoxedCallable
+from turret.runtime.sizes import Sizes, compile_size, number_reader, size_reader
 from turret.signature import GraphSignature, SyntheticBase
 
 
@@ -49,7 +49,7 @@ def build_runtime(
 
     def call(*args: Any) -> Sequence[Any]:
         sizes = no_sizes if read_sizes is None else read_sizes(args)
-        inputs = args if bases is None else (*args, *bases(args))
+        inputs = args if bases is None else (*args, *bases(args, sizes))
         results = run(inputs)
         if read_numbers is not None:
             sizes = read_numbers(sizes, results)
@@ -103,18 +103,24 @@ def _copy_in_same_strides(value: torch.Tensor) -> torch.Tensor:
     return memory.as_strided(value.shape, value.stride())
 
 
-def _common_memories(signature: GraphSignature) -> Callable[[Sequence[Any]], list[torch.Tensor]] | None:
+def _common_memories(signature: GraphSignature) -> Callable[[Sequence[Any], Sizes], list[torch.Tensor]] | None:
     """Flat views of the memory that inputs share; None where none is needed."""
     if not signature.bases:
         return None
-    bases = signature.bases
-    return lambda args: [_common_memory(args, base) for base in bases]
+    makers = tuple(map(_common_memory, signature.bases))
+    return lambda args, sizes: [make(args, sizes) for make in makers]
 
 
-def _common_memory(args: Sequence[Any], base: SyntheticBase) -> torch.Tensor:
-    first = args[base.members[0]]
-    start = first.storage_offset() - base.layouts[0].offset
-    if base.joined:
-        root = first._base if first._is_view() else first
-        return root.as_strided((base.length,), (1,), start)
-    return first.detach().as_strided((base.length,), (1,), start)
+def _common_memory(base: SyntheticBase) -> Callable[[Sequence[Any], Sizes], torch.Tensor]:
+    member, joined = base.members[0], base.joined
+    offset, length = compile_size(base.layouts[0].offset), compile_size(base.length)
+
+    def make(args: Sequence[Any], sizes: Sizes) -> torch.Tensor:
+        first = args[member]
+        start = first.storage_offset() - offset(sizes)
+        if joined:
+            root = first._base if first._is_view() else first
+            return root.as_strided((length(sizes),), (1,), start)
+        return first.detach().as_strided((length(sizes),), (1,), start)
+
+    return make

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import sys
+import types
 
 import pytest
 import torch
 from torch import nn
 
 import turret
-from turret.errors import CacheError, CaptureError, OptionError, PluginError
+from turret.errors import CacheError, CaptureError, OptionError, PluginError, TurretError
 from turret.hookspecs import hookimpl
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -99,7 +101,7 @@ def test_partials_and_callable_objects_compile():
 
 
 def test_what_cannot_be_called_is_refused():
-    with pytest.raises(OptionError, match="given 3, expected a function"):
+    with pytest.raises(OptionError, match=r"given 3 \(of type int\); expected a function"):
         turret.compile(3)
 
 
@@ -251,9 +253,11 @@ def test_plugins_hold_for_one_callable_alone():
     assert count.graphs == 1
 
 
-def test_plugins_are_objects_classes_or_dotted_names():
-    x = torch.randn(3, 5)
-    for plugin in (Count, "turret.logs:turret_event", "turret.hookspecs"):
+def test_plugins_are_objects_classes_or_dotted_names(monkeypatch):
+    x, module = torch.randn(3, 5), types.ModuleType("my_plugins")
+    module.Count, module.turret_event = Count, hookimpl(lambda event: None)
+    monkeypatch.setitem(sys.modules, "my_plugins", module)
+    for plugin in (Count, "my_plugins:Count", "my_plugins"):
         torch.testing.assert_close(turret.compile(double, plugins=[plugin])(x), double(x))
     with pytest.raises(PluginError, match=r"no plugin 'turret\.nothing'"):
         turret.compile(double, plugins=["turret.nothing"])
@@ -307,3 +311,52 @@ def test_grad_modes_follow_the_caller():
         assert compiled(x).is_inference()
     compiled(x).sum().backward()
     torch.testing.assert_close(x.grad, torch.cos(x.detach()) * 2)
+
+
+VALUES = [3, 2.5, float("nan"), "x", b"x", [], {"a": 1}, (1,), {1}, None, object(), True, torch.ones(2), len, torch, ""]
+TAKEN = {
+    "fullgraph": lambda v: isinstance(v, bool),
+    "dynamic": lambda v: v is None or isinstance(v, bool),
+    "disable": lambda v: isinstance(v, bool),
+    "mode": lambda v: v is None,
+    "backend": lambda v: v is None or callable(v),
+    "options": lambda v: v is None,
+    "plugins": lambda v: v in ([],) if isinstance(v, list) else False,
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+@pytest.mark.parametrize("value", VALUES, ids=lambda v: type(v).__name__)
+def test_a_wrong_argument_is_an_error_that_says_what_is_expected(name, value):
+    if TAKEN[name](value):
+        return
+    with pytest.raises(TurretError, match=r"expected|unknown|known") as caught:
+        turret.compile(double, **{name: value})
+    assert name in str(caught.value) or "option" in str(caught.value) or "plugin" in str(caught.value)
+    if name != "plugins":
+        with pytest.raises(TurretError):
+            turret.compile(**{name: value})(double)  # as a decorator
+
+
+@pytest.mark.parametrize(
+    "value", [v for v in VALUES if not callable(v) and v is not None], ids=lambda v: type(v).__name__
+)
+def test_what_cannot_be_called_is_an_error_that_says_so(value):
+    for arguments in ({}, {"disable": True}, {"backend": "eager"}):
+        with pytest.raises(OptionError, match="expected a function, a method or a module"):
+            turret.compile(value, **arguments)
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda v: type(v).__name__)
+def test_what_is_no_plugin_is_an_error_that_says_so(value):
+    with pytest.raises(PluginError, match=r"implements no hook|no plugin"):
+        turret.compile(double, plugins=[value])
+
+
+@pytest.mark.parametrize("option", sorted(turret.list_options()))
+@pytest.mark.parametrize("value", [object(), [], {"a": 1}, None, torch.ones(2), b"x"], ids=lambda v: type(v).__name__)
+def test_a_wrong_option_is_an_error_that_says_what_is_expected(option, value):
+    if option == "guard_filter_fn" and value is None:
+        return
+    with pytest.raises(OptionError, match=rf"{option}.*expected"):
+        turret.compile(double, options={option: value})

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import turret
+from turret.errors import OptionError
 from turret.hookspecs import hookimpl
 
 pytestmark = pytest.mark.usefixtures("fresh")
@@ -290,3 +291,79 @@ def test_classes_are_freed_with_the_last_compiled_module():
     kept = make()
     gc.collect()
     assert kept() is None
+
+
+class Slotted(nn.Module):
+    __slots__ = ("__secret", "scale")
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.scale, self.__secret = 3.0, 2.0
+
+    def forward(self, x):
+        return x * self.scale * self.weight * self.__secret
+
+
+class MoreSlotted(Slotted):
+    __slots__ = ("shift",)
+
+    def __init__(self):
+        super().__init__()
+        self.shift = torch.full((3,), 5.0)
+
+    def forward(self, x):
+        return super().forward(x) + self.shift
+
+
+@pytest.mark.parametrize("kind", [Slotted, MoreSlotted])
+def test_slots_are_those_of_the_original(kind):
+    original, x = kind(), torch.randn(3)
+    compiled = turret.compile(original)
+    torch.testing.assert_close(compiled(x), original(x))
+    compiled.scale = 5.0
+    assert original.scale == 5.0
+    original.scale = 7.0
+    assert compiled.scale == 7.0
+    torch.testing.assert_close(compiled(x), original(x))
+    torch.testing.assert_close(compiled.forward(x), original(x))
+    del compiled.scale
+    assert not hasattr(original, "scale") and not hasattr(compiled, "scale")
+
+
+def test_what_a_class_does_for_its_subclasses_is_not_done():
+    known = []
+
+    class Registry(nn.Module):
+        def __init_subclass__(cls, *, tag):
+            known.append(tag)
+
+        def forward(self, x):
+            return x + 1
+
+    class Registered(Registry, tag="mine"):
+        pass
+
+    assert torch.equal(turret.compile(Registered())(torch.ones(2)), torch.full((2,), 2.0))
+    assert known == ["mine"]
+
+
+class Listed(nn.Module, list):
+    pass
+
+
+class Final(type):
+    def __new__(meta, name, bases, contents):
+        if any(isinstance(base, Final) for base in bases):
+            raise TypeError("final")
+        return super().__new__(meta, name, bases, contents)
+
+
+class Last(nn.Module, metaclass=Final):
+    pass
+
+
+@pytest.mark.parametrize("kind", [Listed, Last])
+def test_a_class_that_nothing_can_be_derived_from_is_an_error_that_says_what_to_do(kind):
+    with pytest.raises(OptionError, match=rf"a module of {kind.__name__}.*compile its forward method"):
+        turret.compile(kind())

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import operator
+import types
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
-from turret.sources import Source
+from turret.sources import BoundSource, DictSource, ItemSource, Source
 
 if TYPE_CHECKING:
     from turret.plugins.capture.rebuild import Rebuilder
@@ -136,6 +138,10 @@ class Value:
                 return Constant(True)
         return Constant(False)
 
+    def of_program(self, t: Tracer, name: str) -> Value | None:
+        """A special method of the program's own that a class has from its metaclass, bound, or None."""
+        return None
+
     def iterate(self, t: Tracer) -> Value:
         """``iter(self)``."""
         raise Unsupported(f"iterating over {self.describe()}")
@@ -203,11 +209,26 @@ class Constant(Value):
         return f"the constant {self.value!r}"
 
     def get_attr(self, t: Tracer, name: str) -> Value:
+        if isinstance(self.value, enum.Enum):
+            raw = inspect.getattr_static(type(self.value), name, None)
+            if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
+                return t.call(t.wrap_known(raw.fget), [self], {})  # of the program's own: what it reads may change
         try:
             found = getattr(self.value, name)
         except AttributeError as error:
             raise t.raised_from(error) from None
+        if isinstance(self.value, enum.Enum) and not t.trusted(type(self.value)):
+            return self.attribute_of_member(t, name, found)
         return t.wrap_known(found)
+
+    def attribute_of_member(self, t: Tracer, name: str, found: Any) -> Value:
+        """Of a member of an enumeration of the program's, which keeps its value and name in attributes."""
+        own = f"_{name}_" if name in ("value", "name") else name
+        if own not in vars(self.value):
+            t.note_member(type(self.value), name)
+            return t.wrap_known(found)
+        member = BoundSource(f"{type(self.value).__qualname__}.{self.value.name}", self.value)
+        return t.wrap(vars(self.value)[own], ItemSource(DictSource(member), own))
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if type(self.value) is str and name == "join" and len(args) == 1:
@@ -240,7 +261,7 @@ class Constant(Value):
         return bool(self.value)
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
-        if not other.is_constant():
+        if not other.is_constant() or other.of_program(t, f"__r{BINARY_NAMES[operation]}__") is not None:
             return None
         if inplace:  # the same for immutable objects, but for the words of its TypeError
             operation = getattr(operator, "i" + operation.__name__.rstrip("_"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import collections
 import enum
 import functools
 import types
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from turret.class_members import ABSENT
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.fingerprints import HEAP_TYPE
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
 from turret.plugins.capture.values.functions import Handler, Known, Method
 from turret.sources import AttrSource, BoundSource, ItemSource
 
@@ -25,6 +26,10 @@ _C_METHODS = (
     types.ClassMethodDescriptorType,
     types.BuiltinFunctionType,
 )
+
+
+_FIELD = type(collections.namedtuple("_Sample", "field").field)
+"""What reads a field of a named tuple."""
 
 
 def builtin_base(kind: type) -> type:
@@ -92,6 +97,9 @@ def bind_attribute(t: Tracer, value: Value, owner: type, name: str, raw: Any, on
     if isinstance(raw, types.FunctionType):
         function = class_member(t, owner, name, raw)
         return function if on_class is not None else Method(function, value)
+    if isinstance(raw, types.ClassMethodDescriptorType):
+        class_member(t, owner, name, raw)
+        return t.wrap_known(raw.__get__(None, value.type() if on_class is None else on_class))
     if on_class is not None:
         return class_member(t, owner, name, raw)
     if isinstance(raw, property):
@@ -103,6 +111,8 @@ def bind_attribute(t: Tracer, value: Value, owner: type, name: str, raw: Any, on
         found = t.call(t.wrap_known(raw.func), [value], {})
         value.store(t, name, found)  # type: ignore[attr-defined]
         return found
+    if isinstance(raw, _FIELD) and isinstance(payload := getattr(value, "payload", None), Value):
+        return payload.get_item(t, Constant(raw.__reduce__()[1][0]))
     if isinstance(raw, _C_METHODS):
         return Handler(f"{owner.__name__}.{name}", functools.partial(_call_c_method, value, name, raw))
     if isinstance(raw, functools.partialmethod):
@@ -129,7 +139,8 @@ def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, *
     if payload is not None and isinstance(payload.type(), type):
         if name == "__init__" and not hasattr(payload, "m___init__"):
             return Constant(None)
-        absent = look_up(t, value.type(), "__missing__")[1] if name == "__getitem__" else None
+        asks = name == "__getitem__" and issubclass(payload.type(), dict)
+        absent = look_up(t, value.type(), "__missing__")[1] if asks else None
         if isinstance(absent, types.FunctionType) and not t.truth(payload.contains(t, args[0])):
             return t.call(Method(t.wrap_known(absent), value), list(args), {})
         special = _CONTAINER_SPECIALS.get(name)
@@ -193,8 +204,8 @@ OBJECT_METHODS = {
 """Methods of ``object`` itself."""
 
 
-def _payload_equal(t: Tracer, payload: Value, other: Value) -> Value:
-    result = payload.compare(t, "==", getattr(other, "payload", None) or other)
+def _payload_compared(t: Tracer, payload: Value, symbol: str, other: Value) -> Value:
+    result = payload.compare(t, symbol, getattr(other, "payload", None) or other)
     return Constant(NotImplemented) if result is None else result
 
 
@@ -205,7 +216,8 @@ _CONTAINER_SPECIALS = {
     "__contains__": lambda t, payload, item: payload.contains(t, item),
     "__iter__": lambda t, payload: payload.iterate(t),
     "__len__": lambda t, payload: payload.length(t),
-    "__eq__": lambda t, payload, other: _payload_equal(t, payload, other.realize()),
+    "__eq__": lambda t, payload, other: _payload_compared(t, payload, "==", other.realize()),
+    "__ne__": lambda t, payload, other: _payload_compared(t, payload, "!=", other.realize()),
 }  # fmt: skip
 
 
@@ -222,17 +234,42 @@ class Class(Known):
             return stored
         if isinstance(kind, enum.EnumMeta):
             return self.plain(t, name)
+        if (computed := self.computed(t, name)) is not None:
+            return computed
         owner, raw = look_up(t, kind, name)
         if owner is None:
-            owner, raw = look_up(t, type(kind), name)
-            if owner is None:
-                raise t.raised(AttributeError, f"type object {kind.__name__!r} has no attribute {name!r}")
-            if isinstance(raw, types.FunctionType):
-                return Method(t.wrap_known(raw), self)
-            return self.plain(t, name)
+            return self.of_metaclass(t, name)
         if isinstance(raw, (*_C_METHODS, types.GetSetDescriptorType, types.MemberDescriptorType)):
             return self.plain(t, name)
         return bind_attribute(t, self, owner, name, raw, kind)
+
+    def computed(self, t: Tracer, name: str) -> Value | None:
+        """What a metaclass of the program's own computes, before attributes of the class are looked at."""
+        meta = type(self.object)
+        if meta in ORDINARY_METACLASSES or t.trusted(meta):
+            return None
+        if isinstance(look_up(t, meta, "__getattribute__")[1], types.FunctionType):
+            raise Unsupported(f"an attribute of {self.describe()}, whose metaclass looks attributes up itself")
+        owner, raw = look_up(t, meta, name)
+        if owner is None or t.trusted(owner) or not hasattr(type(raw), "__set__"):
+            return None
+        if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
+            class_member(t, owner, name, raw)
+            return t.call(t.wrap_known(raw.fget), [self], {})
+        raise Unsupported(f"the descriptor {owner.__name__}.{name} of a metaclass")
+
+    def of_metaclass(self, t: Tracer, name: str) -> Value:
+        """An attribute that the class has from its metaclass."""
+        meta = type(self.object)
+        owner, raw = look_up(t, meta, name)
+        if isinstance(raw, types.FunctionType):
+            return Method(class_member(t, owner, name, raw), self)
+        if owner is not None:
+            return self.plain(t, name)
+        fallback = look_up(t, meta, "__getattr__")[1]
+        if isinstance(fallback, types.FunctionType):
+            return t.call(Method(t.wrap_known(fallback), self), [Constant(name)], {})
+        raise t.raised(AttributeError, f"type object {self.object.__name__!r} has no attribute {name!r}")
 
     def plain(self, t: Tracer, name: str) -> Value:
         if not t.trusted(type(self.object)):
@@ -246,28 +283,60 @@ class Class(Known):
         t.effects.set_attribute(self, name, value)
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if self.of_program(t, "__eq__") or self.of_program(t, "__ne__"):
+            raise Unsupported(f"comparing {self.describe()}, whose metaclass does it its own way")
         if isinstance(other, Known) and symbol in ("==", "!="):
             return Constant((self.object is other.object) == (symbol == "=="))
         return super().compare(t, symbol, other)
 
+    def of_program(self, t: Tracer, name: str) -> Value | None:
+        """A special method that a metaclass of the program's own has for the class, bound, or None."""
+        owner, raw = look_up(t, type(self.object), name)
+        if not isinstance(raw, types.FunctionType) or t.trusted(owner):
+            return None
+        return Method(class_member(t, owner, name, raw), self)
+
+    def truth(self, t: Tracer) -> bool:
+        method = self.of_program(t, "__bool__") or self.of_program(t, "__len__")
+        return True if method is None else t.truth(t.call(method, [], {}).realize())
+
+    def contains(self, t: Tracer, item: Value) -> Value:
+        if (method := self.of_program(t, "__contains__")) is not None:
+            return Constant(t.truth(t.call(method, [item], {}).realize()))
+        return super().contains(t, item)
+
     def iterate(self, t: Tracer) -> Value:
+        if (method := self.of_program(t, "__iter__")) is not None:
+            return t.call(method, [], {}).realize()
         if isinstance(self.object, enum.EnumMeta):
             return t.items_iterator([t.wrap_known(m) for m in self.object])
         return super().iterate(t)
 
     def length(self, t: Tracer) -> Value:
+        if (method := self.of_program(t, "__len__")) is not None:
+            return t.call(method, [], {}).realize()
         return Constant(len(self.object)) if isinstance(self.object, enum.EnumMeta) else super().length(t)
 
     def get_item(self, t: Tracer, key: Value) -> Value:
+        if (method := self.of_program(t, "__getitem__")) is not None:
+            return t.call(method, [key], {})
         if isinstance(self.object, enum.EnumMeta):
             return t.fold(type(self.object).__getitem__, [self, key], {})
-        getter = look_up(t, self.object, "__class_getitem__")[1]
+        owner, getter = look_up(t, self.object, "__class_getitem__")
+        if isinstance(getter, classmethod) and isinstance(getter.__func__, types.FunctionType) and not t.trusted(owner):
+            return t.call(Method(_unwrapped(t, owner, "__class_getitem__", getter), self), [key], {})
         if getter is not None and key.is_constant():
             return t.wrap_known(self.object[key.constant()])
         return super().get_item(t, key)
 
     def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Value | None:
+        if (method := self.of_program(t, f"__{BINARY_NAMES[operation]}__")) is not None:
+            return t.call(method, [other], {})
         return t.fold(operation, [self, other], {}) if other.is_constant() else None
+
+    def reflected(self, t: Tracer, operation: Any, other: Value) -> Value | None:
+        method = self.of_program(t, f"__r{BINARY_NAMES[operation]}__")
+        return None if method is None else t.call(method, [other], {})
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return t.call(self.get_attr(t, name), args, kwargs)

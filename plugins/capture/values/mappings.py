@@ -224,8 +224,9 @@ class Dict(Value):
     def replay(self, r: Rebuilder) -> None:
         held = r.load(self)
         pairs = "".join(f"({r.load(k)}, {r.load(v)})," for k, v in self.items.values())
-        r.effect(f"{held}.clear()")
-        r.effect(f"{held}.update(({pairs}))")
+        base = r.constant(self.kind)  # past what a subclass makes of these methods: a Counter's would count
+        r.effect(f"{base}.clear({held})")
+        r.effect(f"{base}.update({held}, ({pairs}))")
 
 
 class DictIterator(ItemsIterator):
@@ -501,5 +502,6 @@ class Set(Value):
     def replay(self, r: Rebuilder) -> None:
         held = r.load(self)
         items = "".join(r.load(v) + "," for v in self.items.values())
-        r.effect(f"{held}.clear()")
-        r.effect(f"{held}.update(({items}))")
+        base = r.constant(self.kind)
+        r.effect(f"{base}.clear({held})")
+        r.effect(f"{base}.update({held}, ({items}))")

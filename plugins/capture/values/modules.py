@@ -116,10 +116,13 @@ class Module(Instance):
         t.assume_no_global_hooks(module_code, _GLOBAL_HOOKS)
         return False
 
+    def is_called_plainly(self, t: Tracer) -> bool:
+        """Whether torch's own code lies between a call of the module and its ``forward``."""
+        return look_up(t, self.kind, "_call_impl")[1] is _CALL_IMPL
+
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         owner, method = look_up(t, self.kind, "__call__")
-        impl = look_up(t, self.kind, "_call_impl")[1]
-        if method is not _CALL or impl is not _CALL_IMPL:
+        if method is not _CALL or not self.is_called_plainly(t):
             if isinstance(method, types.FunctionType):
                 return t.call(bind_attribute(t, self, owner, "__call__", method), args, kwargs)
             raise Unsupported(f"the call of {self.describe()}")

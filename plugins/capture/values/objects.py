@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import threading
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from turret.plugins.capture import lookups
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
 from turret.plugins.capture.values.classes import (
@@ -16,10 +19,11 @@ from turret.plugins.capture.values.classes import (
     builtin_base,
     changed_in_class,
     defines,
+    find_in_mro,
     look_up,
 )
 from turret.plugins.capture.values.functions import Callable_, Handler, Known, Method
-from turret.sources import AttrSource, DictSource, ItemSource, Source, TypeSource
+from turret.sources import AttrSource, DictSource, ItemSource, Source, TypeSource, instance_dict
 
 if TYPE_CHECKING:
     from turret.plugins.capture.rebuild import Rebuilder
@@ -28,7 +32,18 @@ if TYPE_CHECKING:
 MODULE_GETATTR = torch.nn.Module.__getattr__
 DELETED: Any = type("Deleted", (), {})()
 _COMPARE_NAMES = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
+_RESULTS: dict[str, type] = {
+    "__bool__": bool, "__len__": int, "__int__": int, "__index__": int, "__hash__": int, "__float__": float,
+    "__complex__": complex, "__str__": str, "__repr__": str, "__format__": str, "__bytes__": bytes,
+}  # fmt: skip
+"""By special method, what Python insists that it gives."""
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def slot_hash(given: int) -> int:
+    """What ``hash`` makes of the number that a ``__hash__`` gave."""
+    fits = -sys.maxsize - 1 <= given <= sys.maxsize
+    return -2 if given == -1 else given if fits else hash(given)
 
 
 class Instance(Value):
@@ -64,8 +79,8 @@ class Instance(Value):
             return None if found is DELETED else found
         if self.object is None:
             return None
-        held = getattr(self.object, "__dict__", None)
-        if held is not None and name in held:
+        held = held_by(self.object)
+        if name in held:
             source = (
                 ItemSource(self.step(DictSource), name) if self.runs_code_for(t, name) else self.step(AttrSource, name)
             )
@@ -75,6 +90,8 @@ class Instance(Value):
             try:
                 return t.wrap(slot.__get__(self.object), self.step(AttrSource, name))
             except AttributeError:
+                if self.source is not None:
+                    t.guard("CALL", self.source, (functools.partial(lookups.is_unset, name), True))
                 return None
         return None
 
@@ -136,7 +153,7 @@ class Instance(Value):
         raise t.raised(AttributeError, f"{self.kind.__name__!r} object has no attribute {name!r}")
 
     def assume_absent(self, t: Tracer, name: str) -> None:
-        if self.source is not None and name not in self.stores and hasattr(self.object, "__dict__"):
+        if self.source is not None and name not in self.stores and has_dict(self.object):
             t.guard("NO_KEY", DictSource(self.source), name)
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
@@ -196,7 +213,7 @@ class Instance(Value):
 
     def had(self, t: Tracer, name: str) -> bool:
         """Whether the object itself has an attribute, before what is noted here is replayed."""
-        if name in getattr(self.object, "__dict__", ()):
+        if name in held_by(self.object):
             return True
         return isinstance(look_up(t, self.kind, name)[1], types.MemberDescriptorType) and hasattr(self.object, name)
 
@@ -215,7 +232,20 @@ class Instance(Value):
         if method is None:
             return None
         result = t.call(method, list(args), {}).realize()
-        return None if isinstance(result, Constant) and result.value is NotImplemented else result
+        if isinstance(result, Constant) and result.value is NotImplemented:
+            return None
+        wanted = _RESULTS.get(name)
+        if wanted is not None:
+            self.check_result(name, result, wanted)
+        return result
+
+    def check_result(self, name: str, result: Value, wanted: type) -> None:
+        """Python asks special methods for results of one type; what it refuses is left to it."""
+        refused = not issubclass(result.type(), wanted)
+        if name == "__len__" and isinstance(result, Constant) and not refused:
+            refused = not 0 <= result.value <= sys.maxsize
+        if refused:
+            raise Unsupported(f"{name} of {self.describe()} gives what Python takes for none")
 
     def need_special(self, t: Tracer, name: str, *args: Value) -> Value:
         result = self.call_special(t, name, *args)
@@ -278,7 +308,7 @@ class Instance(Value):
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
         found = self.call_special(t, _COMPARE_NAMES[symbol], other)
-        if found is None and symbol == "!=":
+        if found is None and symbol == "!=" and look_up(t, self.kind, "__ne__")[0] is object:
             equal = self.call_special(t, "__eq__", other)
             return None if equal is None else Constant(not t.truth(equal))
         return found
@@ -298,15 +328,27 @@ class Instance(Value):
         return name
 
     def write_stores(self, r: Rebuilder, name: str, line: Callable[[str], None]) -> None:
+        base = threading.local if issubclass(self.kind, threading.local) else object
         for attribute, value in self.stores.items():
             if value is DELETED:
-                line(f"{r.constant(object)}.__delattr__({name}, {attribute!r})")
+                line(f"{r.constant(base)}.__delattr__({name}, {attribute!r})")
             else:
-                line(f"{r.constant(object)}.__setattr__({name}, {attribute!r}, {r.load(value)})")
+                line(f"{r.constant(base)}.__setattr__({name}, {attribute!r}, {r.load(value)})")
 
     def replay(self, r: Rebuilder) -> None:
         held = r.load(self)
         self.write_stores(r, held, r.effect)
+
+
+def has_dict(object: Any) -> bool:
+    """Whether an object that existed before has a ``__dict__``, whatever its class makes of attribute access."""
+    kind = type(object)
+    return issubclass(kind, threading.local) or isinstance(find_in_mro(kind, "__dict__")[1], types.GetSetDescriptorType)
+
+
+def held_by(object: Any) -> dict[str, Any]:
+    """The own attributes of an object that existed before; empty where there is none, or it has no ``__dict__``."""
+    return instance_dict(object) if has_dict(object) else {}
 
 
 class _HashedInstance:
@@ -314,7 +356,7 @@ class _HashedInstance:
 
     def __init__(self, t: Tracer, value: Instance) -> None:
         self.t, self.value = t, value
-        self.hash = t.int_of(value.need_special(t, "__hash__"))
+        self.hash = slot_hash(t.int_of(value.need_special(t, "__hash__")))
 
     def __hash__(self) -> int:
         return self.hash
@@ -434,7 +476,7 @@ class InstanceDict(Value):
         instance = self.instance
         before: dict[str, Any] = {}
         if instance.object is not None:
-            before = vars(instance.object)
+            before = held_by(instance.object)
             t.guard("KEYS", instance.step(DictSource), tuple(before))
         names = [n for n in before if instance.stores.get(n) is not DELETED]
         return names + [n for n, v in instance.stores.items() if n not in before and v is not DELETED]

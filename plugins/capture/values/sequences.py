@@ -353,7 +353,7 @@ class List(Sequence):
     def replay(self, r: Rebuilder) -> None:
         held = r.load(self)
         items = "".join(r.load(v) + "," for v in self.items)
-        r.effect(f"{held}[:] = ({items})")
+        r.effect(f"{r.constant(self.kind)}.__setitem__({held}, {r.constant(slice(None))}, ({items}))")
 
 
 class Deque(List):
@@ -419,8 +419,9 @@ class Deque(List):
     def replay(self, r: Rebuilder) -> None:
         held = r.load(self)
         items = "".join(r.load(v) + "," for v in self.items)
-        r.effect(f"{held}.clear()")
-        r.effect(f"{held}.extend(({items}))")
+        base = r.constant(self.kind)
+        r.effect(f"{base}.clear({held})")
+        r.effect(f"{base}.extend({held}, ({items}))")
 
 
 class Range(Value):

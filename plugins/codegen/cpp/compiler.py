@@ -9,7 +9,6 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -19,12 +18,11 @@ from turret.artifact_cache import Entry, Store, process_cache
 from turret.errors import CodegenError
 from turret.libraries import keep_library, open_library, stored_library
 from turret.machine import processor
+from turret.native import toolchain
 
-CANDIDATES = ("g++", "clang++", "c++")
 LIBRARY = "kernels.so"
-_INSTALL = (
-    "install one (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; conda: gxx), or name one in CXX"
-)
+VERSION_LIMIT = 20.0
+"""Seconds within which a compiler says its version."""
 
 _FLAGS = [
     "-std=c++17",
@@ -52,12 +50,16 @@ _KIND_FLAGS = {
 
 @attrs.frozen
 class Compiler:
-    """A working C++ compiler: absolute path, ``gcc`` or ``clang``, and the first line of its ``--version``."""
+    """A working C++ compiler: absolute path, ``gcc`` or ``clang``, and the first line of its ``--version``.
+
+    ``arguments`` are those that its name came with (``ccache g++``, ``g++ -m64``), ``further`` the user's flags.
+    """
 
     path: str
     kind: str
     version: str
     further: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -74,7 +76,7 @@ class Compiler:
     @property
     def fingerprint(self) -> str:
         """Everything about the machine and the compiler that the binary depends on."""
-        return "\n".join((self.path, self.version, *self.flags, *self.libraries, processor()))
+        return "\n".join((self.path, *self.arguments, self.version, *self.flags, *self.libraries, processor()))
 
 
 def find_compiler(wanted: str | None = None, further_flags: str = "") -> Compiler:
@@ -89,20 +91,29 @@ def find_compiler(wanted: str | None = None, further_flags: str = "") -> Compile
 @functools.lru_cache(maxsize=16)
 def _find(named: str | None, path: str) -> Compiler:
     tried = []
-    for name in (named,) if named else CANDIDATES:
-        command = shlex.split(name)
-        located = shutil.which(command[0], path=path) if len(command) == 1 else None
+    for name in (named,) if named else toolchain.CANDIDATES:
+        command = toolchain.words(name)
+        located = shutil.which(command[0], path=path) if command else None
         if located is None:
             tried.append(f"{name}: not found")
             continue
-        try:
-            version = subprocess.run([located, "--version"], capture_output=True, text=True, timeout=20, check=True)
-        except (OSError, subprocess.SubprocessError) as error:
-            tried.append(f"{located}: {error}")
+        version, problem = _version((located, *command[1:]))
+        if problem:
+            tried.append(f"{name}: {problem}")
             continue
-        first = version.stdout.splitlines()[0] if version.stdout else ""
-        return Compiler(located, "clang" if "clang" in version.stdout else "gcc", first)
-    raise CodegenError(f"no working C++ compiler; tried {'; '.join(tried)}; {_INSTALL}")
+        first = version.splitlines()[0] if version else ""
+        return Compiler(located, "clang" if "clang" in version else "gcc", first, arguments=tuple(command[1:]))
+    raise CodegenError(f"no working C++ compiler; tried {'; '.join(tried)}; {toolchain.INSTALL}")
+
+
+@functools.cache
+def _version(command: tuple[str, ...]) -> tuple[str, str]:
+    """What a compiler says of itself, and what is wrong with it; asked once, as it may take its time to say nothing."""
+    try:
+        done = toolchain.run([*command, "--version"], VERSION_LIMIT)
+    except CodegenError as error:
+        return "", str(error)
+    return done.stdout, f"--version ended with status {done.returncode}" if done.returncode else ""
 
 
 def unit_key(source: str, compiler: Compiler) -> str:
@@ -126,17 +137,8 @@ def _compile(source: str, compiler: Compiler) -> bytes:
     with tempfile.TemporaryDirectory(prefix="turret-build-") as scratch:
         text, made = Path(scratch, "unit.cpp"), Path(scratch, "unit.so")
         text.write_text(source)
-        command = [compiler.path, *compiler.flags, "-o", str(made), str(text), *compiler.libraries]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-        except (OSError, subprocess.SubprocessError) as error:
-            raise CodegenError(
-                f"the C++ compiler could not run: {error}\n  {shlex.join(command)}\n  {_INSTALL}"
-            ) from error
-        if done.returncode != 0 or not made.exists():
-            messages = "\n".join(done.stderr.splitlines()[:20])
-            raise CodegenError(f"the C++ compiler failed on generated code\n  {shlex.join(command)}\n{messages}")
-        return made.read_bytes()
+        command = [compiler.path, *compiler.arguments, *compiler.flags, "-o", str(made), str(text), *compiler.libraries]
+        return toolchain.build(command, made, "generated code")
 
 
 def load(entry: Entry) -> ctypes.CDLL:

@@ -43,6 +43,12 @@ def narrow_sizes(facts: Facts) -> tuple[Size, ...] | None:
     return tuple(dict.fromkeys(found)) if fits else None
 
 
+def sizes_fit(sizes: Iterable[Size], hints: Mapping[str, int]) -> bool:
+    """Whether sizes, and what is computed on the way to them, fit 32 bits where symbols are as their hints say."""
+    found = [hinted(part, hints) for value in sizes for part in _parts(value)]
+    return all(end is not None and abs(end) < NARROW for end in found)
+
+
 def _ends(index: Index) -> list[Size | None]:
     low, high = index.bounds()
     return [high, None if low is None else -low]

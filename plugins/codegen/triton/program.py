@@ -10,7 +10,7 @@ import attrs
 from turret.ir.nest import Nest
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
-from turret.plugins.codegen.triton.assumed import conditions, multiples, narrow_sizes
+from turret.plugins.codegen.triton.assumed import conditions, multiples, narrow_sizes, sizes_fit
 from turret.plugins.codegen.triton.body import grid_text, write_body
 from turret.plugins.codegen.triton.dtypes import triton_type
 from turret.plugins.codegen.triton.emitter import Emitter
@@ -70,7 +70,7 @@ def _write(
     divisible = multiples(made.sizes, hints)
     # A symbol without a hint may be the bits of a float.
     known = bool(made.sizes) and hints.keys() >= set(made.sizes)
-    narrow = narrow_sizes(emitter.facts) if known and emitter.wide else None
+    narrow = narrow_sizes(emitter.facts) if known and emitter.wide and sizes_fit(emitter.sizes, hints) else None
     if not divisible and narrow is None:
         return made
     faster = Emitter(emitter.tiling, narrow=narrow is not None)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from turret.errors import CodegenError
+from turret.fork_safety import Lock, after_fork
 from turret.plugins.codegen.triton.worker import receive, send
 
 SCRIPT = Path(__file__).with_name("worker.py")
@@ -87,7 +88,7 @@ class WorkerPool:
     def __init__(self, size: int) -> None:
         self.size = size
         self._queue: queue.Queue[tuple[dict[str, Any], Future] | None] = queue.Queue()
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._threads = 0
         self._idle = 0
         self._warming = False
@@ -222,7 +223,7 @@ class WorkerPool:
 
 
 _pools: dict[int, WorkerPool] = {}
-_pools_lock = threading.Lock()
+_pools_lock = Lock()
 
 
 def shared_pool(wanted: int = 0) -> WorkerPool:
@@ -239,13 +240,20 @@ def _close_all() -> None:
         pool.close()
 
 
+@after_fork
 def _forget() -> None:
-    """In a forked child the pools' threads are gone and their processes are the parent's."""
-    global _pools_lock
-    _pools_lock = threading.Lock()
+    """In a forked child the pools' threads are gone and their processes are the parent's.
+
+    The child lets go of the pipes as well: a worker ends when the last process that could write to it has closed its.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for pool in _pools.values():
+        for worker in pool._running:
+            for stream in (worker.process.stdin, worker.process.stdout):
+                with contextlib.suppress(OSError, ValueError):
+                    os.dup2(nothing, stream.fileno(), inheritable=False)
+    os.close(nothing)
     _pools.clear()
 
 
 atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)

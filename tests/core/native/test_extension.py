@@ -42,7 +42,7 @@ def test_a_missing_compiler_is_named(extension, monkeypatch):
 
 def test_errors_show_what_the_compiler_says(extension):
     extension.source.write_text("int main( {")
-    with pytest.raises(CodegenError, match=r"answer.cpp did not compile[^$]*main"):
+    with pytest.raises(CodegenError, match=r"failed on answer.cpp[^$]*main"):
         extension.load()
 
 

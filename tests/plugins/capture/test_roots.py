@@ -263,3 +263,35 @@ def test_every_warning_has_turrets_category():
     with pytest.warns(turret.TurretWarning, match="recompile_limit"):
         for number in range(3):
             compiled(X, "a" * number)
+
+
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+def test_the_apply_of_an_autograd_function():
+    x = X.clone().requires_grad_()
+    observed = Observed(Tripled.apply)
+    result = observed(x)
+    assert_same(result, Tripled.apply(x))
+    result.sum().backward()
+    assert_same(x.grad, torch.full_like(X, 3.0))
+    assert len(observed.graphs) == 1 and not observed.breaks
+
+
+class Table(dict):
+    @classmethod
+    def of(cls, x):
+        turret.graph_break()
+        return super().fromkeys(["a"], x + 1)
+
+
+def test_a_classmethod_written_in_c_behind_a_break():
+    observed = Observed(lambda x: Table.of(x)["a"] * 2)
+    assert_same(observed(X), (X + 1) * 2)

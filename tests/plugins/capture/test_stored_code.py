@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 
 import pytest
 import torch
@@ -212,3 +213,62 @@ def test_what_a_program_put_into_torch_is_part_of_the_key(programs, name, reques
             watch = programs.run(programs.load(files), X)  # and is equal to eager
             if again:
                 assert "hit" in watch.captures or "hit" in watch.of("graph"), watch.events
+
+
+# What torch does not show.
+
+HIDDEN = {
+    "a composite kernel": """
+lib = torch.library.Library("turret_stored", "FRAGMENT")
+lib.define("{name}(Tensor x) -> Tensor")
+@torch.library.impl(lib, "{name}", "CompositeImplicitAutograd")
+def body(x): return x * {k}
+def f(x): return torch.ops.turret_stored.{name}(x).sin()
+def make(): return f
+""",
+    "a gradient of an operator that was defined by hand": """
+lib = torch.library.Library("turret_stored", "FRAGMENT")
+lib.define("{name}(Tensor x) -> Tensor")
+lib.impl("{name}", lambda x: x * 2, "CPU")
+torch.library.register_fake("turret_stored::{name}", lambda x: torch.empty_like(x))
+torch.library.register_autograd("turret_stored::{name}", lambda ctx, g: g * {k})
+def f(x): return torch.ops.turret_stored.{name}(x).sin()
+def make(): return f
+""",
+    "a function that lies behind what cannot be compared": """
+from torch.library import custom_op
+@custom_op("turret_stored::{name}", mutates_args=())
+def op(x: torch.Tensor) -> torch.Tensor: return x * 2
+@op.register_fake
+def _(x): return torch.empty_like(x)
+numbers = iter([{k}] * 99)
+op.register_autograd(lambda ctx, g: g * next(numbers))
+def f(x): return op(x).sin()
+def make(): return f
+""",
+    "a function that is named while it runs": """
+import sys
+from torch.library import custom_op
+@custom_op("turret_stored::{name}", mutates_args=())
+def op(x: torch.Tensor) -> torch.Tensor: return x * 2
+@op.register_fake
+def _(x): return torch.empty_like(x)
+def hid_den(g): return g * {k}
+op.register_autograd(lambda ctx, g: getattr(sys.modules[__name__], "_".join(["hid", "den"]))(g))
+def f(x): return op(x).sin()
+def make(): return f
+""",
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_code_that_cannot_be_compared_is_compiled_in_every_process_on_record(programs, name):
+    unique = f"hidden{next(_names)}"
+    for k in (2, 2, 3):
+        turret.reset()
+        files = program(HIDDEN[name].replace("{name}", unique).replace("{k}", str(k)))
+        watch = gradient(programs, files)
+        assert "hit" not in watch.of("graph") and "hit" not in watch.captures
+        assert any("in every process" in message for kind, _, message in watch.events if kind == "perf_hint")
+        if hasattr(sys.modules["prog"], "lib"):
+            sys.modules["prog"].lib._destroy()  # as the end of a process does

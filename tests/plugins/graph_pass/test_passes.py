@@ -6,6 +6,8 @@ import importlib
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -323,6 +325,23 @@ def test_shapes_and_ranges_may_be_symbolic():
     assert names.count("turret.random.default") == 2 and "aten.randint.default" in names
     results = fx.Interpreter(module).run(torch.randn(5, 4))
     assert [tuple(r.shape) for r in results] == [(5, 4), (4,), (5, 2)]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(3, 62), st.integers(2, 15), st.integers(-(2**62), 2**60))
+@example(32, 12, 0)
+@example(31, 13, -5)
+def test_integers_of_every_range_are_equally_likely(exponent, sixteenths, low):
+    extent, count = 2**exponent * sixteenths // 16 + 1, 20_000
+    module = trace(lambda x: [x.long() + torch.randint(low, low + extent, (count,))], torch.zeros(1))
+    apply("replayable_random", module)
+    torch.manual_seed(0)
+    (drawn,) = fx.Interpreter(module).run(torch.zeros(1))
+    assert low <= drawn.min() and drawn.max() < low + extent
+    lower = (drawn < low + extent // 2).double().mean()
+    expected = extent // 2 / extent
+    share_of_remainder = 2**-4 if extent < 2**28 else 2**-15 if extent < 2**48 else extent / 2**64
+    assert abs(lower - expected) < 6 / (2 * count**0.5) + share_of_remainder
 
 
 def test_fallback_random_keeps_eager_ops():

@@ -208,14 +208,48 @@ def test_a_view_under_no_grad_whose_views_need_gradients_is_refused():
     _refused(function, torch.randn(3, 3, requires_grad=True))
 
 
-def test_a_function_of_the_users_that_returns_a_view_with_a_gradient_of_its_own_is_refused():
-    _refused(lambda x: _Reversed.apply(x), torch.randn(3, 3, requires_grad=True))
-
+def test_a_function_of_the_users_that_returns_a_view_of_a_result_with_a_gradient_of_its_own_is_refused():
     def function(x):
         y = x * 2
         return _Reversed.apply(y), y
 
     _refused(function, torch.randn(3, 3, requires_grad=True))
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value, factor):
+        return value[1:], value * factor
+
+    @staticmethod
+    def backward(ctx, rows, gradient):
+        return torch.cat([gradient[:1], gradient[1:] + rows * 3]), rows.sum()
+
+
+@pytest.mark.parametrize("is_leaf", [False, True])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: _Reversed.apply(x),
+        lambda x, w: (_Reversed.apply(x), x + w),
+        lambda x, w: (_Reversed.apply(x.t()), _Reversed.apply(x)),
+        lambda x, w: _Rows.apply(x, w),
+        lambda x, w: _Reversed.apply(x)[1:].t(),
+    ],
+)
+def test_a_view_of_an_input_with_a_gradient_of_its_own_lies_in_the_inputs_memory(function, dynamic, is_leaf):
+    leaves = [torch.randn(4, 3, requires_grad=True), torch.randn((), requires_grad=True)]
+    assert_same(function, leaves, dynamic=dynamic, prepare=lambda a: a if is_leaf else [a[0] * 2, a[1]])
+
+
+def test_a_view_that_a_function_of_the_users_made_may_not_be_written_to():
+    made = compiled(lambda x: _Reversed.apply(x))
+    x = torch.randn(3, requires_grad=True) * 2
+    view = made(x)
+    assert view.data_ptr() == x.data_ptr()
+    with pytest.raises(RuntimeError, match="view"):
+        view.mul_(2)
 
 
 def test_a_view_whose_base_changes_its_layout_is_refused_only_where_it_is_used_afterwards():
@@ -252,3 +286,48 @@ def test_a_convolution_of_images_of_any_size_is_one_dense_block():
         (gradient,) = torch.autograd.grad(out.square().sum(), x)
         (wanted,) = torch.autograd.grad(convolution(x).relu().square().sum(), x)
         torch.testing.assert_close(gradient, wanted)
+
+
+@GRADIENTS
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("show", [lambda r: r, lambda r: (r, r[1:]), lambda r: (r.t(), r), lambda r: r[1:, ::2]])
+@pytest.mark.parametrize("stride", [(16, 1), (1, 9), (9, 2)])
+def test_results_with_gaps_are_laid_out_as_the_program_made_them(stride, show, dynamic, requires_grad):
+    def function(x):
+        made = torch.empty_strided(x.shape, stride)
+        made[:] = x * 2
+        made[0] += 1
+        return show(made)
+
+    assert_same(function, [torch.randn(4, 3, requires_grad=requires_grad)], dynamic=dynamic)
+
+
+@GRADIENTS
+@pytest.mark.parametrize("show", [lambda r: r[1:], lambda r: (r.t()[1:], r[2]), lambda r: r.view(-1)[::2].sin()])
+def test_a_view_of_memory_that_was_made_empty_and_filled(show, requires_grad):
+    def function(x):
+        made = torch.empty(x.shape)
+        made.copy_(x * 2)
+        return show(made)
+
+    assert_same(function, [torch.randn(4, 3, requires_grad=requires_grad)])
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_results_as_strided_as_an_input_with_gaps_are_laid_out_like_it(dynamic):
+    def function(x):
+        made = torch.empty_strided(x.size(), x.stride())
+        made[:] = x + x
+        return made, made[1:]
+
+    assert_same(
+        function, [torch.randn(16, 16)[:, :8]], dynamic=dynamic, prepare=lambda a: [a[0].as_strided((16, 8), (16, 1))]
+    )
+
+
+def test_results_whose_sizes_are_sums_are_dense():
+    def function(x, y):
+        return torch.slice_scatter(x, y, 1, 10, -10)
+
+    made = assert_same(function, [torch.randn(4, 30, 3), torch.randn(4, 10, 3)], dynamic=True)
+    assert kinds(made) == [OutputKind.FRESH]

@@ -134,3 +134,77 @@ def test_a_norm_of_a_half_type_has_parameters_of_float32(norm: str, given: tuple
         *(torch.autograd.grad(y.float().square().sum(), leaves) for y in (found, want)), strict=True
     ):
         torch.testing.assert_close(mine, eagers, rtol=5e-2, atol=2e-1)
+
+
+def leading(x, mask, value):
+    return torch.index_put(x, (mask,), value)
+
+
+def in_place(x, mask, value):
+    x = x * 1
+    x[mask] = value
+    return x
+
+
+def with_rest(x, mask, value):
+    x = x * 1
+    x[:, mask] = value
+    return x
+
+
+@pytest.mark.parametrize("value", [0.5, 2.0])
+@pytest.mark.parametrize(
+    ("program", "shape", "mask"),
+    [
+        (leading, (5, 4, 2), (5, 4, 2)),
+        (leading, (5, 4), (5,)),
+        (in_place, (5, 4, 2), (5, 4)),
+        (in_place, (5, 4), (5, 4)),
+        (with_rest, (5, 4), (4,)),
+    ],
+)
+def test_masks_have_the_sizes_of_what_they_are_masks_of(program, shape, mask, value) -> None:
+    """Also where sizes are symbols: then they are guarded to be the same."""
+    right = turret.compile(program, dynamic=True, options={"on_error": "raise", "cache": False})
+    for more in (0, 1, 3):
+        x, chosen = torch.randn([s + more for s in shape]), torch.randn([s + more for s in mask]) > 0
+        torch.testing.assert_close(right(x, chosen, torch.tensor(value)), program(x, chosen, torch.tensor(value)))
+    known = turret.compile(program, dynamic=True, options={"cache": False})
+    known(torch.randn(shape), torch.ones(mask, dtype=torch.bool), torch.tensor(value))
+    with pytest.raises(IndexError, match="mask"):
+        quiet_call(known, torch.randn(shape), torch.ones([s + 1 for s in mask], dtype=torch.bool), torch.tensor(value))
+
+
+INTEGERS = (torch.int64, torch.uint8)
+F = torch.nn.functional
+
+
+@pytest.mark.parametrize(
+    ("program", "dtypes"),
+    [
+        (lambda x: F.adaptive_max_pool2d(x, 2), INTEGERS),
+        (lambda x: torch.softmax(x, -1), INTEGERS),
+        (lambda x: F.log_softmax(x, -1), INTEGERS),
+        (F.gelu, (*INTEGERS, torch.bool)),
+        (F.silu, (*INTEGERS, torch.bool)),
+        (F.celu, INTEGERS),
+        (torch.frac, INTEGERS),
+        (torch.bitwise_not, (torch.float32, torch.float16)),
+        (torch.floor, (torch.bool,)),
+        (torch.abs, (torch.bool,)),
+        (lambda x: F.interpolate(x, scale_factor=2), (torch.int64, torch.bool)),
+        (lambda x: F.mse_loss(x, x), INTEGERS),
+        (lambda x: torch.round(x, decimals=2), INTEGERS),
+    ],
+)
+def test_dtypes_that_eager_has_no_kernel_for_are_its_error(program, dtypes) -> None:
+    known = turret.compile(program, options={"cache": False})
+    for dtype in dtypes:
+        with pytest.raises(RuntimeError) as eager:
+            program(torch.ones(1, 2, 4, 4, dtype=dtype))
+        with pytest.raises(type(eager.value)):
+            quiet_call(known, torch.ones(1, 2, 4, 4, dtype=dtype))
+    right = turret.compile(program, options={"on_error": "raise", "cache": False})
+    accepted = torch.int64 if torch.float32 in dtypes else torch.float32
+    x = torch.randint(-3, 4, (1, 2, 4, 4)).to(accepted)
+    torch.testing.assert_close(right(x), program(x))

@@ -18,7 +18,7 @@ from turret.ir import Kernel, Store, TensorDecl, Var, call, load, reduce
 from turret.ir.expr import walk
 from turret.ir.index import Size, size
 from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, emit
-from turret.plugins.codegen.triton.assumed import conditions
+from turret.plugins.codegen.triton.assumed import conditions, sizes_fit
 from turret.plugins.codegen.triton.facts import Facts
 from turret.plugins.codegen.triton.normalise import normalise
 from turret.plugins.codegen.triton.sizes import size_text
@@ -117,6 +117,14 @@ def test_where_the_conditions_hold_no_size_leaves_32_bits(rows: int, columns: in
     values = {"s0": rows, "s1": columns, "s2": n}
     if all(eval(text, dict(values)) <= 0 for text in texts):
         assert abs(_computed(size(value), values)) < 1 << 31
+
+
+def test_sizes_that_pass_32_bits_on_the_way_are_not_narrow() -> None:
+    hints = {"s0": 10, "s1": 6, "s2": 4}
+    remainder = sympy.Mod(NUMBER * (1 << 40), 1000003, evaluate=False)
+    assert sizes_fit([ROWS * COLUMNS, ROWS + NUMBER], hints)
+    assert not sizes_fit([ROWS, remainder], hints) and not sizes_fit([ROWS * NUMBER * (1 << 30)], hints)
+    assert not sizes_fit([NUMBER], {}), "what nobody has seen may be large"
 
 
 def _computed(value: Size, values: dict[str, int]) -> int:

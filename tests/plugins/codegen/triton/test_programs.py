@@ -253,3 +253,25 @@ def test_an_access_outside_of_a_kernels_memory_is_reported(program: Callable, by
         OutOfBoundsError, match=f"element {'-1' if by < 0 else '3[0-6]'} of x, whose memory holds elements 0 to 29"
     ):
         step(torch.randn(5, 6))
+
+
+SIGNED: dict[str, Callable] = {
+    "element": lambda x, n: x[n] * 2,
+    "from the end": lambda x, n: x[:, -n:] + n % 7,
+    "crossing": lambda x, n: x[n : n + 3].sum(0),
+    "written": lambda x, n: torch.slice_scatter(x, x[:, n::2] * 2, 1, n, None, 2),
+    "element written": lambda x, n: torch.select_scatter(x, x[0] * 3, 0, n),
+    "padded": lambda x, n: torch.nn.functional.pad(x, (n, 3)) * 2,
+    "divided": lambda x, n: x * (-n // 3) + (n - 9) // 4 - n // -2,
+    "remainder": lambda x, n: x.long() * (n * 2**20 % 1000003),
+    "numbers": lambda x, n: x + torch.tensor([n // 2, n % 5]).sum(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Truncating")
+@pytest.mark.parametrize("program", SIGNED.values(), ids=SIGNED)
+def test_integers_may_change_sign_and_pass_an_end(program: Callable) -> None:
+    function = compiled(program, dynamic=True)
+    x = torch.randn(10, 6)
+    for n in (4, 3, -3, 5, -2, -6):
+        torch.testing.assert_close(function(x, n), program(x, n))

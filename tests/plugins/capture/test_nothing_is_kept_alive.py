@@ -1,0 +1,141 @@
+"""Compiled code keeps no module and no weight alive, and what it leaves behind when it is dropped does not grow."""
+
+from __future__ import annotations
+
+import gc
+import linecache
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from capture_lab import Observed
+from torch import nn
+from torch.fx import graph_module
+
+import turret
+from turret import guard_tree
+
+X = torch.linspace(-2, 2, 8).reshape(2, 4)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lin, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+
+    def forward(self, x):
+        for layer in self.layers[:2]:
+            x = layer(x)
+        return self.norm(self.lin(x))
+
+
+def call(module, x):
+    return module(x) * 2
+
+
+def is_ours(value: Any) -> bool:
+    """Whether an object is of a kind that compiling makes."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0] if isinstance(kind.__module__, str) else ""
+    return package in ("turret", "torch", "sympy") or isinstance(value, (types.FunctionType, types.CodeType))
+
+
+def parts(module: nn.Module) -> list[weakref.ref]:
+    return [weakref.ref(v) for v in (*module.modules(), *module.parameters(), *module.buffers())]
+
+
+def gone(references: list[weakref.ref]) -> bool:
+    gc.collect()
+    return all(reference() is None for reference in references)
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+@pytest.mark.parametrize("make", [Net, lambda: nn.Linear(4, 4)], ids=["net", "linear"])
+def test_a_module_that_was_an_argument_is_let_go_of(make, backward):
+    compiled = turret.compile(call, options={"cache": False, "on_error": "raise"})
+    for _ in range(2):
+        module = make().eval()
+        result = compiled(module, X)
+        torch.testing.assert_close(result, call(module, X))
+        if backward:
+            result.sum().backward()
+        references = parts(module)
+        del module, result
+        assert gone(references)
+
+
+def test_units_of_modules_that_are_gone_make_room_for_others():
+    observed = Observed(call)
+    for _ in range(12):
+        module = Net().eval()
+        assert torch.equal(observed(module, X), call(module, X))
+        del module
+        gc.collect()
+    assert len(observed.graphs) == 12 and len(observed.units) == 1 and not observed.fallbacks
+
+
+@pytest.mark.parametrize("kind", ["module", "parameter", "buffer", "in a list"])
+def test_what_was_replaced_in_a_module_is_let_go_of(kind):
+    module = Net().eval()
+    compiled = turret.compile(module, options={"cache": False, "on_error": "raise"})
+    replace: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "module": (lambda: module.lin, lambda: setattr(module, "lin", nn.Linear(4, 4))),
+        "parameter": (lambda: module.lin.weight, lambda: setattr(module.lin, "weight", nn.Parameter(torch.ones(4, 4)))),
+        "buffer": (lambda: module.norm.running_mean, lambda: setattr(module.norm, "running_mean", torch.ones(4))),
+        "in a list": (lambda: module.layers[0], lambda: module.layers.__setitem__(0, nn.Linear(4, 4))),
+    }
+    held, change = replace[kind]
+    for _ in range(2):
+        compiled(X)
+        reference = weakref.ref(held())
+        change()
+        torch.testing.assert_close(compiled(X), module(X))
+        assert gone([reference])
+
+
+def test_a_unit_serves_again_when_a_module_that_somebody_kept_comes_back():
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+    observed = Observed(lambda x: module(x))
+    first, other = module[0], nn.Linear(4, 4)
+    for layer in (first, other, first, other):
+        module[0] = layer
+        assert torch.equal(observed(X), module(X))
+    assert len(observed.graphs) == 2
+
+
+@pytest.mark.parametrize("make", [lambda: lambda x: x + 1, lambda: Net().eval()], ids=["function", "module"])
+def test_compiled_callables_that_are_dropped_leave_nothing_behind(make):
+    def rounds(count: int) -> tuple[int, ...]:
+        for _ in range(count):
+            target = make()
+            compiled = turret.compile(target, options={"cache": False, "on_error": "raise"})
+            compiled(X)
+            references.append(weakref.ref(target))
+            del compiled, target
+        gc.collect()
+        return len(linecache.cache), len(graph_module._loader.eval_cache), sum(map(is_ours, gc.get_objects()))
+
+    guard_tree.load()  # while it is being built, units wait for it
+    references: list[weakref.ref] = []
+    rounds(3)
+    lines, generated, objects = rounds(3)
+    later = rounds(6)
+    assert later[:2] == (lines, generated)
+    assert later[2] - objects < 6  # one a round would be a leak
+    assert gone(references)
+
+
+def test_lines_of_captured_code_are_shown_as_long_as_it_is_there():
+    compiled = turret.compile(lambda x: x + 1, options={"cache": False})
+    compiled(X)
+    (unit,) = compiled.turret_settings.root.units
+    name = unit.run.__code__.co_filename
+    assert linecache.getline(name, 1).startswith("def compiled")
+    del unit
+    turret.reset()
+    gc.collect()
+    assert name not in linecache.cache
