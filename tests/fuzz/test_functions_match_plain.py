@@ -13,7 +13,7 @@ from functions import fault_of
 @pytest.mark.parametrize("first", range(0, 40, 10))
 def test_random_functions_do_what_they_do_plainly(first: int):
     for seed in range(first, first + 10):
-        text = program_of(seed, later=False)
+        text = program_of(seed)
         fault = fault_of(text, seed, Watch(), with_compiler=False)
         assert fault is None, f"seed {seed}: {fault}\n{text.partition(MARK)[2]}"
 

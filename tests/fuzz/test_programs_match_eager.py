@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
@@ -53,7 +52,7 @@ PLAIN = Features(layouts=False, settings=False, complex=False)
 
 
 def test_programs_of_fixed_seeds_match_eager():
-    report = conformance(compiler, programs=40, seed=1_000_000, features=PLAIN)
+    report = conformance(compiler, programs=40, seed=1_000_000)
     assert report.passed, str(report)
 
 
@@ -63,7 +62,7 @@ def test_programs_that_once_failed_match_eager(seed: int):
     assert report.passed, str(report)
 
 
-@given(programs(attrs.evolve(PLAIN, max_steps=5)))
+@given(programs(Features(max_steps=5)))
 @settings(
     max_examples=20,
     deadline=None,

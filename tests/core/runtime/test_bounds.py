@@ -191,7 +191,7 @@ def _executable_of(step: Any, x: torch.Tensor) -> str:
     )
 
 
-@given(programs(Features(max_steps=6, layouts=False, settings=False, complex=False)))
+@given(programs(Features(max_steps=6)))
 @settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_right_programs_never_leave_their_memory(program: Program):
     check(program, lambda function: turret.compile(function, options=CHECKED))

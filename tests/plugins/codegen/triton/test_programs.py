@@ -206,7 +206,7 @@ def test_kernels_of_sizes_that_depend_on_data_compile_once_and_take_none_at_all(
         kernels = list(codegen.kernels)
 
 
-@given(programs(Features(max_steps=5, layouts=False, settings=False, complex=False)))
+@given(programs(Features(max_steps=5)))
 @settings(
     max_examples=25,
     deadline=None,
