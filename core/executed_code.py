@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import types
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ class ExecutedCode:
         """With the names of their modules."""
         self.complete = True
         self._seen: set[types.CodeType] = set()
+        self._collecting = {getattr(callback, "__code__", None) for callback in gc.callbacks}
 
     def note(self, frame: types.FrameType) -> None:
         """A function was called."""
@@ -28,23 +30,22 @@ class ExecutedCode:
         module = frame.f_globals.get("__name__")
         if _of_tools(module) or code.co_filename.startswith(_GENERATED):
             self._seen.add(code)
-        elif not _imports(frame):
+        elif not self._beside(frame):
             self._seen.add(code)
             self.codes[code] = str(module)
+
+    def _beside(self, frame: types.FrameType | None) -> bool:
+        """Whether a call is part of an import or of a garbage collection, which the trace has nothing of."""
+        while frame is not None:
+            if frame.f_code in self._collecting or frame.f_globals.get("__name__") == "importlib._bootstrap":
+                return True
+            frame = frame.f_back
+        return False
 
 
 def _of_tools(module: Any) -> bool:
     """Whether a module is of what torch and Turret are made with, whose code is the same for every program."""
     return is_library(module) or (isinstance(module, str) and module.partition(".")[0].startswith(_TOOLS))
-
-
-def _imports(frame: types.FrameType | None) -> bool:
-    """Whether a call is part of an import, which happens once and which the trace has nothing of."""
-    while frame is not None:
-        if frame.f_globals.get("__name__") == "importlib._bootstrap":
-            return True
-        frame = frame.f_back
-    return False
 
 
 _TOOLS = (

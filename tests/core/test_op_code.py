@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import sys
 import types
@@ -190,6 +191,19 @@ def test_what_observers_run_and_what_an_import_runs_is_left_out(tmp_path, monkey
     with recorded() as record:
         imported_in_a_trace.g()
     assert [code.co_name for code in record.codes] == ["g"]
+
+
+def test_what_runs_when_garbage_is_collected_is_left_out():
+    def callback(phase, details):
+        helper(1)
+
+    gc.callbacks.append(callback)
+    try:
+        with recorded() as record:
+            gc.collect()
+    finally:
+        gc.callbacks.remove(callback)
+    assert not record.codes
 
 
 def test_a_profiler_goes_on_and_is_put_back():
