@@ -10,6 +10,7 @@ import datetime
 import functools
 import hashlib
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -107,7 +108,7 @@ def _of_overload(op: torch._ops.OpOverload, defined: bool) -> Iterator[Any]:
     has_kernel = [key for key in _traced_keys() if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)]
     yield has_kernel
     yield {str(key): kernel for key, kernel in op.py_kernels.items()}
-    entry = torch._library.simple_registry.singleton.get(name)
+    entry = torch._library.simple_registry.singleton._data.get(name)  # ``find`` would make one
     fake = None if entry is None else entry.fake_impl.kernel
     if entry is not None:
         yield from (None if fake is None else fake.func, list(entry.torch_dispatch_rules._data.items()))
@@ -220,9 +221,9 @@ class _Snapshot:
 def library_patches() -> str:
     """Text of what a program replaced or added in torch, with the code of it.  Raises ``Opaque``."""
     foreign = [(where, *member) for where, namespace in _namespaces() for member in _SNAPSHOTS[where](namespace)]
-    kernels = _KERNELS(torch.library._impls)
+    kernels = _foreign_kernels()
     if kernels:
-        raise Opaque(f"kernels of torch's operators in Python ({kernels[0][0]}), which torch does not show")
+        raise Opaque(f"kernels of torch's operators in Python ({kernels[0]}), which torch does not show")
     if not foreign:
         return ""
     names = [(where, name) for where, name, _ in foreign]
@@ -328,14 +329,39 @@ def _library_folders() -> tuple[str, ...]:
     return ("<", *(os.path.dirname(module.__file__ or "") + os.sep for module in modules))
 
 
-def _foreign_kernels(impls: set[str]) -> list[tuple[str, Any]]:
+def _replaced_kernels(impls: set[str]) -> list[tuple[str, Any]]:
     """Kernels of torch's operators that were registered from Python, and that a trace would run."""
     return sorted((i, "") for i in impls if i.startswith("aten/") and i.rpartition("/")[2] in _REPLACED_KEYS)
 
 
+def _foreign_kernels() -> list[str]:
+    """Those of them that the program registered; asked each time, as one may be overridden under the same name."""
+    names = [name for name, _ in _KERNELS(torch.library._impls)]
+    return [name for name in names if not _registered_by_torch(*name.removeprefix("aten/").rsplit("/", 1))]
+
+
+def _registered_by_torch(name: str, key: str) -> bool:
+    """Whether torch's own modules registered the kernel in use: some for ``vmap``, at its first use or on import.
+
+    The dispatcher knows the file in which the kernel's library was made.  A library that ``torch.library`` makes on
+    behalf of its caller tells of ``torch.library`` alone, so what was registered by such a one is the program's.
+    """
+    file = _registration_file(torch._C._dispatch_dump(f"aten::{name}"), key or "CompositeImplicitAutograd")
+    root = os.path.dirname(torch.__file__) + os.sep
+    return file.startswith(root) and not file.removeprefix(root).startswith(_REGISTER_FOR_OTHERS)
+
+
+def _registration_file(dump: str, key: str) -> str:
+    """The file that a dispatcher's dump names for the kernel in use at a key; empty where it names none."""
+    found = re.search(rf"^{re.escape(key)}(?:\[[^]]*\])?: registered at (.*?):\d+ :: ", dump, re.MULTILINE)
+    return found[1] if found else ""
+
+
+_REGISTER_FOR_OTHERS = ("library.py", f"_library{os.sep}", f"_custom_op{os.sep}")
+
 _CAPSULE = type(datetime.datetime_CAPI)
 _REPLACED_KEYS = frozenset(_TRACED_KEYS) - {"Meta"} | {""}
-_KERNELS = _Snapshot(_foreign_kernels)
+_KERNELS = _Snapshot(_replaced_kernels)
 _SNAPSHOTS = {name: _Snapshot(_foreign_callables) for name in _PUBLIC}
 _SNAPSHOTS |= {name: _Snapshot(_foreign_functions) for name in (*_INNER, "decompositions")}
 _SNAPSHOTS["torch.Tensor"] = _Snapshot(_foreign_members)

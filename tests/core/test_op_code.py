@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import subprocess
 import sys
 import types
 from unittest import mock
@@ -233,3 +234,41 @@ def test_a_profiler_in_c_leaves_the_record_incomplete():
     finally:
         profiler.disable()
     assert not record.complete
+
+
+# Kernels that were registered from Python for torch's operators.
+
+OF_TORCH = """
+import torch
+from turret import op_code
+torch.vmap(lambda v: torch.addr(v, v[0], v[0]))(torch.ones(2, 3, 3))
+assert "aten/addr/FuncTorchBatched" in torch.library._impls, "torch registers none any more"
+assert op_code.library_patches() == ""
+"""
+REGISTRATIONS = {
+    "through torch.library.impl": "torch.library.impl('aten::addmv', 'FuncTorchBatched')(lambda *args: args[0])",
+    "under a library of its own": "mine.impl('addmv', lambda *args: args[0], 'FuncTorchBatched')",
+    "in place of one of torch's": "mine.impl('addr', lambda *args: args[0], 'FuncTorchBatched', allow_override=True)",
+    "for every key": "mine.impl('addmv', lambda *args: args[0], 'CompositeImplicitAutograd')",
+    "for no key": "mine.impl('addmv', lambda *args: args[0])",
+}
+
+
+def _in_another_process(source: str) -> None:
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", source], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_kernels_that_torch_itself_registers_for_transforms_are_no_change_of_torch():
+    _in_another_process(OF_TORCH)
+
+
+@pytest.mark.parametrize("registration", REGISTRATIONS.values(), ids=REGISTRATIONS)
+def test_a_kernel_that_a_program_registers_for_an_operator_of_torch_is_told(registration):
+    _in_another_process(
+        OF_TORCH
+        + f"mine = torch.library.Library('aten', 'IMPL')\n{registration}\n"
+        + "try:\n    op_code.library_patches()\n"
+        + "except op_code.Opaque as error:\n    assert 'kernels of torch' in str(error), error\n"
+        + "else:\n    raise AssertionError('the kernel was not seen')\n"
+    )
