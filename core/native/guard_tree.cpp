@@ -332,11 +332,11 @@ PyMethodDef tree_methods[] = {{"statistics", statistics, METH_NOARGS, "how calls
                               {nullptr, nullptr, 0, nullptr}};
 
 PyMethodDef methods[] = {
-    {"setup", setup, METH_VARARGS, "setup(tensors, addresses, Parameter, OrderedDict, device, Size, descriptor, devices, names)"},
+    {"setup", setup, METH_VARARGS, "setup(tensors, addresses, Parameter, OrderedDict, device, Size, ...): to be called first"},
     {"tree", make_tree, METH_VARARGS, "tree(steps, checks, left, python, parameters, modes_checked): a check of guards"},
     {"modes", modes, METH_NOARGS, "torch's modes as numbers"},
     {"dtype_number", dtype_number, METH_O, "the number of a dtype, by its name; -1 where there is none"},
-    {"hooks_question", hooks_question, METH_NOARGS, "whether there are saved-tensor hooks, for the frame hook to ask"},
+    {"hooks_question", hooks_question, METH_NOARGS, "asks whether there are saved-tensor hooks"},
     {"plain", plain, METH_O, "whether looking a key up runs no code of the user's"},
     {nullptr, nullptr, 0, nullptr}};
 
