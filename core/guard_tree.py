@@ -51,7 +51,7 @@ def compile(guards: GuardSet) -> Callable[..., bool] | None:
 
 
 def when_built(then: Callable[[], None]) -> None:
-    """Call ``then`` as soon as the extension is there (in another thread, while it is being built), or never."""
+    """Call ``then`` as soon as the extension is there (in the thread that builds or first asks for it), or never."""
     _extension.when_built(then)
 
 
@@ -104,7 +104,7 @@ class _Extension:
 
     def when_built(self, then: Callable[[], None]) -> None:
         with self.lock:
-            if self.building:
+            if self.module is None and not self.reason:
                 self.waiting.append(then)
                 return
         if self.module is not None:
@@ -295,7 +295,7 @@ def load() -> Any:
     descriptor = _Sample.__dict__["__dict__"]
     module.setup(
         tuple(samples), tuple(s._cdata for s in samples), torch.nn.Parameter, collections.OrderedDict, torch.device,
-        torch.Size, descriptor, AUTOCAST_DEVICES,
+        torch.Size, descriptor, AUTOCAST_DEVICES, vars(torch.autograd.forward_ad),
     )  # fmt: skip
     return module
 

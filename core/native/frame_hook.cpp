@@ -38,6 +38,8 @@ Py_ssize_t extra_index = -1;
 PyObject* frame_callback = nullptr;     // (function, arguments, token) -> callable or None
 PyObject* classify_callback = nullptr;  // (code) -> Kind
 
+bool (*saves_through_hooks)() = nullptr;  // whether there are saved-tensor hooks in this thread; null: nobody says
+
 PyObject* hook(PyThreadState* thread, _PyInterpreterFrame* frame, int throwing);
 
 PyCodeObject* code_of(_PyInterpreterFrame* frame) {
@@ -289,7 +291,7 @@ PyObject* hook(PyThreadState* thread, _PyInterpreterFrame* frame, int throwing) 
     }
   }
   Py_ssize_t count = parameters(code);
-  if (PyList_CheckExact(token) && count <= MOST_DIRECT) {
+  if (PyList_CheckExact(token) && count <= MOST_DIRECT && !(saves_through_hooks && saves_through_hooks())) {
     Py_INCREF(token);
     local.active = 0;
     PyObject* run = choose(token, function, frame->localsplus, count);
@@ -436,6 +438,14 @@ PyObject* configure(PyObject*, PyObject* args) {
   Py_RETURN_NONE;
 }
 
+// Takes the question whether there are saved-tensor hooks: while there are, units are not chosen here.
+PyObject* watch_hooks(PyObject*, PyObject* capsule) {
+  void* question = PyCapsule_GetPointer(capsule, "turret.saves_through_hooks");
+  if (!question) return nullptr;
+  saves_through_hooks = reinterpret_cast<bool (*)()>(question);
+  Py_RETURN_NONE;
+}
+
 PyObject* mark(PyObject*, PyObject* args) {
   PyObject* code;
   long kind;
@@ -518,6 +528,7 @@ PyMethodDef methods[] = {
     {"throw", throw_as_is, METH_O, "throw(exception): raise it as it is, its traceback and context kept"},
     {"dereference", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(dereference)), METH_FASTCALL,
      "dereference(references, given): a tuple of what weak references refer to, and of what was given for numbers"},
+    {"watch_hooks", watch_hooks, METH_O, "watch_hooks(question): have the callback choose while hooks save tensors"},
     {"mark", mark, METH_VARARGS, "mark(code, kind): 0 ask, 1 skip, 2 capture, 3 skip with all that it calls"},
     {"kind", kind, METH_O, "kind(code): as marked, 0 where not asked yet"},
     {"is_active", is_active, METH_NOARGS, "whether frames of this thread are looked at"},

@@ -76,6 +76,7 @@ struct Program {
   std::vector<int> order;  // of checks in the full way
   std::vector<Register> registers;
   std::vector<int> touched;
+  std::vector<const void*> storages;  // room for those of a call
   uint64_t call = 0;
   bool busy = false;
 
@@ -351,7 +352,7 @@ class Run {
   // Whether a check holds; `implied`: as long as the notes do.
   Answer judge(const Check& check, bool& implied) {
     implied = false;
-    if (check.kind == CheckKind::MODES) return mode_values() == check.numbers ? YES : NO;
+    if (check.kind == CheckKind::MODES) return modes_are(check.numbers) ? YES : NO;
     bool fixed = taking_ != nullptr;
     for (int step : check.steps) {
       const Register& found = load(step);
@@ -489,7 +490,8 @@ class Run {
   // Whether the tensors lie in the same storages as at capture: for each the number of the first in its storage.
   Answer same_storages(const Check& check) {
     if (!p.modes_checked && function_modes_in_use()) return UNSURE;
-    std::vector<const void*> storages;
+    std::vector<const void*>& storages = p.storages;
+    storages.clear();
     for (size_t n = 0; n < check.steps.size(); n++) {
       PyObject* object = p.registers[check.steps[n]].object;
       if (!is_plain_tensor(object)) return UNSURE;

@@ -7,6 +7,7 @@
 #include "guard_layout.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/SavedTensorHooks.h>
 #include <ATen/core/TensorBase.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
@@ -14,7 +15,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
-#include <memory>
 #include <vector>
 
 // Declared here and not included, for their headers bring in the whole of ATen; the linker checks the names.
@@ -39,11 +39,6 @@ struct DynamicLayer;
 const std::vector<DynamicLayer>& getDynamicLayerStack();
 }  // namespace functorch
 }  // namespace at
-namespace torch::autograd {
-struct ForwardADLevel {
-  static std::shared_ptr<ForwardADLevel> try_get_by_idx(uint64_t);
-};
-}  // namespace torch::autograd
 
 namespace turret {
 
@@ -167,38 +162,78 @@ inline const void* storage_of(PyObject* object) {
 }
 
 inline std::vector<c10::DeviceType> autocast_devices;  // those that have an autocast, in Turret's order
+inline bool autocast_asked = false;                    // of these devices
+inline PyObject* forward_ad_names = nullptr;           // the namespace of torch.autograd.forward_ad
 
 inline bool function_modes_in_use() { return at::impl::PythonTorchFunctionTLS::stack_len() > 0; }
 
-// Torch's modes, in the order of Turret's `global_state`; of modes in Python only how many there are.
-inline std::vector<int64_t> mode_values() {
+// For which of `autocast_devices` autocast is on, a bit each.  That hangs on the keys that a thread excludes alone, so
+// torch is asked anew only where they are not those of the last time.
+inline uint64_t enabled_autocasts(uint64_t excluded) {
+  static uint64_t excluded_then, enabled;
+  if (autocast_asked && excluded == excluded_then) return enabled;
+  enabled = 0;
+  for (size_t n = 0; n < autocast_devices.size(); n++)
+    enabled |= uint64_t{at::autocast::is_autocast_enabled(autocast_devices[n])} << n;
+  excluded_then = excluded;
+  autocast_asked = true;
+  return enabled;
+}
+
+// Whether dual tensors may be about, by torch's own variable: what torch has in C++ takes a lock to read.
+inline bool forward_ad_in_use() {
+  static uint64_t version_then = 0;
+  static bool in_use = false;
+  const uint64_t* version = version_of(forward_ad_names);
+  if (version && *version == version_then) return in_use;
+  static PyObject* const name = PyUnicode_InternFromString("_current_level");
+  PyObject* level = PyDict_GetItemWithError(forward_ad_names, name);
+  const long number = level ? PyLong_AsLong(level) : 0;
+  if (PyErr_Occurred()) PyErr_Clear();
+  in_use = number >= 0;  // so is what cannot be read
+  version_then = version ? *version : 0;
+  return in_use;
+}
+
+// Whether autograd hands what it saves in this thread to hooks of the program.
+inline bool saves_through_hooks() { return !at::SavedTensorDefaultHooks::get_tls_state().stack.empty(); }
+
+// Gives torch's modes, in the order of Turret's `global_state`, to `take` until it answers false; of modes in Python only
+// how many there are.  Returns whether it took them all.
+template <typename Take>
+inline bool each_mode(Take take) {
   const at::Context& context = at::globalContext();
-  std::vector<int64_t> values;
-  values.reserve(32);
-  values = {
-      c10::GradMode::is_enabled(),
-      c10::InferenceMode::is_enabled(),
-      static_cast<int64_t>(c10::get_default_dtype_as_scalartype()),
-  };
+  const c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
+  if (!take(c10::GradMode::is_enabled()) || !take(c10::InferenceMode::is_enabled()) ||
+      !take(static_cast<int64_t>(c10::get_default_dtype_as_scalartype())))
+    return false;
+  uint64_t enabled = enabled_autocasts(keys.excluded_.raw_repr());
   for (const c10::DeviceType device : autocast_devices) {
-    values.push_back(at::autocast::is_autocast_enabled(device));
-    values.push_back(static_cast<int64_t>(at::autocast::get_autocast_dtype(device)));
+    if (!take(enabled & 1) || !take(static_cast<int64_t>(at::autocast::get_autocast_dtype(device)))) return false;
+    enabled >>= 1;
   }
-  for (const int64_t value : std::initializer_list<int64_t>{
-      at::autocast::is_autocast_cache_enabled(),
-      context.deterministicAlgorithms(),
-      context.deterministicFillUninitializedMemory(),
-      context.userEnabledFlashSDP(),
-      context.userEnabledMemEfficientSDP(),
-      context.userEnabledMathSDP(),
-      context.userEnabledCuDNNSDP(),
-      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Tracer),
-      torch::autograd::ForwardADLevel::try_get_by_idx(0) != nullptr,
-      c10::impl::TorchDispatchModeTLS::stack_len(),
-      at::functorch::getDynamicLayerStack().empty(),
-      at::impl::PythonTorchFunctionTLS::stack_len(),
-  }) values.push_back(value);
+  return take(at::autocast::is_autocast_cache_enabled()) && take(context.deterministicAlgorithms()) &&
+         take(context.deterministicFillUninitializedMemory()) && take(context.userEnabledFlashSDP()) &&
+         take(context.userEnabledMemEfficientSDP()) && take(context.userEnabledMathSDP()) &&
+         take(context.userEnabledCuDNNSDP()) && take(keys.included_.has(c10::DispatchKey::Tracer)) &&
+         take(forward_ad_in_use()) && take(c10::impl::TorchDispatchModeTLS::stack_len()) &&
+         take(at::functorch::getDynamicLayerStack().empty()) && take(at::impl::PythonTorchFunctionTLS::stack_len());
+}
+
+inline std::vector<int64_t> mode_values() {
+  std::vector<int64_t> values;
+  each_mode([&values](int64_t value) {
+    values.push_back(value);
+    return true;
+  });
   return values;
+}
+
+// Whether torch's modes are those of a row that `mode_values` may have given.
+inline bool modes_are(const std::vector<int64_t>& expected) {
+  const int64_t* next = expected.data();
+  const int64_t* const end = next + expected.size();
+  return each_mode([&next, end](int64_t value) { return next != end && *next++ == value; }) && next == end;
 }
 
 }  // namespace turret

@@ -265,6 +265,7 @@ bool is_setup(PyObject* tensors, PyObject* addresses, std::initializer_list<PyOb
 // Takes the names of the device types that have an autocast.  False with an exception set where one is unknown.
 bool set_autocast_devices(PyObject* names) {
   autocast_devices.clear();
+  autocast_asked = false;
   for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(names); n++) {
     const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(names, n));
     if (!name) return false;
@@ -278,11 +279,13 @@ bool set_autocast_devices(PyObject* names) {
   return true;
 }
 
-// setup(tensors, addresses, Parameter, OrderedDict, device, Size, __dict__ descriptor of a class, autocast devices)
+// setup(tensors, addresses, Parameter, OrderedDict, device, Size, __dict__ descriptor of a class, autocast devices,
+//       namespace of torch.autograd.forward_ad)
 PyObject* setup(PyObject*, PyObject* args) {
-  PyObject *tensors, *addresses, *parameter, *ordered, *device, *size, *descriptor, *autocast;
-  if (!PyArg_ParseTuple(args, "O!O!OOOOO!O!", &PyTuple_Type, &tensors, &PyTuple_Type, &addresses, &parameter, &ordered,
-                        &device, &size, &PyGetSetDescr_Type, &descriptor, &PyTuple_Type, &autocast) ||
+  PyObject *tensors, *addresses, *parameter, *ordered, *device, *size, *descriptor, *autocast, *forward;
+  if (!PyArg_ParseTuple(args, "O!O!OOOOO!O!O!", &PyTuple_Type, &tensors, &PyTuple_Type, &addresses, &parameter, &ordered,
+                        &device, &size, &PyGetSetDescr_Type, &descriptor, &PyTuple_Type, &autocast, &PyDict_Type,
+                        &forward) ||
       !set_autocast_devices(autocast))
     return nullptr;
   if (!is_setup(tensors, addresses, {parameter, ordered, device, size}))
@@ -292,6 +295,7 @@ PyObject* setup(PyObject*, PyObject* args) {
   ordered_dict_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(ordered));
   device_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(device));
   size_type = reinterpret_cast<PyTypeObject*>(Py_NewRef(size));
+  forward_ad_names = Py_NewRef(forward);
   Py_INCREF(tensor_type);
   dict_getter = reinterpret_cast<PyGetSetDescrObject*>(descriptor)->d_getset->get;
   if (!find_tensor_offset(tensors, addresses)) {
@@ -319,14 +323,20 @@ PyObject* dtype_number(PyObject*, PyObject* name) {
 
 PyObject* plain(PyObject*, PyObject* object) { return PyBool_FromLong(is_plain(object)); }
 
+// The question as a pointer to a function, for the frame hook, which is not linked with torch.
+PyObject* hooks_question(PyObject*, PyObject*) {
+  return PyCapsule_New(reinterpret_cast<void*>(&saves_through_hooks), "turret.saves_through_hooks", nullptr);
+}
+
 PyMethodDef tree_methods[] = {{"statistics", statistics, METH_NOARGS, "how calls were answered, and what is noted"},
                               {nullptr, nullptr, 0, nullptr}};
 
 PyMethodDef methods[] = {
-    {"setup", setup, METH_VARARGS, "setup(tensors, addresses, Parameter, OrderedDict, device, Size, descriptor, devices)"},
+    {"setup", setup, METH_VARARGS, "setup(tensors, addresses, Parameter, OrderedDict, device, Size, ...): to be called first"},
     {"tree", make_tree, METH_VARARGS, "tree(steps, checks, left, python, parameters, modes_checked): a check of guards"},
     {"modes", modes, METH_NOARGS, "torch's modes as numbers"},
     {"dtype_number", dtype_number, METH_O, "the number of a dtype, by its name; -1 where there is none"},
+    {"hooks_question", hooks_question, METH_NOARGS, "asks whether there are saved-tensor hooks"},
     {"plain", plain, METH_O, "whether looking a key up runs no code of the user's"},
     {nullptr, nullptr, 0, nullptr}};
 

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import torch
 
-from turret import frame_hook, plugin_manager, plugins
+from turret import frame_hook, guard_tree, plugin_manager, plugins
 from turret.ambient import autograd_by_itself
 from turret.errors import CaptureError, StageError, warn
 from turret.fork_safety import Lock, compiling
@@ -122,9 +122,10 @@ def enter(settings: Settings, target: Callable, root: types.CodeType, args: tupl
     torchs_callback = set_torchs_callback(None)
     outer = _thread.settings
     _thread.settings = settings
-    token = settings.root.units if top_hooks(False) is None or recomputation.position() is None else _ROOT
+    # Which unit runs in a checkpoint is not for the native hook to say; where it cannot see one, it is told.
+    seen = _hook_sees_checkpoints or top_hooks(False) is None or recomputation.position() is None
     try:
-        return native.call(target, args, kwargs, root, token)
+        return native.call(target, args, kwargs, root, settings.root.units if seen else _ROOT)
     finally:
         _thread.settings = outer
         set_torchs_callback(torchs_callback)
@@ -137,6 +138,13 @@ keep_torch_off(enter.__code__)
 
 
 _hook: Any = None
+_hook_sees_checkpoints = False
+
+
+def _let_hook_see_checkpoints() -> None:
+    global _hook_sees_checkpoints
+    _hook.watch_hooks(guard_tree.load().hooks_question())
+    _hook_sees_checkpoints = True
 
 
 def _native() -> Any | None:
@@ -148,6 +156,7 @@ def _native() -> Any | None:
                 module = frame_hook.load()
                 module.configure(on_frame, classify)
                 _hook = module
+                guard_tree.when_built(_let_hook_see_checkpoints)
             except Exception as error:
                 _unavailable.error = error
     return _hook

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import os
 import sys
 import threading
 import time
+import types
 
 import pytest
 import torch
 
 import turret
+from turret import guard_tree
 from turret.plugins.capture import dispatch
 
 OPTIONS = {"capture": "turret", "cache": False, "on_error": "raise"}
@@ -116,6 +119,21 @@ def test_a_forked_child_goes_on(hook):
         good = torch.equal(compiled(torch.ones(2), 1), torch.full((2,), 2.0)) and not hook.is_installed()
         os._exit(0 if good else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_units_are_left_to_the_callback_while_hooks_save_tensors(hook):
+    hook.watch_hooks(guard_tree.load().hooks_question())
+    unit = types.SimpleNamespace(check=lambda *call: True, run=lambda *call: "chosen")
+
+    def call():
+        return hook.call(add, (1, 2), None, add.__code__, [unit])
+
+    assert call() == "chosen"
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
+        assert call() == 3
+        with concurrent.futures.ThreadPoolExecutor(1) as other:
+            assert other.submit(call).result() == "chosen"
+    assert call() == "chosen"
 
 
 def test_generators_and_coroutines_pass_through(hook):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import functools
 import gc
 import random
@@ -607,6 +608,16 @@ def test_torchs_settings_are_seen(switch: Callable[[bool], None]) -> None:
     finally:
         switch(False)
     assert check(None)
+
+
+def test_autocast_of_one_thread_is_not_taken_for_that_of_another() -> None:
+    check = check_of(Guard("GLOBAL_STATE", None, global_state()), parameters=0)
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        for kind in AUTOCAST_DEVICES:
+            assert check(None) and other.submit(check, None).result()
+            other.submit(torch.set_autocast_enabled, kind, True).result()
+            assert check(None) and not other.submit(check, None).result() and check(None)
+            other.submit(torch.set_autocast_enabled, kind, False).result()
 
 
 def test_tensors_are_checked_natively_under_a_default_device() -> None:

@@ -45,7 +45,8 @@ def main(seed: int, calls: int) -> None:
     made = [hook.suspend(len), hook.tail(len, ()), tree.tree([], [], (), lambda numbers: lambda *a: True, 0, True)]
     functions = [
         *(getattr(hook, n) for n in ("configure", "call", "suspend", "tail", "throw", "mark", "kind", "is_active")),
-        hook.is_installed, hook.after_fork, tree.setup, tree.tree, tree.tree, tree.modes, tree.dtype_number, tree.plain,
+        hook.is_installed, hook.after_fork, hook.watch_hooks, tree.hooks_question,
+        tree.setup, tree.tree, tree.tree, tree.modes, tree.dtype_number, tree.plain,
         *made, *(type(m) for m in made), made[2].statistics,
     ]  # fmt: skip
     counts: collections.Counter[str] = collections.Counter()
