@@ -549,7 +549,7 @@ def output_strides(partitioned: PartitionedGraph, role: str) -> tuple[tuple[Any,
                 names = _sizes_by_name(module) if names is None else names
                 try:
                     stride = compile_sizes(stride)(names)
-                except KeyError as error:
+                except NameError as error:
                     raise UnsupportedError(f"the strides {stride} of output {number} are no sizes of inputs") from error
         strides.append(stride)
     return tuple(strides)
