@@ -12,7 +12,7 @@ import functools
 import itertools
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -25,18 +25,20 @@ from turret.ambient import AmbientModes, eagerly, neutral
 from turret.branches import Branch, branches_of
 from turret.config import Config
 from turret.context import CompileContext
-from turret.errors import CacheError, CodegenError, StageError, TurretError, warn
+from turret.errors import CacheError, CodegenError, StageError, TurretError, UnsupportedError, warn
 from turret.events import Event
 from turret.executed_code import recorded, unrecorded
 from turret.fork_safety import Lock, compiling
 from turret.garbage import full_collections_wait
 from turret.graph_cache import Artifact, GraphCache, Unstable, graph_key, with_usable_cache
+from turret.ir.index import size_of_inputs
 from turret.libraries import forget_library
 from turret.op_code import runs_own_code, traced_code
-from turret.plan import Plan
+from turret.plan import Plan, SizeText, size_text
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph, Target
 from turret.recourse import eager_where_fakes_lie, trusts_fake_implementations
 from turret.runtime import load
+from turret.runtime.sizes import compile_sizes
 from turret.sharing import eager_where_shared_otherwise, sharing_check, writes_inputs
 
 _compile_ids = itertools.count(1)
@@ -537,13 +539,35 @@ def output_strides(partitioned: PartitionedGraph, role: str) -> tuple[tuple[Any,
     (output,) = next(n for n in reversed(module.graph.nodes) if n.op == "output").args
     demanded = () if role == "backward" else partitioned.signature.graph_outputs
     strides: list[tuple[Any, ...] | None] = []
+    names: dict[str, torch.SymInt] | None = None
     for number, node in enumerate(output):
         value = node.meta.get("val") if isinstance(node, fx.Node) else None
         stride = tuple(value.stride()) if isinstance(value, torch.Tensor) else None
-        if number < len(demanded) and all(isinstance(s, int) for s in demanded[number].stride):
+        if number < len(demanded) and stride is not None and demanded[number].stride != _texts(stride):
             stride = demanded[number].stride
+            if not all(isinstance(s, int) for s in stride):
+                names = _sizes_by_name(module) if names is None else names
+                try:
+                    stride = compile_sizes(stride)(names)
+                except NameError as error:
+                    raise UnsupportedError(f"the strides {stride} of output {number} are no sizes of inputs") from error
         strides.append(stride)
     return tuple(strides)
+
+
+def _texts(sizes: Iterable[Any]) -> tuple[SizeText, ...]:
+    return tuple(size_text(size_of_inputs(s)) for s in sizes)
+
+
+def _sizes_by_name(module: fx.GraphModule) -> dict[str, torch.SymInt]:
+    """The symbols of a trace that its inputs are, or have as sizes or strides."""
+    found: dict[str, torch.SymInt] = {}
+    for node in module.graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        for number in (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,):
+            if isinstance(number, torch.SymInt) and number.node.expr.is_Symbol:
+                found.setdefault(number.node.expr.name, number)
+    return found
 
 
 def interpreted(module: fx.GraphModule) -> BoxedCallable:

@@ -26,11 +26,21 @@ def taken(position: Expr, extent: Size, *, wraps: bool, checked: bool = True) ->
     return Index.of_value(check_index(position, extent) if checked else position)
 
 
+def load_taken(x: TensorValue, where: Sequence[Index]) -> Expr:
+    """The element of ``x`` at ``where``; a position that a dimension of size 1 has no use for is still checked."""
+    found = x.load(where)
+    for position, extent in zip(where, x.shape, strict=True):
+        if extent == 1 and position.values:
+            first = call("eq", index_value(position), constant(0, torch.int64))
+            found = call("where", first, found, constant(0, x.dtype))
+    return found
+
+
 @lowering("embedding")
 def embedding(b: Builder, weight: TensorValue, indices: TensorValue, *_: Any, **__: Any) -> TensorValue:
     def body(index: tuple[Index, ...]) -> Expr:
         row = taken(indices.load(index[:-1]), weight.shape[0], wraps=False)
-        return weight.load((row, index[-1]))
+        return load_taken(weight, (row, index[-1]))
 
     return b.define(b.result, body)
 
@@ -44,7 +54,7 @@ def index_select(b: Builder, x: TensorValue, dim: int, indices: TensorValue) -> 
     def body(index: tuple[Index, ...]) -> Expr:
         where = [index[dim]] if indices.shape else []
         chosen = taken(indices.load(where), x.shape[dim], wraps=False)
-        return x.load([chosen if d == dim else i for d, i in enumerate(index)])
+        return load_taken(x, [chosen if d == dim else i for d, i in enumerate(index)])
 
     return b.define(b.result, body)
 
@@ -57,7 +67,7 @@ def gather(b: Builder, x: TensorValue, dim: int, indices: TensorValue, sparse_gr
 
     def body(index: tuple[Index, ...]) -> Expr:
         chosen = taken(indices.load(index), x.shape[dim], wraps=False)
-        return x.load([chosen if d == dim else i for d, i in enumerate(index)])
+        return load_taken(x, [chosen if d == dim else i for d, i in enumerate(index)])
 
     return b.define(b.result, body)
 
@@ -120,7 +130,7 @@ def _advanced(b: Builder, x: TensorValue, indices: Sequence[TensorValue | None],
     where = advanced(x, indices)
     if where is None:
         return NotImplemented
-    return b.define(b.result, lambda index: x.load(where.coords(index, checked=checked)))
+    return b.define(b.result, lambda index: load_taken(x, where.coords(index, checked=checked)))
 
 
 @lowering("flip")

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import turret
 from tests.plugins.joint_harness import assert_same, compiled, snapshot
 
 
@@ -181,3 +182,20 @@ def test_view_copy_takes_any_strides(x):
 @pytest.mark.parametrize("index", [torch.tensor(3), torch.tensor([[0, -1], [5, 2]]).t()], ids=["number", "transposed"])
 def test_take_of_a_number_and_of_indices_laid_out_otherwise(index):
     assert_same(torch.take, [torch.rand(3, 4).t().requires_grad_(), index], capture="call")
+
+
+@pytest.mark.parametrize("view", [False, True], ids=["alone", "viewed"])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_what_comes_of_a_transposed_tensor_that_was_written_lies_as_in_eager(dynamic: bool, view: bool) -> None:
+    def program(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x.copy_(y)
+        found = x + 1
+        return (found[:], found) if view else (found,)
+
+    function = turret.compile(program, dynamic=dynamic, options={"on_error": "raise", "cache": False})
+    for rows in (17, 16):
+        y = torch.randn(rows, 2)
+        results = zip(function(torch.zeros(2, rows).t(), y), program(torch.zeros(2, rows).t(), y), strict=True)
+        for found, wanted in results:
+            assert found.stride() == wanted.stride()
+            torch.testing.assert_close(found, wanted)

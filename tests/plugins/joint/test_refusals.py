@@ -235,3 +235,55 @@ def test_negative_padding_that_leaves_something_is_compiled() -> None:
     y = torch.randn(3, 6)
     for n in (4, 2, -2, -3):
         torch.testing.assert_close(compiled(y, n), program(y, n))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, n: x.select(0, n) * 2,
+        lambda x, n: x[n] * 2,
+        lambda x, n: torch.select_scatter(x, x[0] * 2, 0, n),
+        lambda x, n: x.exp().select(0, n).add_(1),
+    ],
+)
+@pytest.mark.parametrize("rows", [1, 3])
+def test_an_element_past_either_end_is_eagers_error(program: Callable, rows: int) -> None:
+    function = turret.compile(program, dynamic=True, options={"cache": False})
+    x = torch.randn(rows, 4)
+    for index in (-1, 0, rows - 1):
+        torch.testing.assert_close(quiet_call(function, x, index), program(x, index))
+    for index in (rows, rows + 5, -rows - 1):
+        with pytest.raises(IndexError):
+            quiet_call(function, x, index)
+
+
+def test_a_slice_whose_size_is_guarded_to_be_1_is_repeated() -> None:
+    def program(x: torch.Tensor, y: torch.Tensor, n: int) -> torch.Tensor:
+        return x[:, -n::2] + y
+
+    function = turret.compile(
+        program, dynamic=True, options={"on_error": "raise", "cache": False, "check_bounds": True}
+    )
+    x, y = torch.randn(6, 33), torch.randn(6, 11)
+    for n in (2, 22, 1):
+        torch.testing.assert_close(function(x, y, n), program(x, y, n))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, n: x[n],
+        lambda x, n: x[:, 0][None][n],
+        lambda x, n: (x + 1)[n],
+        lambda x, n: x.index_select(0, n),
+        lambda x, n: x.gather(0, n[:, None]),
+        lambda x, n: torch.nn.functional.embedding(n, x),
+    ],
+)
+def test_an_index_into_the_one_element_of_a_dimension_is_checked(program: Callable) -> None:
+    function = turret.compile(program, options={"on_error": "raise", "cache": False})
+    x = torch.randn(1, 4)
+    torch.testing.assert_close(function(x, torch.tensor([0])), program(x, torch.tensor([0])))
+    for index in (1, -2):
+        with pytest.raises((IndexError, RuntimeError), match=r"out of (range|bounds)"):
+            function(x, torch.tensor([index]))
