@@ -29,6 +29,7 @@ from turret.plugins.capture.fake_inputs import fake_mode_without_gradients
 from turret.plugins.capture.known_data import KnownData
 from turret.plugins.capture.overflow import fits_64_bits
 from turret.plugins.capture.policy import Policy
+from turret.plugins.capture.positions import check_positions
 from turret.plugins.capture.reach import note_call
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Known
@@ -319,6 +320,7 @@ class GraphRecorder:
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
         note_call(self.provenance, target, kinds)  # type: ignore[attr-defined]
         try:
+            check_positions(target, fakes, named_fakes)
             with self.symbolic_kernels(), self.versions.counting(target, fakes):
                 if op == "call_method":
                     result = getattr(fakes[0], target)(*fakes[1:], **named_fakes)

@@ -16,8 +16,11 @@ from typing import Any
 
 import torch
 from function_snapshot import Snapshot, difference_of
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import _checkpoint_without_reentrant_generator, checkpoint
 
+from turret.saved_tensor_hooks import top_hooks
+
+_CHECKPOINT = _checkpoint_without_reentrant_generator.__code__
 CALLS = 4
 Compile = Callable[[Callable], Callable]
 
@@ -116,6 +119,8 @@ class World:
                 return "returned", call(*values.values(), *rest, **named), printed.getvalue()
             except Exception as error:
                 return "raised", _without_frames(error), printed.getvalue()
+            finally:
+                close_checkpoints()
 
     def snapshot(self, ended: tuple[str, Any, str], exact: bool) -> Snapshot:
         """Everything that can be seen after a call; with ``exact``, how many random numbers were drawn, too."""
@@ -178,6 +183,18 @@ def _call(plain: World, mine: World, seed: int, number: int, exact: bool) -> Non
     found = difference_of(ends[1], ends[0], exact)
     if found is not None:
         raise Difference(f"call {number}: {found}")
+
+
+def close_checkpoints() -> None:
+    """End the checkpoints that an exception has left.
+
+    Before torch 2.13 their hooks are in use for as long as a program keeps the exception, and with it their frames;
+    every backward of the programs after it would compute their regions again."""
+    if top_hooks(False) is None:
+        return
+    for found in gc.get_objects():
+        if type(found) is types.GeneratorType and found.gi_code is _CHECKPOINT:
+            found.close()
 
 
 def _without_frames(error: Exception) -> Exception:
