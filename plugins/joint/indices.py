@@ -66,8 +66,10 @@ def _settle_slice(tracer: Tracer, given: dict[str, Any]) -> None:
 def _settle_element(tracer: Tracer, given: dict[str, Any]) -> None:
     extent, index = _extent(given), given["index"]
     if _are_backed(index, extent):
-        if -extent <= index < 0:  # others are left to the op, which refuses what is out of range
-            given["index"] = index + extent
+        # Of fake tensors not all versions of torch refuse it, and what lies there is no element.
+        message = f"index {index} is out of range for dimension {given['dim']} of size {extent}"
+        torch._check_index(-extent <= index and index < extent, lambda: message)
+        given["index"] = index + extent if index < 0 else index
         return
     if not guard_or_false(index >= 0):
         index = tracer.recorder.numbers.compute(position_of_element, index, extent)
