@@ -416,6 +416,13 @@ class Result:
     failure: Failure | None = None
 
 
+def frozen_by(value: Any) -> Any:
+    """What a frozen graph depends on: of a tensor its shape, and the number that the graph may read from it."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return (value.shape, value.dtype, value.item()) if value.numel() == 1 else value.shape
+
+
 def compiled(program: Callable) -> Any:
     """The program captured by Turret; its graphs frozen as operations, as the stages after capture would."""
     from turret import plugin_manager
@@ -427,10 +434,11 @@ def compiled(program: Callable) -> Any:
         made: dict[Any, Callable] = {}
 
         def run(*inputs: Any) -> Any:
-            key = tuple(v.shape if isinstance(v, torch.Tensor) else v for v in inputs)
+            key = tuple(map(frozen_by, inputs))
             if key not in made:
+                trace = make_fx(fx.Interpreter(captured.module).run, _error_on_data_dependent_ops=False)
                 with torch._C.DisableTorchFunction():  # with modes, functions of torch look themselves up by name
-                    made[key] = make_fx(fx.Interpreter(captured.module).run, tracing_mode="real")(*inputs).forward
+                    made[key] = trace(*inputs).forward
             return made[key](*inputs)
 
         return run
