@@ -301,6 +301,11 @@ def replace_code_of_a_library(rng: random.Random, world: World, undo: contextlib
     function.__code__ = made["made"].__code__
 
 
+def uncached_autocast(enabled: bool) -> torch.autocast:
+    """Autocast without its store of weights cast before, out of which eager takes what a weight was before a change."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=enabled, cache_enabled=False)
+
+
 @change
 def change_modes(rng: random.Random, world: World, undo: contextlib.ExitStack) -> None:
     threads = torch.get_num_threads()
@@ -319,7 +324,7 @@ def change_modes(rng: random.Random, world: World, undo: contextlib.ExitStack) -
 
     ways: list[Callable[[], Any]] = [
         lambda: undo.enter_context(torch.no_grad()), lambda: undo.enter_context(torch.enable_grad()),
-        lambda: undo.enter_context(torch.autocast("cpu", torch.bfloat16, enabled=rng.random() < 0.7)),
+        lambda: undo.enter_context(uncached_autocast(rng.random() < 0.7)),
         default_dtype, deterministic, set_threads, lambda: undo.enter_context(torch.device("cpu")),
     ]  # fmt: skip
     rng.choice(ways)()
