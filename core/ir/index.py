@@ -22,6 +22,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import sympy
+import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._sympy import functions as of_sizes
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ def size_of_inputs(value: object) -> Size:
     if expression.is_Integer:
         return int(expression)
     if node is not None and node.shape_env is not None:
+        if not expression.is_Symbol and isinstance(value, torch.SymInt) and statically_known_true(value == 1):
+            return 1  # the graph is guarded on it; whether a dimension is broadcast is asked of sizes that are 1
         signs = {s: _with_sign(s, node.shape_env) for s in expression.free_symbols if not s.is_positive}
         expression = expression.xreplace(signs) if signs else expression
     return sympy.expand(expression)

@@ -170,6 +170,11 @@ class Caller:
             self.provenance.bound_to_process(f"{object.__qualname__} gives a result that is assumed to be constant")
             return self.wrap_known(result)
         if getattr(object, "_torchdynamo_disable", False):
+            from turret.plugins.capture.handlers_optim import kept_from_torchs_compiler
+
+            hidden = kept_from_torchs_compiler(object)
+            if hidden is not None:
+                return self.call(self.wrap_known(hidden), args, kwargs)
             reason = getattr(object, "_torchdynamo_disable_msg", None)
             raise AskedFor(
                 f"{object.__qualname__} is marked to run outside of compiled code" + (f": {reason}" if reason else "")

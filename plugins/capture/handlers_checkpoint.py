@@ -25,6 +25,7 @@ _OPTIONS = frozenset({"preserve_rng_state", "determinism_check", "debug", "early
 @function(torch.utils.checkpoint.checkpoint)
 def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | None = None, **kwargs: Value) -> Value:
     """Followed like any call; with a ``context_fn``, a graph of its own that the op for it is called with."""
+    _check_can_be_saved(args)
     if use_reentrant is not None and t.truth(use_reentrant):
         _check_reentrant(args)
     policy = kwargs.pop("context_fn", None)
@@ -38,6 +39,13 @@ def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | 
         return t.call(function, list(args), named)
     finally:
         t.tags = outer
+
+
+def _check_can_be_saved(args: tuple[Value, ...]) -> None:
+    """Both forms save their arguments for the backward, which those made in inference mode refuse."""
+    found = [a.realize() for a in args]
+    if torch.is_grad_enabled() and any(isinstance(v, Tensor) and v.fake.is_inference() for v in found):
+        raise Unsupported("torch.utils.checkpoint of a tensor that was made in inference mode")
 
 
 def _check_reentrant(args: tuple[Value, ...]) -> None:

@@ -11,6 +11,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from turret.plugins.capture.errors import Unsupported
+
 
 class Versions:
     """Counts of changes: those of autograd, and its own for tensors made in inference mode, which have none."""
@@ -28,11 +30,17 @@ class Versions:
 
     @contextlib.contextmanager
     def counting(self, target: Any, args: list[Any]) -> Iterator[None]:
-        """Around a call on fake tensors: counts what autograd does not."""
+        """Around a call on fake tensors: counts what autograd does not.
+
+        Fake tensors take a write to a view that real ones refuse: it is left to Python, where it raises in its place.
+        """
         lists = [args[n] for n in _written_lists(target) if n < len(args)] if type(target) in _FUNCTIONS else []
         before = [(v, v._version) for v in tree_leaves(lists) if isinstance(v, torch.Tensor) and not v.is_inference()]
-        with _Writes(self.of_storages) if self.inference else contextlib.nullcontext():
+        writes = _Writes(self.of_storages)
+        with writes if self.inference else contextlib.nullcontext():
             yield
+        if writes.found and not torch.is_inference_mode_enabled():
+            raise Unsupported("a write outside of inference mode to a tensor that was made in it")
         for tensor, version in before:
             if tensor._version == version:
                 torch.autograd.graph.increment_version(tensor)
@@ -65,6 +73,7 @@ class _Writes(TorchDispatchMode):
     def __init__(self, counts: dict[int, int]) -> None:
         super().__init__()
         self.counts = counts
+        self.found = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
@@ -79,5 +88,6 @@ class _Writes(TorchDispatchMode):
         """Count a change of each tensor in what was written to."""
         for value in tree_leaves(written):
             if isinstance(value, torch.Tensor) and value.is_inference():
+                self.found = True
                 memory = value.untyped_storage()._cdata
                 self.counts[memory] = self.counts.get(memory, 0) + 1

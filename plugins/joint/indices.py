@@ -18,6 +18,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false, statically_known_true
 
 from turret.data_numbers import bound_of_slice, end_of_slice, position_of_element
+from turret.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from turret.plugins.joint.tracer import Tracer
@@ -66,9 +67,8 @@ def _settle_slice(tracer: Tracer, given: dict[str, Any]) -> None:
 def _settle_element(tracer: Tracer, given: dict[str, Any]) -> None:
     extent, index = _extent(given), given["index"]
     if _are_backed(index, extent):
-        # Of fake tensors not all versions of torch refuse it, and what lies there is no element.
-        message = f"index {index} is out of range for dimension {given['dim']} of size {extent}"
-        torch._check_index(-extent <= index and index < extent, lambda: message)
+        if not -extent <= index < extent:  # fake implementations of some versions of torch let symbols pass
+            raise UnsupportedError(f"eager refuses to select the element {index} of {extent}")
         given["index"] = index + extent if index < 0 else index
         return
     if not guard_or_false(index >= 0):

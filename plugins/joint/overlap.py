@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 import torch
 
-from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
+from turret.plugins.joint.sizes import is_dense, same_places, same_sizes
 
 _STEPS = 10_000
 """Steps after which the search for a common place gives up and takes it that there is one."""
@@ -27,7 +27,7 @@ class Overlap(enum.Enum):
 
 def overlap(one: torch.Tensor, other: torch.Tensor) -> Overlap:
     """How two tensors lie to each other that are known to be in one storage."""
-    if one.dtype == other.dtype and same_sizes(one.shape, other.shape) and same_layout(one, other):
+    if one.dtype == other.dtype and same_sizes(one.shape, other.shape) and same_places(one, other):
         return Overlap.SAME
     numbers = [*one.shape, *one.stride(), one.storage_offset(), *other.shape, *other.stride(), other.storage_offset()]
     if not all(type(number) is int for number in numbers):

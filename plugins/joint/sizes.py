@@ -37,13 +37,15 @@ def same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return len(one) == len(other) and all(map(same_size, one, other))
 
 
+def same_places(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether strides and offset are written the same."""
+    return same_sizes(one.stride(), other.stride()) and same_sizes((one.storage_offset(),), (other.storage_offset(),))
+
+
 def same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether strides and offset are written the same, and memory means the same: both negated, both conjugated."""
     return one is other or (
-        same_sizes(one.stride(), other.stride())
-        and same_sizes((one.storage_offset(),), (other.storage_offset(),))
-        and one.is_neg() == other.is_neg()
-        and one.is_conj() == other.is_conj()
+        same_places(one, other) and one.is_neg() == other.is_neg() and one.is_conj() == other.is_conj()
     )
 
 

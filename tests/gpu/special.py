@@ -211,7 +211,7 @@ def autotuning() -> None:
             turret.reset()
             for got, expected in zip(turret.compile(f, options=options)(x), f(x), strict=True):
                 _close(got, expected)
-        choices = [json.loads(path.read_text()) for path in Path(folder).glob("*/*/choice.json")]
+        choices = [json.loads(path.read_text()) for path in Path(folder).glob("**/choice.json")]
     assert all(min(c["milliseconds"]) == c["milliseconds"][c["choice"]] for c in choices)
     assert choices, "nothing was timed"
 

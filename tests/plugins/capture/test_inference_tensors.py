@@ -112,3 +112,52 @@ def test_the_whole_path_compiles_in_inference_mode():
             (mine, y), (theirs, z) = (tuple(tensor(True, 1.0 + n) for n in range(2)) for _ in range(2))
             assert_same(compiled(mine, y), program(theirs, z))
             assert_same(mine, theirs)
+
+
+_REFUSED: dict[str, Callable] = {
+    "item": lambda x: x.__setitem__(0, 2),
+    "slice": lambda x: x[:, 1:].neg_(),
+    "select": lambda x: x.select(1, 1).add_(1),
+    "flat": lambda x: x.view(-1).__setitem__(0, 2),
+    "whole": lambda x: x.mul_(2),
+    "row": lambda x: [row.__setitem__(0, 1) for row in x],
+    "foreach": lambda x: torch._foreach_add_([x[0]], 1),
+    "out": lambda x: torch.add(x[0], 1, out=x[1]),
+}
+
+
+@pytest.mark.parametrize("name", sorted(_REFUSED))
+def test_a_write_that_autograd_refuses_raises_after_the_effects_before_it(name):
+    def program(x, y):
+        y.append(len(y))
+        _REFUSED[name](x)
+
+    found, expected = [], []
+    with pytest.raises(RuntimeError, match="outside InferenceMode"):
+        program(tensor(True, 1.0), expected)
+    with pytest.raises(RuntimeError, match="outside InferenceMode"):
+        Observed(program)(tensor(True, 1.0), found)
+    assert found == expected == [0]
+
+
+@pytest.mark.parametrize("name", sorted(_REFUSED))
+def test_a_program_handles_the_refusal_of_a_write(name):
+    def program(x, y):
+        try:
+            _REFUSED[name](x)
+        except RuntimeError as error:
+            y.append(type(error))
+        return x.sin()
+
+    found: list = []
+    assert_same(Observed(program)(tensor(True, 1.0), found), program(tensor(True, 1.0), []))
+    assert found == [RuntimeError]
+
+
+@pytest.mark.parametrize("mode", sorted(_MODES))
+@pytest.mark.parametrize("kinds", [(False, False), (True, False), (False, True)])
+def test_a_checkpoint_takes_tensors_where_autograd_saves_them(mode, kinds):
+    def program(x, y):
+        return torch.utils.checkpoint.checkpoint(lambda a, b: torch.tanh(a) + b[0], x, y, use_reentrant=False)
+
+    check(program, mode, kinds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import subprocess
 import sys
 from typing import Any
 
@@ -271,3 +272,31 @@ def test_fused_optimizers_compile(name, options):
         step()
         plain.step()
         assert_alike(optimizer, plain)
+
+
+PROGRAM = """
+import torch
+import turret
+
+breaks = []
+
+
+class Observer:
+    @turret.hookimpl
+    def turret_event(self, event):
+        if event.kind in ("graph_break", "fallback"):
+            breaks.append(event.message)
+
+
+torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3))  # loads torch's own compiler
+for kind in (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW):
+    held = torch.nn.Parameter(torch.ones(3))
+    held.grad = torch.ones(3)
+    turret.compile(kind([held], lr=0.1).step, plugins=[Observer()], options={"cache": False})()
+    assert held.detach().ne(1).all()
+assert not breaks, breaks
+"""
+
+
+def test_steps_are_captured_whole_where_torchs_own_compiler_keeps_itself_off_them():
+    subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=300)

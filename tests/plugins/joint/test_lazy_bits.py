@@ -67,6 +67,7 @@ PROGRAMS = {
     "a part of a conjugate's written to": (lambda x: (x.conj().real[1].mul_(3), x.conj().imag, x * 1), plain),
     "twice": (lambda x: (x.imag.add_(1), x.real.mul_(2), x.imag[0].exp_(), x * 1, x.conj() * 1), conj),
     "a negative copied to": (lambda x: x.copy_(x.t().reshape(3, 4)), negative),
+    "its own conjugate copied to it": (lambda x: (x.copy_(x.conj()), x * 1), plain),
     "a result written to a negative": (lambda x: torch.add(x, 1, out=x), negative),
     "memory written to through a negative": (lambda x, y: x.mul_(2).sum() + y.real.sum(), with_its_memory),
     "memory of a negative": (lambda x, y: x * y.imag, with_its_memory),
