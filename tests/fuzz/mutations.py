@@ -301,6 +301,11 @@ def replace_code_of_a_library(rng: random.Random, world: World, undo: contextlib
     function.__code__ = made["made"].__code__
 
 
+def uncached_autocast(enabled: bool) -> torch.autocast:
+    """Autocast without its store of weights cast before, out of which eager takes what a weight was before a change."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=enabled, cache_enabled=False)
+
+
 @change
 def change_modes(rng: random.Random, world: World, undo: contextlib.ExitStack) -> None:
     threads = torch.get_num_threads()
@@ -319,7 +324,7 @@ def change_modes(rng: random.Random, world: World, undo: contextlib.ExitStack) -
 
     ways: list[Callable[[], Any]] = [
         lambda: undo.enter_context(torch.no_grad()), lambda: undo.enter_context(torch.enable_grad()),
-        lambda: undo.enter_context(torch.autocast("cpu", torch.bfloat16, enabled=rng.random() < 0.7)),
+        lambda: undo.enter_context(uncached_autocast(rng.random() < 0.7)),
         default_dtype, deterministic, set_threads, lambda: undo.enter_context(torch.device("cpu")),
     ]  # fmt: skip
     rng.choice(ways)()
@@ -416,6 +421,13 @@ class Result:
     failure: Failure | None = None
 
 
+def frozen_by(value: Any) -> Any:
+    """What a frozen graph depends on: of a tensor its shape, and the number that the graph may read from it."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    return (value.shape, value.dtype, value.item()) if value.numel() == 1 else value.shape
+
+
 def compiled(program: Callable) -> Any:
     """The program captured by Turret; its graphs frozen as operations, as the stages after capture would."""
     from turret import plugin_manager
@@ -427,10 +439,11 @@ def compiled(program: Callable) -> Any:
         made: dict[Any, Callable] = {}
 
         def run(*inputs: Any) -> Any:
-            key = tuple(v.shape if isinstance(v, torch.Tensor) else v for v in inputs)
+            key = tuple(map(frozen_by, inputs))
             if key not in made:
+                trace = make_fx(fx.Interpreter(captured.module).run, _error_on_data_dependent_ops=False)
                 with torch._C.DisableTorchFunction():  # with modes, functions of torch look themselves up by name
-                    made[key] = make_fx(fx.Interpreter(captured.module).run, tracing_mode="real")(*inputs).forward
+                    made[key] = trace(*inputs).forward
             return made[key](*inputs)
 
         return run
