@@ -160,14 +160,19 @@ class LocalModule(Module):
     def constant(self) -> Any:
         """The module, assumed to be the same one on every call."""
         found = super().constant()
+        self.pin()
+        return found
+
+    def pin(self) -> None:
+        """Guard that the module is the same one."""
         if not self.is_pinned:
             self.is_pinned = True
             held = WeakSource(str(self.source), self.object)
             self.t.guard("IS", self.source, others=(held,))  # type: ignore[arg-type]
-        return found
 
     def key(self, t: Tracer) -> Any:
-        return self.constant()
+        self.pin()
+        return self.object  # changed or not, it is the same one
 
     def forward(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return t.call(self.get_attr(t, "forward"), args, kwargs)
