@@ -31,7 +31,6 @@ from turret.executed_code import recorded, unrecorded
 from turret.fork_safety import Lock, compiling
 from turret.garbage import full_collections_wait
 from turret.graph_cache import Artifact, GraphCache, Unstable, graph_key, with_usable_cache
-from turret.ir.index import size_of_inputs
 from turret.libraries import forget_library
 from turret.op_code import runs_own_code, traced_code
 from turret.plan import Plan, SizeText, size_text
@@ -556,6 +555,8 @@ def output_strides(partitioned: PartitionedGraph, role: str) -> tuple[tuple[Any,
 
 
 def _texts(sizes: Iterable[Any]) -> tuple[SizeText, ...]:
+    from turret.ir.index import size_of_inputs  # brings sympy, which a warm start does without
+
     return tuple(size_text(size_of_inputs(s)) for s in sizes)
 
 
