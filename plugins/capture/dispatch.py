@@ -17,6 +17,7 @@ import torch
 
 from turret import frame_hook, guard_tree, plugin_manager, plugins
 from turret.ambient import autograd_by_itself
+from turret.class_members import class_member
 from turret.errors import CaptureError, StageError, warn
 from turret.fork_safety import Lock, compiling
 from turret.frame_hook import keep_torch_off, set_torchs_callback
@@ -274,9 +275,12 @@ def _held(cell: types.CellType) -> tuple[Any, ...]:
 
 
 def holds_tensors(values: Any, depth: int = 2) -> bool:
-    """Whether tensors, modules or optimizers are among some objects, or among the first that these hold."""
+    """Whether tensors, modules or optimizers are among some objects, or among the first that these hold.
+
+    Runs none of the program's code: objects are asked for neither class, items nor attributes.
+    """
     for value in values:
-        if isinstance(value, (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
+        if issubclass(type(value), (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
             return True
         if depth and (inner := _inside(value)) and holds_tensors(inner, depth - 1):
             return True
@@ -285,17 +289,19 @@ def holds_tensors(values: Any, depth: int = 2) -> bool:
 
 def _inside(value: Any) -> Any:
     """The first objects that a container or an instance of a program's class holds."""
-    if isinstance(value, (tuple, list)):
-        return value[:_FIRST]
-    if isinstance(value, dict):
+    kind = type(value)
+    if issubclass(kind, tuple):
+        return tuple.__getitem__(value, slice(_FIRST))
+    if issubclass(kind, list):
+        return list.__getitem__(value, slice(_FIRST))
+    if issubclass(kind, dict):
         return list(dict.values(value))[:_FIRST]
-    if isinstance(value, functools.partial):
+    if kind is functools.partial:
         return (value.func, *value.args, *value.keywords.values())
-    if isinstance(value, types.MethodType):
+    if kind is types.MethodType:
         return (value.__self__,)
-    if type(value).__flags__ & HEAP_TYPE and type(getattr(value, "__dict__", None)) is dict:
-        return list(vars(value).values())[:_FIRST]
-    return ()
+    own = class_member(kind, "__dict__") if kind.__flags__ & HEAP_TYPE else None
+    return list(own.__get__(value).values())[:_FIRST] if type(own) is types.GetSetDescriptorType else ()
 
 
 _FIRST = 8
