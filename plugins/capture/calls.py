@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from turret import marks
 from turret.plugins.capture import lookups
+from turret.plugins.capture.disabled import kept_from_torchs_compiler
 from turret.plugins.capture.errors import AskedFor, Unsupported
 from turret.plugins.capture.frame import RETURNED, Frame
 from turret.plugins.capture.values.base import Constant, Value, fits
@@ -170,8 +171,6 @@ class Caller:
             self.provenance.bound_to_process(f"{object.__qualname__} gives a result that is assumed to be constant")
             return self.wrap_known(result)
         if getattr(object, "_torchdynamo_disable", False):
-            from turret.plugins.capture.handlers_optim import kept_from_torchs_compiler
-
             hidden = kept_from_torchs_compiler(object)
             if hidden is not None:
                 return self.call(self.wrap_known(hidden), args, kwargs)
@@ -293,7 +292,7 @@ class Caller:
             return made
         owner, init = look_up(self, kind, "__init__")
         if init is object.__init__:
-            if args or (kwargs and look_up(self, kind, "__new__")[1] is object.__new__):
+            if (args or kwargs) and look_up(self, kind, "__new__")[1] is object.__new__:
                 raise self.raised(TypeError, f"{kind.__name__}() takes no arguments")
             return made
         self.call(bind_attribute(self, made, owner, "__init__", init), args, kwargs)

@@ -14,6 +14,7 @@ from turret.context import CompileContext
 from turret.errors import CaptureError, warn
 from turret.frame_hook import keep_torch_off
 from turret.hookspecs import hookimpl
+from turret.plugins.capture.disabled import without_wrapper
 from turret.plugins.capture.dispatch import Settings, enter, holds_tensors
 from turret.plugins.capture.values.classes import find_in_mro
 from turret.products import CapturedGraph
@@ -128,6 +129,7 @@ def with_a_frame(target: Callable) -> Callable:
     That is so for what is written in C (``torch.sin``), and for functions of torch: what capture knows of those, it
     knows of calls of them (``torch.vmap(f)``).
     """
+    target = without_wrapper(target)
     try:
         function = root_function(target)
     except CaptureError:

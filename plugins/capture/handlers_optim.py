@@ -54,22 +54,6 @@ def enabled_again(function: Function, t: Tracer) -> Value | None:
 _DISABLED: types.CodeType = torch._disable_dynamo(lambda: None).__code__
 
 
-def kept_from_torchs_compiler(function: Any) -> Any:
-    """The function of an optimizer in a wrapper that keeps torch's own compiler off it; None for any other function.
-
-    That compiler makes these wrappers when it is loaded (``TorchPatcher``), for reasons of its own; what the program
-    itself disabled has no such message.
-    """
-    original = getattr(function, "_torchdynamo_orig_callable", None)
-    message = str(getattr(function, "_torchdynamo_disable_msg", None) or "")
-    if not str(getattr(original, "__module__", "")).startswith("torch.optim."):
-        return None
-    return original if message.startswith(_REASONS_OF_TORCH) else None
-
-
-_REASONS_OF_TORCH = ("optimizer <class ", "don't trace into fused optimizer")
-
-
 def _in_grad_mode(step: Any, *args: Any, **kwargs: Any) -> Any:
     before = torch.is_grad_enabled()
     try:
