@@ -10,10 +10,8 @@ ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "nothing"})()
 
 def class_member(kind: type, name: str) -> Any:
     """What a class has under a name, itself or from a base, as it lies there; ``ABSENT`` where there is nothing."""
-    for base in kind.__mro__:
-        if name in base.__dict__:
-            return base.__dict__[name]
-    return ABSENT
+    owner = member_owner(kind, name)
+    return ABSENT if owner is None else owner.__dict__[name]
 
 
 def member_owner(kind: type, name: str) -> type | None:

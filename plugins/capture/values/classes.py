@@ -9,7 +9,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
-from turret.class_members import ABSENT
+from turret.class_members import ABSENT, member_owner
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.fingerprints import HEAP_TYPE
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
@@ -39,10 +39,8 @@ def builtin_base(kind: type) -> type:
 
 def find_in_mro(kind: type, name: str) -> tuple[Any, Any]:
     """The class that defines ``name`` and the raw attribute; (None, None) where no class does."""
-    for base in kind.__mro__:
-        if name in base.__dict__:
-            return base, base.__dict__[name]
-    return None, None
+    owner = member_owner(kind, name)
+    return (None, None) if owner is None else (owner, owner.__dict__[name])
 
 
 def look_up(t: Tracer, kind: type, name: str) -> tuple[Any, Any]:
