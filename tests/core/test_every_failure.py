@@ -164,9 +164,10 @@ exec g++ "$@"
 """
 
 PROGRAM = """
-import sys, warnings
+import os, pathlib, warnings
 import torch
-from turret.native import toolchain
+from turret.native import prebuilt, toolchain
+prebuilt.folder = lambda: pathlib.Path(os.environ["TURRET_CACHE_DIR"], "prebuilt")  # nothing was built ahead of time
 from turret.plugins.codegen.cpp import compiler
 toolchain.TIME_LIMIT = compiler.VERSION_LIMIT = 3
 import turret
