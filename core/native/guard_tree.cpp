@@ -302,6 +302,7 @@ PyObject* setup(PyObject*, PyObject* args) {
     PyErr_SetString(PyExc_RuntimeError, "tensors are not kept where they were looked for in their Python objects");
     return nullptr;
   }
+  find_autograd_offsets(tensors);
   Py_RETURN_NONE;
 }
 
