@@ -316,7 +316,8 @@ def extension() -> Extension:
         "checking guards natively",
         flags=(
             "-std=c++20", "-fvisibility=hidden", "-Wl,-z,now",
-            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}", f"-I{torchs / 'include'}", f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+            f"-I{torchs / 'include'}", f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu",
         ),
         facts=(torch.__version__,),
         headers=tuple(sorted(folder.glob("guard_*.h"))),
