@@ -320,7 +320,7 @@ class GraphRecorder:
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
         note_call(self.provenance, target, kinds)  # type: ignore[attr-defined]
         try:
-            check_positions(target, fakes, named_fakes)
+            check_positions(target, fakes, named_fakes, self.known)
             with self.symbolic_kernels(), self.versions.counting(target, fakes):
                 if op == "call_method":
                     result = getattr(fakes[0], target)(*fakes[1:], **named_fakes)
