@@ -50,7 +50,7 @@ def broken_compiler(folder: Path) -> str:
         (
             lambda folder: str(folder / "none"),
             "libcuda.so.1",
-            r"the kernel launcher needs a C\+\+ compiler; tried .*none",
+            r"the kernel launcher needs a C\+\+ compiler; .*none",
         ),
         (lambda folder: shutil.which("g++"), "libnone.so.1", "the CUDA driver cannot be opened: .*libnone"),
     ],
