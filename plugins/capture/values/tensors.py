@@ -55,7 +55,8 @@ NOT_IN_GRAPHS = frozenset(
         "backward", "register_post_accumulate_grad_hook", "retain_grad", "data_ptr", "storage",
         "untyped_storage", "share_memory_", "apply_", "map_", "new", "set_", "is_shared", "__reduce_ex__",
         "__deepcopy__", "to_sparse", "__dlpack__", "record_stream", "const_data_ptr", "storage_type",
-        "_typed_storage", "module_load", "pin_memory", "rename_", "rename", "align_to", "__reduce__", "__setstate__",
+        "_typed_storage", "module_load", "pin_memory", "is_set_to", "rename_", "rename", "align_to", "__reduce__",
+        "__setstate__",
     }
 )  # fmt: skip
 COMPARISON_TARGETS = {

@@ -760,3 +760,27 @@ def test_an_attribute_that_is_deleted_where_it_was_missing_before_is_deleted():
         with pytest.raises(AttributeError, match="extra"):
             observed(torch.ones(2), box)
         assert not vars(box)
+
+
+def test_a_generator_in_a_cell_is_closed_where_the_cell_takes_another_value():
+    def program(x, log):
+        held = numbers(4, log)
+        log.append(next(held))
+        for _ in [x, x + 1]:
+
+            def later():
+                yield list(held)
+
+            held = later()
+            with contextlib.ExitStack() as stack:
+                stack.callback(log.append, "left")
+                if len(log) > 5:
+                    (lambda a: a)()
+        return x + 1
+
+    def logged(function):
+        log: list = []
+        function(torch.ones(3), log)
+        return log
+
+    assert logged(Observed(program)) == logged(program)
