@@ -97,7 +97,7 @@ class Caller:
     def call_unmarked(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """The same, whether or not the function is marked as a region."""
         if isinstance(function, Function):
-            self.provenance.code(function.object)
+            function.note_code(self)
             special = self.special_function(function, args, kwargs)
             if special is not None:
                 return special
@@ -225,7 +225,7 @@ class Caller:
         count = code.co_argcount
         nested = isinstance(function, NestedFunction)
         if not nested and None in local[:count]:
-            self.provenance.defaults(function.object)
+            function.note_defaults(self)
         defaults: Any = function.defaults if nested else function.object.__defaults__ or ()
         keyword: Any = function.keyword_defaults if nested else function.object.__kwdefaults__ or {}
         missing = []

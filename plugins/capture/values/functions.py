@@ -136,6 +136,14 @@ class Function(Known):
             for number, cell in enumerate(self.object.__closure__ or ())
         ]
 
+    def note_code(self, t: Tracer) -> None:
+        """Take its code for a fact."""
+        t.provenance.code(self.object)
+
+    def note_defaults(self, t: Tracer) -> None:
+        """Take the tuple of its defaults for a fact."""
+        t.provenance.defaults(self.object)
+
     def default(self, t: Tracer, name: str, key: Any, value: Any) -> Value:
         """A default of a parameter; those in a tuple, which is taken for a fact, change with it."""
         if self.source is None or (name == "__defaults__" and type(value) in PLAIN):
@@ -180,9 +188,16 @@ class LocalFunction(Function):
     def child(self, t: Tracer, name: str, found: Any) -> Value:
         return t.wrap(found, AttrSource(self.source, name))
 
+    def note_code(self, t: Tracer) -> None:
+        """Nothing: the code of whichever function is there is guarded at its place."""
+
+    def note_defaults(self, t: Tracer) -> None:
+        """Nothing: defaults are guarded where they are used."""
+
     def default(self, t: Tracer, name: str, key: Any, value: Any) -> Value:
-        t.guard("LENGTH", AttrSource(self.source, name), len(getattr(self.object, name)))
-        return super().default(t, name, key, value)
+        defaults = AttrSource(self.source, name)
+        t.guard("LENGTH", defaults, len(getattr(self.object, name)))
+        return t.wrap(value, ItemSource(defaults, key))
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         self.constant()

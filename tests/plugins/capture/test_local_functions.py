@@ -142,6 +142,46 @@ def test_whatever_functions_come_and_close_over_the_results_are_eagers(calls):
         assert_same(found, expected)
 
 
+def with_all(first: Any, second: Any, third: Any) -> Callable:
+    def inner(v, by=first, plus=second, *, less=third):
+        return v * by + plus - less
+
+    return inner
+
+
+def in_another_order(first: Any, second: Any, third: Any) -> Callable:
+    def inner(v, by=third, *, plus=first, less=second):
+        return v * by + plus - less
+
+    return inner
+
+
+_PLAIN = st.sampled_from([2, 3, 2.0, -0.5, True, torch.tensor(2.0)])
+_CHANGES = {
+    "another": lambda f, values: with_all(*values),
+    "other code": lambda f, values: in_another_order(*values),
+    "defaults": lambda f, values: setattr(f, "__defaults__", tuple(values[:2])),
+    "fewer defaults": lambda f, values: setattr(f, "__defaults__", None),
+    "keyword defaults": lambda f, values: f.__kwdefaults__.update(less=values[0]),
+    "code": lambda f, values: setattr(f, "__code__", with_all(1, 1, 1).__code__),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    given_args=st.integers(1, 3),
+    changes=st.lists(st.tuples(st.sampled_from(sorted(_CHANGES)), st.tuples(_PLAIN, _PLAIN, _PLAIN)), max_size=8),
+)
+def test_defaults_are_those_of_the_function_that_is_there(given_args, changes):
+    def program(function, x):
+        return function(*[x, 4, 5][:given_args]) * 2
+
+    observed, function = Observed(program), with_all(2, 3, 4)
+    for name, values in [("nothing", ()), *changes]:
+        function = _CHANGES.get(name, lambda f, values: None)(function, values) or function
+        assert_same(outcome(observed, (function, X), {}), outcome(program, (function, X), {}))
+
+
 def test_a_function_is_handed_back_as_the_one_that_came():
     def program(function, x):
         return function, x + 1, [function], {"it": function}

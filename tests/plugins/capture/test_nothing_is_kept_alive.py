@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import linecache
 import types
@@ -139,3 +140,39 @@ def test_lines_of_captured_code_are_shown_as_long_as_it_is_there():
     turret.reset()
     gc.collect()
     assert name not in linecache.cache
+
+
+def closure() -> tuple[Callable, torch.Tensor]:
+    held = torch.ones(4)
+    return lambda x: x * held, held
+
+
+def default() -> tuple[Callable, torch.Tensor]:
+    held = torch.ones(4)
+    return lambda x, by=held: x * by, held
+
+
+def attribute() -> tuple[Callable, torch.Tensor]:
+    function, held = closure()
+
+    @functools.wraps(function)
+    def outer(x):
+        return outer.__wrapped__(x) + 1
+
+    return outer, held
+
+
+def partial() -> tuple[Callable, torch.Tensor]:
+    held = torch.ones(4)
+    return functools.partial(torch.mul, held), held
+
+
+@pytest.mark.parametrize("make", [closure, default, attribute, partial])
+def test_a_function_that_was_an_argument_is_let_go_of(make):
+    compiled = turret.compile(call, options={"cache": False, "on_error": "raise"})
+    function, held = make()
+    for _ in range(2):
+        torch.testing.assert_close(compiled(function, X), call(function, X))
+    references = [weakref.ref(function), weakref.ref(held)]
+    del function, held
+    assert gone(references)
