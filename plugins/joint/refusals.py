@@ -91,6 +91,10 @@ def _not_cut_away(given: Given) -> None:
                 torch._check(left >= 0, lambda: f"padding of {tuple(pad)} cuts more than {tuple(sizes)} has")
 
 
+def _divisible_by_alpha(given: Given) -> None:
+    torch._check(given["alpha"] != 0, lambda: "alpha cannot be 0 for CELU")
+
+
 def _have_elements(given: Given) -> None:
     """Dimensions that are indexed have elements, or no index asks for one."""
     chosen = [(i, n) for i, n in zip(given["indices"], given["self"].shape, strict=False) if i is not None]
@@ -293,5 +297,6 @@ for _packet in _NUMERIC:
     _CHECKS[_packet.default] = (*_CHECKS.get(_packet.default, ()), *_NO_BOOLS)
 for _op in _NEAREST:
     _CHECKS[_op] = (_on_cpu(*(dtype for dtype in (torch.bool, *_INTEGERS) if dtype != torch.uint8)),)
+_CHECKS[aten.celu.default] = (*_CHECKS[aten.celu.default], _divisible_by_alpha)
 _CHECKS[aten.round.decimals] = _NO_INTEGERS
 _CHECKS[aten.clamp.Tensor] = _NO_BOOLS
