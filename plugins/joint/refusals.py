@@ -140,6 +140,19 @@ def _slices_fit(given: Given) -> None:
     _same_shape(source.shape, wanted, "the source")
 
 
+def _copies_fit(given: Given) -> None:
+    """``index_copy``: a slice of the source for each index, each of the shape of the tensor's own slices."""
+    tensor, source, index, dim = given["self"], given["source"], given["index"], given["dim"]
+    torch._check(index.dim() <= 1, lambda: "the index has more than one dimension")
+    _same_shape(_without(source.shape, dim), _without(tensor.shape, dim), "a slice of the source")
+    _same_shape([index.numel()], [source.shape[dim] if source.dim() else 1], "the index")
+
+
+def _without(shape: Sequence[Any], dim: int) -> Sequence[Any]:
+    """The sizes of a slice along ``dim``; a scalar is its own slice."""
+    return [size for at, size in enumerate(shape) if at != dim % len(shape)]
+
+
 def _target_within(given: Given) -> None:
     """The loss has the shape of the input, to which the target broadcasts."""
     _same_shape(torch.broadcast_shapes(given["self"].shape, given["target"].shape), given["self"].shape, "the loss")
@@ -225,7 +238,8 @@ _BATCH_NORM = (
 _LONG = _dtypes("index", (torch.int64,))
 _INTEGER = _dtypes("index", (torch.int32, torch.int64))
 _WRITTEN = (_one_dtype("self", "values"), _have_elements, _values_fit, _masks_fit)
-_COPIED = (_one_dtype("self", "source"), _LONG)
+_PUT = (_one_dtype("self", "source"), _LONG)
+_COPIED = (*_PUT, _copies_fit)
 _ADDED = (_one_dtype("self", "source"), _INTEGER, _slices_fit)
 
 _CHECKS: dict[Any, tuple[Check, ...]] = {
@@ -240,14 +254,14 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.index_add_.default: _ADDED,
     aten.index_copy.default: _COPIED,
     aten.index_copy_.default: _COPIED,
-    aten.put.default: _COPIED,
-    aten.put_.default: _COPIED,
+    aten.put.default: _PUT,
+    aten.put_.default: _PUT,
     aten.index_fill.int_Scalar: (_LONG,),
     aten.index_fill.int_Tensor: (_LONG,),
     aten.index_fill_.int_Scalar: (_LONG,),
     aten.index_fill_.int_Tensor: (_LONG,),
     aten.index_select.default: (_INTEGER,),
-    aten.addmv.default: (_dimensions("self", 0, 1), _dimensions("vec", 1)),
+    aten.addmv.default: (_dimensions("self", 0, 1), _dimensions("vec", 1), _one_dtype("mat", "vec")),
     aten.soft_margin_loss.default: (_target_within, *_NO_INTEGERS),
     aten.linalg_cross.default: (_one_dtype("self", "other"),),
     aten.heaviside.default: (_one_dtype("self", "values"),),
