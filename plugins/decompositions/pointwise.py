@@ -68,6 +68,27 @@ def smooth_l1_loss_backward(
     return convert(aten.where.self(aten.le.Scalar(wide, -beta), aten.neg.default(scaled), right), x.dtype)
 
 
+@decomposes("binary_cross_entropy")
+def binary_cross_entropy(
+    x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
+) -> torch.Tensor:
+    """Torch's own, of an input that is a probability, which eager's kernels check."""
+    is_probability = aten.logical_and.default(aten.ge.Scalar(x, 0), aten.le.Scalar(x, 1))
+    return torch_table[aten.binary_cross_entropy.default](refusing(x, is_probability), target, weight, reduction)
+
+
+def refusing(x: torch.Tensor, accepted: torch.Tensor) -> torch.Tensor:
+    """``x``, read by a kernel that raises where an element is not ``accepted``.
+
+    The check is that of an index, into one element: a frame whose graph raises runs as Python, where the error is
+    eager's.
+    """
+    one = aten.full.default([1], 1, dtype=x.dtype, device=x.device, pin_memory=False)
+    return aten.mul.Tensor(
+        x, aten.index.Tensor(one, [aten._to_copy.default(aten.logical_not.default(accepted), dtype=torch.int64)])
+    )
+
+
 @decomposes("binary_cross_entropy_backward", on_cpu=True)
 def binary_cross_entropy_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1

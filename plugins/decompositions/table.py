@@ -57,6 +57,9 @@ _WHOLE_ON_CPU = _words(
 )
 """Torch's decompositions that compute an index for every element, dimension by dimension, where eager copies rows."""
 
+_REFUSING_BY_DATA = _words("max_unpool2d max_unpool3d")
+"""Ops whose decomposition in torch counts positions over all planes: one past its plane is written to the next."""
+
 _MOVEMENT = _words(
     """
     slice_backward select_backward diagonal_backward unfold_backward repeat roll rot90 stack block_diag
@@ -76,7 +79,9 @@ def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]
     call whole (a complex dtype, a move between devices).
     """
     random_ops = {resolve(name) for name in RANDOM}
-    excluded = {resolve(name) for name in NOT_TORCHS | _ROUNDED_BY_EAGER} | set(surface()) | random_ops
+    excluded = (
+        {resolve(name) for name in NOT_TORCHS | _ROUNDED_BY_EAGER | _REFUSING_BY_DATA} | set(surface()) | random_ops
+    )
     movement_ops = {resolve(name) for name in _MOVEMENT}
     whole_on_cpu = {resolve(name) for name in _WHOLE_ON_CPU}
     table: dict[Any, Callable] = {}
