@@ -14,6 +14,11 @@ import sympy
 import torch
 from torch import fx
 
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 _EFFECT_NAMES = (
     "_assert_async",
     "_assert_scalar",
@@ -22,6 +27,20 @@ _EFFECT_NAMES = (
     "_print",
     "_linalg_check_errors",
 )
+
+
+_REFUSE_BY_DATA = _names(
+    """
+    index index_select index_add index_copy index_fill index_put index_reduce gather take put scatter scatter_add
+    scatter_reduce masked_scatter embedding _embedding_bag _embedding_bag_forward_only searchsorted nll_loss_forward
+    nll_loss2d_forward multi_margin_loss multilabel_margin_loss_forward binary_cross_entropy max_unpool2d max_unpool3d
+    segment_reduce bincount histc histogram _histogramdd_bin_edges _ctc_loss multinomial _linalg_eigh _linalg_svd
+    linalg_eig linalg_eigvals linalg_lstsq
+    """
+)
+"""Ops of ATen that raise for some values of their tensors: an index out of range, a probability over 1, a NaN."""
+_DIVISIONS = _names("floor_divide div remainder fmod")
+"""Ops of ATen that raise where integers are divided by a tensor with a zero."""
 
 
 @functools.cache
@@ -55,13 +74,37 @@ def _has_effect(target: Any) -> bool:
 
 
 def is_effectful(node: fx.Node) -> bool:
-    """Whether a node must run exactly once even when nobody reads its result: it writes, asserts or prints.
+    """Whether a node must run exactly once even when nobody reads its result: it writes, asserts, prints or may raise.
 
-    A random op is not effectful by this measure: nobody can tell whether an unread draw was made.
+    A random op is not effectful by this measure: nobody can tell whether an unread draw was made.  That an op may
+    raise counts where nobody reads the result: whoever does read it runs it.
     """
     if node.op == "call_function":
-        return _has_effect(node.target)
+        return _has_effect(node.target) or (not node.users and may_refuse_data(node))
     return node.op in ("call_module", "call_method")
+
+
+def may_refuse_data(node: fx.Node) -> bool:
+    """Whether a call raises for some values of its tensors, and not for others."""
+    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
+        return False
+    name = node.target._schema.name.split("::")[-1]
+    if name in _REFUSE_BY_DATA:
+        return True
+    if name not in _DIVISIONS or not isinstance(node.args[1], fx.Node):
+        return False
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and not value.dtype.is_floating_point and not value.dtype.is_complex
+
+
+def erase_unread(graph: fx.Graph) -> bool:
+    """Erase calls and constants that nobody reads and that have no effect; returns whether there were any."""
+    changed = False
+    for node in reversed(list(graph.nodes)):
+        if not node.users and node.op in ("call_function", "get_attr") and not is_effectful(node):
+            graph.erase_node(node)
+            changed = True
+    return changed
 
 
 BINDS = "binds"
@@ -170,5 +213,5 @@ def is_random_call(node: fx.Node) -> bool:
 
 def is_pure_call(node: fx.Node) -> bool:
     """Whether a call may be run again, merged with an equal call, or dropped when unread."""
-    pure = node.op == "call_function" and not _has_effect(node.target) and not is_random_call(node)
+    pure = node.op == "call_function" and not is_effectful(node) and not is_random_call(node)
     return pure and not gives_numbers(node)

@@ -79,6 +79,23 @@ def load(plan: Plan, store: Store | None = None) -> BoxedCallable:
     return _Writer(plan, store).build()
 
 
+_PLAN_FILE = "<turret plan"
+
+
+def left_inputs_as_they_were(error: BaseException) -> bool:
+    """Whether an exception came out of a plan, of a graph's forward, that writes to none of its inputs.
+
+    The epilogue, which does, comes after it.
+    """
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code.co_filename.startswith(_PLAN_FILE):
+            return not frame.f_globals["writes_inputs"]
+        traceback = traceback.tb_next
+    return False
+
+
 class _Writer:
     def __init__(self, plan: Plan, store: Store | None) -> None:
         self.plan, self.store = plan, store
@@ -130,7 +147,8 @@ class _Writer:
                 self.lines.append("frame.close()")
         self.lines.append(f"result = [{', '.join(self._value(o) for o in plan.outputs)}]")
         source = self._source()
-        filename = f"<turret plan {plan.name} {id(plan):x}>"
+        self.names["writes_inputs"] = any(isinstance(step, Copy) for step in plan.steps)
+        filename = f"{_PLAN_FILE} {plan.name} {id(plan):x}>"
         exec(compile(source, filename, "exec"), self.names)
         function = self.names["run"]
         show_lines(function, source)

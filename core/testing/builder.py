@@ -327,10 +327,10 @@ class Builder:
         names = tuple(f"v{self._values + i}" for i in range(results))
         statement = Step(op, names, template, args, context)
         versions = {n: v._version for n, v in self.env.items() if isinstance(v, Tensor)}
-        scope = dict(self.env)
+        scope = self._globals | self.env  # one scope, as in a function: lambdas see the values, too
         try:
             torch.manual_seed(0)
-            exec("\n".join(statement.render()), self._globals, scope)
+            exec("\n".join(statement.render()), scope)
             for value in scope.values():
                 _ = isinstance(value, Tensor) and value.grad_fn  # raises for a view whose history a write made invalid
         except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError) as error:

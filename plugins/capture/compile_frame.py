@@ -295,10 +295,11 @@ class _Attempt:
         for guard in size_guards(tracer):
             tracer.guards.setdefault(guard)
         r.scope["tail"] = frame_hook.load().tail
-        again = failures.leaves_no_trace(tracer.graph.nodes, tracer.inputs, tracer.versions)
+        again = failures.leaves_no_trace(tracer.graph.nodes)
+        writes = failures.changes_inputs(tracer.inputs, tracer.versions)
         if runs and again:
             r.scope["rerun"] = failures.AsPython(self.settings.context)
-        text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs, again)
+        text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs, again, writes)
         self.parts = (r.scope, key)
         return self.unit(load_source(text, r.scope, self.function), text)
 

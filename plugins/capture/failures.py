@@ -2,7 +2,8 @@
 
 A graph runs before the side effects of its frame are replayed.  Where one of its operations raises (an index out of
 range, a dtype that a kernel lacks), eager would have had the effects of the lines before, and its exception would know
-the line.  Nothing has happened yet, so the frame can be given to Python, which does and raises all of that.
+the line.  Nothing has happened yet, so the frame can be given to Python, which does and raises all of that.  A graph
+that writes to its inputs has done so only where no plan ran it: a plan leaves that to the epilogue.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 
 from turret import frame_hook
 from turret.errors import TurretError, warn
+from turret.runtime.executor import left_inputs_as_they_were
 from turret.saved_tensor_hooks import raised_by_hook
 
 if TYPE_CHECKING:
@@ -34,10 +36,14 @@ _EVERYDAY = (StopIteration, GeneratorExit, AttributeError, KeyError)
 _PACKAGES = ("torch", "operator", "_operator", "math", "builtins")
 
 
-def leaves_no_trace(nodes: Iterable[fx.Node], inputs: Iterable[GraphInput], versions: Versions) -> bool:
-    """Whether a graph that raised has changed nothing that can be seen, except for random numbers drawn."""
-    changed = any(isinstance(i.example, torch.Tensor) and versions.of(i.example) for i in inputs)
-    return not changed and all(_is_plain(node.target) for node in nodes if node.op == "call_function")
+def leaves_no_trace(nodes: Iterable[fx.Node]) -> bool:
+    """Whether a graph that raised has changed nothing but its inputs, except for random numbers drawn."""
+    return all(_is_plain(node.target) for node in nodes if node.op == "call_function")
+
+
+def changes_inputs(inputs: Iterable[GraphInput], versions: Versions) -> bool:
+    """Whether a graph writes to tensors that it is given."""
+    return any(isinstance(i.example, torch.Tensor) and versions.of(i.example) for i in inputs)
 
 
 def _is_plain(target: Any) -> bool:
@@ -50,18 +56,21 @@ def _is_plain(target: Any) -> bool:
 
 
 class AsPython:
-    """``rerun(failure, function, values)`` of rebuilt code, for one context."""
+    """``rerun(failure, function, values, writes)`` of rebuilt code, for one context."""
 
     def __init__(self, context: CompileContext) -> None:
         self.context = context
 
-    def __call__(self, failure: list[Exception], function: types.FunctionType, values: tuple) -> Any:
+    def __call__(
+        self, failure: list[Exception], function: types.FunctionType, values: tuple, writes: bool = False
+    ) -> Any:
         """What the frame of ``function`` with parameters ``values`` gives as Python; ``failure`` holds what was raised.
 
-        Where nothing is raised in Python, the graph was at fault: a warning says so, or with ``on_error="raise"`` the
-        graph's exception.
+        ``writes``: the graph writes to its inputs, and may have.  Where nothing is raised in Python, the graph was at
+        fault: a warning says so, or with ``on_error="raise"`` the graph's exception.
         """
-        if isinstance(failure[0], _FINAL) or raised_by_hook(failure[0]):
+        written = writes and not left_inputs_as_they_were(failure[0])
+        if written or isinstance(failure[0], _FINAL) or raised_by_hook(failure[0]):
             raise failure.pop()
         message = f"{function.__qualname__} runs as Python: its graph raised {type(failure[0]).__name__}: {failure[0]}"
         self.context.emit("fallback", stage="run", name=function.__qualname__, message=message)

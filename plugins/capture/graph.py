@@ -27,6 +27,7 @@ from turret.op_code import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.fake_inputs import fake_mode_without_gradients
 from turret.plugins.capture.known_data import KnownData
+from turret.plugins.capture.memory import guard_places
 from turret.plugins.capture.overflow import fits_64_bits
 from turret.plugins.capture.policy import Policy
 from turret.plugins.capture.positions import check_positions
@@ -320,7 +321,8 @@ class GraphRecorder:
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
         note_call(self.provenance, target, kinds)  # type: ignore[attr-defined]
         try:
-            check_positions(target, fakes, named_fakes)
+            check_positions(target, fakes, named_fakes, self.known)
+            guard_places(self, target, fakes)
             with self.symbolic_kernels(), self.versions.counting(target, fakes):
                 if op == "call_method":
                     result = getattr(fakes[0], target)(*fakes[1:], **named_fakes)

@@ -83,6 +83,11 @@ class KnownData:
         found = self._source(fake)
         return found.read() if isinstance(found, _Held) else found
 
+    def elements(self, fake: torch.Tensor) -> list[Any] | None:
+        """The numbers that a fake tensor holds, in order, symbolic ones as symbols; None where that is not known."""
+        found = self._source(fake)
+        return _elements(found) if isinstance(found, _Held) else None if found is None else found.flatten().tolist()
+
     def _source(self, fake: Any) -> _Held | torch.Tensor | None:
         """Where the value of a fake tensor is known from: nothing is computed, and nothing guarded on."""
         found = self.held.get(id(fake))
@@ -120,6 +125,21 @@ class KnownData:
         held = _Held(fake, made, position, self.versions.of(fake))
         if made.is_symbolic() or held.read() is not None:
             self.held[id(fake)] = held
+
+
+def _elements(held: _Held) -> list[Any] | None:
+    """The numbers of a tensor that was put together from numbers; of others, where none of it is symbolic."""
+    made = held.made
+    if not made.is_symbolic():
+        real = held.read()
+        return None if real is None else real.flatten().tolist()
+    if made.target in _COLLECTORS and isinstance(made.args[0], list | tuple):
+        parts = [_elements(part) if isinstance(part, _Held) else [part] for part in made.args[0]]
+        return None if any(part is None for part in parts) else [n for part in parts for n in part or ()]
+    return [made.args[0]] if made.target is torch.scalar_tensor else None
+
+
+_COLLECTORS = (torch.stack, torch.tensor, torch.as_tensor)
 
 
 def number_of(real: torch.Tensor) -> Any:

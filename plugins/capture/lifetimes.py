@@ -14,12 +14,26 @@ from turret.plugins.capture.bytecode import decode, waiting_at
 
 
 def waits_visibly(value: object) -> bool:
-    """Whether a value is a generator that waits where an end of it would be noticed."""
-    if not isinstance(value, types.GeneratorType) or value.gi_frame is None or value.gi_frame.f_lasti < 0:
+    """Whether a value is a generator whose end would be noticed: where it waits, or where one waits that it holds."""
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen or not isinstance(found, types.GeneratorType) or found.gi_frame is None:
+            continue
+        if _ends_visibly(found):
+            return True
+        seen.add(id(found))
+        waiting += _held_by(found)
+    return False
+
+
+def _ends_visibly(generator: types.GeneratorType) -> bool:
+    if generator.gi_frame.f_lasti < 0:
         return False
-    if value.gi_yieldfrom is not None:
+    if generator.gi_yieldfrom is not None:
         return True
-    return decode(value.gi_code).guards(waiting_at(value), value.gi_frame.f_globals)
+    return decode(generator.gi_code).guards(waiting_at(generator), generator.gi_frame.f_globals)
 
 
 def keeps_waiting(error: BaseException) -> bool:
@@ -27,8 +41,11 @@ def keeps_waiting(error: BaseException) -> bool:
     return any(waits_visibly(value) for frame in _frames(error) for value in _held_by(frame))
 
 
-def _held_by(frame: types.FrameType) -> Iterator[object]:
-    """What a frame that has ended holds.  Not through ``f_locals``, which would make the frame hold it twice."""
+def _held_by(frame: types.FrameType | types.GeneratorType) -> Iterator[object]:
+    """What a generator, or a frame that has ended, holds.
+
+    Not through ``f_locals``, which would make the frame hold it twice.
+    """
     for value in gc.get_referents(frame):
         if isinstance(value, types.CellType):
             yield from gc.get_referents(value)

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+if TYPE_CHECKING:
+    from turret.plugins.capture.known_data import KnownData
 
-def check_positions(target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+
+def check_positions(target: Any, args: list[Any], kwargs: dict[str, Any], known: KnownData) -> None:
     """Raise ``IndexError`` where a call takes an element that is outside of a dimension."""
     pairs = _READERS.get(target)
     if pairs is None or not args or not isinstance(args[0], torch.Tensor):
         return
-    for dim, index in pairs(*args, **kwargs):
+    for dim, index in pairs(known, *args, **kwargs):
         if not -args[0].dim() <= dim < args[0].dim():
             return  # which is refused in its own words
         size = args[0].shape[dim]
@@ -31,25 +34,42 @@ def _is_known(number: Any) -> bool:
     return type(number) is int or (isinstance(number, torch.SymInt) and number.node.has_hint())
 
 
-def _of_select(input: Any, dim: Any = None, index: Any = None) -> Iterator[tuple[int, Any]]:
+def _of_select(known: KnownData, input: Any, dim: Any = None, index: Any = None) -> Iterator[tuple[int, Any]]:
     if type(dim) is int:
-        yield dim, index
+        yield from ((dim, number) for number in _numbers(known, index))
 
 
-def _of_scatter(input: Any, src: Any = None, dim: Any = None, index: Any = None) -> Iterator[tuple[int, Any]]:
-    yield from _of_select(input, dim, index)
+def _of_scatter(
+    known: KnownData, input: Any, src: Any = None, dim: Any = None, index: Any = None
+) -> Iterator[tuple[int, Any]]:
+    yield from _of_select(known, input, dim, index)
 
 
-def _of_item(input: Any, key: Any = None, value: Any = None) -> Iterator[tuple[int, Any]]:
+def _of_item(known: KnownData, input: Any, key: Any = None, value: Any = None) -> Iterator[tuple[int, Any]]:
     """The numbers ahead of the first part of a key that may take any count of dimensions."""
     for dim, part in enumerate(key if isinstance(key, tuple) else (key,)):
-        if type(part) is not slice and not _is_known(part):
+        if type(part) is slice:
+            continue
+        numbers = _numbers(known, part)
+        if not numbers:
             return
-        yield dim, part
+        yield from ((dim, number) for number in numbers)
 
+
+def _numbers(known: KnownData, part: Any) -> list[Any]:
+    """The numbers that a part of a key consists of; none where they depend on data, or are a mask."""
+    if isinstance(part, torch.Tensor):
+        numbers = known.elements(part) if part.dtype in _INTEGERS else None
+    else:
+        numbers = part if isinstance(part, list) else [part]  # lists in a list may be a tuple to torch
+    return numbers if numbers and all(map(_is_known, numbers)) else []
+
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 _READERS: dict[Any, Callable[..., Iterator[tuple[int, Any]]]] = {
     **dict.fromkeys(("select", torch.select, torch.Tensor.select), _of_select),
+    **dict.fromkeys(("index_select", torch.index_select, torch.Tensor.index_select), _of_select),
     **dict.fromkeys(("select_scatter", torch.select_scatter, torch.Tensor.select_scatter), _of_scatter),
     **dict.fromkeys(("__getitem__", "__setitem__", operator.getitem, operator.setitem), _of_item),
 }

@@ -141,15 +141,26 @@ class Rebuilder:
         return f"*dereference({self.constant(gathered)}, ({''.join(v + ', ' for v in given)}))"
 
     def text(
-        self, parameters: int, inputs: Sequence[Source], tail: Sequence[str], calls_graph: bool, again: bool
+        self,
+        parameters: int,
+        inputs: Sequence[Source],
+        tail: Sequence[str],
+        calls_graph: bool,
+        again: bool,
+        writes: bool,
     ) -> str:
-        """Source of the whole function.  ``again``: where the graph raises, the frame runs as Python."""
+        """Source of the whole function.
+
+        ``again``: where the graph raises, the frame runs as Python, if it has not changed its inputs (``writes``).
+        """
         arguments = self.arguments(inputs)
         given = [f"a{n}" for n in range(parameters)]
         lines = [*self.writer.weak_lines(), *self.writer.lines]
         if calls_graph and again:
             lines += ["failure = None", f"try: o = graph({arguments})", "except Exception as error: failure = [error]"]
-            lines.append(f"if failure is not None: return rerun(failure, f, ({''.join(a + ', ' for a in given)}))")
+            lines.append(
+                f"if failure is not None: return rerun(failure, f, ({''.join(a + ', ' for a in given)}), {writes})"
+            )
         elif calls_graph:
             lines.append(f"o = graph({arguments})")
         lines += [*self.body, *self.effects, *self.after, *tail]

@@ -1,42 +1,19 @@
-"""Losses where torch's own decomposition is slower than eager, or takes what eager refuses.
+"""The gradient of the negative log likelihood as a pointwise formula.
 
-For the gradient of the negative log likelihood, eager fills a tensor as large as the logits with zeros and writes one
-element of each row.  Comparing every class with the target instead needs no memory: the formula runs inside the kernel
-that makes the gradient of the logits.
+Eager fills a tensor as large as the logits with zeros and writes one element of each row.  Comparing every class with
+the target instead needs no memory: the formula runs inside the kernel that makes the gradient of the logits.
 """
 
 from __future__ import annotations
 
-import functools
-
 import torch
-from torch._decomp import decomposition_table as torch_table
 
 from turret.plugins.decompositions.registry import decomposes
 
 aten = torch.ops.aten
 
 _MEAN = 1
-_SUM = 2
-"""ATen's numbers for ``reduction="mean"`` and ``reduction="sum"``."""
-
-
-@decomposes("binary_cross_entropy")
-def binary_cross_entropy(
-    x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = _MEAN
-) -> torch.Tensor:
-    """Probabilities outside of [0, 1], which eager refuses, become an index out of range."""
-    loss = torch_table[aten.binary_cross_entropy.default](x, target, weight, 0)
-    inside = [
-        compare(value, end) for value in (x, target) for compare, end in ((aten.ge.Scalar, 0), (aten.le.Scalar, 1))
-    ]
-    outside = aten.logical_not.default(functools.reduce(aten.logical_and.default, inside))
-    one = aten.full.default([1], 1, dtype=loss.dtype, device=loss.device, pin_memory=False)
-    position = torch.ops.prims.convert_element_type.default(outside, torch.int64)
-    loss = aten.mul.Tensor(loss, aten.index.Tensor(one, [position]))
-    if reduction == _MEAN:
-        return aten.mean.default(loss)
-    return aten.sum.default(loss) if reduction == _SUM else loss
+"""ATen's number for ``reduction="mean"``."""
 
 
 @decomposes("nll_loss_backward", "nll_loss2d_backward")

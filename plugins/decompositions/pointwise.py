@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -60,6 +61,29 @@ def smooth_l1_loss_backward(
     inside = aten.div.Tensor(aten.mul.Tensor(wide, scaled), beta) if beta else aten.mul.Tensor(wide, scaled)
     right = aten.where.self(aten.ge.Scalar(wide, beta), scaled, inside)
     return convert(aten.where.self(aten.le.Scalar(wide, -beta), aten.neg.default(scaled), right), x.dtype)
+
+
+@decomposes("binary_cross_entropy")
+def binary_cross_entropy(
+    x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
+) -> torch.Tensor:
+    """Torch's own, of an input and a target that are probabilities, which eager's kernels check."""
+    ends = ((aten.ge.Scalar, 0), (aten.le.Scalar, 1))
+    tests = [compare(value, end) for value in (x, target) for compare, end in ends]
+    accepted = functools.reduce(aten.logical_and.default, tests)
+    return torch_table[aten.binary_cross_entropy.default](refusing(x, accepted), target, weight, reduction)
+
+
+def refusing(x: torch.Tensor, accepted: torch.Tensor) -> torch.Tensor:
+    """``x``, read by a kernel that raises where an element is not ``accepted``.
+
+    The check is that of an index, into one element: a frame whose graph raises runs as Python, where the error is
+    eager's.
+    """
+    one = aten.full.default([1], 1, dtype=x.dtype, device=x.device, pin_memory=False)
+    return aten.mul.Tensor(
+        x, aten.index.Tensor(one, [aten._to_copy.default(aten.logical_not.default(accepted), dtype=torch.int64)])
+    )
 
 
 @decomposes("binary_cross_entropy_backward", on_cpu=True)

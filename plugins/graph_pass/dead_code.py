@@ -6,14 +6,9 @@ from typing import Any
 
 from torch import fx
 
-from turret.op_traits import is_effectful
+from turret.op_traits import erase_unread
 
 
 def run(module: fx.GraphModule, context: Any = None) -> bool:
     """Erase unread calls and constants; inputs and effects stay."""
-    changed = False
-    for node in reversed(module.graph.nodes):
-        if not node.users and node.op in ("call_function", "get_attr") and not is_effectful(node):
-            module.graph.erase_node(node)
-            changed = True
-    return changed
+    return erase_unread(module.graph)

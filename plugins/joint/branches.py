@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from turret.errors import UnsupportedError
-from turret.op_traits import is_effectful, is_random_call, storage_root
+from turret.op_traits import erase_unread, is_random_call, storage_root
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.tracer import Tracer
@@ -81,9 +81,7 @@ def _run(outer: Tracer, module: Any, operands: Sequence[Any], gradients: bool) -
 def _finished(tracer: Tracer, nodes: list[Any]) -> fx.GraphModule:
     graph = tracer.recorder.graph
     graph.output(tuple(nodes))
-    for node in reversed(list(graph.nodes)):
-        if not node.users and node.op in ("call_function", "get_attr") and not is_effectful(node):
-            graph.erase_node(node)
+    erase_unread(graph)
     for node in graph.nodes:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor) and value.requires_grad:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false
 
 from turret.errors import UnsupportedError
+from turret.plugins.joint.sizes import is_dense
 
 aten = torch.ops.aten
 Rule = Callable[..., Any]
@@ -124,6 +125,25 @@ def _masks_fit(given: Given) -> None:
         if not any(free_unbacked_symbols(n) for n in (*sizes, *index.shape) if isinstance(n, torch.SymInt)):
             _same_shape(index.shape, sizes[dim : dim + index.dim()], "a mask")
         dim += index.dim()
+
+
+def _within_memory(given: Given) -> None:
+    """``as_strided``: the elements lie in the tensor's memory."""
+    tensor, sizes, strides = given["self"], given["size"], given["stride"]
+    offset = tensor.storage_offset() if given["storage_offset"] is None else given["storage_offset"]
+    memory = tensor.untyped_storage().nbytes()
+    if any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in (*sizes, *strides, offset, memory)):
+        return
+    torch._check(all(n >= 0 for n in (*sizes, *strides, offset)), lambda: "a negative size, stride or offset")
+    if all(n != 0 for n in sizes):
+        last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        torch._check((last + 1) * tensor.element_size() <= memory, lambda: f"the element {last} lies outside of memory")
+
+
+def _without_gaps(given: Given) -> None:
+    """``as_strided_scatter``: Turret's own writes to a copy of the tensor's elements."""
+    if not is_dense(given["self"].shape, given["self"].stride()):
+        raise UnsupportedError("as_strided_scatter of a tensor that leaves gaps in its memory, or overlaps")
 
 
 def _slices_fit(given: Given) -> None:
@@ -255,7 +275,8 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.slice_scatter.default: (_fills(_slice),),
     aten.select_scatter.default: (_fills(_element),),
     aten.diagonal_scatter.default: (_fills(_diagonal),),
-    aten.as_strided_scatter.default: (_fills(lambda given: given["size"]),),
+    aten.as_strided.default: (_within_memory,),
+    aten.as_strided_scatter.default: (_without_gaps, _fills(lambda given: given["size"])),
     aten.index_put.default: _WRITTEN,
     aten.index_put_.default: _WRITTEN,
     aten._unsafe_index_put.default: _WRITTEN,

@@ -20,7 +20,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from turret.ambient import autograd_by_itself
 from turret.errors import TurretError, UnsupportedError, VerificationError
 from turret.lazy_module import lazy_module
-from turret.op_traits import is_effectful
+from turret.op_traits import erase_unread
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.numbers import numbers_of_data
@@ -235,9 +235,7 @@ def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gr
         tuple(t.stride()) if isinstance(t, torch.Tensor) and d.visible else None
         for t, d in zip(forward.tensors, forward.described, strict=True)
     )
-    for node in reversed(list(graph.nodes)):
-        if not node.users and node.op in ("call_function", "get_attr") and not is_effectful(node):
-            graph.erase_node(node)
+    erase_unread(graph)
     with captured.fake_mode, torch.no_grad():
         _forget_history(tracer, graph)
     return lazy_module(tracer.recorder.root, graph, "Joint")

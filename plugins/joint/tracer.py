@@ -418,6 +418,9 @@ class Tracer(TorchDispatchMode):
     def _strided(self, source: Tracked, node: fx.Node, out: torch.Tensor) -> fx.Node:
         """``as_strided`` looks at memory; where the node's value lies in other memory than eager's, go by way of the
         flat storage."""
+        start = source.storage.tensor
+        if source.storage.version and (start is None or not is_dense(start.shape, start.stride())):
+            raise UnsupportedError("as_strided of a tensor that was written to and leaves gaps in its memory")
         if not source.diverged and not source.chain:
             nodes: list[Tracked] = []
             arguments = (list(out.shape), list(out.stride()), out.storage_offset())

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from turret.errors import UnsupportedError
-from turret.plugins.joint.sizes import guarded_apart
+from turret.plugins.joint.sizes import guarded_apart, is_dense
 from turret.plugins.joint.storage import ViewStep
 
 aten = torch.ops.aten
@@ -68,6 +68,8 @@ def _diagonal(base, value, offset=0, dim1=0, dim2=1):
 def _as_strided(base, value, size, stride, storage_offset=None):
     if not guarded_apart(size, stride):
         raise UnsupportedError("a write to a strided view, several of whose elements are one place in memory")
+    if not is_dense(base.shape, base.stride()):
+        raise UnsupportedError("a write to a strided view of a tensor that leaves gaps in its memory")
     return aten.as_strided_scatter.default(base, value, size, stride, storage_offset)
 
 

@@ -34,7 +34,7 @@ from turret.ir import (
 from turret.ir.index import computed_by_host, depends_on_data
 from turret.ir.symbols import has_float, symbols_of_sizes
 from turret.lowering import Builder, TensorValue, dense_strides, number_of
-from turret.op_traits import BINDS
+from turret.op_traits import BINDS, may_refuse_data
 from turret.products import NodePlacement, Placement, StageGraph
 from turret.surface import Family, family_of, is_compiled_dtype
 
@@ -191,6 +191,8 @@ class _Lowerer:
         args, kwargs = self._without_conditions(args), {k: self._without_conditions(v) for k, v in kwargs.items()}
         if node.target is torch.ops.aten.copy_.default:
             return self._copy_into(args)
+        if not node.users and may_refuse_data(node):
+            return self.builder.extern(node.target, args, kwargs, (), "nobody reads its result, but it may raise")
         placed = self.placement.nodes.get(node.name, _COMPILED)
         reason = placed.reason
         # A view computes nothing, so it is never a call: a call would address memory as the trace laid it out.

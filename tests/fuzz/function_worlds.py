@@ -18,6 +18,7 @@ import torch
 from function_snapshot import Snapshot, difference_of
 from torch.utils.checkpoint import _checkpoint_without_reentrant_generator, checkpoint
 
+from turret.errors import RecomputationError
 from turret.saved_tensor_hooks import top_hooks
 
 _CHECKPOINT = _checkpoint_without_reentrant_generator.__code__
@@ -138,9 +139,10 @@ class World:
 def check(text: str, seed: int, compile: Compile, calls: int = CALLS, *, exact: bool = True) -> None:
     """Run a program plainly and captured, ``calls`` times; raises ``Difference`` where one can tell them apart.
 
+    A checkpointed program that changes what it reads may be refused in the backward, with an error that says so.
     What dies in cycles dies when the collector comes, which is chance (a handled exception and the frame of
     ``contextlib`` that it passed through are one, from Python 3.12 on); so none comes meanwhile."""
-    with warnings.catch_warnings(), _no_collector():
+    with warnings.catch_warnings(), _no_collector(), contextlib.suppress(RecomputationError):
         warnings.simplefilter("ignore")
         code = _compiled(text, seed)
         plain, mine = World(code, f"program{seed}", None), World(code, f"program{seed}", compile)
@@ -214,8 +216,12 @@ def _differentiate(result: Any) -> None:
     """Gradients of what can be differentiated, into the leaves."""
     tensors = [v for v in _tensors(result, 3) if v.requires_grad and v.grad_fn is not None and v.is_floating_point()]
     if tensors:
-        with contextlib.suppress(RuntimeError):
+        try:
             sum(v.double().sum() for v in tensors).backward()  # type: ignore[union-attr]
+        except RecomputationError:
+            raise
+        except RuntimeError:
+            return
 
 
 def _tensors(value: Any, deep: int) -> list[torch.Tensor]:

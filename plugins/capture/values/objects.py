@@ -203,8 +203,11 @@ class Instance(Value):
                 return
             raise Unsupported(f"deleting attribute {name!r} of {self.describe()}")
         if self.own(t, name) is None:
+            self.assume_absent(t, name)
             slot = isinstance(raw, types.MemberDescriptorType)
             raise t.raised(AttributeError, name if slot else f"{self.kind.__name__!r} object has no attribute {name!r}")
+        if self.source is not None and name not in self.stores and has_dict(self.object):
+            t.guard("HAS_KEY" if name in held_by(self.object) else "NO_KEY", DictSource(self.source), name)
         t.effects.note(self)
         if self.object is None or not self.had(t, name):
             del self.stores[name]

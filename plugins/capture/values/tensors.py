@@ -55,7 +55,8 @@ NOT_IN_GRAPHS = frozenset(
         "backward", "register_post_accumulate_grad_hook", "retain_grad", "data_ptr", "storage",
         "untyped_storage", "share_memory_", "apply_", "map_", "new", "set_", "is_shared", "__reduce_ex__",
         "__deepcopy__", "to_sparse", "__dlpack__", "record_stream", "const_data_ptr", "storage_type",
-        "_typed_storage", "module_load", "pin_memory", "rename_", "rename", "align_to", "__reduce__", "__setstate__",
+        "_typed_storage", "module_load", "pin_memory", "is_set_to", "rename_", "rename", "align_to", "__reduce__",
+        "__setstate__",
     }
 )  # fmt: skip
 COMPARISON_TARGETS = {
@@ -343,18 +344,25 @@ def _list_of(t: Tracer, numbers: Any) -> Value:
     return t.new_list([_list_of(t, n) for n in numbers]) if isinstance(numbers, list) else Constant(numbers)
 
 
-def index_of(t: Tracer, key: Value) -> Value:
-    """An index, with arrays of numpy in it as tensors."""
+def index_of(t: Tracer, key: Value, in_tuple: bool = False) -> Value:
+    """An index, with arrays of numpy in it as tensors, and lists with symbols."""
     from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray
 
     key = key.realize()
     if isinstance(key, (KnownArray, ArrayOfTensor)):
         return key.tensor(t, copied=True)
     if _has_symbols(key):
+        if not in_tuple and _is_tuple_to_torch(key):
+            return t.new_tuple([index_of(t, v, in_tuple=True) for v in key.items])
         return t.call(t.wrap_known(torch.tensor), [key], {})
     if type(key) is Tuple and any(isinstance(v.realize(), (KnownArray, ArrayOfTensor, List)) for v in key.items):
-        return t.new_tuple([index_of(t, v) for v in key.items])
+        return t.new_tuple([index_of(t, v, in_tuple=True) for v in key.items])
     return key
+
+
+def _is_tuple_to_torch(key: Value) -> bool:
+    """Whether torch reads a list as a tuple: a short one, of more than numbers.  (Later versions are to end that.)"""
+    return len(key.items) < 32 and any(isinstance(v.realize(), (Sequence, Tensor)) for v in key.items)
 
 
 def _has_symbols(key: Value) -> bool:

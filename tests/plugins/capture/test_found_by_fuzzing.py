@@ -715,3 +715,48 @@ def test_guards_run_no_code_of_the_program_for_attributes_that_are_missing():
     second = Remembering(torch.ones(2))
     assert_same(observed(torch.ones(2), second), torch.full((2,), 8.0))
     assert second.asked == ["cached", "level"]
+
+
+def test_a_generator_that_another_holds_is_closed_where_the_other_is_let_go():
+    def program(y, log):
+        for _turn in range(3):
+
+            def outer(count):
+                for _ in range(count):
+                    yield 3
+                    inner = numbers(4, log)
+                    log.append(next(inner))
+
+            made = outer(2)
+            next(made)
+            next(made)
+            log.append("turn")
+        return y + 1
+
+    def logged(function):
+        log: list = []
+        function(torch.ones(3), log)
+        return log
+
+    assert logged(Observed(program)) == logged(program)
+
+
+class Plain:
+    pass
+
+
+def test_an_attribute_that_is_deleted_where_it_was_missing_before_is_deleted():
+    def program(x, box):
+        box.extra = 2.0
+        for _ in range(2):
+            with torch.inference_mode():
+                del box.extra
+
+    observed = Observed(program)
+    for present in (False, True, False, True):
+        box = Plain()
+        if present:
+            box.extra = 7
+        with pytest.raises(AttributeError, match="extra"):
+            observed(torch.ones(2), box)
+        assert not vars(box)

@@ -14,6 +14,10 @@ _TAKES: dict[str, Callable] = {
     "select_scatter": lambda x, n: torch.select_scatter(x, x[0], 0, n),
     "item": lambda x, n: x[n],
     "items": lambda x, n: x[:, n],
+    "list": lambda x, n: x[[n] * x.shape[1]],
+    "list behind a slice": lambda x, n: x[:, [0, n]],
+    "nested list": lambda x, n: x[[[0, n], [n, 1]]],
+    "write to a list": lambda x, n: x.__setitem__([n, 0], 2.0),
     "write": lambda x, n: x.__setitem__((n, slice(1)), 2.0),
     "view write": lambda x, n: x.select(1, n).add_(1),
 }

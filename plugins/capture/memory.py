@@ -1,0 +1,42 @@
+"""Where inputs lie in memory: guarded on where a call can tell, and left open everywhere else.
+
+A graph reads its inputs wherever they begin.  Calls that count from the start of the memory (``as_strided`` with an
+offset, ``storage_offset``) give something else for each place, and how much memory there is says where they end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from turret.guards import Guard
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.graph import GraphBuilder
+
+_COUNT_FROM_THE_START = frozenset(
+    {"storage_offset", "as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "sym_storage_offset"}
+)
+
+
+def place_in_memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """A tensor's offset in its memory, in elements, and how large the memory is, in bytes."""
+    return tensor.storage_offset(), tensor.untyped_storage().nbytes()
+
+
+def guard_places(t: GraphBuilder, target: Any, args: list[Any]) -> None:
+    """Guard where the inputs lie that a call looks at, if it is one that can tell."""
+    if _name(target) not in _COUNT_FROM_THE_START:
+        return
+    memories = {v.untyped_storage()._cdata for v in tree_leaves(args) if isinstance(v, torch.Tensor)}
+    for item in t.inputs:
+        tensor = item.example
+        if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata in memories:
+            t.guards[Guard("CALL", item.source, (place_in_memory, place_in_memory(item.real)))] = None
+
+
+def _name(target: Any) -> str:
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    return name.partition(".")[0]

@@ -1,0 +1,122 @@
+"""Calls that eager refuses for the values of their tensors raise, whether or not anybody reads their result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import turret
+
+GOOD, BAD = torch.tensor([0, 1, 2]), torch.tensor([0, 1, 9])
+MARGINS = torch.tensor([[0, 2, -1], [1, -1, 0], [2, 1, 0]])
+
+CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "item": lambda x, i: x[i],
+    "items": lambda x, i: x[:, i],
+    "pair": lambda x, i: x[i, i],
+    "index_select": lambda x, i: x.index_select(1, i),
+    "gather": lambda x, i: x.gather(0, i[:, None]),
+    "take": lambda x, i: x.take(i * 3),
+    "embedding": lambda x, i: F.embedding(i, x),
+    "embedding_bag": lambda x, i: F.embedding_bag(i[None], x),
+    "index_put": lambda x, i: x.index_put((i,), x[0]),
+    "index_put in place": lambda x, i: (x + 1).index_put_((i,), x[0], accumulate=True),
+    "index_add": lambda x, i: x.index_add(0, i, x),
+    "index_copy": lambda x, i: x.index_copy(1, i, x),
+    "index_fill": lambda x, i: x.index_fill(0, i, 2.0),
+    "scatter": lambda x, i: x.scatter(0, i[:, None], 1.0),
+    "scatter_add": lambda x, i: x.scatter_add(1, i[:, None], x),
+    "scatter_reduce": lambda x, i: x.scatter_reduce(1, i[:, None], x, "amax"),
+    "put": lambda x, i: x.put(i * 3, x[0]),
+    "nll_loss": lambda x, i: F.nll_loss(x, i),
+    "cross_entropy": lambda x, i: F.cross_entropy(x, i),
+    "one_hot": lambda x, i: F.one_hot(i, 3),
+    "multi_margin_loss": lambda x, i: F.multi_margin_loss(x, i),
+    "binary_cross_entropy": lambda x, i: F.binary_cross_entropy(x * i, x, reduction="none"),
+    "max_unpool1d": lambda x, i: F.max_unpool1d(x[None], i.expand(1, 3, 3) * 2, 2),
+    "max_unpool2d": lambda x, i: F.max_unpool2d(x[None, :1], i[None, None], (1, 3), (1, 1)),
+    "bincount": lambda x, i: torch.bincount(3 - i),
+    "floor_divide": lambda x, i: i // (i - 9),
+    "remainder": lambda x, i: i % (i - 9),
+    "fmod": lambda x, i: torch.fmod(i, i - 9),
+    "div": lambda x, i: torch.div(i, i - 9, rounding_mode="trunc"),
+    "searchsorted": lambda x, i: torch.searchsorted(x[0], x[1], sorter=i),
+    "multinomial": lambda x, i: torch.multinomial(x * (5 - i), 1),
+    "eigh": lambda x, i: torch.linalg.eigh(torch.where(i > 3, torch.nan, x))[0],
+    "svd": lambda x, i: torch.linalg.svd(torch.where(i > 3, torch.nan, x))[1],
+    "inv": lambda x, i: torch.linalg.inv(torch.where(i > 3, 0, x)),
+    "cholesky": lambda x, i: torch.linalg.cholesky(x @ x.T + torch.eye(3) * (3 - i)),
+}
+
+
+def outcome(function: Callable, *args: Any) -> Any:
+    torch.manual_seed(0)
+    try:
+        return function(*args)
+    except Exception as error:
+        return type(error)
+
+
+def check(program: Callable) -> None:
+    compiled = turret.compile(program, options={"cache": False})
+    raised = set()
+    for index in (GOOD, BAD):
+        mine, theirs = torch.rand(3, 3, generator=torch.Generator().manual_seed(5)), None
+        theirs = mine.clone()
+        log: list[str] = []
+        found, effects = outcome(compiled, mine, index, log), list(log)
+        log.clear()
+        expected = outcome(program, theirs, index, log)
+        assert effects == log
+        torch.testing.assert_close(mine, theirs)
+        if isinstance(expected, type):
+            raised.add(expected)
+            assert found is expected
+        else:
+            torch.testing.assert_close(found, expected, equal_nan=True)
+    assert raised, "eager accepts this call"
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_a_call_whose_result_nobody_reads_raises_as_in_eager(name):
+    def program(x, index, log):
+        log.append("before")
+        CALLS[name](x, index)
+        log.append("after")
+        return x + 1
+
+    check(program)
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_a_call_that_raises_leaves_the_writes_and_effects_of_the_lines_before(name):
+    def program(x, index, log):
+        log.append("before")
+        x.mul_(0.5)
+        result = CALLS[name](x, index)
+        x.zero_()
+        return result
+
+    check(program)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.sampled_from(sorted(CALLS)), min_size=1, max_size=4), st.integers(0, 3), st.booleans())
+def test_among_several_calls_the_first_that_eager_refuses_is_what_raises(names, read, writes):
+    def program(x, index, log):
+        results = []
+        for number, name in enumerate(names):
+            log.append(name)
+            if writes:
+                x.add_(0.01)
+            results.append(CALLS[name](x.sigmoid(), index))
+            log.append(number)
+        return results[read % len(results)]
+
+    check(program)
