@@ -55,13 +55,15 @@ def _divide_up(a: int, b: int) -> int:
     return -(-a // b)
 
 
-INDEX_ERROR, ZERO_DIVISION = 1, 2
-"""Status codes of native kernels; 0 is success."""
+INDEX_ERROR, ZERO_DIVISION, OUT_OF_RANGE = 1, 2, 8
+"""Status codes of native kernels; 0 is success.  The last is an index for which eager raises a RuntimeError."""
 
 
 def _raise_status(status: int, origins: str) -> None:
     if status == ZERO_DIVISION:
         raise RuntimeError("ZeroDivisionError")
+    if status == OUT_OF_RANGE:
+        raise RuntimeError(f"index out of range in {origins}")
     raise IndexError(f"index out of range in {origins}")
 
 

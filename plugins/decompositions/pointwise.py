@@ -1,7 +1,8 @@
-"""Pointwise ops that torch has no decomposition for."""
+"""Pointwise ops that torch has no decomposition for, or one that differs from eager."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -16,6 +17,12 @@ aten = torch.ops.aten
 @decomposes("sgn")
 def sgn(x: torch.Tensor) -> torch.Tensor:
     return aten.sign.default(x)
+
+
+@decomposes("frac")
+def frac(x: torch.Tensor) -> torch.Tensor:
+    """+0 for whole numbers of both signs, as eager; up to torch 2.11 its own decomposition keeps the sign of -0."""
+    return aten.sub.Tensor(x, aten.trunc.default(x))
 
 
 @decomposes("angle")
@@ -66,9 +73,11 @@ def smooth_l1_loss_backward(
 def binary_cross_entropy(
     x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
 ) -> torch.Tensor:
-    """Torch's own, of an input that is a probability, which eager's kernels check."""
-    is_probability = aten.logical_and.default(aten.ge.Scalar(x, 0), aten.le.Scalar(x, 1))
-    return torch_table[aten.binary_cross_entropy.default](refusing(x, is_probability), target, weight, reduction)
+    """Torch's own, of an input and a target that are probabilities, which eager's kernels check."""
+    ends = ((aten.ge.Scalar, 0), (aten.le.Scalar, 1))
+    tests = [compare(value, end) for value in (x, target) for compare, end in ends]
+    accepted = functools.reduce(aten.logical_and.default, tests)
+    return torch_table[aten.binary_cross_entropy.default](refusing(x, accepted), target, weight, reduction)
 
 
 def refusing(x: torch.Tensor, accepted: torch.Tensor) -> torch.Tensor:

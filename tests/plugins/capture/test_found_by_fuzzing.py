@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import functools
+import io
 import math
 import sys
 
@@ -784,3 +785,21 @@ def test_a_generator_in_a_cell_is_closed_where_the_cell_takes_another_value():
         return log
 
     assert logged(Observed(program)) == logged(program)
+
+
+class Summand:
+    def __add__(self, other):
+        return other + 1
+
+
+def test_a_global_that_is_gone_and_was_only_handed_on_raises_the_name_error():
+    scope = {"torch": torch, "summand": Summand(), "print_to": io.StringIO()}
+    exec("def program(y):\n    print(1, file=print_to)\n    return summand + y", scope)
+    observed = Observed(scope["program"])
+    for present in (True, False, True, False):
+        held = scope["summand"] if present else scope.pop("summand")
+        assert outcome(observed, (torch.ones(2),), {})[0] == outcome(scope["program"], (torch.ones(2),), {})[0]
+        scope["summand"] = held
+    del scope["print_to"]
+    with pytest.raises(NameError, match="print_to"):
+        observed(torch.ones(2))
