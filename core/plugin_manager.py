@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import reprlib
 import sys
 import types
@@ -35,13 +36,24 @@ BUILTINS: tuple[str, ...] = (
 """Built-in plugins, in order of registration; a later registration is asked first."""
 
 
+class Manager(pluggy.PluginManager):
+    """A plugin manager that runs no property of a plugin while it looks for hooks, as pluggy up to 1.6 does."""
+
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
+        found = inspect.getattr_static(plugin, name, None)
+        return super().parse_hookimpl_opts(plugin, name) if isinstance(found, _FUNCTIONS) else None
+
+
+_FUNCTIONS = (types.FunctionType, types.MethodType, staticmethod, classmethod)
+
+
 def create(extra: tuple[Any, ...] = ()) -> pluggy.PluginManager:
     """A manager with the built-ins, installed entry points (group ``turret.plugins``) and ``extra``.
 
     ``extra`` holds plugin objects, modules, classes (instantiated), or dotted names; they are asked first, the
     last of them first of all.  Raises ``PluginError`` for what cannot be found or does not fit its hook.
     """
-    manager = pluggy.PluginManager("turret")
+    manager = Manager("turret")
     manager.add_hookspecs(hookspecs)
     for name in BUILTINS:
         _register(manager, importlib.import_module(name), name)
@@ -124,10 +136,9 @@ def _register(manager: pluggy.PluginManager, plugin: Any, name: str) -> None:
         raise PluginError(f"plugin {name!r} has the name of another; give it a name of its own") from error
     known = {n for n in dir(hookspecs) if n.startswith("turret_")}
     for attribute in dir(plugin):
-        if attribute.startswith("turret_") and attribute not in known and callable(getattr(plugin, attribute)):
-            marked = getattr(getattr(plugin, attribute), "turret_impl", None)
-            if marked is not None:
-                raise PluginError(f"plugin {name!r} implements {attribute}, no such hook{nearest(attribute, known)}")
+        unknown = attribute.startswith("turret_") and attribute not in known
+        if unknown and manager.parse_hookimpl_opts(plugin, attribute) is not None:
+            raise PluginError(f"plugin {name!r} implements {attribute}, no such hook{nearest(attribute, known)}")
 
 
 def plugin_of(manager: pluggy.PluginManager, hook: str, traceback: Any) -> str:

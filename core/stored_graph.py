@@ -180,10 +180,11 @@ def _walk(found: Any, path: str) -> Any:
 
 def restored(graph: StoredGraph, name: str) -> CapturedGraph:
     """The captured graph again, over fake inputs of its own; raises ``CacheError`` for a call that is not known."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    from turret.fake_corrections import CorrectedFakeTensorMode
+
+    mode = CorrectedFakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     inputs = tuple(_fake(mode, i) for i in graph.inputs)
     made = fx.Graph()
     nodes: list[fx.Node] = []

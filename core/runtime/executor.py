@@ -24,7 +24,7 @@ from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeR
 from turret.products import BoxedCallable
 from turret.runtime.allocate import allocator
 from turret.runtime.bounds import OUT_OF_BOUNDS, extent_position, note_extent, raise_out_of_bounds
-from turret.runtime.frames import FramePool
+from turret.runtime.frames import FramePool, device_table_lengths
 from turret.runtime.modes import below_autograd
 from turret.size_source import Binding
 from turret.source_lines import show_lines
@@ -125,7 +125,8 @@ class _Writer:
             return NativeLibrary(entry[self.plan.library.file], entry.key)
         from turret.native.device import DeviceLibrary
 
-        return DeviceLibrary(entry, self.store, self.device.index or 0)
+        slots, sizes = device_table_lengths(self.plan)
+        return DeviceLibrary(entry, self.store, self.device.index or 0, slots, sizes)
 
     def constant(self, prefix: str, value: Any) -> str:
         name = f"{prefix}{len(self.names)}"

@@ -82,6 +82,20 @@ def hardsigmoid_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return convert(aten.where.self(inside, slope, _constant(0.0, wide)), grad.dtype)
 
 
+@decomposes("elu", on_cpu=True)
+def elu(x: torch.Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> torch.Tensor:
+    """Zeros go the straight way: they stay zeros, and keep their signs, whatever ``alpha`` is."""
+    wide = widen(x)
+    curve = aten.mul.Scalar(aten.expm1.default(aten.mul.Scalar(wide, input_scale)), alpha * scale)
+    return convert(aten.where.self(aten.lt.Scalar(wide, 0.0), curve, aten.mul.Scalar(wide, scale)), x.dtype)
+
+
+@decomposes("celu", on_cpu=True)
+def celu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
+    """Eager multiplies by the reciprocal of ``alpha``, which is not 0 (see the joint trace's refusals)."""
+    return elu(x, alpha, 1.0, 1.0 / alpha)
+
+
 @decomposes("elu_backward", on_cpu=True)
 def elu_backward(
     grad: torch.Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: torch.Tensor

@@ -1,4 +1,4 @@
-"""Pointwise ops that torch has no decomposition for."""
+"""Pointwise ops that torch has no decomposition for, or one that differs from eager."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ aten = torch.ops.aten
 @decomposes("sgn")
 def sgn(x: torch.Tensor) -> torch.Tensor:
     return aten.sign.default(x)
+
+
+@decomposes("frac")
+def frac(x: torch.Tensor) -> torch.Tensor:
+    """+0 for whole numbers of both signs, as eager; up to torch 2.11 its own decomposition keeps the sign of -0."""
+    return aten.sub.Tensor(x, aten.trunc.default(x))
 
 
 @decomposes("angle")

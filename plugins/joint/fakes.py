@@ -16,6 +16,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from turret.fake_corrections import corrected
 from turret.plugins.joint.layouts import expanded_strides, has_layout_rule, in_eagers_layout, laid_out
 from turret.plugins.joint.sizes import is_dense
 from turret.plugins.joint.strides import elementwise_strides
@@ -29,13 +30,6 @@ _PLAIN = frozenset(
 aten = torch.ops.aten
 
 _ELEMENTWISE_WITHOUT_TAG = frozenset((aten.floor_divide.default,))
-
-
-_WITH_COUNTS = frozenset((aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default))
-"""Ops whose inverse and counts are int64; fake implementations of some versions of torch give the values' dtype."""
-_NORMS = frozenset((aten.native_layer_norm.default, aten.native_group_norm.default))
-"""Ops whose mean and rstd are float32 on the CPU where a half input has parameters of float32; fake implementations of
-some versions of torch give the input's dtype."""
 
 
 class _Unkeyed(Exception):
@@ -77,14 +71,7 @@ class FakeRunner:
         """What an op returns, in eager's layout; run on fake tensors."""
         if func is aten.repeat.default and any(map(free_unbacked_symbols, (*args[0].shape, *args[1]))):
             return _repeated(*args)
-        out = _without_history(func(*args, **kwargs), args)
-        if func in _WITH_COUNTS:
-            values, *counts = out
-            return (values, *(torch.empty_like(c, dtype=torch.int64) for c in counts))
-        if func in _NORMS and args[0].device.type == "cpu":
-            result, *statistics = out
-            given = [p.dtype for p in tensors_in((args, kwargs)) if p.dtype != args[0].dtype]
-            return (result, *(torch.empty_like(s, dtype=given[0]) if given else s for s in statistics))
+        out = _without_history(corrected(func, lambda given, named: func(*given, **named), args, kwargs), args)
         if has_layout_rule(func):
             return in_eagers_layout(func, args, out)
         if type(out) is not FakeTensor:

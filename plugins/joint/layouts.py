@@ -161,6 +161,8 @@ _ON_CPU: dict[Any, _Rule] = {
     aten._batch_norm_no_update.default: _normalized,
     aten.upsample_nearest1d.default: _row_major,
     aten._upsample_nearest_exact1d.default: _row_major,
+    aten.upsample_nearest3d.default: _suggested,
+    aten._upsample_nearest_exact3d.default: _suggested,
     aten.max_pool3d_with_indices.default: _pooled_3d,
     aten.max_unpool2d.default: _suggested,
     aten.reflection_pad3d.default: _suggested,

@@ -92,6 +92,10 @@ def _not_cut_away(given: Given) -> None:
                 torch._check(left >= 0, lambda: f"padding of {tuple(pad)} cuts more than {tuple(sizes)} has")
 
 
+def _divisible_by_alpha(given: Given) -> None:
+    torch._check(given["alpha"] != 0, lambda: "alpha cannot be 0 for CELU")
+
+
 def _have_elements(given: Given) -> None:
     """Dimensions that are indexed have elements, or no index asks for one."""
     chosen = [(i, n) for i, n in zip(given["indices"], given["self"].shape, strict=False) if i is not None]
@@ -154,6 +158,19 @@ def _slices_fit(given: Given) -> None:
     if wanted:
         wanted[given["dim"]] = index.numel()
     _same_shape(source.shape, wanted, "the source")
+
+
+def _copies_fit(given: Given) -> None:
+    """``index_copy``: a slice of the source for each index, each of the shape of the tensor's own slices."""
+    tensor, source, index, dim = given["self"], given["source"], given["index"], given["dim"]
+    torch._check(index.dim() <= 1, lambda: "the index has more than one dimension")
+    _same_shape(_without(source.shape, dim), _without(tensor.shape, dim), "a slice of the source")
+    _same_shape([index.numel()], [source.shape[dim] if source.dim() else 1], "the index")
+
+
+def _without(shape: Sequence[Any], dim: int) -> Sequence[Any]:
+    """The sizes of a slice along ``dim``; a scalar is its own slice."""
+    return [size for at, size in enumerate(shape) if at != dim % len(shape)]
 
 
 def _alpha_fits(given: Given) -> None:
@@ -274,7 +291,8 @@ _BATCH_NORM = (
 _LONG = _dtypes("index", (torch.int64,))
 _INTEGER = _dtypes("index", (torch.int32, torch.int64))
 _WRITTEN = (_one_dtype("self", "values"), _have_elements, _values_fit, _masks_fit)
-_COPIED = (_one_dtype("self", "source"), _LONG)
+_PUT = (_one_dtype("self", "source"), _LONG)
+_COPIED = (*_PUT, _copies_fit)
 _ADDED = (_one_dtype("self", "source"), _INTEGER, _slices_fit, _alpha_fits)
 
 _CHECKS: dict[Any, tuple[Check, ...]] = {
@@ -290,14 +308,14 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.index_add_.default: _ADDED,
     aten.index_copy.default: _COPIED,
     aten.index_copy_.default: _COPIED,
-    aten.put.default: _COPIED,
-    aten.put_.default: _COPIED,
+    aten.put.default: _PUT,
+    aten.put_.default: _PUT,
     aten.index_fill.int_Scalar: (_LONG,),
     aten.index_fill.int_Tensor: (_LONG,),
     aten.index_fill_.int_Scalar: (_LONG,),
     aten.index_fill_.int_Tensor: (_LONG,),
     aten.index_select.default: (_INTEGER, _dimensions("index", 0, 1)),
-    aten.addmv.default: (_dimensions("self", 0, 1), _dimensions("vec", 1)),
+    aten.addmv.default: (_dimensions("self", 0, 1), _dimensions("vec", 1), _one_dtype("mat", "vec")),
     aten.soft_margin_loss.default: (_target_within, *_NO_INTEGERS),
     aten.linalg_cross.default: (_one_dtype("self", "other"),),
     aten.heaviside.default: (_one_dtype("self", "values"),),
@@ -349,6 +367,7 @@ for _packet in _NUMERIC:
     _CHECKS[_packet.default] = (*_CHECKS.get(_packet.default, ()), *_NO_BOOLS)
 for _op in _NEAREST:
     _CHECKS[_op] = (_on_cpu(*(dtype for dtype in (torch.bool, *_INTEGERS, *_COMPLEX) if dtype != torch.uint8)),)
+_CHECKS[aten.celu.default] = (*_CHECKS[aten.celu.default], _divisible_by_alpha)
 _CHECKS[aten.round.decimals] = _NO_INTEGERS
 _CHECKS[aten.im2col.default] = _CHECKS[aten.col2im.default] = (_on_cpu(*_INTEGERS),)
 _CHECKS[aten.clamp.default] = (_not_bools_alone("self", "min", "max"),)

@@ -6,6 +6,7 @@ float32), and comparisons in the dtype to which their operands promote.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -350,10 +351,11 @@ def where(b: Builder, condition: TensorValue, x: Operand, y: Operand) -> TensorV
 @lowering("clamp", "clamp.Tensor")
 def clamp(b: Builder, x: TensorValue, low: Operand | None = None, high: Operand | None = None) -> TensorValue:
     bounds = [o for o in (low, high) if o is not None]
+    nan_is_no_bound = len(bounds) == 1 and not isinstance(bounds[0], TensorValue) and _ignores_nan_as_only_bound()
 
     def held(op: str, v: Expr, limit: Expr, bound: Operand | None) -> Expr:
-        # Of two zeros, of which ``op`` takes the second, eager takes a tensor's limit but not a number.
-        return call(op, v, limit) if isinstance(bound, TensorValue) else call(op, limit, v)
+        best = _extreme(op, v, limit, bound)
+        return call("where", call("isnan", limit), v, best) if nan_is_no_bound and _may_be_nan(limit) else best
 
     def body(v: Expr, *limits: Expr) -> Expr:
         rest = list(limits)
@@ -364,6 +366,11 @@ def clamp(b: Builder, x: TensorValue, low: Operand | None = None, high: Operand 
     return b.pointwise(body, x, *[_limit(o, b.result.dtype) for o in bounds])
 
 
+def _extreme(op: str, v: Expr, limit: Expr, bound: Operand | None) -> Expr:
+    """Of two zeros, of which ``op`` takes the second, eager takes a tensor's limit but not a number."""
+    return call(op, v, limit) if isinstance(bound, TensorValue) else call(op, limit, v)
+
+
 def _limit(value: Operand, dtype: torch.dtype) -> Operand:
     """An infinite bound of an integer clamp as the integer that bounds all."""
     if isinstance(value, float) and math.isinf(value) and not is_float(dtype):
@@ -371,11 +378,24 @@ def _limit(value: Operand, dtype: torch.dtype) -> Operand:
     return value
 
 
+def _may_be_nan(value: Expr) -> bool:
+    return is_float(value.dtype) and (value.op != "const" or math.isnan(value.payload))
+
+
+@functools.cache
+def _ignores_nan_as_only_bound() -> bool:
+    """Whether ``torch.clamp(x, min=nan)`` is ``x``, as up to torch 2.11; later versions give NaN for every element.
+
+    Two bounds of which one is NaN, a tensor of NaN, and ``clamp_min`` and ``clamp_max`` give NaN in all versions.
+    """
+    return not torch.clamp(torch.zeros(1, device="cpu"), min=math.nan).isnan().item()
+
+
 @lowering("clamp_min", "clamp_min.Tensor")
 def clamp_min(b: Builder, x: TensorValue, low: Operand) -> TensorValue:
-    return clamp(b, x, low, None)
+    return b.pointwise(lambda v, limit: _extreme("max", v, limit, low), x, _limit(low, b.result.dtype))
 
 
 @lowering("clamp_max", "clamp_max.Tensor")
 def clamp_max(b: Builder, x: TensorValue, high: Operand) -> TensorValue:
-    return clamp(b, x, None, high)
+    return b.pointwise(lambda v, limit: _extreme("min", v, limit, high), x, _limit(high, b.result.dtype))

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "register_at_fork"), reason="needs fork"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
 ]
-TREE = Path(turret.__file__).parent
+SOURCES = Path(__file__).parents[2]
 
 
 def succeeds_in_a_fork(work, seconds=60.0):
@@ -101,13 +101,13 @@ def test_a_lock_that_the_forking_thread_holds_is_its_own_in_the_child():
 
 def test_all_locks_are_such():
     """``threading``'s own locks, and what holds one by itself, are made in ``fork_safety`` alone."""
-    folders = [TREE, TREE.parent / "plugins", TREE.parent / "contrib"]
+    folders = [SOURCES / name for name in ("core", "plugins", "contrib")]
     found = []
     for path in (p for folder in folders for p in sorted(folder.rglob("*.py")) if p.name != "fork_safety.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
             if name.startswith("threading.") and name.endswith(("Lock", "Condition", "Semaphore", "Barrier")):
-                found.append(path.relative_to(TREE.parent).as_posix())
+                found.append(path.relative_to(SOURCES).as_posix())
     # Jobs in worker processes are given out by one function, which is over before anybody forks; fingerprints know
     # locks by their types.
     assert sorted({*found} - {"core/testing/isolation.py", "core/code_fingerprint.py"}) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 
 import attrs
@@ -44,6 +45,54 @@ def test_the_last_one_given_is_asked_first():
 def test_two_of_one_class_have_names_of_their_own():
     order = names(plugin_manager.create((Partition(), Partition())), "turret_partition")
     assert len(set(order)) == 3
+
+
+class Busy:
+    """A plugin with hooks of every kind beside attributes that are not to be read."""
+
+    seen: list[str]
+
+    def __init__(self):
+        self.seen = []
+
+    @property
+    def turret_property(self):
+        self.seen.append("turret_property")
+        raise RuntimeError("a property was read")
+
+    @property
+    def costly(self):
+        self.seen.append("costly")
+
+    @functools.cached_property
+    def table(self):
+        self.seen.append("table")
+
+    @hookimpl
+    def turret_partition(self):
+        return None
+
+    @staticmethod
+    @hookimpl
+    def turret_place():
+        return None
+
+    @classmethod
+    @hookimpl
+    def turret_schedule(cls):
+        return None
+
+    @hookimpl(specname="turret_joint")
+    def trace(self):
+        return None
+
+
+def test_no_property_of_a_plugin_is_read_while_it_is_registered():
+    plugin = Busy()
+    manager = plugin_manager.create((plugin,))
+    assert plugin.seen == []
+    for hook in ("turret_partition", "turret_place", "turret_schedule", "turret_joint"):
+        assert names(manager, hook)[0].endswith("Busy")
 
 
 def test_the_same_object_twice_is_refused():

@@ -78,7 +78,7 @@ def _rounded(value: float, dtype: torch.dtype) -> float:
 
 
 def literal(value: float | int | bool, dtype: torch.dtype) -> str:
-    """Python text with exactly the value that torch gives ``value`` in ``dtype``."""
+    """Text with exactly the value that torch gives ``value`` in ``dtype``: a Python number, or a scalar tensor."""
     kind = triton_type(dtype)
     if kind.kind == "bool":
         return str(bool(value))
@@ -91,6 +91,8 @@ def literal(value: float | int | bool, dtype: torch.dtype) -> str:
         value = math.copysign(_rounded(abs(value), dtype), value)
         if math.isinf(value):
             return f'float("{value}")'
+    if value == 0 and math.copysign(1.0, value) < 0:
+        return f"(tl.full([], 0.0, {kind.register}) * -1.0)"  # Triton up to 3.6 takes every constant zero for 0.0
     return repr(value)
 
 

@@ -230,8 +230,8 @@ def make(): return f
 lib = torch.library.Library("turret_stored", "FRAGMENT")
 lib.define("{name}(Tensor x) -> Tensor")
 lib.impl("{name}", lambda x: x * 2, "CPU")
-torch.library.register_fake("turret_stored::{name}", lambda x: torch.empty_like(x))
-torch.library.register_autograd("turret_stored::{name}", lambda ctx, g: g * {k})
+torch.library.register_fake("turret_stored::{name}", lambda x: torch.empty_like(x), lib=lib)
+torch.library.register_autograd("turret_stored::{name}", lambda ctx, g: g * {k}, lib=lib)
 def f(x): return torch.ops.turret_stored.{name}(x).sin()
 def make(): return f
 """,

@@ -48,6 +48,16 @@ def test_gradients_at_nan_infinities_and_thresholds(op, dtype: torch.dtype) -> N
         assert_same_points(decomposed(op, *args), on_vectors(op, *args))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("alpha", [1.0, -1.0, 0.0, -0.0, inf, -inf, nan])
+def test_elu_of_zero_is_zero_for_every_alpha(alpha: float, dtype: torch.dtype) -> None:
+    x = POINTS.to(dtype)
+    for constants in ((alpha, 1.0, 1.0), (alpha, -1.0, 1.0), (1.0, alpha, 1.0), (1.0, 1.0, alpha)):
+        assert_same_points(decomposed(aten.elu.default, x, *constants), on_vectors(aten.elu.default, x, *constants))
+    if alpha != 0:
+        assert_same_points(decomposed(aten.celu.default, x, alpha), on_vectors(aten.celu.default, x, alpha))
+
+
 @pytest.mark.parametrize("is_result", [False, True])
 def test_the_gradient_of_elu_of_nan_is_nan(is_result: bool) -> None:
     for constants in ((1.0, 1.0, 1.0), (1.67, 1.05, 1.0), (1.0, 1.0, 1 / 0.7)):

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import turret
 from tests.plugins.joint_harness import assert_same, compiled, snapshot
+from tests.torch_versions import needs_torch
 
 
 def laid_out(shape, order):
@@ -174,6 +175,7 @@ def test_buckets_of_numbers_and_of_no_boundaries(value, boundaries, options):
     assert_same(lambda x, b: torch.bucketize(x, b, **options), [value, boundaries], capture="call")
 
 
+@needs_torch(2, 12, "torch.compile, which captures here, takes no view_copy of strides that a view does not fit")
 @pytest.mark.parametrize("x", [torch.rand(3, 4).t(), torch.rand(3, 4), torch.rand(4, 1).expand(4, 3)])
 def test_view_copy_takes_any_strides(x):
     assert_same(lambda x: torch.view_copy(x, (6, -1)), [x])

@@ -22,6 +22,7 @@ def install() -> None:
         interpreter.InterpreterBuilder.create_atomic_rmw
     )
     interpreter.InterpreterBuilder.get_all_ones_value = _all_ones
+    interpreter._patch_lang_tensor = _scalars_as_indices(interpreter._patch_lang_tensor)
     interpreter._convert_float = _exact_bfloat16(interpreter._convert_float)
     for name in ("masked_load", "masked_store", "atomic_rmw", "atomic_cas"):
         _check_places(f"create_{name}")
@@ -123,6 +124,16 @@ def _typed_comparisons(original: Any) -> Any:
 def _all_ones(self: Any, kind: Any) -> Any:
     """Minus one in any integer type; numpy 2.5 no longer takes it for one without a sign."""
     return interpreter.TensorHandle(np.full(1, -1).astype(interpreter._get_np_dtype(kind)), kind.scalar)
+
+
+def _scalars_as_indices(original: Any) -> Any:
+    """Scalars, which are arrays of one element, as bounds of loops: numpy 2.4 no longer makes ints of those."""
+
+    def patch(tensor: Any, scope: Any) -> None:
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    return patch
 
 
 def _block(data: np.ndarray, dtype: Any) -> tl.tensor:

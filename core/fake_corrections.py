@@ -1,0 +1,70 @@
+"""What fake tensors of some supported versions of torch get wrong, put right in one place.
+
+Each entry says what it corrects and up to which version; it may go when that version is no longer supported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+aten = torch.ops.aten
+Run = Callable[[tuple, Mapping[str, Any]], Any]
+
+
+def corrected(func: Any, run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """What ``func`` gives on fake tensors, where ``run(args, kwargs)`` is torch's own answer."""
+    correction = _CORRECTIONS.get(func)
+    return run(args, kwargs) if correction is None else correction(run, args, kwargs)
+
+
+class CorrectedFakeTensorMode(FakeTensorMode):
+    """A fake tensor mode whose ops give ``corrected`` results."""
+
+    def dispatch(self, func: Any, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in _CORRECTIONS:
+            return super().dispatch(func, types, args, kwargs)
+        run = super().dispatch
+        return corrected(func, lambda given, named: run(func, types, given, named), args, kwargs)
+
+
+def _counts(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
+    """``unique``: the inverse and the counts are int64; up to torch 2.11 they have the dtype of the values."""
+    values, *counts = run(args, kwargs)
+    return (values, *(c if c.dtype == torch.int64 else torch.empty_like(c, dtype=torch.int64) for c in counts))
+
+
+def _statistics(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
+    """Norms of halves on the CPU: mean and rstd have the dtype of the parameters; some versions give the input's."""
+    result, *statistics = run(args, kwargs)
+    if args[0].device.type != "cpu":
+        return (result, *statistics)
+    parameters = [
+        p.dtype for p in (*args, *kwargs.values()) if isinstance(p, torch.Tensor) and p.dtype != args[0].dtype
+    ]
+    return (result, *(torch.empty_like(s, dtype=parameters[0]) if parameters else s for s in statistics))
+
+
+def _power(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """Powers of and by a number that is a symbol: up to torch 2.11 they ask whether it is 1, 2 or one half.
+
+    The result of any other number of its kind has the same layout.
+    """
+    return run(tuple(_OF_SYMBOLS.get(type(a), a) for a in args), kwargs)
+
+
+_OF_SYMBOLS = {torch.SymFloat: 1.25, torch.SymInt: 3}
+
+_CORRECTIONS: dict[Any, Callable[[Run, tuple, Mapping[str, Any]], Any]] = {
+    aten._unique2.default: _counts,
+    aten.unique_dim.default: _counts,
+    aten.unique_consecutive.default: _counts,
+    aten.native_layer_norm.default: _statistics,
+    aten.native_group_norm.default: _statistics,
+    aten.pow.Scalar: _power,
+    aten.pow.Tensor_Scalar: _power,
+}
