@@ -114,7 +114,7 @@ class Caller:
 
     def special_function(self, function: Function, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """The result of a Python function that is not inlined; None for one that is."""
-        from turret.plugins.capture.handlers_func import transformed_before
+        from turret.plugins.capture.handlers_func import FOLLOWED, transformed_before
         from turret.plugins.capture.handlers_optim import enabled_again, step_in_grad_mode
         from turret.plugins.capture.library import FUNCTIONS, NAMED
         from turret.plugins.capture.torch_functions import is_graph_function
@@ -152,7 +152,8 @@ class Caller:
         if object.__code__.co_qualname == "wrap_dunder_call_ctx_manager.<locals>.inner" and "_dynamo" in name:
             wrapped = function.cells(self)[object.__code__.co_freevars.index("func")]
             return self.call(wrapped.content, args, kwargs)  # the context is a setting of torch's own compiler
-        if not_followed(str(name)) and object.__name__ != "call_wrapped":  # the call of a graph module
+        followed = object.__name__ == "call_wrapped" or object.__code__.co_qualname in FOLLOWED  # a graph module's call
+        if not_followed(str(name)) and not followed:
             raise Unsupported(f"a call of {name}.{object.__qualname__}")
         return None
 
@@ -287,6 +288,11 @@ class Caller:
                 return self.call(self.wrap_known(method), [cls, *args], kwargs)
             if method is not type.__dict__["__call__"]:
                 raise Unsupported(f"the metaclass {type(kind).__name__}")
+        return self.instantiate(cls, args, kwargs)
+
+    def instantiate(self, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``type.__call__(cls, *args, **kwargs)``: what a metaclass does unless it says otherwise."""
+        kind: type = cls.object
         made = self.new_instance(cls, kind, args, kwargs).realize()
         if not isinstance(made, Instance) or not issubclass(made.kind, kind):
             return made

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -327,10 +327,7 @@ def vjp(t: Tracer, func: Value, *primals: Value, has_aux: Value | None = None) -
     args = list(primals)
     chosen = _Arguments.of(t, tuple(range(len(args))), args)
     traced = trace(t, func, args, {}, chosen.example, has_aux is not None and t.truth(has_aux))
-    with _Randomness() as seen:
-        found = iter(traced.call(t, Transform(traced.graph, len(chosen.chosen), "graph")))
-    if seen.random:
-        raise Unsupported("torch.func.vjp of a function that draws random numbers")
+    found = _values(t, traced, chosen, "vjp")
     result = traced.structure.build(t, found)
 
     def pull(t: Tracer, cotangents: Value, **kwargs: Value) -> Value:
@@ -342,6 +339,43 @@ def vjp(t: Tracer, func: Value, *primals: Value, has_aux: Value | None = None) -
 
     parts = [result, Handler("the function that torch.func.vjp returns", pull)]
     return t.new_tuple([*parts, traced.auxiliary.build(t, found)] if traced.auxiliary is not None else parts)
+
+
+@function(torch.func.linearize)
+def linearize(t: Tracer, func: Value, *primals: Value) -> Value:
+    """The function's results now; what pushes tangents forward runs the function again, which is pure."""
+    args = list(primals)
+    chosen = _Arguments.of(t, tuple(range(len(args))), args)
+    points, shape = flatten(t, t.new_tuple(args))
+    traced = trace(t, func, args, {}, chosen.example)
+    result = traced.structure.build(t, _values(t, traced, chosen, "linearize"))
+
+    def push(t: Tracer, *tangents: Value) -> Value:
+        given, structure = flatten(t, t.new_tuple(list(tangents)))
+        if structure != shape or not all(map(_alike, given, points)):
+            raise Unsupported("tangents that do not fit the arguments of torch.func.linearize")
+        pushed = traced.call(t, Jvp(traced.graph, len(chosen.chosen), "jvp", traced.outputs), given)
+        return traced.structure.build(t, iter(pushed[traced.outputs :]))
+
+    return t.new_tuple([result, Handler("the function that torch.func.linearize returns", push)])
+
+
+def _alike(tangent: Value, primal: Value) -> bool:
+    """Whether two tensors have the same shape, dtype and device."""
+    first, second = tangent.realize(), primal.realize()
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        return False
+    looks = [(v.fake.shape, v.fake.dtype, v.fake.device) for v in (first, second)]
+    return looks[0] == looks[1]
+
+
+def _values(t: Tracer, traced: Traced, chosen: _Arguments, name: str) -> Iterator[Value]:
+    """The results of a function that runs again later, which therefore draws no random numbers."""
+    with _Randomness() as seen:
+        found = traced.call(t, Transform(traced.graph, len(chosen.chosen), "graph"))
+    if seen.random:
+        raise Unsupported(f"torch.func.{name} of a function that draws random numbers")
+    return iter(found)
 
 
 class _Randomness(TorchDispatchMode):
@@ -363,6 +397,12 @@ MADE_OUTSIDE: dict[str, tuple[Any, tuple[str, ...]]] = {
     "jacfwd.<locals>.wrapper_fn": (torch.func.jacfwd, ("func", "argnums", "has_aux", "randomness")),
 }
 """Functions that a transform returned before the call: by the name of their code, what made them of which variables."""
+
+
+FOLLOWED = (
+    "linearize.<locals>.jvp_fn", "linearize.<locals>.forward_ad_checks", "FoldedGraphModule.__call__",
+)  # fmt: skip
+"""Code of what ``torch.func.linearize`` returned before the call, which runs a graph module."""
 
 
 def transformed_before(t: Tracer, function: Function) -> Value | None:

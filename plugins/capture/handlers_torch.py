@@ -24,7 +24,7 @@ from turret.plugins.capture.constructors import LEGACY_CLASSES
 from turret.plugins.capture.errors import AskedFor, Unsupported
 from turret.plugins.capture.handlers import CLASSES, FUNCTIONS, NAMED, Handler, function, kind
 from turret.plugins.capture.values.base import Constant, Opaque, Value
-from turret.plugins.capture.values.classes import look_up
+from turret.plugins.capture.values.classes import ORDINARY_METACLASSES, look_up
 from turret.plugins.capture.values.functions import Known, Method
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance
@@ -219,6 +219,15 @@ def _read_environment(t: Tracer, name: Value) -> str | None:
 def getenv(t: Tracer, name: Value, default: Value | None = None) -> Value:
     found = _read_environment(t, name)
     return Constant(found) if found is not None else default or Constant(None)
+
+
+@function(type.__call__)
+def call_past_the_metaclass(t: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    kind = cls.realize()
+    if not isinstance(kind, Known) or not isinstance(kind.object, type):
+        raise Unsupported(f"type.__call__ of {kind.describe()}")
+    make = t.call_class if type(kind.object) in ORDINARY_METACLASSES else t.instantiate
+    return make(kind, list(args), kwargs)
 
 
 @function(type(os.environ).__getitem__)

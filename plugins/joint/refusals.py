@@ -265,6 +265,12 @@ def _not_bools_alone(*names: str) -> Check:
     return check
 
 
+def _between_two_bools(given: Given) -> None:
+    """``clamp`` with one tensor is a maximum or a minimum, which bools have."""
+    if given["min"] is not None and given["max"] is not None:
+        _not_bools_alone("self", "min", "max")(given)
+
+
 def _not_a_range_of_bools(given: Given) -> None:
     device = torch.device(given["device"] if given["device"] is not None else "cpu")
     wrong = given["dtype"] == torch.bool and device.type == "cpu"
@@ -364,11 +370,10 @@ for _op in _NEAREST:
 _CHECKS[aten.celu.default] = (*_CHECKS[aten.celu.default], _divisible_by_alpha)
 _CHECKS[aten.round.decimals] = _NO_INTEGERS
 _CHECKS[aten.im2col.default] = _CHECKS[aten.col2im.default] = (_on_cpu(*_INTEGERS),)
-for _op in (aten.clamp.default, aten.clamp.Tensor):
-    _CHECKS[_op] = (_not_bools_alone("self", "min", "max"),)
-for _packet, _end in ((aten.clamp_min, "min"), (aten.clamp_max, "max")):
-    for _overload in ("default", "Tensor"):
-        _CHECKS[getattr(_packet, _overload)] = (_not_bools_alone("self", _end),)
+_CHECKS[aten.clamp.default] = (_not_bools_alone("self", "min", "max"),)
+_CHECKS[aten.clamp.Tensor] = (_between_two_bools,)
+_CHECKS[aten.clamp_min.default] = (_not_bools_alone("self", "min"),)
+_CHECKS[aten.clamp_max.default] = (_not_bools_alone("self", "max"),)
 for _op in (aten.arange.default, aten.arange.start, aten.arange.start_step):
     _CHECKS[_op] = (_not_a_range_of_bools,)
 _CHECKS[aten.bucketize.Tensor] = (_not_bools_alone("self", "boundaries"),)

@@ -129,7 +129,10 @@ def _unwrapped(t: Tracer, owner: type, name: str, raw: Any) -> Value:
 
 
 def _call_c_method(value: Value, name: str, raw: Any, t: Tracer, *args: Value, **kwargs: Value) -> Value:
-    """A method written in C, of an instance: ``object``'s own, or one of the container that the instance is."""
+    """A method written in C, of an instance: ``object``'s own, or one of the container that the instance is; ``type``'s
+    own of a class."""
+    if raw is type.__call__:
+        return t.instantiate(value, list(args), kwargs)
     handler = OBJECT_METHODS.get(name) if getattr(raw, "__objclass__", None) is object else None
     if handler is not None:
         return handler(t, value, *args, **kwargs)

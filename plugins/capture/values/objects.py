@@ -574,7 +574,8 @@ class InstanceDict(Value):
 
 
 class Super(Callable_):
-    """``super(cls, owner)``; ``owner`` is an instance or, in a classmethod, a class."""
+    """``super(cls, owner)``; ``owner`` is an instance (a class, in a method of its metaclass) or, in a classmethod, a
+    class."""
 
     def __init__(self, start: type, owner: Value) -> None:
         self.start, self.owner = start, owner
@@ -583,7 +584,8 @@ class Super(Callable_):
         return super
 
     def get_attr(self, t: Tracer, name: str) -> Value:
-        on_class = isinstance(self.owner, Known) and isinstance(self.owner.object, type)
+        owned = self.owner.object if isinstance(self.owner, Known) else None
+        on_class = isinstance(owned, type) and self.start in owned.__mro__
         kind = self.owner.object if on_class else self.owner.type()
         mro = kind.__mro__
         t.provenance.bases(kind)

@@ -16,6 +16,7 @@ from torch.optim import lr_scheduler
 from torch.utils._pytree import tree_leaves
 
 import turret
+import turret.testing
 
 _MATRICES = ((4, 3), (5, 2))
 _ALL = [
@@ -86,6 +87,23 @@ def test_options_of_optimizers(name, options):
 
 def test_muon():
     check("Muon", {}, [1e-4] * 3, most=2)
+
+
+def test_muons_iteration_differs_from_eagers_by_what_rounding_its_half_type_can_do():
+    """The iteration runs in bfloat16, where a kernel keeps more digits than eager does between two operations."""
+    muon = pytest.importorskip("torch.optim._muon")
+
+    def orthogonal(gradient, momentum):
+        return muon._zeropower_via_newtonschulz(gradient.lerp(momentum, 0.95), (3.4445, -4.775, 2.0315), 5, 1e-7)
+
+    for number, shape in enumerate(((8, 6), (6, 8), (16, 16))):
+
+        def inputs(number=number, shape=shape):
+            generator = torch.Generator().manual_seed(number)
+            return torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
+
+        compiled = turret.compile(orthogonal, options={"on_error": "raise", "cache": False})
+        turret.testing.assert_same(orthogonal, compiled, inputs, backward="none", calls=1)
 
 
 @settings(max_examples=12, deadline=None)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from capture_lab import Observed, check, outcome
 from torch import nn
-from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 
 import turret
 from tests.torch_versions import needs_torch
@@ -238,3 +238,26 @@ def test_forces_beside_the_energy():
         return energy.detach(), -torch.autograd.grad(energy, x)[0]
 
     full(program, X)
+
+
+def test_a_linearized_function_pushes_tangents_forward():
+    def program(x, v):
+        value, push = linearize(lambda a, b: {"sum": a + b, "wave": a.sin() * b}, x, x.cos())
+        return value["wave"], push(v, v * 2), push(v.exp(), v)
+
+    full(program, X, X + 1)
+
+
+def test_tangents_that_do_not_fit_a_linearized_function_are_eagers_error():
+    compiled = turret.compile(lambda x, v: linearize(torch.sin, x)[1](v), options=OPTIONS)
+    for wrong in (X[0], X.double()):
+        with pytest.raises(RuntimeError, match="of the corresponding primal"):
+            compiled(X, wrong)
+
+
+def test_what_linearize_returned_before_the_call_is_captured():
+    _, push = linearize(lambda a, b: (a * b).sin(), X, X + 1)
+    push(X, X)
+    for program in (push, lambda v, w: push(v, w) + 1):
+        found = turret.compile(program, fullgraph=True, options=OPTIONS)(X * 2, X)
+        torch.testing.assert_close(found, program(X * 2, X))

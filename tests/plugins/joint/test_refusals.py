@@ -307,6 +307,8 @@ DTYPES = [
     (lambda x: x.clamp(0, 1), BOOLS, None),
     (lambda x: x.clamp(False, True), WHOLE, BOOLS),
     (lambda x: x.clamp_min(False), WHOLE, BOOLS),
+    (lambda x: x.clamp(x[0], x[1]), WHOLE, BOOLS),
+    (lambda x: x.clamp(min=x[0]).clamp_max(x[1]), BOOLS, None),
 ]
 
 

@@ -1,0 +1,134 @@
+"""Classes whose metaclass says what a call of them does are captured."""
+
+from __future__ import annotations
+
+import abc
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import turret
+
+OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}
+
+
+class Marking(type):
+    def __call__(cls, *args, **kwargs):
+        made = super().__call__(*args, **kwargs)
+        made.mark = 3
+        return made
+
+
+class Point(metaclass=Marking):
+    def __init__(self, x):
+        self.x = x
+
+
+class Derived(Point):
+    def __init__(self, x):
+        super().__init__(x)
+        self.y = x * 2
+
+
+class Items(list, metaclass=Marking):
+    pass
+
+
+class Named(metaclass=type("AbstractMarking", (Marking, abc.ABCMeta), {})):
+    def __init__(self, x):
+        self.x = x
+
+
+class Shifting(type):
+    def __call__(cls, x):
+        return super(Shifting, cls).__call__(x + 1)
+
+
+class Shifted(metaclass=Shifting):
+    def __init__(self, x):
+        self.x = x
+
+
+class Plain(type):
+    def __call__(cls, x):
+        return type.__call__(cls, x)
+
+
+class Made(metaclass=Plain):
+    def __new__(cls, x):
+        made = object.__new__(cls)
+        made.count = 2
+        return made
+
+    def __init__(self, x):
+        self.x = x
+
+
+class ByHand(type):
+    def __call__(cls, *args):
+        made = cls.__new__(cls, *args)
+        made.__init__(*args)
+        return made
+
+
+class HandMade(metaclass=ByHand):
+    def __init__(self, x):
+        self.x = x
+
+
+MADE: dict[type, object] = {}
+
+
+class Once(type):
+    def __call__(cls, *args):
+        if cls not in MADE:
+            MADE[cls] = super().__call__(*args)
+        return MADE[cls]
+
+
+class Setting(metaclass=Once):
+    def __init__(self, scale=2):
+        self.scale = scale
+
+
+def marked_in_a_loop(x: Tensor) -> Tensor:
+    for _ in range(3):
+        x = x + Point(x).mark
+    return x
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: Point(x).x * Point(x).mark,
+        lambda x: Derived(x).y * Derived(x).mark,
+        lambda x: Items([x, x])[0] * Items().mark,
+        lambda x: Named(x).x * Named(x).mark,
+        lambda x: Shifted(x).x,
+        lambda x: Made(x).x * Made(x).count,
+        lambda x: HandMade(x).x * 2,
+        lambda x: type.__call__(Derived, x).y,
+        lambda x: type.__call__(nn.Identity)(x) + 1,
+        marked_in_a_loop,
+    ],
+)
+def test_what_a_metaclass_does_around_the_call_is_one_graph(program) -> None:
+    x = torch.randn(3)
+    torch.testing.assert_close(turret.compile(program, fullgraph=True, options=OPTIONS)(x), program(x))
+
+
+def test_an_instance_that_a_metaclass_made_leaves_the_program() -> None:
+    made = turret.compile(Point, options={"cache": False})(torch.ones(3))
+    assert type(made) is Point and made.mark == 3
+    found = turret.compile(lambda x: Point(x * 2), fullgraph=True, options=OPTIONS)(torch.ones(3))
+    assert type(found) is Point and found.mark == 3 and found.x.equal(torch.full((3,), 2.0))
+
+
+def test_a_metaclass_that_keeps_one_instance_makes_one() -> None:
+    MADE.clear()
+    compiled = turret.compile(lambda x: x * Setting(5).scale, options={"cache": False})
+    x = torch.randn(3)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), x * 5)
+    assert list(MADE) == [Setting] and Setting(7).scale == 5
