@@ -12,7 +12,7 @@ from turret.runtime.sizes import Sizes, compile_layout, compile_size, compile_si
 from turret.signature import GraphSignature, InputInfo, Mutation, OutputInfo, OutputKind, ViewCall
 
 _FEW = 4
-"""From this many on, copies go through one ``_foreach_copy_``."""
+"""From this many on, copies go through one ``_foreach_copy_``, which takes no conjugated or negated targets."""
 
 Writer = Callable[[Sequence[Any], list[Any]], None]
 Finisher = Callable[[Sequence[Any], Sequence[Any], Sizes], list[Any]]
@@ -32,8 +32,10 @@ def hidden_writes(signature: GraphSignature) -> Writer | None:
     silent = [(n, updated) for n, updated, moves in pairs if not moves]
 
     written = tuple(updated for _, updated, _ in pairs)
+    at_once: bool | None = None  # the first call tells: dtypes and bits of a graph's inputs stay what they are
 
     def write(inputs: Sequence[Any], results: list[Any]) -> None:
+        nonlocal at_once
         targets, values = [], []
         for number, updated in counted:
             target, value = inputs[number], results[updated]
@@ -46,7 +48,9 @@ def hidden_writes(signature: GraphSignature) -> Writer | None:
             if results[updated] is not inputs[number]:
                 targets.append(inputs[number].data)
                 values.append(results[updated])
-        if len(targets) < _FEW:
+        if at_once is None:
+            at_once = not any(target.is_complex() or target.is_neg() for target in targets)
+        if len(targets) < _FEW or not at_once:
             for target, value in zip(targets, values, strict=True):
                 target.copy_(value)
         else:
