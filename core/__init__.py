@@ -1,6 +1,6 @@
 """Turret: the torch.compile stack as a pipeline of swappable stages.
 
-Names load on first use, so that ``import turret`` costs next to nothing.
+Names load on first use, so that ``import turret`` costs next to nothing.  In a subinterpreter the import is refused.
 """
 
 from __future__ import annotations
@@ -28,6 +28,25 @@ _HOMES = {
 }
 
 __all__ = sorted(_HOMES)
+
+
+def _is_subinterpreter() -> bool:
+    """Whether this is another interpreter than the process's first one; False where Python has no way to tell."""
+    for name in ("_interpreters", "_xxsubinterpreters"):  # from 3.13 on, and before
+        try:
+            interpreters = importlib.import_module(name)
+        except ImportError:
+            continue
+        return bool(interpreters.get_current() != interpreters.get_main())
+    return False
+
+
+if _is_subinterpreter():
+    raise ImportError(
+        "turret cannot be imported in a subinterpreter: torch supports the main interpreter of a process alone, and "
+        "crashes in others; import and call compiled code in the main interpreter, or in a process of its own",
+        name=__name__,
+    )
 
 
 def __getattr__(name: str) -> Any:

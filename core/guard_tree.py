@@ -315,7 +315,8 @@ def extension() -> Extension:
         folder / "guard_tree.cpp",
         "checking guards natively",
         flags=(
-            "-std=c++20", "-Wl,-z,now", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+            "-std=c++20", "-fvisibility=hidden", "-Wl,-z,now",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
             f"-I{torchs / 'include'}", f"-L{torchs / 'lib'}", "-lc10", "-ltorch_cpu",
         ),
         facts=(torch.__version__,),

@@ -70,7 +70,7 @@ cat constant_pad_nd gather index.Tensor _unsafe_index.Tensor index_select embedd
 
 _SCATTER = """
 scatter.src scatter.value scatter.reduce scatter.value_reduce scatter_add scatter_reduce.two index_put
-_unsafe_index_put slice_scatter select_scatter diagonal_scatter as_strided_scatter masked_scatter
+index_add index_copy _unsafe_index_put slice_scatter select_scatter diagonal_scatter as_strided_scatter masked_scatter
 """
 
 _WINDOW = """

@@ -208,9 +208,18 @@ def index_value(index: Index | Var | Size, dtype: torch.dtype = torch.int64) -> 
     return cast(Expr.make("index", (), torch.int64, index), dtype)
 
 
-def check_index(expr: Expr, extent: Size) -> Expr:
-    """``expr``, promised to lie in ``range(extent)``; where it does not, the kernel reports an IndexError."""
-    return Expr.make("check_index", (cast(expr, torch.int64),), torch.int64, extent)
+def check_index(expr: Expr, extent: Size, error: type[Exception] = IndexError) -> Expr:
+    """``expr``, promised to lie in ``range(extent)``; where it does not, the kernel reports an error.
+
+    ``error`` is ``IndexError`` or ``RuntimeError``, as eager's kernel has it; the second is noted as a second argument.
+    """
+    noted = (constant(True, torch.bool),) if error is RuntimeError else ()
+    return Expr.make("check_index", (cast(expr, torch.int64), *noted), torch.int64, extent)
+
+
+def range_error(check: Expr) -> type[Exception]:
+    """What a failed ``check_index`` raises."""
+    return RuntimeError if len(check.args) > 1 else IndexError
 
 
 def wrap_index(expr: Expr, extent: Size) -> Expr:

@@ -33,23 +33,34 @@ def current_stream(device: int) -> int:
 class DeviceLibrary:
     """The segments of one plan on one device, from the launch table and the binaries of an entry.
 
-    The launcher comes from ``store``.
+    The launcher comes from ``store``.  ``slots`` and ``sizes``: how many entries the two tables have that segments are
+    run with; a launch table that reads behind them is refused with a ``CodegenError``.
 
     Kernels with equal binaries are loaded once a process and device, when a segment first runs or ``prepare`` is
     called (which graph capture needs beforehand: a capture must not load modules).
     """
 
-    def __init__(self, entry: Entry, store: Store | None, device: int, library: ctypes.CDLL | None = None) -> None:
+    def __init__(
+        self,
+        entry: Entry,
+        store: Store | None,
+        device: int,
+        slots: int,
+        sizes: int,
+        library: ctypes.CDLL | None = None,
+    ) -> None:
         self.library = launcher(store) if library is None else library
         self.table: LaunchTable = codec.loads(entry[TABLE].decode())
         handles = [_kernel(self.library, binary, entry[binary.file]) for binary in self.table.kernels]
         self._handles = (ctypes.c_void_p * max(1, len(handles)))(*handles)
-        self.segments = {name: self._segment(device, words) for name, words in self.table.segments.items()}
+        self.segments = {
+            name: self._segment(device, words, slots, sizes) for name, words in self.table.segments.items()
+        }
         weakref.finalize(self, _free, self.library, list(self.segments.values()))
 
-    def _segment(self, device: int, words: tuple[int, ...]) -> int:
-        table = (ctypes.c_int64 * len(words))(*words)
-        made = self.library.turret_segment(device, table, len(words), self._handles, len(self.table.kernels))
+    def _segment(self, device: int, words: tuple[int, ...], slots: int, sizes: int) -> int:
+        table, kernels = (ctypes.c_int64 * len(words))(*words), len(self.table.kernels)
+        made = self.library.turret_segment(device, table, len(words), self._handles, kernels, slots, sizes)
         if not made:
             raise CodegenError(message(self.library))
         return made

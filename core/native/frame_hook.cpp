@@ -541,6 +541,10 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "_turret_frame_hook", nullptr, -1, 
 }  // namespace
 
 PyMODINIT_FUNC PyInit__turret_frame_hook(void) {
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+    PyErr_SetString(PyExc_ImportError, "native parts of turret work in the main interpreter of a process alone");
+    return nullptr;
+  }
   tail_type.tp_name = "turret.Tail";
   tail_type.tp_basicsize = sizeof(Tail);
   tail_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC;

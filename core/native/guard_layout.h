@@ -94,6 +94,26 @@ inline OwnAttributes own_attributes(PyObject* object) {
   return own;
 }
 
+// The same, with no dict made for them on 3.11 either, where they may be an array of values, too.
+inline OwnAttributes attributes_in_place(PyObject* object) {
+#if PY_VERSION_HEX < 0x030C0000
+  if (PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_MANAGED_DICT)) {
+    OwnAttributes own;
+    PyDictValues** values = _PyObject_ValuesPointer(object);
+    if (*values) {
+      own.slot = reinterpret_cast<PyObject**>(values);
+      own.values = (*values)->values;
+      own.keys = keys_of_class(object);
+    } else {
+      own.slot = _PyObject_ManagedDictPointer(object);
+      own.dict = *own.slot;
+    }
+    return own;
+  }
+#endif
+  return own_attributes(object);
+}
+
 // The place of a name among the keys of a class; -1 where it is none of them.  Keys are never taken out.
 inline Py_ssize_t index_among(PyDictKeysObject* keys, PyObject* name) {
   const PyDictUnicodeEntry* entries = DK_UNICODE_ENTRIES(keys);

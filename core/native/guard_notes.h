@@ -34,7 +34,7 @@ struct Note {
   uintptr_t address;
   uintptr_t value;
 };
-enum Look : uintptr_t { WORD = 0, HALF = 1, ARGUMENT = 2, FIND = 3, TENSOR = 4, BYTE = 5 };
+enum Look : uintptr_t { WORD = 0, HALF = 1, ARGUMENT = 2, FIND = 3, BYTE = 4 };
 constexpr uintptr_t LOOK_BITS = 7;
 
 struct Find {       // what is looked up anew at each call
@@ -47,6 +47,13 @@ struct Find {       // what is looked up anew at each call
 struct TensorNote {
   PyObject* tensor;
   const TensorFacts* facts;
+  const c10::AutogradMetaInterface* base;
+  Unmarked unmarked;
+
+  bool holds() const {
+    return check_properties(*facts, tensor, base) == YES &&
+           (!facts->watches_marks || unmarked.holds() || check_marks(*facts, tensor) == YES);
+  }
 };
 
 constexpr int FICKLE = 3;  // so many changes found at one step, and it is read anew at each call
@@ -80,10 +87,7 @@ class Notes {
   void argument(size_t index, PyObject* object) {
     notes.push_back({index << 3 | ARGUMENT, reinterpret_cast<uintptr_t>(object)});
   }
-  void tensor(PyObject* object, const TensorFacts& facts) {
-    notes.push_back({tensors.size() << 3 | TENSOR, 0});
-    tensors.push_back({object, &facts});
-  }
+  void tensor(PyObject* object, const TensorFacts& facts) { tensors.push_back({object, &facts, metadata_of_base(object), turret::unmarked(object)}); }
   // That an object is of its class, where it is known to be the same object.
   void type_of(PyObject* object) {
     // The class of an instance of a built-in class cannot be assigned; that of a module can.

@@ -72,6 +72,57 @@ inline bool find_tensor_offset(PyObject* tensors, PyObject* addresses) {
   return false;
 }
 
+// Where a tensor's autograd metadata is kept, and in it the node that computed the tensor.  Torch tells both by calls
+// that nothing inlines, and they would be the dearest part of a check.  -1: not found, so torch is asked.
+inline Py_ssize_t autograd_offset = -1;  // of the pointer within a TensorImpl
+inline Py_ssize_t grad_fn_offset = -1;   // of the smart pointer within what it points to
+
+inline c10::AutogradMetaInterface* autograd_of(c10::TensorImpl* impl) {
+  return *reinterpret_cast<c10::AutogradMetaInterface* const*>(reinterpret_cast<const char*>(impl) + autograd_offset);
+}
+
+// What a smart pointer points to; torch has had two kinds of them for nodes.
+template <typename Pointer>
+const void* first_word(const Pointer& pointer) {
+  return *reinterpret_cast<const void* const*>(&pointer);
+}
+
+// Finds both places, given tensors some of which (at least one) require gradients and are no views.
+inline void find_autograd_offsets(PyObject* tensors) {
+  constexpr Py_ssize_t word = sizeof(void*);
+  Py_ssize_t found = -1, grad_fn = -1;
+  for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(tensors); n++) {
+    const at::TensorBase& tensor = tensor_of(PyTuple_GET_ITEM(tensors, n));
+    c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+    const char* meta = reinterpret_cast<const char*>(impl->autograd_meta());
+    if (!meta || !tensor.requires_grad()) continue;
+    Py_ssize_t places = 0, place = -1;
+    for (Py_ssize_t at = 0; at + word <= static_cast<Py_ssize_t>(sizeof(c10::TensorImpl)); at += word)
+      if (*reinterpret_cast<const char* const*>(reinterpret_cast<const char*>(impl) + at) == meta) places++, place = at;
+    const Py_ssize_t from_meta = reinterpret_cast<const char*>(&tensor.grad_fn()) - meta;
+    if (places != 1 || (found >= 0 && (found != place || grad_fn != from_meta))) return;
+    found = place;
+    grad_fn = from_meta;
+  }
+  if (grad_fn < word || grad_fn > 4096 || grad_fn % word) return;
+  autograd_offset = found;
+  grad_fn_offset = grad_fn;
+}
+
+// Whether a tensor requires gradients, and whether it is a leaf, as Python says.  A view whose base was written to learns
+// only when it is asked that it was computed; `base` is metadata that is known to be of no view.
+inline bool is_in_autograd(const at::TensorBase& tensor, bool requires_grad, bool is_leaf,
+                           const c10::AutogradMetaInterface* base = nullptr) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const c10::AutogradMetaInterface* meta = autograd_offset < 0 ? impl->autograd_meta() : autograd_of(impl);
+  if (!(meta && meta->requires_grad())) return !requires_grad && is_leaf;
+  if (!requires_grad) return false;
+  if (autograd_offset < 0) return is_leaf == (first_word(tensor.grad_fn()) == nullptr);
+  bool computed = first_word(*(reinterpret_cast<const char*>(meta) + grad_fn_offset)) != nullptr;
+  if (!computed && meta != base && tensor.is_view()) computed = first_word(tensor.grad_fn()) != nullptr;
+  return is_leaf != computed;
+}
+
 constexpr int64_t ANY = -1;
 
 struct TensorFacts {
@@ -114,25 +165,62 @@ inline Answer bits_of(PyObject* marks, uint64_t& bits) {
   return UNSURE;
 }
 
-// Whether a program marked no other dimensions of a tensor as dynamic than those that are known to be.
-inline Answer check_marks(const TensorFacts& facts, PyObject* object) {
-  const OwnAttributes own = own_attributes(object);
-  if (own.slot && !own.dict && !own.values) return YES;
-  if (own.dict && PyDict_GET_SIZE(own.dict) == 0) return YES;
-  static PyObject* const names[] = {
+constexpr int MARKS = 5;
+
+// What attributes of a tensor say which dimensions a program marked: as static, and, in four ways, as dynamic.
+inline PyObject* mark_name(int n) {
+  static PyObject* const names[MARKS] = {
       PyUnicode_InternFromString("_dynamo_static_indices"), PyUnicode_InternFromString("_dynamo_dynamic_indices"),
       PyUnicode_InternFromString("_dynamo_weak_dynamic_indices"), PyUnicode_InternFromString("_dynamo_unbacked_indices"),
       PyUnicode_InternFromString("_dynamo_strict_unbacked_indices"),
   };
-  uint64_t marked[5] = {};
-  for (int n = 0; n < 5; n++) {
+  return names[n];
+}
+
+// Whether a program marked no other dimensions of a tensor as dynamic than those that are known to be.
+inline Answer check_marks(const TensorFacts& facts, PyObject* object) {
+  const OwnAttributes own = attributes_in_place(object);
+  if (!own.values && (!own.dict || PyDict_GET_SIZE(own.dict) == 0)) return YES;
+  uint64_t marked[MARKS] = {};
+  for (int n = 0; n < MARKS; n++) {
     PyObject* found = nullptr;
-    if (find_own(own, names[n], &found) != YES || bits_of(found, marked[n]) != YES) return UNSURE;
+    if (find_own(own, mark_name(n), &found) != YES || bits_of(found, marked[n]) != YES) return UNSURE;
   }
   return (marked[1] | marked[2] | marked[3] | marked[4]) & ~marked[0] & ~facts.marks ? NO : YES;
 }
 
-inline Answer check_tensor(const TensorFacts& facts, PyObject* object) {
+// Two words that say that a tensor has no marks: where it keeps its attributes, and which names there are.
+struct Unmarked {
+  PyObject* const* slot = nullptr;  // null: nothing is known
+  PyObject* place = nullptr;
+  const uint64_t* names = nullptr;  // null: the first word says it all
+  uint64_t version = 0;
+
+  bool holds() const { return slot && *slot == place && (!names || *names == version); }
+};
+
+// What says that a tensor has no marks, where it has none and two words can tell.
+inline Unmarked unmarked(PyObject* object) {
+  const OwnAttributes own = attributes_in_place(object);
+  if (!own.slot) return {};
+  Unmarked made{own.slot, *own.slot};
+  if (!own.values && !own.dict) return made;
+  for (int n = 0; n < MARKS; n++) {
+    PyObject* found = nullptr;
+    if (own.values ? index_among(own.keys, mark_name(n)) >= 0
+                   : find_own(own, mark_name(n), &found) != YES || found)
+      return {};
+  }
+  static_assert(sizeof(own.keys->dk_nentries) == sizeof(uint64_t));
+  made.names = own.values ? reinterpret_cast<const uint64_t*>(&own.keys->dk_nentries) : version_of(own.dict);
+  if (!made.names) return {};
+  made.version = *made.names;
+  return made;
+}
+
+// What torch says about a tensor, whatever the program marked.
+inline Answer check_properties(const TensorFacts& facts, PyObject* object,
+                               const c10::AutogradMetaInterface* base = nullptr) {
   if (Py_TYPE(object) != facts.type) return NO;
   const at::TensorBase& tensor = tensor_of(object);
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
@@ -140,15 +228,21 @@ inline Answer check_tensor(const TensorFacts& facts, PyObject* object) {
   try {
     if (impl->dtype().toScalarType() != facts.dtype || impl->device() != facts.device) return NO;
     if (!matches(impl->sizes(), facts.sizes) || !matches(impl->strides(), facts.strides)) return NO;
-    if (impl->requires_grad() != facts.requires_grad) return NO;
-    if (facts.watches_marks) {
-      const Answer answer = check_marks(facts, object);
-      if (answer != YES) return answer;
-    }
-    return (!facts.requires_grad || tensor.is_leaf()) == facts.is_leaf ? YES : NO;
+    return is_in_autograd(tensor, facts.requires_grad, facts.is_leaf, base) ? YES : NO;
   } catch (...) {
     return UNSURE;
   }
+}
+
+// The metadata of a tensor that is no view; null for others.
+inline const c10::AutogradMetaInterface* metadata_of_base(PyObject* object) {
+  const at::TensorBase& tensor = tensor_of(object);
+  return tensor.is_view() ? nullptr : tensor.unsafeGetTensorImpl()->autograd_meta();
+}
+
+inline Answer check_tensor(const TensorFacts& facts, PyObject* object) {
+  const Answer answer = check_properties(facts, object);
+  return answer == YES && facts.watches_marks ? check_marks(facts, object) : answer;
 }
 
 // The storage that a tensor lies in; null where it has none of its own.

@@ -302,6 +302,7 @@ PyObject* setup(PyObject*, PyObject* args) {
     PyErr_SetString(PyExc_RuntimeError, "tensors are not kept where they were looked for in their Python objects");
     return nullptr;
   }
+  find_autograd_offsets(tensors);
   Py_RETURN_NONE;
 }
 
@@ -346,6 +347,10 @@ PyModuleDef module = {PyModuleDef_HEAD_INIT, "_turret_guard_tree", nullptr, -1, 
 }  // namespace turret
 
 PyMODINIT_FUNC PyInit__turret_guard_tree(void) {
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+    PyErr_SetString(PyExc_ImportError, "native parts of turret work in the main interpreter of a process alone");
+    return nullptr;
+  }
   using namespace turret;
   tree_type.tp_name = "turret.GuardTree";
   tree_type.tp_basicsize = sizeof(Tree);

@@ -179,8 +179,12 @@ struct Expression {
   enum Op : std::int64_t { kNumber, kSize, kAdd, kSubtract, kMultiply, kFloorDivide, kModulo, kLess, kMinimum,
                           kMaximum };
 
+  // Beyond 64 bits the rest is dropped, whatever a table says.
+  static std::int64_t low(std::uint64_t value) { return static_cast<std::int64_t>(value); }
+
   static std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
     if (b == 0) return 0;  // sizes of zero elements: nothing is launched for them
+    if (b == -1) return low(-static_cast<std::uint64_t>(a));
     const std::int64_t quotient = a / b;
     return quotient - ((a % b != 0) && ((a < 0) != (b < 0)));
   }
@@ -201,12 +205,13 @@ struct Expression {
       }
       const std::int64_t b = stack[top--];
       std::int64_t& a = stack[top];
+      const std::uint64_t left = static_cast<std::uint64_t>(a), right = static_cast<std::uint64_t>(b);
       switch (op) {
-        case kAdd: a += b; break;
-        case kSubtract: a -= b; break;
-        case kMultiply: a *= b; break;
+        case kAdd: a = low(left + right); break;
+        case kSubtract: a = low(left - right); break;
+        case kMultiply: a = low(left * right); break;
         case kFloorDivide: a = floor_divide(a, b); break;
-        case kModulo: a -= floor_divide(a, b) * b; break;
+        case kModulo: a = low(left - static_cast<std::uint64_t>(floor_divide(a, b)) * right); break;
         case kLess: a = a < b; break;
         case kMinimum: a = b < a ? b : a; break;
         default: a = b > a ? b : a;
@@ -240,9 +245,13 @@ struct Step {
   }
 };
 
+// The words of a table, and how many kernels, slots and sizes there are to refer to.
 class Words {
  public:
-  Words(const std::int64_t* begin, std::int64_t count) : next_(begin), end_(begin + count) {}
+  const std::int64_t kernels, slots, sizes;
+
+  Words(const std::int64_t* begin, std::int64_t count, std::int64_t kernels, std::int64_t slots, std::int64_t sizes)
+      : kernels(kernels), slots(slots), sizes(sizes), next_(begin), end_(begin + count) {}
   std::int64_t take() {
     if (next_ == end_) {
       good_ = false;
@@ -327,7 +336,8 @@ class Segment {
           case Parameter::kSlot: value = reinterpret_cast<std::int64_t>(slots[parameter.index]); break;
           case Parameter::kSize: value = sizes[parameter.index]; break;
           case Parameter::kArena:
-            value = reinterpret_cast<std::int64_t>(slots[arena_slot]) + parameter.offset.at(sizes);
+            value = Expression::low(reinterpret_cast<Address>(slots[arena_slot]) +
+                                    static_cast<std::uint64_t>(parameter.offset.at(sizes)));
             break;
           default: value = parameter.index;
         }
@@ -357,8 +367,9 @@ class Segment {
     const Kernel& kernel = *step.kernel;
     unsigned grid[3];
     for (int i = 0; i < 3; ++i) {
-      const std::int64_t whole = counts[i] * kernel.cluster[i];
-      if (whole > INT32_MAX) return kInvalidValue;
+      std::int64_t whole = 0;
+      if (__builtin_mul_overflow(counts[i], static_cast<std::int64_t>(kernel.cluster[i]), &whole) || whole > INT32_MAX)
+        return kInvalidValue;
       grid[i] = static_cast<unsigned>(whole);
     }
     const unsigned shared = static_cast<unsigned>(kernel.shared);
@@ -398,7 +409,7 @@ Expression read_expression(Words& words) {
     const std::int64_t op = words.take();
     expression.code.push_back(op);
     if (op == Expression::kNumber || op == Expression::kSize) {
-      expression.code.push_back(words.take());
+      expression.code.push_back(op == Expression::kSize ? words.count(words.sizes - 1) : words.take());
       ++i;
       if (op == Expression::kSize) expression.constant = false;
       ++depth;
@@ -421,10 +432,18 @@ Expression read_expression(Words& words) {
   return expression;
 }
 
-Step read_step(Words& words, void* const* kernels, std::int64_t kernel_count, bool may_assume = true) {
+std::int64_t read_index(Words& words, Parameter::Kind kind) {
+  if (kind == Parameter::kNumber) return words.take();
+  return words.count((kind == Parameter::kSlot ? words.slots : words.sizes) - 1);
+}
+
+Step read_step(Words& words, void* const* kernels, bool may_assume = true) {
   Step step;
-  const std::int64_t kernel = words.count(kernel_count) - 1;  // 0: clear memory
-  if (kernel >= 0) step.kernel = static_cast<Kernel*>(kernels[kernel]);
+  const std::int64_t kernel = words.count(words.kernels) - 1;  // 0: clear memory
+  if (kernel >= 0) {
+    step.kernel = static_cast<Kernel*>(kernels[kernel]);
+    if (step.kernel == nullptr) words.refuse();
+  }
   const std::int64_t parameters = words.count(kMaxParameters);
   for (std::int64_t i = 0; i < parameters && words.good(); ++i) {
     Parameter parameter;
@@ -432,7 +451,7 @@ Step read_step(Words& words, void* const* kernels, std::int64_t kernel_count, bo
     if (parameter.kind == Parameter::kArena) {
       parameter.offset = read_expression(words);
     } else {
-      parameter.index = parameter.kind == Parameter::kNumber ? words.take() : words.count(INT32_MAX);
+      parameter.index = read_index(words, parameter.kind);
     }
     step.parameters.push_back(std::move(parameter));
   }
@@ -443,7 +462,7 @@ Step read_step(Words& words, void* const* kernels, std::int64_t kernel_count, bo
     step.assumes.push_back(read_expression(words));
   if (!step.assumes.empty()) {
     if (!may_assume) words.refuse();
-    if (words.good()) step.otherwise = std::make_unique<Step>(read_step(words, kernels, kernel_count, false));
+    if (words.good()) step.otherwise = std::make_unique<Step>(read_step(words, kernels, false));
   }
   return step;
 }
@@ -474,27 +493,28 @@ void* turret_kernel(const char* image, std::int64_t bytes, const char* name, int
   return kernel.release();
 }
 
-// A segment from its words; null with a message where they are not well formed.
+// A segment from its words, which refer to so many kernels, slots and sizes; null with a message where they are not well
+// formed.
 void* turret_segment(int device, const std::int64_t* words, std::int64_t count, void* const* kernels,
-                     std::int64_t kernel_count) {
-  if (words == nullptr || count < 0 || (kernels == nullptr && kernel_count > 0)) {
+                     std::int64_t kernel_count, std::int64_t slots, std::int64_t sizes) {
+  if (words == nullptr || count < 0 || kernel_count < 0 || (kernels == nullptr && kernel_count > 0)) {
     message = "a launch table is not there";
     return nullptr;
   }
-  Words table(words, count);
+  Words table(words, count, kernel_count, slots, sizes);
   auto segment = std::make_unique<Segment>();
   segment->device = device;
   if (!opened || !context_of(device, segment->context)) {
     if (!opened) message = "the CUDA driver is not open";
     return nullptr;
   }
-  segment->arena_slot = table.count(INT32_MAX);
+  segment->arena_slot = table.count(slots - 1);
   for (std::int64_t n = table.count(INT32_MAX); n > 0 && table.good(); --n)
-    segment->aligned.push_back(table.count(INT32_MAX));
+    segment->aligned.push_back(table.count(slots - 1));
   for (std::int64_t n = table.count(INT32_MAX); n > 0 && table.good(); --n)
-    segment->narrow.push_back(table.count(INT32_MAX));
+    segment->narrow.push_back(table.count(sizes - 1));
   for (std::int64_t n = table.count(INT32_MAX); n > 0 && table.good(); --n)
-    segment->steps.push_back(read_step(table, kernels, kernel_count));
+    segment->steps.push_back(read_step(table, kernels));
   if (!table.done()) {
     message = "a launch table is not well formed";
     return nullptr;
@@ -518,6 +538,10 @@ int turret_segment_prepare(void* handle) {
 
 // Launches on ``stream``; 0, or a status in the low byte with a detail above it.
 std::int64_t turret_segment_run(void* segment, void* const* slots, const std::int64_t* sizes, void* stream) {
+  if (segment == nullptr || slots == nullptr || sizes == nullptr) {
+    message = "a segment, its slots or its sizes are not there";
+    return kDriverError;
+  }
   return static_cast<Segment*>(segment)->run(slots, sizes, stream);
 }
 }

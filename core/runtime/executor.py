@@ -24,7 +24,7 @@ from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeR
 from turret.products import BoxedCallable
 from turret.runtime.allocate import allocator
 from turret.runtime.bounds import OUT_OF_BOUNDS, extent_position, note_extent, raise_out_of_bounds
-from turret.runtime.frames import FramePool
+from turret.runtime.frames import FramePool, device_table_lengths
 from turret.runtime.modes import below_autograd
 from turret.size_source import Binding
 from turret.source_lines import show_lines
@@ -55,13 +55,15 @@ def _divide_up(a: int, b: int) -> int:
     return -(-a // b)
 
 
-INDEX_ERROR, ZERO_DIVISION = 1, 2
-"""Status codes of native kernels; 0 is success."""
+INDEX_ERROR, ZERO_DIVISION, OUT_OF_RANGE = 1, 2, 8
+"""Status codes of native kernels; 0 is success.  The last is an index for which eager raises a RuntimeError."""
 
 
 def _raise_status(status: int, origins: str) -> None:
     if status == ZERO_DIVISION:
         raise RuntimeError("ZeroDivisionError")
+    if status == OUT_OF_RANGE:
+        raise RuntimeError(f"index out of range in {origins}")
     raise IndexError(f"index out of range in {origins}")
 
 
@@ -123,7 +125,8 @@ class _Writer:
             return NativeLibrary(entry[self.plan.library.file], entry.key)
         from turret.native.device import DeviceLibrary
 
-        return DeviceLibrary(entry, self.store, self.device.index or 0)
+        slots, sizes = device_table_lengths(self.plan)
+        return DeviceLibrary(entry, self.store, self.device.index or 0, slots, sizes)
 
     def constant(self, prefix: str, value: Any) -> str:
         name = f"{prefix}{len(self.names)}"

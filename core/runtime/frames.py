@@ -44,6 +44,11 @@ class Frame:
         return flat.set_(self.arena.untyped_storage(), (start + slot.number) // dtype.itemsize, slot.shape, slot.stride)
 
 
+def device_table_lengths(plan: Plan) -> tuple[int, int]:
+    """Entries of the slot table (the arena's address comes last) and of the size table of a plan on a GPU."""
+    return len(plan.slots) + 1, max(1, len(plan.size_symbols))
+
+
 class DeviceFrame:
     """Slot table, size table and the arena's tensors of a plan on a GPU.
 
@@ -56,8 +61,8 @@ class DeviceFrame:
     __slots__ = ("_storage", "sizes", "slots", "tensors")
 
     def __init__(self, plan: Plan, wanted: tuple[int, ...]) -> None:
-        self.slots = (ctypes.c_void_p * (len(plan.slots) + 1))()
-        self.sizes = (ctypes.c_int64 * max(1, len(plan.size_symbols)))()
+        slots, sizes = device_table_lengths(plan)
+        self.slots, self.sizes = (ctypes.c_void_p * slots)(), (ctypes.c_int64 * sizes)()
         arena = torch.empty(plan.arena_bytes, dtype=torch.uint8, device=plan.device)
         self._storage = arena.untyped_storage()
         self.tensors = tuple(self._tensor(plan.slots[number], arena.device) for number in wanted)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from turret.errors import TurretError
-from turret.ir.expr import Expr, fresh_variable, rewrite
+from turret.ir.expr import Expr, fresh_variable, range_error, rewrite
 from turret.ir.index import Div, Index, Mod, Size, Value, Var
 from turret.ir.program import (
     CopyInto,
@@ -43,7 +43,7 @@ class InterpretError(TurretError):
 def run_program(program: LoopProgram, inputs: Sequence[Any]) -> list[Any]:
     """The outputs of a program on ``inputs`` (tensors and numbers, in its order).
 
-    Inputs that the program mutates are mutated.  Raises ``IndexError`` where a checked index is out of range, as
+    Inputs that the program mutates are mutated.  Raises what a checked index that is out of range names, as
     kernels do, ``RuntimeError`` for integer division by zero, and ``InterpretError`` for a program that is wrong.
     """
     return _Machine(program, inputs).run()
@@ -269,7 +269,7 @@ class Evaluation:
         value, extent = self.value(expr.args[0], loops, guard), self.machine.extent(expr.payload)
         outside = ((value < 0) | (value >= extent)) & self.active(loops, guard)
         if outside.expand(self._shape(loops)).any():
-            raise IndexError(f"index out of range: {expr}")
+            raise range_error(expr)(f"index out of range: {expr}")
         return value
 
     def _wrap_index(self, expr: Expr, loops: tuple[Var, ...], guard: Guard) -> Tensor:

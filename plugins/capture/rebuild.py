@@ -11,9 +11,10 @@ from torch import fx
 
 from turret import frame_hook
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.lookups import is_empty
 from turret.plugins.capture.values.base import Constant, Lazy, Value
 from turret.plugins.capture.values.functions import Known
-from turret.sources import References, Source, SourceWriter, WeakSource
+from turret.sources import AttrSource, ItemSource, References, Source, SourceWriter, WeakSource
 
 if TYPE_CHECKING:
     from turret.plugins.capture.tracer import Tracer
@@ -84,7 +85,7 @@ class Rebuilder:
         if found is not None:
             return found
         if isinstance(value, Lazy):
-            name = self.source(value.source) if value.made is None else self.load(value.made)
+            name = self.handed_on(value.source) if value.made is None else self.load(value.made)
         elif isinstance(value, (Constant, Known)):
             name = value.rebuild(self)
         elif getattr(value, "made_here", False):
@@ -98,6 +99,15 @@ class Rebuilder:
             name = value.rebuild(self)
             self.building.discard(id(value))
         return self.remember(value, name)
+
+    def handed_on(self, source: Source) -> str:
+        """The variable of a value that was not looked at; where it is missing, the error is Python's to raise."""
+        match source:
+            case ItemSource(base, str() as key):
+                self.t.guard("HAS_KEY", base, key)
+            case AttrSource(_, "cell_contents"):
+                self.t.guard("CALL", source.base, (is_empty, False))
+        return self.source(source)
 
     def fill_payload(self, payload: Any, name: str) -> None:
         """Put items into a new instance of a subclass of a container, by the container's own methods."""

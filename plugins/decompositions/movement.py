@@ -8,7 +8,7 @@ import torch
 from torch._decomp import decomposition_table as torch_table
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from turret.plugins.decompositions.registry import decomposes
+from turret.plugins.decompositions.registry import convert, decomposes
 
 aten = torch.ops.aten
 
@@ -131,3 +131,16 @@ def copy(x: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> t
 def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     """Torch's own reads an index without dimensions as a number."""
     return aten.index.Tensor(x.reshape(-1), [index])
+
+
+@decomposes("index_fill.int_Scalar", "index_fill.int_Tensor", any_dtype=True)
+def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: complex | torch.Tensor) -> torch.Tensor:
+    """Negative indices count from the end, unlike those of ``index_copy``."""
+    if isinstance(value, torch.Tensor) and (value.dim() or value.is_complex() > x.is_complex()):
+        return NotImplemented
+    filled = x if x.dim() else x.unsqueeze(0)
+    if not isinstance(value, torch.Tensor):
+        value = aten.full.default((), value, dtype=x.dtype, device=x.device)
+    where = [*[None] * _wrap(dim, filled.dim()), index]
+    written = aten.index_put.default(filled, where, convert(value, x.dtype))
+    return written if x.dim() else aten.squeeze.dims(written, [0])

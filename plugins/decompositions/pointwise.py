@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -72,9 +73,11 @@ def smooth_l1_loss_backward(
 def binary_cross_entropy(
     x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
 ) -> torch.Tensor:
-    """Torch's own, of an input that is a probability, which eager's kernels check."""
-    is_probability = aten.logical_and.default(aten.ge.Scalar(x, 0), aten.le.Scalar(x, 1))
-    return torch_table[aten.binary_cross_entropy.default](refusing(x, is_probability), target, weight, reduction)
+    """Torch's own, of an input and a target that are probabilities, which eager's kernels check."""
+    ends = ((aten.ge.Scalar, 0), (aten.le.Scalar, 1))
+    tests = [compare(value, end) for value in (x, target) for compare, end in ends]
+    accepted = functools.reduce(aten.logical_and.default, tests)
+    return torch_table[aten.binary_cross_entropy.default](refusing(x, accepted), target, weight, reduction)
 
 
 def refusing(x: torch.Tensor, accepted: torch.Tensor) -> torch.Tensor:

@@ -57,15 +57,15 @@ _WHOLE_ON_CPU = _words(
 )
 """Torch's decompositions that compute an index for every element, dimension by dimension, where eager copies rows."""
 
-_REFUSING_BY_DATA = _words("max_unpool2d max_unpool3d")
-"""Ops whose decomposition in torch counts positions over all planes: one past its plane is written to the next."""
+_CHECKED_BY_EAGER = _words("max_unpool2d max_unpool3d multi_margin_loss multilabel_margin_loss_forward")
+"""Ops whose decomposition in torch takes dtypes and positions out of the data that eager's kernels refuse: it writes to
+them without a check, or counts what stands behind the end of a row of labels."""
 
 _MOVEMENT = _words(
     """
     slice_backward select_backward diagonal_backward unfold_backward repeat roll rot90 stack block_diag
     pixel_shuffle pixel_unshuffle channel_shuffle diag_embed narrow_copy new_empty zeros ones masked_fill.Scalar
-    masked_fill.Tensor index_copy meshgrid meshgrid.indexing fill.Scalar fill.Tensor zero eye eye.m tril triu take
-    index_add
+    masked_fill.Tensor meshgrid meshgrid.indexing fill.Scalar fill.Tensor zero eye eye.m tril triu take
     """
 )
 """Torch's decompositions that only move or fill values and so are right for complex tensors too."""
@@ -79,9 +79,8 @@ def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]
     call whole (a complex dtype, a move between devices).
     """
     random_ops = {resolve(name) for name in RANDOM}
-    excluded = (
-        {resolve(name) for name in NOT_TORCHS | _ROUNDED_BY_EAGER | _REFUSING_BY_DATA} | set(surface()) | random_ops
-    )
+    whole = {resolve(name) for name in NOT_TORCHS | _ROUNDED_BY_EAGER | _CHECKED_BY_EAGER}
+    excluded = whole | set(surface()) | random_ops
     movement_ops = {resolve(name) for name in _MOVEMENT}
     whole_on_cpu = {resolve(name) for name in _WHOLE_ON_CPU}
     table: dict[Any, Callable] = {}

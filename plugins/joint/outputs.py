@@ -342,11 +342,18 @@ def _is_memory_of_its_own(tracked: Tracked) -> bool:
 
 
 def _covers(candidate: torch.Tensor, others: Sequence[Any]) -> bool:
-    """Whether a dense tensor has as many bytes as the largest of those that share its memory."""
-    sizes = [o.numel() * o.element_size() for o in others if o is not None and _is_block(o)]
-    if not all(isinstance(s, int) for s in sizes):
+    """Whether a dense tensor has as many bytes as those that share its memory reach over, gaps included."""
+    spans = [_span(o) * o.element_size() for o in others if o is not None]
+    if not all(isinstance(s, int) for s in spans):
         return candidate is others[0]
-    return candidate.numel() * candidate.element_size() == max(sizes)
+    return candidate.numel() * candidate.element_size() == max(spans)
+
+
+def _span(value: torch.Tensor) -> Any:
+    """How many elements lie from the first of a tensor to its last."""
+    if any(isinstance(n, int) and n == 0 for n in value.shape):
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
 
 
 def _is_block(value: torch.Tensor) -> bool:

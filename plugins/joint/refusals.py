@@ -173,6 +173,14 @@ def _without(shape: Sequence[Any], dim: int) -> Sequence[Any]:
     return [size for at, size in enumerate(shape) if at != dim % len(shape)]
 
 
+def _alpha_fits(given: Given) -> None:
+    """``index_add``: an integer type has the number that the source is multiplied by."""
+    alpha, dtype = given["alpha"], given["self"].dtype
+    if isinstance(alpha, int | float) and not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool:
+        ends = torch.iinfo(dtype)
+        torch._check(ends.min <= alpha <= ends.max, lambda: f"{dtype} does not have the number {alpha}")
+
+
 def _target_within(given: Given) -> None:
     """The loss has the shape of the input, to which the target broadcasts."""
     _same_shape(torch.broadcast_shapes(given["self"].shape, given["target"].shape), given["self"].shape, "the loss")
@@ -245,8 +253,27 @@ def _on_cpu(*refused: torch.dtype, of: str = "self") -> Check:
     return check
 
 
+def _not_bools_alone(*names: str) -> Check:
+    """On the CPU, one of the operands is no bool: the others are converted to its type."""
+
+    def check(given: Given) -> None:
+        values = [given[name] for name in names if given[name] is not None]
+        bools = all(isinstance(v, bool) or (isinstance(v, Tensor) and v.dtype == torch.bool) for v in values)
+        on_cpu = all(v.device.type == "cpu" for v in values if isinstance(v, Tensor))
+        torch._check_not_implemented(not (bools and on_cpu), lambda: f"not implemented for bools alone, as {names}")
+
+    return check
+
+
+def _not_a_range_of_bools(given: Given) -> None:
+    device = torch.device(given["device"] if given["device"] is not None else "cpu")
+    wrong = given["dtype"] == torch.bool and device.type == "cpu"
+    torch._check_not_implemented(not wrong, lambda: "a range of bools is not implemented on the CPU")
+
+
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _HALVES = (torch.float16, torch.bfloat16)
+_COMPLEX = (torch.complex64, torch.complex128)
 _NO_INTEGERS = (_on_cpu(torch.bool, *_INTEGERS),)
 _NO_BOOLS = (_on_cpu(torch.bool),)
 _BATCH_NORM = (
@@ -260,7 +287,7 @@ _INTEGER = _dtypes("index", (torch.int32, torch.int64))
 _WRITTEN = (_one_dtype("self", "values"), _have_elements, _values_fit, _masks_fit)
 _PUT = (_one_dtype("self", "source"), _LONG)
 _COPIED = (*_PUT, _copies_fit)
-_ADDED = (_one_dtype("self", "source"), _INTEGER, _slices_fit)
+_ADDED = (_one_dtype("self", "source"), _INTEGER, _slices_fit, _alpha_fits)
 
 _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.slice_scatter.default: (_fills(_slice),),
@@ -281,14 +308,14 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.index_fill.int_Tensor: (_LONG,),
     aten.index_fill_.int_Scalar: (_LONG,),
     aten.index_fill_.int_Tensor: (_LONG,),
-    aten.index_select.default: (_INTEGER,),
+    aten.index_select.default: (_INTEGER, _dimensions("index", 0, 1)),
     aten.addmv.default: (_dimensions("self", 0, 1), _dimensions("vec", 1), _one_dtype("mat", "vec")),
     aten.soft_margin_loss.default: (_target_within, *_NO_INTEGERS),
     aten.linalg_cross.default: (_one_dtype("self", "other"),),
     aten.heaviside.default: (_one_dtype("self", "values"),),
     aten.nll_loss_forward.default: (_one_dtype("self", "weight"), _not_bool("target"), *_NO_INTEGERS),
     aten.nll_loss2d_forward.default: (_one_dtype("self", "weight"), _not_bool("target"), *_NO_INTEGERS),
-    aten.binary_cross_entropy.default: (_one_dtype("self", "target"),),
+    aten.binary_cross_entropy.default: (_one_dtype("self", "target"), *_NO_INTEGERS),
     aten.native_layer_norm.default: (_parameters("weight", "bias"),),
     aten.native_group_norm.default: (_parameters("weight", "bias"),),
     aten.native_batch_norm.default: _BATCH_NORM,
@@ -309,7 +336,9 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.bitwise_not.default: (_on_cpu(torch.float32, torch.float64, *_HALVES),),
     aten.avg_pool3d.default: (_on_cpu(*_HALVES),),
     aten.bmm.default: _NO_BOOLS,
-    aten.pow.Tensor_Tensor: (_on_cpu(torch.bool), _on_cpu(torch.bool, of="exponent")),
+    aten._trilinear.default: (_on_cpu(torch.bool, of="i1"),),
+    aten._prelu_kernel.default: _NO_INTEGERS,
+    aten.pow.Tensor_Tensor: (_not_bools_alone("self", "exponent"),),
 }
 """By op, what its arguments must be."""
 
@@ -320,18 +349,27 @@ _NEAREST = tuple(
 )
 _FLOATING = (
     aten.frac, aten.logaddexp, aten.logaddexp2, aten._softmax, aten._log_softmax, aten.adaptive_max_pool2d,
-    aten.adaptive_max_pool3d, aten.hardswish, aten.im2col, aten.max_unpool2d, aten.max_unpool3d, aten.glu, aten.elu,
+    aten.adaptive_max_pool3d, aten.hardswish, aten.max_unpool2d, aten.max_unpool3d, aten.glu, aten.elu,
     aten.silu, aten.hardsigmoid, aten.log_sigmoid_forward, aten.mish, aten.hardshrink, aten.gelu, aten.smooth_l1_loss,
     aten.softplus, aten.mse_loss, aten.huber_loss, aten.celu,
 )  # fmt: skip
-_NUMERIC = (aten.abs, aten.ceil, aten.floor, aten.trunc, aten.round, aten.clamp, aten.threshold, aten.trace)
+_NUMERIC = (aten.abs, aten.ceil, aten.floor, aten.trunc, aten.round, aten.threshold, aten.trace)
 
 for _packet in _FLOATING:
     _CHECKS[_packet.default] = (*_CHECKS.get(_packet.default, ()), *_NO_INTEGERS)
 for _packet in _NUMERIC:
     _CHECKS[_packet.default] = (*_CHECKS.get(_packet.default, ()), *_NO_BOOLS)
 for _op in _NEAREST:
-    _CHECKS[_op] = (_on_cpu(*(dtype for dtype in (torch.bool, *_INTEGERS) if dtype != torch.uint8)),)
+    _CHECKS[_op] = (_on_cpu(*(dtype for dtype in (torch.bool, *_INTEGERS, *_COMPLEX) if dtype != torch.uint8)),)
 _CHECKS[aten.celu.default] = (*_CHECKS[aten.celu.default], _divisible_by_alpha)
 _CHECKS[aten.round.decimals] = _NO_INTEGERS
-_CHECKS[aten.clamp.Tensor] = _NO_BOOLS
+_CHECKS[aten.im2col.default] = _CHECKS[aten.col2im.default] = (_on_cpu(*_INTEGERS),)
+for _op in (aten.clamp.default, aten.clamp.Tensor):
+    _CHECKS[_op] = (_not_bools_alone("self", "min", "max"),)
+for _packet, _end in ((aten.clamp_min, "min"), (aten.clamp_max, "max")):
+    for _overload in ("default", "Tensor"):
+        _CHECKS[getattr(_packet, _overload)] = (_not_bools_alone("self", _end),)
+for _op in (aten.arange.default, aten.arange.start, aten.arange.start_step):
+    _CHECKS[_op] = (_not_a_range_of_bools,)
+_CHECKS[aten.bucketize.Tensor] = (_not_bools_alone("self", "boundaries"),)
+_CHECKS[aten.searchsorted.Tensor] = (_not_bools_alone("self", "sorted_sequence"),)

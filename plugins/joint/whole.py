@@ -17,8 +17,12 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch.overrides import TorchFunctionMode
 
+from turret.errors import UnsupportedError
+
 _WHOLE = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
 _WHOLE += ("softshrink", "hardshrink", "aten::softshrink", "aten::hardshrink")
+_WHOLE_OF_ANY_SIZE = ("multi_margin_loss", "multilabel_margin_loss", "aten::multi_margin", "aten::multilabel_margin")
+"""Kernels that refuse dtypes and labels that their decompositions take, or that count other labels."""
 
 
 def _name(function: Any) -> str:
@@ -38,7 +42,8 @@ def _symbolic(values: Any) -> bool:
 class EagersChoices(TorchFunctionMode):
     """Within it, calls take the way that they take in eager.
 
-    Upsampling and shrinking reach autograd's own kernels; dropout, pooling and shuffling return what eager's do.
+    Upsampling, shrinking and losses by margins reach autograd's own kernels; dropout, pooling and shuffling return what
+    eager's do.
 
     Symbolic sizes, of tensors or given, need Python's dispatch, and so the decompositions.
     """
@@ -47,6 +52,7 @@ class EagersChoices(TorchFunctionMode):
         kwargs = kwargs or {}
         name = _name(func)
         whole = name.startswith(_WHOLE) and not _symbolic([*args, *kwargs.values()])
+        whole = whole or name.startswith(_WHOLE_OF_ANY_SIZE)
         if whole or (name in _DROPOUT and _keeps_all(*args[1:], **kwargs)):
             with torch._C._DisablePythonDispatcher():
                 return func(*args, **kwargs)
@@ -71,7 +77,9 @@ def _keeps_all(p: float = 0.5, training: bool = True, train: bool = True, **kwar
 
 
 def _pooled(made: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Where no gradient is recorded, pooling has a kernel without indices, which gives row-major results."""
+    """Where no gradient is recorded, pooling has a kernel without indices, which gives row-major results of floats."""
+    if not source.dtype.is_floating_point:
+        raise UnsupportedError(f"eager refuses max_pool1d of {source.dtype}")
     return made if source.requires_grad and torch.is_grad_enabled() else made.contiguous()
 
 

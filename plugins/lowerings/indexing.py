@@ -19,11 +19,16 @@ from turret.plugins.lowerings.views import clamp_start
 _INDEX_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
-def taken(position: Expr, extent: Size, *, wraps: bool, checked: bool = True) -> Index:
-    """A computed position along a dimension: negative counts from the end if ``wraps``, and it is checked."""
+def taken(
+    position: Expr, extent: Size, *, wraps: bool, checked: bool = True, error: type[Exception] = IndexError
+) -> Index:
+    """A computed position along a dimension: negative counts from the end if ``wraps``, and it is checked.
+
+    ``error`` is what eager raises where it is out of range.
+    """
     if wraps:
         position = wrap_index(position, extent)
-    return Index.of_value(check_index(position, extent) if checked else position)
+    return Index.of_value(check_index(position, extent, error) if checked else position)
 
 
 def load_taken(x: TensorValue, where: Sequence[Index]) -> Expr:
@@ -31,9 +36,14 @@ def load_taken(x: TensorValue, where: Sequence[Index]) -> Expr:
     found = x.load(where)
     for position, extent in zip(where, x.shape, strict=True):
         if extent == 1 and position.values:
-            first = call("eq", index_value(position), constant(0, torch.int64))
-            found = call("where", first, found, constant(0, x.dtype))
+            found = at_first(position, found)
     return found
+
+
+def at_first(position: Index, value: Expr) -> Expr:
+    """``value`` for a position along a dimension of size 1, which is checked that way."""
+    first = call("eq", index_value(position), constant(0, torch.int64))
+    return call("where", first, value, constant(0, value.dtype))
 
 
 @lowering("embedding")
@@ -59,14 +69,28 @@ def index_select(b: Builder, x: TensorValue, dim: int, indices: TensorValue) -> 
     return b.define(b.result, body)
 
 
+_ERRORS: dict[Any, type[Exception]] = {
+    torch.ops.aten.nll_loss_forward.default: IndexError,
+    torch.ops.aten.nll_loss2d_forward.default: IndexError,
+    torch.ops.aten.binary_cross_entropy.default: RuntimeError,
+}
+"""What eager's kernels raise for ops that are decomposed into one that raises another error."""
+
+
+def _error_of_origin(b: Builder, error: type[Exception]) -> type[Exception]:
+    """What an index out of range raises in the op that the program calls; ``error`` if that is the op itself."""
+    return _ERRORS.get(b.node.meta.get("original_aten"), error)
+
+
 @lowering("gather")
 def gather(b: Builder, x: TensorValue, dim: int, indices: TensorValue, sparse_grad: bool = False) -> TensorValue:
     if not x.shape or not indices.shape:
         return NotImplemented
     dim %= len(x.shape)
+    error = _error_of_origin(b, RuntimeError)
 
     def body(index: tuple[Index, ...]) -> Expr:
-        chosen = taken(indices.load(index), x.shape[dim], wraps=False)
+        chosen = taken(indices.load(index), x.shape[dim], wraps=False, error=error)
         return load_taken(x, [chosen if d == dim else i for d, i in enumerate(index)])
 
     return b.define(b.result, body)
@@ -96,13 +120,14 @@ class Advanced:
     start: int
     rank: int
 
-    def coords(self, index: Sequence[Index], *, checked: bool) -> list[Index]:
+    def coords(self, index: Sequence[Index], *, checked: bool, error: type[Exception] = IndexError) -> list[Index]:
         """Coordinates in ``x`` of the element at ``index`` of the result."""
         chosen = index[self.start : self.start + self.rank]
         kept = iter([*index[: self.start], *index[self.start + self.rank :]])
         extents = self.x.shape
         found = {
-            d: taken(i.load_broadcast(chosen), extents[d], wraps=True, checked=checked) for d, i in self.given.items()
+            d: taken(i.load_broadcast(chosen), extents[d], wraps=True, checked=checked, error=error)
+            for d, i in self.given.items()
         }
         return [found[d] if d in found else next(kept) for d in range(len(extents))]
 
@@ -130,7 +155,8 @@ def _advanced(b: Builder, x: TensorValue, indices: Sequence[TensorValue | None],
     where = advanced(x, indices)
     if where is None:
         return NotImplemented
-    return b.define(b.result, lambda index: load_taken(x, where.coords(index, checked=checked)))
+    error = _error_of_origin(b, IndexError)
+    return b.define(b.result, lambda index: load_taken(x, where.coords(index, checked=checked, error=error)))
 
 
 @lowering("flip")

@@ -12,7 +12,7 @@ from turret.ir import Expr, Index, Size, call, cast, constant
 from turret.ir.index import product
 from turret.ir.program import ScatterMode
 from turret.lowering import Builder, Number, TensorValue, compute_dtype
-from turret.plugins.lowerings.indexing import advanced, taken
+from turret.plugins.lowerings.indexing import advanced, at_first, taken
 from turret.plugins.lowerings.registry import lowering
 
 Source = TensorValue | Number
@@ -57,27 +57,38 @@ class _Along:
         self.loops = tuple(indices.shape) if indices.shape or not x.shape else (1,)
 
     def coords(self, index: tuple[Index, ...]) -> list[Index]:
-        if not self.x.shape:
-            return []
-        chosen = taken(self.read(self.indices, index), self.x.shape[self.dim], wraps=False)
-        return [chosen if d == self.dim else i for d, i in enumerate(index)]
+        return [self._chosen(index) if d == self.dim else i for d, i in enumerate(index)] if self.x.shape else []
+
+    def value(self, index: tuple[Index, ...], value: Expr) -> Expr:
+        """What is written: ``value``, after a check of the position where a tensor without dimensions has none."""
+        return value if self.x.shape else at_first(self._chosen(index), value)
+
+    def _chosen(self, index: tuple[Index, ...]) -> Index:
+        extent = self.x.shape[self.dim] if self.x.shape else 1
+        return taken(self.read(self.indices, index), extent, wraps=False, error=RuntimeError)
 
     def read(self, tensor: TensorValue, index: tuple[Index, ...]) -> Expr:
         return tensor.load(index if tensor.shape else ())
 
 
+def _fits(x: TensorValue, indices: TensorValue) -> bool:
+    """Whether loops can do a scatter: what is written to has elements, and one where it has no dimensions."""
+    if product(x.shape) == 0 or len(indices.shape) > max(1, len(x.shape)):
+        return False
+    return bool(x.shape) or product(indices.shape) == 1
+
+
 def _scatter(
     b: Builder, x: TensorValue, dim: int, indices: TensorValue, source: Source, mode: ScatterMode, base: Any = None
 ) -> TensorValue:
-    if len(indices.shape) > max(1, len(x.shape)) or (not x.shape and product(indices.shape) != 1):
+    if not _fits(x, indices):
         return NotImplemented
     along = _Along(x, dim, indices)
     dtype = x.dtype if mode == "set" else compute_dtype(x.dtype)
 
     def value(index: tuple[Index, ...]) -> Expr:
-        if isinstance(source, TensorValue):
-            return cast(along.read(source, index), dtype)
-        return cast(b.number(source, x.dtype), dtype)
+        element = along.read(source, index) if isinstance(source, TensorValue) else b.number(source, x.dtype)
+        return along.value(index, cast(element, dtype))
 
     return _scattered(b, x if base is None else base, along.loops, along.coords, value, mode)
 
@@ -125,9 +136,9 @@ def scatter_reduce(
         return NotImplemented
     if include_self:
         return _scatter(b, x, dim, indices, source, _MODES[reduce])
-    along = _Along(x, dim, indices)
-    if len(indices.shape) > max(1, len(x.shape)) or (not x.shape and product(indices.shape) != 1):
+    if not _fits(x, indices):
         return NotImplemented
+    along = _Along(x, dim, indices)
     flags = b.result.to(torch.bool)
     clear = b.define(flags, lambda index: constant(False, torch.bool), f"{b.node.name}_none")
     hit = b.scatter(flags, clear, along.loops, along.coords, lambda index: constant(True, torch.bool), "set")
@@ -147,6 +158,66 @@ def _identity(mode: ScatterMode, dtype: torch.dtype) -> Number:
     if dtype.is_floating_point:
         return float("-inf") if mode == "max" else float("inf")
     return torch.iinfo(dtype).min if mode == "max" else torch.iinfo(dtype).max
+
+
+# ---------------------------------------------------------------- slices by index
+
+
+class _Slices:
+    """The loops of a write of slices along a dimension, each to the position that an index names."""
+
+    def __init__(self, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue) -> None:
+        self.x, self.indices, self.source = x, indices, source
+        self.dim = dim % max(1, len(x.shape))
+        rest = [*x.shape[: self.dim], product(indices.shape), *x.shape[self.dim + 1 :]]
+        self.loops = tuple(rest) if x.shape else (product(indices.shape),)
+        # eager's index_add names a slice by select, unless slices are single elements
+        self.add_error = RuntimeError if len(x.shape) > 1 else IndexError
+
+    def chosen(self, index: tuple[Index, ...], error: type[Exception]) -> Index:
+        extent = self.x.shape[self.dim] if self.x.shape else 1
+        position = self.indices.load((index[self.dim],) if self.indices.shape else ())
+        return taken(position, extent, wraps=False, error=error)
+
+    def coords(self, index: tuple[Index, ...], error: type[Exception]) -> list[Index]:
+        return [self.chosen(index, error) if d == self.dim else i for d, i in enumerate(index)] if self.x.shape else []
+
+    def element(self, index: tuple[Index, ...], error: type[Exception]) -> Expr:
+        """What the source has for a point of the loops."""
+        value = self.source.load(index if self.source.shape else ())
+        return value if self.x.shape else at_first(self.chosen(index, error), value)
+
+
+@lowering("index_add")
+def index_add(
+    b: Builder, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue, *, alpha: Number = 1
+) -> TensorValue:
+    """A symbol does not become an integer or a bool as a number does."""
+    slices, dtype = _Slices(x, dim, indices, source), compute_dtype(x.dtype)
+    error = slices.add_error
+    if product(x.shape) == 0 or (not isinstance(alpha, int | float) and not dtype.is_floating_point):
+        return NotImplemented
+
+    def value(index: tuple[Index, ...]) -> Expr:
+        element = cast(slices.element(index, error), dtype)
+        if isinstance(alpha, int) and alpha == 1:
+            return element
+        scale = b.number(alpha, dtype)
+        return call("logical_and" if dtype == torch.bool else "mul", element, scale)
+
+    return _scattered(b, x, slices.loops, lambda index: slices.coords(index, error), value, "add")
+
+
+@lowering("index_copy")
+def index_copy(b: Builder, x: TensorValue, dim: int, indices: TensorValue, source: TensorValue) -> TensorValue:
+    if product(x.shape) == 0:
+        return NotImplemented
+    slices = _Slices(x, dim, indices, source)
+
+    def value(index: tuple[Index, ...]) -> Expr:
+        return slices.element(index, IndexError)
+
+    return _scattered(b, x, slices.loops, lambda index: slices.coords(index, IndexError), value, "set")
 
 
 # ---------------------------------------------------------------- index_put

@@ -234,6 +234,30 @@ def test_each_call_of_the_compiler_may_fail(call, how, tmp_path):
         assert re.search(rf"stage '({stage}|load)' \(plugin [\w.]+\) failed: ", message)
 
 
+NO_HEADERS = """
+import sysconfig
+real = sysconfig.get_paths
+sysconfig.get_paths = lambda *args, **kwargs: {**real(*args, **kwargs), "include": "/nowhere"}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("with_frame_hook", [False, True])
+def test_python_headers_may_be_missing(with_frame_hook, tmp_path):
+    if with_frame_hook:
+        put_native_parts(tmp_path, with_guard_tree=False)
+    environment = {**os.environ, "TURRET_CACHE_DIR": str(tmp_path), "TURRET_ON_ERROR": "fallback"}
+    command = [sys.executable, "-c", NO_HEADERS + PROGRAM]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stdout.splitlines() if line]
+    if with_frame_hook:
+        assert said == []  # guards are checked in Python then, which an event says
+    else:
+        (message,) = said
+        assert re.search(r"stage 'capture' .* failed: .* needs the Python headers, and /nowhere lacks them", message)
+
+
 def put_native_parts(cache, with_guard_tree):
     """Copy this process's native parts into another cache."""
     from turret import guard_tree

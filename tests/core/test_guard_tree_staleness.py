@@ -14,11 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turret import guard_tree
-from turret.guards import Guard, GuardSet, read
+from turret.guards import DYNAMIC_MARKS, STATIC_MARK, Guard, GuardSet, TensorProperties, global_state, read
 from turret.sources import (
     AttrSource,
     BaseItemSource,
@@ -304,3 +305,73 @@ def test_a_proxy_of_another_mapping_at_the_address_of_the_one_before_is_seen() -
     proxies[0] = None
     proxies[0] = types.MappingProxyType(mappings[1])
     assert not check(None)
+
+
+def some_tensor(rng: random.Random) -> torch.Tensor:
+    """A tensor: plain or a parameter, with or without gradients, a leaf, computed, or a view of another one."""
+    data = torch.ones(rng.choice([(2, 3), (2, 3), (3, 2), (6,)]), dtype=rng.choice([torch.float32, torch.float64]))
+    made: list[Callable[[], torch.Tensor]] = [
+        lambda: data,
+        lambda: torch.nn.Parameter(data, requires_grad=rng.random() < 0.8),
+        lambda: data.requires_grad_(),
+        lambda: data.requires_grad_() * 2,
+        lambda: data.requires_grad_().view(-1),
+        lambda: data.t(),
+        lambda: (data * 2).requires_grad_().t(),
+    ]
+    return rng.choice(made)()
+
+
+def change_tensor(rng: random.Random, holder: Any, name: str) -> None:
+    """One of the ways to change, mark or replace a tensor that an object holds."""
+    tensor, other = getattr(holder, name), some_tensor(rng)
+    whole = not tensor._is_view()  # of a view that is put elsewhere torch cannot find the history any more
+    mark, dims = rng.choice([STATIC_MARK, *DYNAMIC_MARKS]), {rng.randrange(3)}
+    ways: list[Callable[[], Any]] = [
+        lambda: setattr(holder, name, other),
+        lambda: whole and setattr(tensor, "data", other.data),
+        lambda: tensor.requires_grad_(rng.random() < 0.5),
+        lambda: tensor.mul_(2),
+        lambda: tensor.mul_(torch.ones((), dtype=tensor.dtype, requires_grad=True)),
+        lambda: tensor.add_(other),
+        lambda: tensor.detach_(),
+        lambda: whole and tensor.t_(),
+        lambda: whole and tensor.resize_(2, 3),
+        lambda: tensor.retain_grad(),
+        lambda: whole and tensor.set_(other),
+        lambda: tensor._base.mul_(torch.ones((), dtype=tensor.dtype, requires_grad=True)),
+        lambda: whole and torch.utils.swap_tensors(tensor, other),
+        lambda: setattr(tensor, "grad", None),
+        lambda: setattr(tensor, "note", 1),
+        lambda: setattr(some_tensor(rng), mark, dims),
+        lambda: setattr(tensor, mark, dims),
+        lambda: getattr(tensor, mark).add(rng.randrange(3)),
+        lambda: getattr(tensor, mark).clear(),
+        lambda: delattr(tensor, mark),
+        lambda: tensor.__dict__,
+        lambda: tensor.__dict__.clear(),
+        lambda: setattr(tensor, "__dict__", {mark: dims}),
+        lambda: setattr(tensor, "__dict__", {}),
+    ]
+    with contextlib.suppress(AttributeError, RuntimeError, TypeError), torch.set_grad_enabled(rng.random() < 0.7):
+        rng.choice(ways)()
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 2**48))
+def test_tensors_are_seen_to_change_whatever_is_done_to_them(seed: int) -> None:
+    rng = random.Random(seed)
+    holder = types.SimpleNamespace(a=some_tensor(rng), b=some_tensor(rng))
+    checks = Checks(None, holder)
+    for _ in range(30):
+        if rng.random() < 0.3:
+            guards = [Guard("ID", SELF, holder), Guard("GLOBAL_STATE", None, global_state())]
+            for name in ("a", "b"):
+                marks = rng.choice([None, frozenset(), frozenset([0])])
+                dynamic = frozenset(range(rng.randrange(2)))
+                facts = TensorProperties.of(getattr(holder, name), dynamic, marks)
+                guards.append(Guard("TENSOR", AttrSource(SELF, name), facts))
+            checks.add(guards)
+        checks.agree()
+        change_tensor(rng, holder, rng.choice("ab"))
+    assert checks.held or not checks.made

@@ -319,3 +319,23 @@ def test_drawn_programs_over_signed_numbers_are_eagers(source, first, numbers, s
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         check(function_of(source, "x, y, n, m"), calls, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("make", [lambda s: s.sum(), lambda s: s.amax(0).sum(), lambda s: (s * 2).softmax(1).sum()])
+def test_a_size_that_changes_beside_one_that_is_zero_compiles(make):
+    def program(x, out):
+        y = x * 2
+        out[:] = y
+        return y, make(out)
+
+    compiled = turret.compile(program, options={"cache": False, "on_error": "raise"})
+    for size in ((5, 9, 0), (5, 8, 0), (5, 7, 0)):
+        results, gradients = [], []
+        for function in (compiled, program):
+            x = torch.ones(1, requires_grad=True)
+            y, total = function(x, torch.zeros(size))
+            (y.sum() + total).backward()
+            results.append((y.detach(), total.detach()))
+            gradients.append(x.grad)
+        torch.testing.assert_close(*results)
+        torch.testing.assert_close(*gradients)

@@ -194,7 +194,7 @@ def launch_cost(systems: dict[str, Callable]) -> None:
     plan = _plan_of(_tiny_kernels, x)
     launches = [step for step in plan.steps if isinstance(step, Launch)]
     kernels = sum(len(step.origins) for step in launches)
-    library = DeviceLibrary(find_library(plan.library), None, 0)
+    library = DeviceLibrary(find_library(plan.library), None, 0, len(plan.slots) + 1, 1)
     memory = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda")
     slots = (ctypes.c_void_p * (len(plan.slots) + 1))(*[memory.data_ptr()] * (len(plan.slots) + 1))
     sizes = (ctypes.c_int64 * 1)()

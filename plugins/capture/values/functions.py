@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.fingerprints import PLAIN
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.lifetimes import waits_visibly
+from turret.plugins.capture.values.base import Constant, Lazy, Value
 from turret.sources import AttrSource, ItemSource, Source
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class Cell(Value):
         return self.content
 
     def set(self, t: Tracer, value: Value | None) -> None:
+        if isinstance(self.content, Lazy) and waits_visibly(self.content.object):
+            raise Unsupported("a generator that is let go while it waits in a try or with block")
         t.effects.note(self)
         self.content = value
 

@@ -9,7 +9,7 @@ import torch
 
 from turret.emitter import Guard, TextEmitter
 from turret.errors import UnsupportedError
-from turret.ir.expr import OPS, Expr
+from turret.ir.expr import OPS, Expr, range_error
 from turret.ir.index import Div, Mod, Size, Value, Var, provably_nonnegative
 from turret.ir.nest import FlatStore, Nest
 from turret.plugins.codegen.cpp.dtypes import accumulator, ctype, literal, reduction_identity
@@ -18,8 +18,9 @@ from turret.plugins.codegen.cpp.operators import bitcast_text, cast_text, combin
 from turret.plugins.codegen.cpp.scopes import Scope
 from turret.plugins.codegen.cpp.sizes import size_text
 
-INDEX_ERROR, ZERO_DIVISION = 1, 2
-"""What a kernel returns where a checked index is out of range, or an integer is divided by zero."""
+INDEX_ERROR, ZERO_DIVISION, OUT_OF_RANGE = 1, 2, 8
+"""What a kernel returns where a checked index is out of range, an integer is divided by zero, or an index is out of
+range for which eager raises a RuntimeError."""
 EXTENT_WORDS = 3
 """What a kernel that checks its accesses is told of a buffer: first element, one past the last, number of its slot."""
 
@@ -122,7 +123,8 @@ class Emitter(TextEmitter):
 
     def write_check_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         value = self.value(expr.args[0], scope, guard)
-        bad = self._report(f"(uint64_t){value} >= (uint64_t){self.size(expr.payload)}", INDEX_ERROR, scope, guard)
+        code = OUT_OF_RANGE if range_error(expr) is RuntimeError else INDEX_ERROR
+        bad = self._report(f"(uint64_t){value} >= (uint64_t){self.size(expr.payload)}", code, scope, guard)
         return f"{bad} ? 0 : {value}"
 
     def write_wrap_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:

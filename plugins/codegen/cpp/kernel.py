@@ -27,12 +27,12 @@ class CppKernel:
     """One kernel.
 
     ``function``: name of ``int64_t f(void* const* buffers, const int64_t* sizes, int threads)``; it returns 0, or
-    1 for an index out of range, 2 for an integer division by zero.  ``buffers`` are tensors' names in the order of
-    the pointers it takes (addresses of first elements), ``sizes`` names of size symbols in theirs, and ``streams``
-    (of random numbers) the values that follow the sizes.  One that checks its accesses (``check_bounds``) takes extent
-    and slot of each buffer after them, then the address of a report, and returns 4 where it wrote one.  Kernels that
-    differ only in names of tensors, variables, origins, sources or streams share ``function`` and ``source``;
-    ``comment`` holds what they do not share.
+    1 for an index out of range, 2 for an integer division by zero, 8 for an index out of range that is a RuntimeError
+    in eager.  ``buffers`` are tensors' names in the order of the pointers it takes (addresses of first elements),
+    ``sizes`` names of size symbols in theirs, and ``streams`` (of random numbers) the values that follow the sizes.
+    One that checks its accesses (``check_bounds``) takes extent and slot of each buffer after them, then the address of
+    a report, and returns 4 where it wrote one.  Kernels that differ only in names of tensors, variables, origins,
+    sources or streams share ``function`` and ``source``; ``comment`` holds what they do not share.
     """
 
     function: str

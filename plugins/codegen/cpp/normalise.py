@@ -138,7 +138,8 @@ def _free_scan(nest: Nest) -> Nest:
 
 
 def _is_short(count: Size) -> bool:
-    return isinstance(count, int) and count <= SHORT_ROW
+    """Whether a row has points to unroll, and few; one of no elements may have symbols among its extents."""
+    return isinstance(count, int) and 0 < count <= SHORT_ROW
 
 
 def _unroll_row(nest: Nest) -> Nest:
@@ -170,7 +171,11 @@ def _unroll_local(node: Expr) -> Expr | None:
         return None
     variables = node.payload.variables
     count = product(v.extent for v in variables)
-    if not isinstance(count, int) or count > 2 * SHORT_ROW or count * sum(1 for _ in walk(node)) > UNROLLED_NODES:
+    if (
+        not isinstance(count, int)
+        or not 0 < count <= 2 * SHORT_ROW
+        or count * sum(1 for _ in walk(node)) > UNROLLED_NODES
+    ):
         return None
     return combined(node.payload.kind, [rewrite(node.args[0], p) for p in points(variables)], node.dtype)
 

@@ -272,7 +272,7 @@ INLINE int team(int threads, int64_t tasks, int64_t work) {  // threads worth th
   return wanted < 1 ? 1 : wanted < threads ? (int)wanted : threads;
 }""",
     "status": """\
-INLINE int64_t status(int64_t error) { return error & 1 ? 1 : error; }""",
+INLINE int64_t status(int64_t error) { return error & 1 ? 1 : error & 8 ? 8 : error; }""",
     "out_of_bounds": """\
 static __attribute__((noinline)) int64_t* out_of_bounds(int64_t index, const int64_t* extent, int64_t* report) {
   if (!__atomic_exchange_n(report, 1, __ATOMIC_RELAXED)) report[1] = extent[2], report[2] = index;

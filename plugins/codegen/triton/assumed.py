@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import sympy
 
 from turret.errors import UnsupportedError
-from turret.ir.expr import walk
-from turret.ir.index import Index, Size, Value, Var, hinted
+from turret.ir.index import Size, hinted
 from turret.plugins.codegen.triton.facts import NARROW, Facts
 from turret.plugins.codegen.triton.sizes import size_text
 
@@ -31,14 +30,8 @@ def multiples(symbols: Iterable[str], hints: Mapping[str, int]) -> tuple[str, ..
 
 def narrow_sizes(facts: Facts) -> tuple[Size, ...] | None:
     """The sizes that must fit 32 bits for all of a kernel's indices to fit; None where some are not known to."""
-    tiling = facts.tiling
-    found = [tile.extent for tile in tiling.tiles] + facts.reaches()
-    for node in walk(*(root for store in tiling.stores for root in store.roots)):
-        if node.op == "index" and not node.payload.values:
-            found += _ends(node.payload)
-    for index in tiling.nest.indices():
-        found += _inner_ends(index)
-    hints = tiling.nest.hints
+    found = [tile.extent for tile in facts.tiling.tiles] + facts.reaches() + facts.ends()
+    hints = facts.tiling.nest.hints
     fits = all(end is not None and (seen := hinted(end, hints)) is not None and seen < NARROW for end in found)
     return tuple(dict.fromkeys(found)) if fits else None
 
@@ -47,20 +40,6 @@ def sizes_fit(sizes: Iterable[Size], hints: Mapping[str, int]) -> bool:
     """Whether sizes, and what is computed on the way to them, fit 32 bits where symbols are as their hints say."""
     found = [hinted(part, hints) for value in sizes for part in _parts(value)]
     return all(end is not None and abs(end) < NARROW for end in found)
-
-
-def _ends(index: Index) -> list[Size | None]:
-    low, high = index.bounds()
-    return [high, None if low is None else -low]
-
-
-def _inner_ends(index: Index) -> list[Size | None]:
-    """Ends of what an index divides."""
-    found: list[Size | None] = []
-    for atom, _ in index.terms:
-        if not isinstance(atom, (Var, Value)) and not atom.numerator.values:
-            found += [*_ends(atom.numerator), *_inner_ends(atom.numerator)]
-    return found
 
 
 def conditions(narrow: Iterable[Size], divisible: Iterable[str]) -> tuple[str, ...] | None:

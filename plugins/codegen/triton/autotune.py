@@ -95,7 +95,8 @@ class Tuner:
         words = segment_words(0, (_launch(variant, compiled),))
         table = LaunchTable((compiled.binary,), {"run": words}, {})
         files = {compiled.binary.file: compiled.image, TABLE: codec.dumps(table).encode()}
-        segment = DeviceLibrary(Entry(compiled.key, ROLE, files), self.cache, self.device).function("run")
+        entry = Entry(compiled.key, ROLE, files)
+        segment = DeviceLibrary(entry, self.cache, self.device, len(tensors), 1).function("run")
         slots = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
         sizes = (ctypes.c_int64 * 1)()
         stream = current_stream(self.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from turret.emitter import ExprFacts
 from turret.ir.expr import Expr, walk
-from turret.ir.index import Size, Var
+from turret.ir.index import Index, Size, Value, Var
 from turret.ir.program import TensorDecl
 from turret.plugins.codegen.triton.stages import is_scratch
 from turret.plugins.codegen.triton.tiling import Tiling
@@ -33,7 +33,20 @@ class Facts(ExprFacts):
     def is_wide(self) -> bool:
         """Whether an index or an offset may not fit 32 bits (taken for granted where a size is symbolic)."""
         extents = [tile.extent for tile in self.tiling.tiles] + self.reaches()
-        return not all(isinstance(extent, int) and extent < NARROW for extent in extents)
+        if not all(isinstance(extent, int) and extent < NARROW for extent in extents):
+            return True
+        return any(isinstance(end, int) and end >= NARROW for end in self.ends())
+
+    def ends(self) -> list[Size | None]:
+        """Ends, the lower ones negated, of the numbers that indices are as values, and of what indices divide; None
+        where unknown.  An offset has none: it lies within its tensor's reach."""
+        found: list[Size | None] = []
+        for node in walk(*(root for store in self.tiling.stores for root in store.roots)):
+            if node.op == "index":
+                found += _ends(node.payload)
+        for index in self.tiling.nest.indices():
+            found += _inner_ends(index)
+        return found
 
     def reaches(self) -> list[Size]:
         """Largest offset of an element of each tensor, or more where that is symbolic."""
@@ -82,6 +95,22 @@ class Facts(ExprFacts):
 
     def is_along_row(self, expr: Expr) -> bool:
         return expr.op == "scan" or self.is_row(expr)
+
+
+def _ends(index: Index) -> list[Size | None]:
+    low, high = index.bounds()
+    ends = [high, None if low is None else -low]
+    # A number that the program computes has 64 bits, unless its ends are known.
+    return [end for end in ends if isinstance(end, int)] if index.values else ends
+
+
+def _inner_ends(index: Index) -> list[Size | None]:
+    """Ends of what an index divides."""
+    found: list[Size | None] = []
+    for atom, _ in index.terms:
+        if not isinstance(atom, (Var, Value)):
+            found += [*_ends(atom.numerator), *_inner_ends(atom.numerator)]
+    return found
 
 
 def _reach(decl: TensorDecl) -> Size:

@@ -17,7 +17,7 @@ _ARG_NODES = 12
 
 def is_short(variables: tuple[Var, ...]) -> bool:
     count = product(v.extent for v in variables)
-    return isinstance(count, int) and count <= UNROLLED_POINTS
+    return isinstance(count, int) and 0 < count <= UNROLLED_POINTS
 
 
 def unroll(row: frozenset[Var]) -> Callable[[Expr], Expr | None]:

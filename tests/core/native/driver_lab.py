@@ -36,8 +36,11 @@ class FakeDriver:
         keep_library(process_cache, key, files)
         return Library(key, device.TABLE)
 
-    def library(self, table: LaunchTable, images: dict[str, bytes], index: int = 0) -> device.DeviceLibrary:
-        return device.DeviceLibrary(find_library(self.write(table, images)), None, index, self.launcher)
+    def library(
+        self, table: LaunchTable, images: dict[str, bytes], index: int = 0, slots: int = 3, sizes: int = 2
+    ) -> device.DeviceLibrary:
+        """The segments of a table, for so many slots and sizes."""
+        return device.DeviceLibrary(find_library(self.write(table, images)), None, index, slots, sizes, self.launcher)
 
 
 def kernel(name: str, *, shared: int = 0, threads: int = 128, **further: object) -> KernelBinary:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +210,34 @@ def test_tensors_that_are_not_aligned_are_copied_in_and_written_back(fake: FakeD
 def test_a_damaged_table_is_refused(fake: FakeDriver, words: tuple[int, ...]) -> None:
     with pytest.raises(CodegenError, match="not well formed"):
         fake.library(LaunchTable((kernel("add_one"),), {"s": words}, {}), IMAGES)
+
+
+@pytest.mark.parametrize("words", [(3, 0, 0, 0), (0, 1, 3, 0, 0), (0, 0, 1, 2, 0), (0, 0, 0, 1, 1, 1, 0, 3)])
+def test_a_table_that_reads_behind_the_slots_or_sizes_is_refused(fake: FakeDriver, words: tuple[int, ...]) -> None:
+    with pytest.raises(CodegenError, match="not well formed"):
+        fake.library(LaunchTable((kernel("add_one"),), {"s": words}, {}), IMAGES, slots=3, sizes=2)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_no_table_crashes_the_launcher_and_good_ones_do_what_they_say(
+    built_driver: tuple[bytes, Path], tmp_path: Path, seed: int
+) -> None:
+    launcher = tmp_path / "launcher.so"
+    launcher.write_bytes(built_driver[0])
+    script = Path(__file__).with_name("fuzz_launcher.py")
+    command = [
+        sys.executable,
+        "-X",
+        "faulthandler",
+        str(script),
+        str(launcher),
+        str(built_driver[1]),
+        str(seed),
+        "4000",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert all(word in done.stdout for word in ("refused", "ran with status 0", "status 1", "status 2", "compared"))
 
 
 def test_without_a_driver_the_error_says_so(built_driver: tuple[bytes, Path]) -> None:

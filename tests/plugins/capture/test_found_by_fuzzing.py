@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import functools
+import io
 import math
 import sys
 
@@ -760,3 +761,45 @@ def test_an_attribute_that_is_deleted_where_it_was_missing_before_is_deleted():
         with pytest.raises(AttributeError, match="extra"):
             observed(torch.ones(2), box)
         assert not vars(box)
+
+
+def test_a_generator_in_a_cell_is_closed_where_the_cell_takes_another_value():
+    def program(x, log):
+        held = numbers(4, log)
+        log.append(next(held))
+        for _ in [x, x + 1]:
+
+            def later():
+                yield list(held)
+
+            held = later()
+            with contextlib.ExitStack() as stack:
+                stack.callback(log.append, "left")
+                if len(log) > 5:
+                    (lambda a: a)()
+        return x + 1
+
+    def logged(function):
+        log: list = []
+        function(torch.ones(3), log)
+        return log
+
+    assert logged(Observed(program)) == logged(program)
+
+
+class Summand:
+    def __add__(self, other):
+        return other + 1
+
+
+def test_a_global_that_is_gone_and_was_only_handed_on_raises_the_name_error():
+    scope = {"torch": torch, "summand": Summand(), "print_to": io.StringIO()}
+    exec("def program(y):\n    print(1, file=print_to)\n    return summand + y", scope)
+    observed = Observed(scope["program"])
+    for present in (True, False, True, False):
+        held = scope["summand"] if present else scope.pop("summand")
+        assert outcome(observed, (torch.ones(2),), {})[0] == outcome(scope["program"], (torch.ones(2),), {})[0]
+        scope["summand"] = held
+    del scope["print_to"]
+    with pytest.raises(NameError, match="print_to"):
+        observed(torch.ones(2))

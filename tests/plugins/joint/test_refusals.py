@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import turret
 from turret.errors import StageError
@@ -176,7 +177,6 @@ def test_masks_have_the_sizes_of_what_they_are_masks_of(program, shape, mask, va
 
 
 INTEGERS = (torch.int64, torch.uint8)
-F = torch.nn.functional
 
 
 @pytest.mark.parametrize(
@@ -287,3 +287,47 @@ def test_an_index_into_the_one_element_of_a_dimension_is_checked(program: Callab
     for index in (1, -2):
         with pytest.raises((IndexError, RuntimeError), match=r"out of (range|bounds)"):
             function(x, torch.tensor([index]))
+
+
+FLOATS, WHOLE, BOOLS = torch.float32, torch.int64, torch.bool
+DTYPES = [
+    (lambda x: F.multi_margin_loss(x, torch.arange(3)), FLOATS, WHOLE),
+    (lambda x: F.multilabel_margin_loss(x, torch.tensor([[0, -1, 2], [1, 0, -1], [-1, 0, 0]])), FLOATS, WHOLE),
+    (lambda x: F.bilinear(x, x, x[:2, :, None].expand(2, 3, 3)), WHOLE, BOOLS),
+    (lambda x: torch.bucketize(x, x[0]), WHOLE, BOOLS),
+    (lambda x: torch.searchsorted(x[0], x), WHOLE, BOOLS),
+    (lambda x: torch.arange(2, dtype=x.dtype), WHOLE, BOOLS),
+    (lambda x: F.max_pool1d(x[None], 2), FLOATS, WHOLE),
+    (lambda x: F.prelu(x, x[0, :1]), FLOATS, WHOLE),
+    (lambda x: F.interpolate(x[None], 6), FLOATS, torch.complex64),
+    (lambda x: F.fold(x.reshape(1, 9, 1)[:, :4], (2, 2), 2), BOOLS, WHOLE),
+    (lambda x: F.unfold(x[None, None], 2), BOOLS, WHOLE),
+    (lambda x: F.binary_cross_entropy(x, x), FLOATS, WHOLE),
+    (lambda x: torch.ldexp(x, x), BOOLS, None),
+    (lambda x: x.clamp(0, 1), BOOLS, None),
+    (lambda x: x.clamp(False, True), WHOLE, BOOLS),
+    (lambda x: x.clamp_min(False), WHOLE, BOOLS),
+]
+
+
+@pytest.mark.parametrize("program, taken, refused", DTYPES)
+def test_a_dtype_is_taken_where_eager_takes_it(
+    program: Callable, taken: torch.dtype, refused: torch.dtype | None
+) -> None:
+    x = torch.ones(3, 3, dtype=taken)
+    strict = turret.compile(program, options={"on_error": "raise", "cache": False})
+    torch.testing.assert_close(strict(x), program(x))
+    if refused is None:
+        return
+    wrong = torch.ones(3, 3, dtype=refused)
+    with pytest.raises((RuntimeError, NotImplementedError)) as expected:
+        program(wrong)
+    with pytest.raises(expected.type):
+        quiet_call(turret.compile(program, options={"cache": False}), wrong)
+
+
+def test_labels_behind_the_end_of_a_row_do_not_count() -> None:
+    x, labels = torch.tensor([[0.0, 1.0, 2.0], [1.0, 3.0, 2.0]]), torch.tensor([[0, -1, 2], [-1, 0, 1]])
+    for dynamic in (False, True):
+        compiled = turret.compile(F.multilabel_margin_loss, dynamic=dynamic, options={"on_error": "raise"})
+        torch.testing.assert_close(compiled(x, labels), F.multilabel_margin_loss(x, labels))

@@ -112,9 +112,9 @@ def test_an_index_out_of_range_raises_as_in_eager(name: str) -> None:
     for bad in (3, -4):
         wrong = good.clone()
         wrong[0, 1] = bad
-        with pytest.raises((IndexError, RuntimeError)):
+        with pytest.raises((IndexError, RuntimeError)) as expected:
             function(x, wrong)
-        with pytest.raises(IndexError, match="out of range"):
+        with pytest.raises(expected.type, match="out of range"):
             run_program(program, [x, wrong])
 
 

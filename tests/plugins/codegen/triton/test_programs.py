@@ -121,6 +121,54 @@ def test_unrolled_sums_of_negative_zeros_are_positive() -> None:
     assert torch.equal(compiled(program)(x), program(x))
 
 
+def far_numbers(x: torch.Tensor) -> torch.Tensor:
+    return torch.arange(0, 5 << 30, 1 << 30) + x
+
+
+def far_below_zero(x: torch.Tensor) -> torch.Tensor:
+    return torch.arange(1 << 31, -(5 << 30), -(1 << 30))[:5] // 3 + x
+
+
+def far_dividend(x: torch.Tensor) -> torch.Tensor:
+    return x + torch.arange(0, 5 << 30, 1 << 30) // (1 << 29) + torch.arange(0, 5 << 30, 1 << 30) % 7
+
+
+def far_compared(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(torch.arange(0, 5 << 30, 1 << 30) > 3 << 30, x, -x)
+
+
+def far_float(x: torch.Tensor) -> torch.Tensor:
+    return torch.arange(0, 5 << 30, 1 << 30).to(torch.float64) + x
+
+
+@pytest.mark.parametrize("program", [far_numbers, far_below_zero, far_dividend, far_compared, far_float])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_numbers_beyond_32_bits_in_kernels_of_few_elements(program: Callable, dynamic: bool) -> None:
+    codegen = InterpretedCodegen()
+    x = torch.arange(5)
+    assert torch.equal(compiled(program, codegen, dynamic)(x), program(x))
+    assert codegen.kernels
+
+
+def test_a_view_of_more_elements_than_32_bits_count() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.expand(2, 1 << 31).reshape(-1)[:: 1 << 28] * 2
+
+    codegen = InterpretedCodegen()
+    x = torch.tensor([[1], [2]], dtype=torch.int8)
+    assert compiled(program, codegen)(x).tolist() == [2] * 8 + [4] * 8  # eager takes 4 GiB for it
+    assert codegen.kernels
+
+
+def test_a_gathered_position_in_a_view_of_more_elements_than_32_bits_count() -> None:
+    def program(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        return x.expand(2, 1 << 16, 1 << 15).reshape(1 << 16, 1 << 16)[at, -2:] * 2
+
+    x = torch.tensor([1, 2], dtype=torch.int8).view(2, 1, 1)
+    got = compiled(program)(x, torch.tensor([0, 32767, 32768, 65535, -1]))
+    assert got.tolist() == [[2, 2]] * 2 + [[4, 4]] * 3
+
+
 def test_dynamic_sizes_share_their_sources() -> None:
     codegen = InterpretedCodegen()
 
