@@ -19,8 +19,8 @@ from turret.errors import UnsupportedError, VerificationError
 LEFT_OUT = ("unsafe", *(("fft.", "stft") if TORCH < (2, 12) else ()))
 """Parts that ``unsafe_split`` and its like return lie in one memory in eager, which they promise nothing about.
 
-Before torch 2.12, fake results of Fourier transforms of reals are row-major whatever the argument's layout is, and so are
-Turret's: their values are eager's, their strides are not.
+Before torch 2.12, fake results of Fourier transforms of reals are row-major whatever the argument's layout is, and so
+are Turret's: their values are eager's, their strides are not.
 """
 OPERATIONS = [
     op for op in op_db if torch.float32 in op.supported_dtypes("cpu") and not any(n in op.name for n in LEFT_OUT)
