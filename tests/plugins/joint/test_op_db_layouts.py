@@ -13,10 +13,18 @@ pytest.importorskip("expecttest", reason="torch's table of operations imports it
 from torch.testing._internal.common_methods_invocations import op_db
 
 from tests.plugins.joint_harness import compiled, snapshot
+from tests.torch_versions import TORCH
 from turret.errors import UnsupportedError, VerificationError
 
-OPERATIONS = [op for op in op_db if torch.float32 in op.supported_dtypes("cpu") and "unsafe" not in op.name]
-"""Parts that ``unsafe_split`` and its like return lie in one memory in eager, which they promise nothing about."""
+LEFT_OUT = ("unsafe", *(("fft.", "stft") if TORCH < (2, 12) else ()))
+"""Parts that ``unsafe_split`` and its like return lie in one memory in eager, which they promise nothing about.
+
+Before torch 2.12, fake results of Fourier transforms of reals are row-major whatever the argument's layout is, and so
+are Turret's: their values are eager's, their strides are not.
+"""
+OPERATIONS = [
+    op for op in op_db if torch.float32 in op.supported_dtypes("cpu") and not any(n in op.name for n in LEFT_OUT)
+]
 
 
 def transposed(value):
