@@ -163,6 +163,8 @@ class GraphRecorder:
         """A tensor that existed before, as an input of the graph; guarded by its properties."""
         if real.layout != torch.strided or real.is_quantized or torch._is_functional_tensor(real):
             raise Unsupported(f"a {real.layout} tensor as an input")
+        if real._is_zerotensor():
+            raise Unsupported("a tensor of zeros that has no memory")
         if torch._C._functorch.is_functorch_wrapped_tensor(real) or isinstance(real, torch._subclasses.FakeTensor):
             raise Unsupported("a tensor inside another transformation")
         if real._is_view():

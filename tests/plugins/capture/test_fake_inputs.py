@@ -45,3 +45,12 @@ def test_a_gradient_that_the_program_reads_has_its_own_layout():
         if n % 2:
             x.grad = torch.arange(3.0 * n).view(3, n).t()
         torch.testing.assert_close(compiled(x), function(x))
+
+
+def test_a_tensor_of_zeros_without_memory_is_left_to_python():
+    def program(x):
+        return x * 1.0 + x.sum()
+
+    compiled = turret.compile(program, options={"cache": False})
+    for x in (torch.ones(4), torch._efficientzerotensor((4,)), torch.ones(4)):
+        torch.testing.assert_close(compiled(x), program(x))
