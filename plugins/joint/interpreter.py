@@ -21,6 +21,9 @@ from turret.plugins.joint.tracer import Tracer
 _region_ids = itertools.count(1)
 
 
+aten = torch.ops.aten
+
+
 class CapturedRun:
     """Runs captured modules; nested graph modules run the same way, so that their calls keep their provenance."""
 
@@ -79,7 +82,7 @@ class CapturedRun:
                 return element(*args)
             shown, value = element(args[0], args[1]), args[2]
             return shown.copy_(value) if isinstance(value, torch.Tensor) else shown.fill_(value)
-        return target(*args, **kwargs)
+        return _CHECKED.get(target, target)(*args, **kwargs)
 
     def _higher_order(self, op: HigherOrderOperator, args: tuple, kwargs: dict[str, Any]) -> Any:
         rule = _HIGHER_ORDER.get(op._name)
@@ -103,6 +106,15 @@ def _last_users(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
                 if node.op not in ("placeholder", "output", "get_attr"):
                     found.setdefault(node, []).append(source)
     return found
+
+
+_CHECKED: dict[Any, Any] = {
+    aten._unsafe_index: aten.index,
+    aten._unsafe_index.Tensor: aten.index.Tensor,
+    aten._unsafe_index_put: aten.index_put,
+    aten._unsafe_index_put.default: aten.index_put.default,
+}
+"""Ops that kernels take unchecked where a decomposition has made the index; eager checks those that a program calls."""
 
 
 def _attribute(module: torch.nn.Module, target: str) -> Any:

@@ -26,6 +26,8 @@ CALLS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "embedding": lambda x, i: F.embedding(i, x),
     "embedding_bag": lambda x, i: F.embedding_bag(i[None], x),
     "index_put": lambda x, i: x.index_put((i,), x[0]),
+    "_unsafe_index": lambda x, i: torch.ops.aten._unsafe_index(x, [None, i]),
+    "_unsafe_index_put": lambda x, i: torch.ops.aten._unsafe_index_put.default(x, [i], x[0]),
     "index_put in place": lambda x, i: (x + 1).index_put_((i,), x[0], accumulate=True),
     "index_add": lambda x, i: x.index_add(0, i, x),
     "index_copy": lambda x, i: x.index_copy(1, i, x),
