@@ -86,7 +86,7 @@ class KnownData:
     def elements(self, fake: torch.Tensor) -> list[Any] | None:
         """The numbers that a fake tensor holds, in order, symbolic ones as symbols; None where that is not known."""
         found = self._source(fake)
-        return _elements(found) if isinstance(found, _Held) else None if found is None else found.flatten().tolist()
+        return _elements(found) if isinstance(found, _Held) else None if found is None else _numbers_of(found)
 
     def _source(self, fake: Any) -> _Held | torch.Tensor | None:
         """Where the value of a fake tensor is known from: nothing is computed, and nothing guarded on."""
@@ -132,7 +132,7 @@ def _elements(held: _Held) -> list[Any] | None:
     made = held.made
     if not made.is_symbolic():
         real = held.read()
-        return None if real is None else real.flatten().tolist()
+        return None if real is None else _numbers_of(real)
     if made.target in _COLLECTORS and isinstance(made.args[0], list | tuple):
         parts = [_elements(part) if isinstance(part, _Held) else [part] for part in made.args[0]]
         return None if any(part is None for part in parts) else [n for part in parts for n in part or ()]
@@ -140,6 +140,11 @@ def _elements(held: _Held) -> list[Any] | None:
 
 
 _COLLECTORS = (torch.stack, torch.tensor, torch.as_tensor)
+
+
+def _numbers_of(real: torch.Tensor) -> list[Any]:
+    with _disable_current_modes():
+        return real.flatten().tolist()
 
 
 def number_of(real: torch.Tensor) -> Any:

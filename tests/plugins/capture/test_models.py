@@ -25,6 +25,20 @@ def test_a_language_model_is_one_graph(name, attention):
     assert len(observed.graphs) == 1 and not observed.breaks and not observed.fallbacks
 
 
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_a_padding_mask_leaves_one_graph(name):
+    architecture = ARCHITECTURES[name]
+    model = architecture.build()
+    inputs = architecture.inputs(model.config, SIZES)
+    mask = torch.ones_like(inputs["input_ids"])
+    mask[0, -3:] = 0
+    observed = Observed(model.__call__, fullgraph=True)
+    with torch.no_grad():
+        for _ in range(2):
+            same(observed(**inputs | {"attention_mask": mask}), model(**inputs | {"attention_mask": mask}), "")
+    assert len(observed.graphs) == 1
+
+
 CHOSEN = ("deberta-v2", "gemma3", "bloom", "mixtral", "t5", "swin", "clip", "wav2vec2", "mamba", "recurrent-gemma")
 """One or two of each kind; ``tests/benchmarks/architectures.py`` has them all."""
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 from capture_lab import Observed, assert_same, outcome
 
+import turret
+
 _TAKES: dict[str, Callable] = {
     "select": lambda x, n: torch.select(x, 1, n),
     "select by name": lambda x, n: x.select(dim=0, index=n),
@@ -38,3 +40,23 @@ def test_the_lines_before_an_index_out_of_range_have_had_their_effects(name):
         if expected[0] == "returned":
             assert_same(found[1], expected[1])
         assert_same(mine, theirs, "arguments")
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        lambda x: (torch.arange(2)[:, None], torch.arange(3)),
+        lambda x: torch.tensor(1),
+        lambda x: (slice(None), torch.tensor([0, 2])),
+        lambda x: (torch.arange(x.shape[0]), torch.tensor(0)),
+        lambda x: (torch.tensor([True, False]), 1),
+    ],
+)
+def test_an_index_that_is_known_needs_no_break(index):
+    def program(x):
+        return x[index(x)] * 2
+
+    compiled = turret.compile(program, fullgraph=True)
+    for rows in (2, 2, 2):
+        x = torch.arange(3.0 * rows).reshape(rows, 3)
+        assert_same(compiled(x), program(x))
