@@ -32,11 +32,11 @@ def test_a_padding_mask_leaves_one_graph(name):
     inputs = architecture.inputs(model.config, SIZES)
     mask = torch.ones_like(inputs["input_ids"])
     mask[0, -3:] = 0
-    observed = Observed(model.__call__, fullgraph=True)
+    observed = Observed(model.__call__)
     with torch.no_grad():
         for _ in range(2):
             same(observed(**inputs | {"attention_mask": mask}), model(**inputs | {"attention_mask": mask}), "")
-    assert len(observed.graphs) == 1
+    assert len(observed.graphs) == 1 and not observed.breaks
 
 
 CHOSEN = ("deberta-v2", "gemma3", "bloom", "mixtral", "t5", "swin", "clip", "wav2vec2", "mamba", "recurrent-gemma")
