@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from turret.guards import Guard
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.graph import GraphBuilder
+    from turret.plugins.capture.graph import GraphRecorder
 
 _COUNT_FROM_THE_START = frozenset(
     {"storage_offset", "as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "sym_storage_offset"}
@@ -26,7 +26,7 @@ def place_in_memory(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.storage_offset(), tensor.untyped_storage().nbytes()
 
 
-def guard_places(t: GraphBuilder, target: Any, args: list[Any]) -> None:
+def guard_places(t: GraphRecorder, target: Any, args: list[Any]) -> None:
     """Guard where the inputs lie that a call looks at, if it is one that can tell."""
     if _name(target) not in _COUNT_FROM_THE_START:
         return
