@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from turret.errors import UnsupportedError
 from turret.ir.index import size_of_inputs
 from turret.plan import size_text
+from turret.plugins.joint.sizes import span
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
 from turret.signature import Layout, SyntheticBase
@@ -102,12 +103,7 @@ class Inputs:
 
 def storage_length(value: torch.Tensor) -> Any:
     """Elements from the start of a tensor's storage to the end of its last element."""
-    if any(isinstance(extent, int) and extent == 0 for extent in value.shape):
-        return value.storage_offset()
-    length = value.storage_offset() + 1
-    for extent, stride in zip(value.shape, value.stride(), strict=True):
-        length = length + (extent - 1) * stride
-    return length
+    return value.storage_offset() + span(value)
 
 
 def make_inputs(

@@ -16,7 +16,15 @@ from turret.ir.index import size_of_inputs
 from turret.op_traits import storage_root
 from turret.plan import size_text
 from turret.plugins.joint.inputs import AliasGroup, Inputs, InputState, layout_of
-from turret.plugins.joint.sizes import contiguous_strides, guarded_apart, is_apart, is_dense, same_layout, same_sizes
+from turret.plugins.joint.sizes import (
+    contiguous_strides,
+    guarded_apart,
+    is_apart,
+    is_dense,
+    same_layout,
+    same_sizes,
+    span,
+)
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
 from turret.signature import GraphOutput, GraphSignature, InputInfo, Layout, Mutation, OutputInfo, OutputKind, ViewCall
@@ -343,17 +351,10 @@ def _is_memory_of_its_own(tracked: Tracked) -> bool:
 
 def _covers(candidate: torch.Tensor, others: Sequence[Any]) -> bool:
     """Whether a dense tensor has as many bytes as those that share its memory reach over, gaps included."""
-    spans = [_span(o) * o.element_size() for o in others if o is not None]
+    spans = [span(o) * o.element_size() for o in others if o is not None]
     if not all(isinstance(s, int) for s in spans):
         return candidate is others[0]
     return candidate.numel() * candidate.element_size() == max(spans)
-
-
-def _span(value: torch.Tensor) -> Any:
-    """How many elements lie from the first of a tensor to its last."""
-    if any(isinstance(n, int) and n == 0 for n in value.shape):
-        return 0
-    return 1 + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
 
 
 def _is_block(value: torch.Tensor) -> bool:

@@ -103,3 +103,10 @@ def contiguous_strides(shape: Sequence[Any]) -> tuple:
         strides.append(step)
         step = step * extent if not isinstance(extent, int) or extent > 1 else step
     return tuple(reversed(strides))
+
+
+def span(value: torch.Tensor) -> Any:
+    """How many elements lie from the first of a tensor to its last, gaps included."""
+    if any(isinstance(extent, int) and extent == 0 for extent in value.shape):
+        return 0
+    return 1 + sum((extent - 1) * stride for extent, stride in zip(value.shape, value.stride(), strict=True))
