@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from turret import marks
+from turret.guards import function_modes
 from turret.plugins.capture import lookups
 from turret.plugins.capture.disabled import kept_from_torchs_compiler
 from turret.plugins.capture.errors import AskedFor, Unsupported
@@ -34,7 +35,7 @@ from turret.plugins.capture.values.modules import Module, is_module_call
 from turret.plugins.capture.values.objects import ExceptionInstance, FunctionInstance, Instance
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.wrap import is_namedtuple
-from turret.sources import BoundSource
+from turret.sources import BoundSource, ItemSource
 
 _SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _NOT_FOLLOWED = (
@@ -132,6 +133,7 @@ class Caller:
             if isinstance(module, Module) and module.is_called_plainly(self) and not module.hooks_in_use(self):
                 return module.forward(self, args[1:], kwargs)
         if is_graph_function(object):
+            self.finds_itself(object)
             return self.call_graph(object, args, kwargs)
         marked = self.call_marked(object, args, kwargs)
         if marked is not None:
@@ -358,6 +360,15 @@ class Caller:
             if fits(handler, self, *args, **kwargs):
                 raise
             raise Unsupported(f"the arguments of {called.__name__}()") from None
+
+    def finds_itself(self, function: types.FunctionType) -> None:
+        """With a mode for torch's functions, one written in Python hands the mode what its module has by its name."""
+        name, scope = function.__name__, function.__globals__
+        if not function_modes() or name not in scope:
+            return
+        if scope[name] is not function:
+            raise Unsupported(f"{name} of {scope['__name__']}, which was replaced, with a mode for torch's functions")
+        self.guard("ID", ItemSource(BoundSource(f"G[{scope['__name__']}]", scope), name), function)
 
     def call_builtin(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A function written in C."""
