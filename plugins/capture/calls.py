@@ -14,6 +14,7 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from turret import marks
+from turret.ambient import home_of, is_replaced
 from turret.guards import function_modes
 from turret.plugins.capture import lookups
 from turret.plugins.capture.disabled import kept_from_torchs_compiler
@@ -35,7 +36,7 @@ from turret.plugins.capture.values.modules import Module, is_module_call
 from turret.plugins.capture.values.objects import ExceptionInstance, FunctionInstance, Instance
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.wrap import is_namedtuple
-from turret.sources import BoundSource, ItemSource
+from turret.sources import BoundSource
 
 _SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _NOT_FOLLOWED = (
@@ -362,13 +363,16 @@ class Caller:
             raise Unsupported(f"the arguments of {called.__name__}()") from None
 
     def finds_itself(self, function: types.FunctionType) -> None:
-        """With a mode for torch's functions, one written in Python hands the mode what its module has by its name."""
-        name, scope = function.__name__, function.__globals__
-        if not function_modes() or name not in scope:
+        """With a mode for torch's functions, the mode is handed what has the function's name in its module."""
+        home, name = home_of(function), function.__name__
+        if home is None or not function_modes():
             return
-        if scope[name] is not function:
-            raise Unsupported(f"{name} of {scope['__name__']}, which was replaced, with a mode for torch's functions")
-        self.guard("ID", ItemSource(BoundSource(f"G[{scope['__name__']}]", scope), name), function)
+        if is_replaced(function):
+            raise Unsupported(f"{name} of {home.__name__}, which was replaced, with a mode for torch's functions")
+        if isinstance(home, types.ModuleType):
+            self.provenance.item(home.__dict__, name, function)
+        else:
+            self.provenance.member(home, name, home, function)
 
     def call_builtin(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A function written in C."""
