@@ -1,6 +1,6 @@
 """The pipeline driver: one captured graph through every stage to a callable.
 
-Each stage is called through ``_Pipeline.stage``, which times it, reports it, and turns a failure into a
+Each stage is called through ``Pipeline.stage``, which times it, reports it, and turns a failure into a
 ``StageError`` that names the stage and the plugin.  What happens then is the policy of ``on_error``.
 """
 
@@ -13,7 +13,7 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pluggy
@@ -39,6 +39,9 @@ from turret.recourse import eager_where_fakes_lie, trusts_fake_implementations
 from turret.runtime import load
 from turret.runtime.sizes import compile_sizes
 from turret.sharing import eager_where_shared_otherwise, sharing_check, writes_inputs
+
+if TYPE_CHECKING:
+    from turret.ir import LoopProgram, Schedule
 
 _compile_ids = itertools.count(1)
 
@@ -79,7 +82,7 @@ def _compile_with_key(
     manager: pluggy.PluginManager, config: Config, captured: CapturedGraph, keep_graph: bool
 ) -> tuple[Callable[..., Any], str | None]:
     """The callable of one captured graph, and a key by which ``Compiler.stored`` finds it again (None: it cannot)."""
-    pipeline = _Pipeline(manager, config)
+    pipeline = Pipeline(manager, config)
     try:
         with pipeline.failures("pipeline"):
             return pipeline.compile(captured, keep_graph)
@@ -90,7 +93,9 @@ def _compile_with_key(
         return eagerly(captured.module), None
 
 
-class _Pipeline:
+class Pipeline:
+    """The stages of one compilation, each called through ``stage``; graphs go from one to the next."""
+
     def __init__(self, manager: pluggy.PluginManager, config: Config) -> None:
         self.manager, self.config = manager, with_usable_cache(config)
         self.context = create_context(self.config, manager)
@@ -310,6 +315,22 @@ class _Pipeline:
                 merged.setdefault(op, function)
         return merged
 
+    def traced(self, captured: CapturedGraph, decompositions: Mapping[Any, Callable]) -> JointGraph:
+        """The functional graph of a captured one, under the modes of the calling thread."""
+        self.passes("captured", captured.module)
+        return self.stage("turret_joint", captured.name, captured=captured, decompositions=decompositions)
+
+    def simplified(self, joint: JointGraph) -> JointGraph:
+        """A functional graph, rewritten by the passes of its phase."""
+        with neutral():
+            self.passes("joint", joint.module)
+        return joint
+
+    def partitioned(self, joint: JointGraph) -> PartitionedGraph:
+        """Forward and backward of a functional graph."""
+        with neutral():
+            return self.stage("turret_partition", joint.name, joint=joint)
+
     def executable(
         self, partitioned: PartitionedGraph, role: Any, target: Target, captured: CapturedGraph
     ) -> tuple[Plan, BoxedCallable]:
@@ -331,32 +352,57 @@ class _Pipeline:
         self, partitioned: PartitionedGraph, role: Any, name: str, target: Target, captured: CapturedGraph
     ) -> Plan:
         """One graph of the partition through place, lower, schedule and codegen."""
+        static_inputs = captured.static_inputs if role != "backward" else frozenset()
+        return self.plan_graph(self.stage_graph(partitioned, role, name, target, static_inputs))
+
+    def stage_graph(
+        self, partitioned: PartitionedGraph, role: Any, name: str, target: Target, static_inputs: frozenset[int]
+    ) -> StageGraph:
+        """One graph of the partition as the stages after it take it, rewritten by the passes of its phase."""
         module = partitioned.backward if role == "backward" else partitioned.forward
         self.passes("backward" if role == "backward" else "forward", module)
-        graph = StageGraph(
+        return StageGraph(
             module=module,
             role=role,
             target=target,
             output_strides=output_strides(partitioned, role),
-            static_inputs=captured.static_inputs if role != "backward" else frozenset(),
+            static_inputs=static_inputs,
             visible_outputs=partitioned.num_forward_outputs if role == "forward" else None,
             name=name,
         )
-        return self.plan_graph(graph)
 
     def plan_graph(self, graph: StageGraph) -> Plan:
         """One graph through place, lower, schedule and codegen, after the plans of its branches."""
-        name, target = graph.name, graph.target
+        graph, placement = self.placed(graph)
+        program = self.lowered(graph, placement)
+        return self.generated(self.scheduled(program, graph.target), graph.target)
+
+    def placed(self, graph: StageGraph, placement: Placement | None = None) -> tuple[StageGraph, Placement]:
+        """A graph and where each of its calls runs; graphs that calls of control flow hold are plans by then."""
         for branch in branches_of(graph.module):
             self.plan_branch(graph, branch)
-        self.context.emit("product", stage="graph_pass", name=name, product=graph)
-        placement = self.stage("turret_place", name, graph=graph)
-        self.hint_at_eager_calls(name, placement)
-        program = self.stage("turret_lower", name, graph=graph, placement=placement, lowerings=self.lowerings(target))
+        self.context.emit("product", stage="graph_pass", name=graph.name, product=graph)
+        if placement is None:
+            placement = self.stage("turret_place", graph.name, graph=graph)
+        self.hint_at_eager_calls(graph.name, placement)
+        return graph, placement
+
+    def lowered(self, graph: StageGraph, placement: Placement) -> LoopProgram:
+        """A graph as a loop program, verified."""
+        lowerings = self.lowerings(graph.target)
+        program = self.stage("turret_lower", graph.name, graph=graph, placement=placement, lowerings=lowerings)
         self.verify("lower", program)
-        schedule = self.stage("turret_schedule", name, program=program, target=target)
+        return program
+
+    def scheduled(self, program: LoopProgram, target: Target) -> Schedule:
+        """The kernels of a loop program, verified."""
+        schedule = self.stage("turret_schedule", program.name, program=program, target=target)
         self.verify("schedule", schedule)
-        return self.stage("turret_codegen", name, schedule=schedule, target=target)
+        return schedule
+
+    def generated(self, schedule: Schedule, target: Target) -> Plan:
+        """The plan that runs a schedule."""
+        return self.stage("turret_codegen", schedule.program.name, schedule=schedule, target=target)
 
     def plan_branch(self, graph: StageGraph, branch: Branch) -> None:
         """Compile a graph that a call of control flow holds; where that fails it runs call by call, on record."""
@@ -394,7 +440,7 @@ class _Pipeline:
 class _Graph:
     """One captured graph under compilation: traced once, and its backward compiled when first asked for."""
 
-    def __init__(self, pipeline: _Pipeline, captured: CapturedGraph, cache: GraphCache | None, key: str | None) -> None:
+    def __init__(self, pipeline: Pipeline, captured: CapturedGraph, cache: GraphCache | None, key: str | None) -> None:
         self.pipeline, self.captured, self.cache, self.key = pipeline, captured, cache, key
         self.target = target_of(captured)
         self.ambient = AmbientModes.now()
@@ -410,11 +456,8 @@ class _Graph:
         assumed = _guard_count(captured)
         table = pipeline.decompositions(self.target)
         with self.ambient.restored(), self.covered_by_the_key():
-            pipeline.passes("captured", captured.module)
-            joint: JointGraph = pipeline.stage("turret_joint", captured.name, captured=captured, decompositions=table)
-        with neutral():
-            pipeline.passes("joint", joint.module)
-            self.partitioned = pipeline.stage("turret_partition", captured.name, joint=joint)
+            joint = pipeline.traced(captured, table)
+        self.partitioned = pipeline.partitioned(pipeline.simplified(joint))
         if _guard_count(captured) != assumed:
             # What the trace assumed of sizes became guards of this capture; a stored artifact would skip them.
             self.cache = None
@@ -489,7 +532,7 @@ class _Graph:
 class _LaterGraph:
     """A stored graph that is made again when it is needed: for a backward that nobody compiled yet, or eagerly."""
 
-    def __init__(self, pipeline: _Pipeline, graph: Any, cache: GraphCache, key: str, name: str) -> None:
+    def __init__(self, pipeline: Pipeline, graph: Any, cache: GraphCache, key: str, name: str) -> None:
         self.pipeline, self.graph, self.cache, self.key, self.name = pipeline, graph, cache, key, name
         self.ambient = AmbientModes.now()
         self.lock = Lock()
@@ -517,12 +560,14 @@ def _guard_count(captured: CapturedGraph) -> int:
 
 
 def target_of(captured: CapturedGraph) -> Target:
-    """The device that a graph's tensors lie on; a GPU where tensors of a GPU and of the CPU meet."""
-    devices = {x.device for x in captured.example_inputs if isinstance(x, torch.Tensor)}
-    for node in captured.module.graph.nodes:
-        value = node.meta.get("example_value", node.meta.get("val"))
-        if isinstance(value, torch.Tensor):
-            devices.add(value.device)
+    """The device that a graph's tensors lie on."""
+    values = [node.meta.get("example_value", node.meta.get("val")) for node in captured.module.graph.nodes]
+    return target_of_values([*captured.example_inputs, *values])
+
+
+def target_of_values(values: Iterable[Any]) -> Target:
+    """The device that the tensors among ``values`` lie on; a GPU where tensors of a GPU and of the CPU meet."""
+    devices = {device for x in values if isinstance(device := getattr(x, "device", None), torch.device)}
     others = sorted((d for d in devices if d.type != "cpu"), key=str)
     device = others[0] if others else torch.device("cpu")
     return Target(device.type, device.index)
@@ -602,9 +647,9 @@ class Compiler:
 
     def stored(self, key: str, name: str) -> Callable[..., Any] | None:
         """What ``with_key`` gave a key for, from the cache; None where a part of it is not there (any more)."""
-        return _Pipeline(self.manager, self.config).stored(key, name)
+        return Pipeline(self.manager, self.config).stored(key, name)
 
     def settings(self) -> str | None:
         """Text of all that decides what a graph compiles to, beside the graph; None where nothing can be stored."""
-        pipeline = _Pipeline(self.manager, self.config)
+        pipeline = Pipeline(self.manager, self.config)
         return None if pipeline.graph_cache() is None else pipeline.settings()
