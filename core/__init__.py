@@ -34,6 +34,7 @@ _HOMES = {
     "substitute_in_graph": "turret.marks",
     "set_logs": "turret.logs",
     "hookimpl": "turret.hookspecs",
+    "Option": "turret.config",
     "TurretError": "turret.errors",
     "TurretWarning": "turret.errors",
 }

@@ -14,7 +14,7 @@ merges.  Products are frozen: a hook returns a new one, it does not change the o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pluggy
@@ -22,6 +22,7 @@ import pluggy
 if TYPE_CHECKING:
     from torch import fx
 
+    from turret.config import Option
     from turret.context import CompileContext
     from turret.events import Event
     from turret.ir import FusionCandidate, LoopProgram, Schedule
@@ -40,6 +41,14 @@ if TYPE_CHECKING:
 hookspec = pluggy.HookspecMarker("turret")
 hookimpl = pluggy.HookimplMarker("turret")
 """Marks a function of a plugin as the implementation of the hook of the same name."""
+
+
+@hookspec
+def turret_options() -> Sequence[Option] | None:
+    """Declare options: a sequence of ``turret.Option``.  They are given, listed and read as the built-in ones are.
+
+    ``context.config.<name>`` is the value.  Asked once, when plugins are registered.  All; a name is declared once.
+    """
 
 
 @hookspec(firstresult=True)

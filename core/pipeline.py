@@ -51,7 +51,7 @@ _failed_observers: weakref.WeakKeyDictionary[pluggy.PluginManager, set[str]] = w
 _SHOWN = 5
 """Calls that a hint names."""
 
-_WITHOUT_A_SAY = {"turret_event", "turret_guard_filter", "turret_capture"}
+_WITHOUT_A_SAY = {"turret_event", "turret_guard_filter", "turret_capture", "turret_options"}
 """Hooks that do not change what one captured graph compiles to."""
 
 

@@ -8,13 +8,15 @@ import inspect
 import reprlib
 import sys
 import types
+from collections.abc import Mapping
 from typing import Any
 
+import attrs
 import pluggy
 
 from turret import hookspecs
-from turret.config import nearest
-from turret.errors import PluginError
+from turret.config import CALLABLE_OPTIONS, CORE, Config, Option, nearest, resolve
+from turret.errors import OptionError, PluginError
 
 BUILTINS: tuple[str, ...] = (
     "turret.contrib.dynamo",
@@ -37,7 +39,12 @@ BUILTINS: tuple[str, ...] = (
 
 
 class Manager(pluggy.PluginManager):
-    """A plugin manager that runs no property of a plugin while it looks for hooks, as pluggy up to 1.6 does."""
+    """A plugin manager that runs no property of a plugin while it looks for hooks, as pluggy up to 1.6 does.
+
+    ``options`` are core's and those that its plugins declare, by name.
+    """
+
+    options: Mapping[str, Option] = CORE
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
         found = inspect.getattr_static(plugin, name, None)
@@ -47,7 +54,7 @@ class Manager(pluggy.PluginManager):
 _FUNCTIONS = (types.FunctionType, types.MethodType, staticmethod, classmethod)
 
 
-def create(extra: tuple[Any, ...] = ()) -> pluggy.PluginManager:
+def create(extra: tuple[Any, ...] = ()) -> Manager:
     """A manager with the built-ins, installed entry points (group ``turret.plugins``) and ``extra``.
 
     ``extra`` holds plugin objects, modules, classes (instantiated), or dotted names; they are asked first, the
@@ -65,7 +72,49 @@ def create(extra: tuple[Any, ...] = ()) -> pluggy.PluginManager:
         if isinstance(plugin, type):
             plugin = _made(plugin)
         _register(manager, plugin, _readable_name(manager, plugin))
+    manager.options = _declared_options(manager)
     return manager
+
+
+def configure(
+    manager: pluggy.PluginManager, mode: str | None = None, options: Mapping[str, Any] | None = None
+) -> Config:
+    """The configuration of a compilation with these plugins: the environment's, then the mode's, then ``options``."""
+    return resolve(mode, options, getattr(manager, "options", CORE))
+
+
+def _declared_options(manager: pluggy.PluginManager) -> dict[str, Option]:
+    """Core's options and those of the plugins, in order of registration; ``PluginError`` for what does not fit."""
+    declared = dict(CORE)
+    for impl in manager.hook.turret_options.get_hookimpls():
+        name = impl.plugin_name
+        try:
+            options = tuple(impl.function() or ())
+        except Exception as error:
+            raise PluginError(
+                f"plugin {name!r} fails to declare its options: {type(error).__name__}: {error}"
+            ) from error
+        for option in options:
+            if not isinstance(option, Option):
+                raise PluginError(f"plugin {name!r} declares {option!r}; expected options as turret.Option")
+            if option.name in declared:
+                owner = declared[option.name].plugin or "Turret itself"
+                raise PluginError(f"plugin {name!r} declares the option {option.name!r}, which is one of {owner}")
+            declared[option.name] = _owned(option, name)
+    return declared
+
+
+def _owned(option: Option, plugin: str) -> Option:
+    """An option with the plugin that declares it; ``PluginError`` where it cannot be one."""
+    name = option.name
+    if not isinstance(name, str) or not name.isidentifier() or name != name.lower() or name.startswith("_"):
+        raise PluginError(f"plugin {plugin!r} declares the option {name!r}; expected a lower-case identifier")
+    if name in CALLABLE_OPTIONS or hasattr(Config, name):
+        raise PluginError(f"plugin {plugin!r} declares the option {name!r}, a name that Turret has taken")
+    try:
+        return attrs.evolve(option, plugin=plugin, default=option.checked(option.default))
+    except OptionError as error:
+        raise PluginError(f"plugin {plugin!r} declares a default that its option does not take: {error}") from error
 
 
 def _readable_name(manager: pluggy.PluginManager, plugin: Any) -> str:
@@ -80,7 +129,7 @@ def _readable_name(manager: pluggy.PluginManager, plugin: Any) -> str:
 
 
 @functools.cache
-def default_manager() -> pluggy.PluginManager:
+def default_manager() -> Manager:
     """The manager of callables compiled without plugins of their own."""
     return create()
 

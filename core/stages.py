@@ -24,7 +24,6 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from turret import config as configuration
 from turret import plugin_manager
 from turret.ambient import AmbientModes
 from turret.errors import StageError, TurretError, UnsupportedError
@@ -246,7 +245,7 @@ class _Decompositions:
 def _pipeline(plugins: Sequence[Any], options: Mapping[str, Any] | None) -> Iterator[Pipeline]:
     """The stages with these plugins and options; whatever fails inside is a ``TurretError``."""
     manager = plugin_manager.create(tuple(plugins)) if plugins else plugin_manager.default_manager()
-    pipeline = Pipeline(manager, configuration.resolve(None, options))
+    pipeline = Pipeline(manager, plugin_manager.configure(manager, None, options))
     with compiling.here():
         try:
             yield pipeline
