@@ -99,6 +99,8 @@ class Pipeline:
     def __init__(self, manager: pluggy.PluginManager, config: Config) -> None:
         self.manager, self.config = manager, with_usable_cache(config)
         self.context = create_context(self.config, manager)
+        self.answered: dict[str, str] = {}
+        """By stage, the plugin that made its latest product."""
 
     def report_fallback(self, error: StageError) -> None:
         self.context.emit("fallback", stage=error.stage, message=str(error))
@@ -139,10 +141,11 @@ class Pipeline:
         self.context.emit("stage_started", stage=stage, name=name)
         start = time.perf_counter()
         with self.failures(stage, hook):
-            product = getattr(self.manager.hook, hook)(context=self.context, **arguments)
+            product, self.answered[stage] = plugin_manager.first_result(
+                self.manager, hook, {"context": self.context, **arguments}
+            )
         if product is None:
-            plugins = plugin_manager.plugin_of(self.manager, hook, None)
-            raise StageError(stage, plugins, "no plugin took the graph")
+            raise StageError(stage, self.answered[stage], "no plugin took the graph")
         self.context.emit("stage_ended", stage=stage, name=name, seconds=time.perf_counter() - start)
         self.context.emit("product", stage=stage, name=name, product=product)
         return product
@@ -329,7 +332,11 @@ class Pipeline:
     def partitioned(self, joint: JointGraph) -> PartitionedGraph:
         """Forward and backward of a functional graph."""
         with neutral():
-            return self.stage("turret_partition", joint.name, joint=joint)
+            parts = self.stage("turret_partition", joint.name, joint=joint)
+        from turret.partitioning import verify  # brings sympy, which a warm start does without
+
+        self.verify("partition", functools.partial(verify, joint), parts)
+        return parts
 
     def executable(
         self, partitioned: PartitionedGraph, role: Any, target: Target, captured: CapturedGraph
@@ -391,13 +398,17 @@ class Pipeline:
         """A graph as a loop program, verified."""
         lowerings = self.lowerings(graph.target)
         program = self.stage("turret_lower", graph.name, graph=graph, placement=placement, lowerings=lowerings)
-        self.verify("lower", program)
+        from turret.ir import verify  # expressions of sizes are sympy's, whose import a warm start does without
+
+        self.verify("lower", verify, program)
         return program
 
     def scheduled(self, program: LoopProgram, target: Target) -> Schedule:
         """The kernels of a loop program, verified."""
         schedule = self.stage("turret_schedule", program.name, program=program, target=target)
-        self.verify("schedule", schedule)
+        from turret.ir import verify
+
+        self.verify("schedule", verify, schedule)
         return schedule
 
     def generated(self, schedule: Schedule, target: Target) -> Plan:
@@ -427,14 +438,12 @@ class Pipeline:
             message = f"{len(eager)} of {len(placement.nodes)} calls of {name} run eagerly, one by one: {shown}"
             self.context.emit("perf_hint", stage="place", name=name, message=message)
 
-    def verify(self, stage: str, product: Any) -> None:
-        from turret.ir import verify  # expressions of sizes are sympy's, whose import a warm start does without
-
+    def verify(self, stage: str, check: Callable[[Any], None], product: Any) -> None:
+        """Hold a product against its contract; whoever made it is to blame."""
         try:
-            verify(product)
+            check(product)
         except TurretError as error:
-            plugin = plugin_manager.plugin_of(self.manager, f"turret_{stage}", None)
-            raise StageError(stage, plugin, str(error)) from error
+            raise StageError(stage, self.answered[stage], str(error)) from error
 
 
 class _Graph:

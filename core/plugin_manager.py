@@ -190,6 +190,22 @@ def _register(manager: pluggy.PluginManager, plugin: Any, name: str) -> None:
             raise PluginError(f"plugin {name!r} implements {attribute}, no such hook{nearest(attribute, known)}")
 
 
+def first_result(manager: pluggy.PluginManager, hook: str, arguments: Mapping[str, Any]) -> tuple[Any, str]:
+    """What the first plugin that takes a first-result hook returns, and its name; None where nobody does.
+
+    Where plugins wrap the hook, the name is that of all of them: each may have put its own in the place of another's.
+    """
+    implementations = getattr(manager.hook, hook).get_hookimpls()
+    wrappers = [impl.plugin_name for impl in implementations if impl.wrapper or impl.hookwrapper]
+    if wrappers:
+        return getattr(manager.hook, hook)(**arguments), ", ".join(impl.plugin_name for impl in implementations)
+    for impl in reversed(implementations):
+        result = impl.function(*(arguments[name] for name in impl.argnames))
+        if result is not None:
+            return result, impl.plugin_name
+    return None, ", ".join(impl.plugin_name for impl in implementations) or "none registered"
+
+
 def plugin_of(manager: pluggy.PluginManager, hook: str, traceback: Any) -> str:
     """Name of the plugin at fault where calling ``hook`` failed, for error messages: those that implement it, at least.
 

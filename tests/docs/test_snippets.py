@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/index.md", "docs/plugins.md", "docs/debugging.md", "docs/stages.md")
+PAGES = ("README.md", "docs/index.md", "docs/plugins.md", "docs/debugging.md", "docs/stages.md", "docs/partition.md")
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([\w./]+\.md)")
 
