@@ -60,4 +60,5 @@ _PRINTERS: dict[str, Callable[[list[str]], str]] = {
     "ModularIndexing": lambda args: f"floor_mod(floor_div({args[0]}, {args[1]}), {args[2]})",
     "Max": _fold("most"),
     "Min": _fold("least"),
+    "Abs": lambda args: f"most({args[0]}, -({args[0]}))",
 }

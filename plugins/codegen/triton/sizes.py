@@ -76,6 +76,7 @@ _PRINTERS: dict[str, Callable[[list[str]], str]] = {
     "ModularIndexing": lambda args: f"(({args[0]} // {args[1]}) % {args[2]})",
     "Max": _pairwise("({0} + ({1} - {0}) * ({1} > {0}))"),
     "Min": _pairwise("({0} + ({1} - {0}) * ({1} < {0}))"),
+    "Abs": lambda args: f"({args[0]} * (1 - 2 * ({args[0]} < 0)))",
 }
 _ROUNDING: dict[str, Callable[[list[str]], str]] = {
     **dict.fromkeys(("floor", "FloorDiv", "CleanDiv"), _pairwise("floor_div({0}, {1})")),
