@@ -97,7 +97,7 @@ def _compile_callable(
     except TurretError:
         raise
     except Exception as error:
-        plugin = plugin_manager.plugin_of(manager, "turret_capture", error.__traceback__)
+        plugin = plugin_manager.plugin_of(manager, "turret_capture", error)
         failed = StageError("capture", plugin, f"{type(error).__name__}: {error}")
         if config.on_error == "raise":
             raise failed from error

@@ -22,6 +22,7 @@ from torch import fx
 
 from turret import plugin_manager, stored_graph
 from turret.ambient import AmbientModes, eagerly, neutral
+from turret.blame import Owned, blaming, owner
 from turret.branches import Branch, branches_of
 from turret.config import Config
 from turret.context import CompileContext
@@ -33,7 +34,9 @@ from turret.garbage import full_collections_wait
 from turret.graph_cache import Artifact, GraphCache, Unstable, graph_key, with_usable_cache
 from turret.libraries import forget_library
 from turret.op_code import runs_own_code, traced_code
+from turret.passes import foreign_passes, give_values, run_graph_passes, run_ir_passes, run_placed_passes
 from turret.plan import Plan, SizeText, size_text
+from turret.plugin_order import in_order
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph, Target
 from turret.recourse import eager_where_fakes_lie, trusts_fake_implementations
 from turret.runtime import load
@@ -64,7 +67,7 @@ def create_context(config: Config, manager: pluggy.PluginManager) -> CompileCont
             with unrecorded():
                 manager.hook.turret_event(event=event)
         except Exception as error:
-            plugin = plugin_manager.plugin_of(manager, "turret_event", error.__traceback__)
+            plugin = plugin_manager.plugin_of(manager, "turret_event", error)
             if plugin not in failed:
                 failed.add(plugin)
                 message = f"stage 'event' (plugin {plugin}) failed and was ignored: {type(error).__name__}: {error}"
@@ -117,12 +120,11 @@ class Pipeline:
             yield
         except StageError:
             raise
-        except CodegenError as error:
-            raise StageError(stage, "compiler", str(error)) from error
         except Exception as error:
-            fault = plugin_manager.plugin_at_fault(self.manager.hook, error.__traceback__)
-            plugin = plugin_manager.plugin_of(self.manager, hook, error.__traceback__) if hook else fault or "turret"
-            raise StageError(stage, plugin, f"{type(error).__name__}: {error}") from error
+            fault = plugin_manager.plugin_at_fault(self.manager.hook, error)
+            plugin = plugin_manager.plugin_of(self.manager, hook, error) if hook else fault or "turret"
+            reason = str(error) if isinstance(error, CodegenError) else f"{type(error).__name__}: {error}"
+            raise StageError(stage, plugin, reason) from error
 
     @contextlib.contextmanager
     def compilation(self, name: str) -> Iterator[None]:
@@ -151,17 +153,8 @@ class Pipeline:
         return product
 
     def passes(self, phase: str, module: fx.GraphModule) -> None:
-        """Run every graph pass of a phase, in order of registration; the graph is as it was where one fails."""
-        implementations = self.manager.hook.turret_graph_pass.get_hookimpls()
-        foreign = any(impl.plugin_name not in plugin_manager.BUILTINS for impl in implementations)
-        before = copy.deepcopy(module.graph) if foreign else None
-        try:
-            self.manager.hook.turret_graph_pass(context=self.context, phase=phase, module=module)
-        except Exception as error:
-            if before is not None:
-                module.graph = before  # which is what runs eagerly
-            plugin = plugin_manager.plugin_of(self.manager, "turret_graph_pass", error.__traceback__)
-            raise StageError("graph_pass", plugin, f"{phase}: {type(error).__name__}: {error}") from error
+        """Run every graph pass of a phase; the graph is as it was before the one that fails."""
+        run_graph_passes(self.manager, self.context, phase, module)
 
     def compile(self, captured: CapturedGraph, keep_graph: bool) -> tuple[Callable[..., Any], str | None]:
         """The callable of one captured graph, from the cache where an equal graph was compiled before.
@@ -294,32 +287,44 @@ class Pipeline:
             names.append(str(plugin.cache_key))
         return repr((attrs.evolve(self.config, cache_dir="", cache_size_limit=0, debug_dir=""), names))
 
+    def tables(self, hook: str, target: Target) -> Iterator[tuple[str, Mapping[Any, Callable | None]]]:
+        """The tables that plugins give for a merged hook, each with its plugin, in the order that they are asked in."""
+        stage = hook.removeprefix("turret_")
+        for plugin, table in plugin_manager.all_results(
+            self.manager, hook, {"context": self.context, "target": target}
+        ):
+            if plugin not in plugin_manager.BUILTINS:
+                _check_table(stage, plugin, table)
+            yield plugin, table
+
     def decompositions(self, target: Target) -> dict[Any, Callable]:
         """All decomposition tables merged: a keep wins, then the plugin that is asked first."""
-        merged: dict[Any, Callable | None] = {}
+        merged: dict[Any, Callable] = {}
         kept: set[Any] = set()
         with self.failures("decompositions", "turret_decompositions"):
-            tables = self.manager.hook.turret_decompositions(context=self.context, target=target)
-        for table in tables:
-            for op, function in table.items():
-                if function is None:
-                    kept.add(op)
-                else:
-                    merged.setdefault(op, function)
+            for plugin, table in self.tables("turret_decompositions", target):
+                for op, function in table.items():
+                    if function is None:
+                        kept.add(op)
+                    elif op not in merged:
+                        merged[op] = function if plugin in plugin_manager.BUILTINS else Owned(function, plugin)
         return {op: function for op, function in merged.items() if op not in kept}
 
     def lowerings(self, target: Target) -> Mapping[Any, Callable]:
         """All lowering tables merged; the plugin that is asked first wins."""
         merged: dict[Any, Callable] = {}
         with self.failures("lowerings", "turret_lowerings"):
-            tables = self.manager.hook.turret_lowerings(context=self.context, target=target)
-        for table in tables:
-            for op, function in table.items():
-                merged.setdefault(op, function)
+            for plugin, table in self.tables("turret_lowerings", target):
+                for op, function in table.items():
+                    if op not in merged:
+                        merged[op] = function if plugin in plugin_manager.BUILTINS else Owned(function, plugin)
         return merged
 
     def traced(self, captured: CapturedGraph, decompositions: Mapping[Any, Callable]) -> JointGraph:
         """The functional graph of a captured one, under the modes of the calling thread."""
+        if foreign_passes(self.manager):
+            with self.failures("graph_pass"):
+                give_values(captured)
         self.passes("captured", captured.module)
         return self.stage("turret_joint", captured.name, captured=captured, decompositions=decompositions)
 
@@ -348,11 +353,11 @@ class Pipeline:
         with self.failures("load"):
             function = load(plan, self.context.store("load"))
         self.context.emit("product", stage="load", name=name, product=function)
-        with self.failures("wrap_runtime", "turret_wrap_runtime"):
-            for wrap in reversed(self.manager.hook.turret_wrap_runtime.get_hookimpls()):
-                arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}
+        for wrap in in_order(self.manager, "turret_wrap_runtime"):
+            arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}
+            with self.failures("wrap_runtime"), blaming(wrap.plugin_name):
                 wrapped = wrap.function(*(arguments[a] for a in wrap.argnames))
-                function = function if wrapped is None else wrapped
+            function = function if wrapped is None else wrapped
         return plan, function
 
     def plan(
@@ -391,6 +396,9 @@ class Pipeline:
         self.context.emit("product", stage="graph_pass", name=graph.name, product=graph)
         if placement is None:
             placement = self.stage("turret_place", graph.name, graph=graph)
+        if foreign_passes(self.manager):
+            place = functools.partial(self.stage, "turret_place", graph.name, graph=graph)
+            placement = run_placed_passes(self.manager, self.context, graph, placement, place)
         self.hint_at_eager_calls(graph.name, placement)
         return graph, placement
 
@@ -400,8 +408,8 @@ class Pipeline:
         program = self.stage("turret_lower", graph.name, graph=graph, placement=placement, lowerings=lowerings)
         from turret.ir import verify  # expressions of sizes are sympy's, whose import a warm start does without
 
-        self.verify("lower", verify, program)
-        return program
+        self.verify("lower", verify, program, functools.partial(_lowering_at_fault, graph, lowerings))
+        return run_ir_passes(self.manager, self.context, "lowered", program, graph.target)
 
     def scheduled(self, program: LoopProgram, target: Target) -> Schedule:
         """The kernels of a loop program, verified."""
@@ -409,7 +417,7 @@ class Pipeline:
         from turret.ir import verify
 
         self.verify("schedule", verify, schedule)
-        return schedule
+        return run_ir_passes(self.manager, self.context, "scheduled", schedule, target)
 
     def generated(self, schedule: Schedule, target: Target) -> Plan:
         """The plan that runs a schedule."""
@@ -438,12 +446,30 @@ class Pipeline:
             message = f"{len(eager)} of {len(placement.nodes)} calls of {name} run eagerly, one by one: {shown}"
             self.context.emit("perf_hint", stage="place", name=name, message=message)
 
-    def verify(self, stage: str, check: Callable[[Any], None], product: Any) -> None:
-        """Hold a product against its contract; whoever made it is to blame."""
+    def verify(
+        self, stage: str, check: Callable[[Any], None], product: Any, whose: Callable[[Any], str] = lambda error: ""
+    ) -> None:
+        """Hold a product against its contract; whoever made it is to blame, or whom ``whose`` names."""
         try:
             check(product)
         except TurretError as error:
-            raise StageError(stage, self.answered[stage], str(error)) from error
+            raise StageError(stage, whose(error) or self.answered[stage], str(error)) from error
+
+
+def _check_table(stage: str, plugin: str, table: Any) -> None:
+    """Refuse what is no table of functions; None keeps an op whole, among decompositions."""
+    if not isinstance(table, Mapping):
+        raise StageError(stage, plugin, f"the table is a {type(table).__name__}; expected a mapping of operators")
+    for op, function in table.items():
+        if not (callable(function) or (function is None and stage == "decompositions")):
+            raise StageError(stage, plugin, f"the entry of {op} is {function!r}; expected a function")
+
+
+def _lowering_at_fault(graph: StageGraph, lowerings: Mapping[Any, Callable], error: Any) -> str:
+    """The plugin whose lowering made the statement that an error is about, where it is not a built-in one."""
+    origins = getattr(getattr(error, "where", None), "origins", ())
+    targets = [node.target for node in graph.module.graph.nodes if node.name in origins]
+    return next((found for target in targets if (found := owner(lowerings.get(target)))), "")
 
 
 class _Graph:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import reprlib
 import sys
 import types
@@ -15,8 +16,10 @@ import attrs
 import pluggy
 
 from turret import hookspecs
+from turret.blame import blamed, blaming
 from turret.config import CALLABLE_OPTIONS, CORE, Config, Option, nearest, resolve
 from turret.errors import OptionError, PluginError
+from turret.plugin_order import arrange, in_order
 
 BUILTINS: tuple[str, ...] = (
     "turret.contrib.dynamo",
@@ -72,6 +75,7 @@ def create(extra: tuple[Any, ...] = ()) -> Manager:
         if isinstance(plugin, type):
             plugin = _made(plugin)
         _register(manager, plugin, _readable_name(manager, plugin))
+    arrange(manager)
     manager.options = _declared_options(manager)
     return manager
 
@@ -206,18 +210,41 @@ def first_result(manager: pluggy.PluginManager, hook: str, arguments: Mapping[st
     return None, ", ".join(impl.plugin_name for impl in implementations) or "none registered"
 
 
-def plugin_of(manager: pluggy.PluginManager, hook: str, traceback: Any) -> str:
+def all_results(manager: pluggy.PluginManager, hook: str, arguments: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """What each plugin returns for a merged hook, with its name, in the order asked; None is left out.
+
+    Where plugins wrap the hook, everything is in their names: each may have changed it.
+    """
+    implementations = in_order(manager, hook)
+    wrappers = [impl.plugin_name for impl in implementations if impl.wrapper or impl.hookwrapper]
+    if wrappers:
+        return [(", ".join(wrappers), result) for result in getattr(manager.hook, hook)(**arguments)]
+    found = []
+    for impl in implementations:
+        with blaming(impl.plugin_name):
+            result = impl.function(*(arguments[name] for name in impl.argnames))
+        if result is not None:
+            found.append((impl.plugin_name, result))
+    return found
+
+
+def plugin_of(manager: pluggy.PluginManager, hook: str, error: BaseException) -> str:
     """Name of the plugin at fault where calling ``hook`` failed, for error messages: those that implement it, at least.
 
     A plugin's hook may call smaller ones (a partitioner asks for costs): then the fault is that of the innermost.
     """
     implementations = getattr(manager.hook, hook).get_hookimpls()
-    fault = plugin_at_fault(manager.hook, traceback)
+    fault = plugin_at_fault(manager.hook, error)
     return fault or ", ".join(impl.plugin_name for impl in implementations) or "none registered"
 
 
-def plugin_at_fault(hooks: Any, traceback: Any) -> str:
-    """Name of the plugin with the innermost implementation, of any of ``hooks``, that a traceback passed through."""
+def plugin_at_fault(hooks: Any, error: BaseException) -> str:
+    """Name of the plugin that an error is marked with, else of the innermost one that its traceback passed through.
+
+    That is known by the implementations of ``hooks``, and of built-in plugins by their files.
+    """
+    if marked := blamed(error):
+        return marked
     codes = {
         impl.function.__code__: impl.plugin_name
         for caller in vars(hooks).values()
@@ -225,20 +252,29 @@ def plugin_at_fault(hooks: Any, traceback: Any) -> str:
         for impl in caller.get_hookimpls()
         if hasattr(impl.function, "__code__")
     }
-    found = ""
+    found, traceback = "", error.__traceback__
     while traceback is not None:
-        found = codes.get(traceback.tb_frame.f_code, found)
+        code = traceback.tb_frame.f_code
+        found = codes.get(code) or _builtin_of(code.co_filename) or found
         traceback = traceback.tb_next
     return found
 
 
+def _builtin_of(file: str) -> str:
+    """The built-in stage that a source file is of, or nothing."""
+    for name in BUILTINS:
+        folder = os.path.dirname(getattr(sys.modules.get(name), "__file__", None) or "")
+        if name.startswith("turret.plugins.") and file.startswith(os.path.join(folder, "")):
+            return name
+    return ""
+
+
 def describe(manager: pluggy.PluginManager) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Hooks with their implementations in calling order: ``(hook, [(plugin, file)])``."""
+    """Hooks with their implementations in the order that they are asked, or run, in: ``(hook, [(plugin, file)])``."""
     table = []
     for name in [n for n in vars(hookspecs) if n.startswith("turret_")]:
-        implementations = reversed(getattr(manager.hook, name).get_hookimpls())
         rows = []
-        for impl in implementations:
+        for impl in in_order(manager, name):
             module = sys.modules.get(impl.function.__module__)
             rows.append((impl.plugin_name, getattr(module, "__file__", None) or "?"))
         table.append((name, rows))

@@ -71,7 +71,7 @@ def captured_graph(
         except TurretError:
             raise
         except Exception as error:
-            plugin = plugin_manager.plugin_of(pipeline.manager, "turret_capture", error.__traceback__)
+            plugin = plugin_manager.plugin_of(pipeline.manager, "turret_capture", error)
             raise StageError("capture", plugin, f"{type(error).__name__}: {error}") from error
         captured = with_flat_inputs(recorder, pytree.tree_leaves(result))
     pipeline.context.emit("product", stage="capture", name=captured.name, product=captured)

@@ -127,7 +127,7 @@ def test_a_hook_that_fails_for_the_backward_alone_raises_where_asked_for(hook):
         gradient(compiled_with(plugin, "raise"), lambda: setattr(plugin, "armed", True))
 
 
-@pytest.mark.parametrize("phase", ["captured", "joint", "forward", "backward"])
+@pytest.mark.parametrize("phase", ["captured", "joint", "forward", "backward", "placed"])
 def test_a_pass_that_fails_half_way_leaves_the_graph_as_it_was(phase):
     class Half:
         @hookimpl
