@@ -26,11 +26,6 @@ PLACEMENT = "placement"
 """Key of a call's ``meta`` in the phase ``"placed"``: its ``NodePlacement``."""
 
 
-def foreign_passes(manager: pluggy.PluginManager) -> bool:
-    """Whether a plugin that is not built in rewrites graphs."""
-    return any(impl.plugin_name not in BUILTINS for impl in in_order(manager, "turret_graph_pass"))
-
-
 def run_graph_passes(
     manager: pluggy.PluginManager, context: CompileContext, phase: str, module: fx.GraphModule
 ) -> None:

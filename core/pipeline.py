@@ -34,7 +34,7 @@ from turret.garbage import full_collections_wait
 from turret.graph_cache import Artifact, GraphCache, Unstable, graph_key, with_usable_cache
 from turret.libraries import forget_library
 from turret.op_code import runs_own_code, traced_code
-from turret.passes import foreign_passes, give_values, run_graph_passes, run_ir_passes, run_placed_passes
+from turret.passes import give_values, run_graph_passes, run_ir_passes, run_placed_passes
 from turret.plan import Plan, SizeText, size_text
 from turret.plugin_order import in_order
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph, Target
@@ -322,7 +322,7 @@ class Pipeline:
 
     def traced(self, captured: CapturedGraph, decompositions: Mapping[Any, Callable]) -> JointGraph:
         """The functional graph of a captured one, under the modes of the calling thread."""
-        if foreign_passes(self.manager):
+        if plugin_manager.is_foreign(self.manager, "turret_graph_pass"):
             with self.failures("graph_pass"):
                 give_values(captured)
         self.passes("captured", captured.module)
@@ -394,9 +394,11 @@ class Pipeline:
         for branch in branches_of(graph.module):
             self.plan_branch(graph, branch)
         self.context.emit("product", stage="graph_pass", name=graph.name, product=graph)
+        if plugin_manager.is_foreign(self.manager, "turret_lowerings"):
+            self.lowerings(graph.target)  # what is no table is refused before placement asks for it
         if placement is None:
             placement = self.stage("turret_place", graph.name, graph=graph)
-        if foreign_passes(self.manager):
+        if plugin_manager.is_foreign(self.manager, "turret_graph_pass"):
             place = functools.partial(self.stage, "turret_place", graph.name, graph=graph)
             placement = run_placed_passes(self.manager, self.context, graph, placement, place)
         self.hint_at_eager_calls(graph.name, placement)

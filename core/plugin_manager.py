@@ -194,6 +194,11 @@ def _register(manager: pluggy.PluginManager, plugin: Any, name: str) -> None:
             raise PluginError(f"plugin {name!r} implements {attribute}, no such hook{nearest(attribute, known)}")
 
 
+def is_foreign(manager: pluggy.PluginManager, hook: str) -> bool:
+    """Whether a plugin that is not built in implements a hook."""
+    return any(impl.plugin_name not in BUILTINS for impl in getattr(manager.hook, hook).get_hookimpls())
+
+
 def first_result(manager: pluggy.PluginManager, hook: str, arguments: Mapping[str, Any]) -> tuple[Any, str]:
     """What the first plugin that takes a first-result hook returns, and its name; None where nobody does.
 
