@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 aten = torch.ops.aten
 Run = Callable[[tuple, Mapping[str, Any]], Any]
@@ -58,6 +59,15 @@ def _layer_norm(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
     return _statistics(run, args, kwargs)
 
 
+def _select(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """``select``: the index lies in the dimension; up to torch 2.11 any number will do."""
+    made, (x, dim, index) = run(args, kwargs), args
+    size = x.shape[dim]
+    if not (guard_or_true(-size <= index) and guard_or_true(index < size)):
+        raise IndexError(f"select: index {index} is out of range for dimension {dim} of size {size}")
+    return made
+
+
 def _scattered(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> torch.Tensor:
     """``select_scatter`` and its like: a copy, of which no elements overlap; up to torch 2.11 they have as before."""
     made = run(args, kwargs)
@@ -81,6 +91,7 @@ _CORRECTIONS: dict[Any, Callable[[Run, tuple, Mapping[str, Any]], Any]] = {
     aten.unique_consecutive.default: _counts,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _statistics,
+    aten.select.int: _select,
     aten.select_scatter.default: _scattered,
     aten.slice_scatter.default: _scattered,
     aten.diagonal_scatter.default: _scattered,

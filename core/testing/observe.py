@@ -68,16 +68,10 @@ def observe(function: Callable, inputs: Inputs, backward: Backward = "all", seed
         aliases = alias_relations(inputs.args, leaves)
         gradients = seeded_backward(result, inputs, backward)
     except Exception as error:
-        _forget_hooks()
-        return Observation(error=error)
+        # Up to torch 2.11 a checkpoint whose function raised packs what others save for as long as its frame lives.
+        return Observation(error=error.with_traceback(None))
     facts = tuple(None if g is None else TensorFacts.of(g) for g in gradients)
     return Observation(outputs, structure, after, facts, aliases, None, leaves)
-
-
-def _forget_hooks() -> None:
-    """Take away what a checkpoint left behind: up to torch 2.11 it packs what others save once its function raised."""
-    while torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
-        torch._C._autograd._pop_saved_tensors_default_hooks()
 
 
 def _facts(value: Any) -> Any:
