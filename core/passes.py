@@ -16,8 +16,6 @@ from torch import fx
 
 from turret.context import CompileContext
 from turret.errors import StageError, VerificationError
-from turret.fake_values import fake_mode_of
-from turret.op_traits import output_nodes
 from turret.plugin_manager import BUILTINS
 from turret.plugin_order import in_order
 from turret.products import CapturedGraph, NodePlacement, Placement, StageGraph, Target
@@ -46,6 +44,9 @@ def run_graph_passes(
 
 def _check(before: fx.Graph, after: fx.Graph) -> None:
     """Refuse other inputs or another number of outputs; give new calls their values."""
+    from turret.fake_values import fake_mode_of  # bring sympy, which a warm start does without
+    from turret.op_traits import output_nodes
+
     for what, count in (("inputs", _inputs), ("outputs", lambda graph: len(output_nodes(graph)))):
         if count(before) != count(after):
             raise VerificationError(f"a pass left {count(after)} {what} of {count(before)}; both must stay as they are")
