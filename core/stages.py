@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +27,8 @@ from torch.utils import _pytree as pytree
 
 from turret import plugin_manager
 from turret.ambient import AmbientModes
-from turret.errors import StageError, TurretError, UnsupportedError
+from turret.arguments import check_arguments, check_model
+from turret.errors import OptionError, StageError, TurretError, UnsupportedError
 from turret.flat_calls import Recorder, checked, flat_inputs, with_flat_inputs
 from turret.fork_safety import compiling
 from turret.graph_cache import Artifact
@@ -60,6 +62,7 @@ def captured_graph(
     ``dynamic``: sizes are symbols.  Raises ``UnsupportedError`` for an ``f`` that reaches tensors in another way or
     keeps some elsewhere than in its result, and ``CaptureError`` for one that is no single graph.
     """
+    check_model(f)
     recorder = Recorder(flat_inputs(f, *args))
     with _pipeline(plugins, options) as pipeline:
         target = f.__call__ if isinstance(f, torch.nn.Module) else f
@@ -95,6 +98,8 @@ def joint_graph(
     """
     if decompositions:
         plugins = (*plugins, _Decompositions(decompositions))
+    if isinstance(f, CapturedGraph) and args:
+        raise OptionError("joint_graph was given a captured graph and arguments, which the graph has already")
     if not isinstance(f, CapturedGraph):
         f = captured_graph(f, *args, dynamic=dynamic, plugins=plugins, options=options)
     with _pipeline(plugins, options) as pipeline:
@@ -109,6 +114,7 @@ def partition(
     joint: JointGraph, *, plugins: Sequence[Any] = (), options: Mapping[str, Any] | None = None
 ) -> PartitionedGraph:
     """Cut a joint graph into forward and backward; ``turret.partitioning`` has what another cut is made with."""
+    _expect(joint, JointGraph)
     with _pipeline(plugins, options) as pipeline:
         return pipeline.partitioned(_replaced(joint))
 
@@ -126,6 +132,7 @@ def stage_graph(
     ``role`` is ``"forward"`` (``"inference"``, where there is no backward) unless it says ``"backward"``.  The passes
     of the phase ``"forward"`` or ``"backward"`` have run.
     """
+    _expect(parts, PartitionedGraph)
     if role is None or (role == "forward" and parts.backward is None):
         role = "inference" if parts.backward is None else "forward"
     if role not in ("inference", "forward", "backward") or (role == "inference") != (parts.backward is None):
@@ -142,6 +149,7 @@ def stage_graph(
 
 def place(graph: StageGraph, *, plugins: Sequence[Any] = (), options: Mapping[str, Any] | None = None) -> Placement:
     """Where each call of a graph runs: in compiled code, or eagerly, and why."""
+    _expect(graph, StageGraph)
     with _pipeline(plugins, options) as pipeline:
         return pipeline.placed(_replaced(graph))[1]
 
@@ -161,6 +169,7 @@ def lower(
     """
     if isinstance(graph, PartitionedGraph):
         graph = stage_graph(graph, role, target=target, plugins=plugins, options=options)
+    _expect(graph, StageGraph)
     with _pipeline(plugins, options) as pipeline:
         graph, found = pipeline.placed(_replaced(graph), placement)
         return pipeline.lowered(graph, found)
@@ -174,6 +183,9 @@ def schedule(
     options: Mapping[str, Any] | None = None,
 ) -> Schedule:
     """Fuse a loop program's definitions into kernels, put all in order, and plan memory."""
+    from turret.ir import LoopProgram
+
+    _expect(program, LoopProgram)
     with _pipeline(plugins, options) as pipeline:
         return pipeline.scheduled(program, target or _target_of_program(program))
 
@@ -186,6 +198,9 @@ def codegen(
     options: Mapping[str, Any] | None = None,
 ) -> Plan:
     """Emit and compile the kernels of a schedule; the plan that runs them."""
+    from turret.ir import Schedule
+
+    _expect(schedule, Schedule)
     with _pipeline(plugins, options) as pipeline:
         return pipeline.generated(schedule, target or _target_of_program(schedule.program))
 
@@ -200,6 +215,7 @@ def load(
     if isinstance(executable, fx.GraphModule):
         return interpreted(executable)
     if not isinstance(executable, Plan):
+        check_model(executable)
         return executable
     with _pipeline(plugins, options) as pipeline, pipeline.failures("load"):
         return load_plan(executable, pipeline.context.store("load"))
@@ -219,6 +235,7 @@ def assemble(
     node where there is a backward.  Each call's inputs must be laid out as those that were traced, and the sizes
     that are symbols may differ: ``TurretError`` for others.
     """
+    _expect(parts, PartitionedGraph)
     if (backward is None) != (parts.backward is None):
         wanted = "no backward" if parts.backward is None else "a backward: a plan, an FX graph or a function"
         raise UnsupportedError(f"assemble was given backward={backward!r}; the partition {parts.name!r} has {wanted}")
@@ -244,6 +261,8 @@ class _Decompositions:
 @contextlib.contextmanager
 def _pipeline(plugins: Sequence[Any], options: Mapping[str, Any] | None) -> Iterator[Pipeline]:
     """The stages with these plugins and options; whatever fails inside is a ``TurretError``."""
+    unasked = dict.fromkeys(("fullgraph", "disable"), False) | dict.fromkeys(("dynamic", "backend", "mode"))
+    check_arguments(**unasked, options=options, plugins=plugins)
     manager = plugin_manager.create(tuple(plugins)) if plugins else plugin_manager.default_manager()
     pipeline = Pipeline(manager, plugin_manager.configure(manager, None, options))
     with compiling.here():
@@ -253,6 +272,15 @@ def _pipeline(plugins: Sequence[Any], options: Mapping[str, Any] | None) -> Iter
             raise
         except Exception as error:
             raise StageError("pipeline", "turret", f"{type(error).__name__}: {error}") from error
+
+
+def _expect(product: Any, kind: type) -> None:
+    """Refuse what is no product of the stage before."""
+    if not isinstance(product, kind):
+        raise OptionError(
+            f"expected a {kind.__name__}, the product of the stage before (docs/stages.md); given "
+            f"{reprlib.repr(product)} of type {type(product).__qualname__}"
+        )
 
 
 def _copy(module: fx.GraphModule) -> fx.GraphModule:

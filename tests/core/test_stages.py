@@ -9,7 +9,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 import turret
-from turret.errors import CaptureError, StageError, TurretError, UnsupportedError
+from turret.errors import CaptureError, OptionError, StageError, TurretError, UnsupportedError
 from turret.ir import LoopProgram, Schedule
 from turret.plan import Plan
 from turret.products import CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph
@@ -253,6 +253,54 @@ def test_a_role_or_backward_that_the_partition_lacks_is_refused():
         turret.assemble(training, training.forward)
     with pytest.raises(UnsupportedError, match="has no backward"):
         turret.assemble(inference, inference.forward, training.backward)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: turret.joint_graph(3, torch.ones(2)),
+        lambda: turret.joint_graph(turret.captured_graph(torch.sin, torch.ones(2)), torch.ones(2)),
+        lambda: turret.joint_graph(torch.sin, torch.ones(2), plugins="mine"),
+        lambda: turret.joint_graph(torch.sin, torch.ones(2), options=["cache"]),
+        lambda: turret.partition(3),
+        lambda: turret.stage_graph(3),
+        lambda: turret.place(3),
+        lambda: turret.lower(3),
+        lambda: turret.schedule(3),
+        lambda: turret.codegen(3),
+        lambda: turret.load(3),
+        lambda: turret.assemble(3, 4),
+    ],
+)
+def test_what_is_no_product_is_refused(wrong):
+    with pytest.raises(OptionError, match="given"):
+        wrong()
+
+
+def shared_write(a, b):
+    return a * 2, b.add_(1)
+
+
+def test_inputs_that_share_memory_are_traced_as_such():
+    def given():
+        memory = torch.arange(12.0).reshape(3, 4)
+        return memory, memory[1]
+
+    run = by_stages(shared_write, *given())
+    mine, theirs = given(), given()
+    torch.testing.assert_close(list(run(*mine)), list(shared_write(*theirs)))
+    torch.testing.assert_close(mine, theirs)
+    with pytest.raises(TurretError, match="share memory"):
+        run(torch.ones(3, 4), torch.ones(4))
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)])
+def test_modes_are_those_of_the_capture(mode):
+    x, w = inputs()
+    with mode():
+        result, expected = by_stages(softmax, x, w)(x, w)[0], softmax(x, w)
+    torch.testing.assert_close(result, expected, rtol=0.05, atol=5e-3)  # a kernel rounds to bfloat16 once
+    assert (result.dtype, result.requires_grad) == (expected.dtype, expected.requires_grad)
 
 
 def test_a_stage_that_fails_raises_whatever_the_policy():
