@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from turret.config import Option
 from turret.context import CompileContext
 from turret.hookspecs import hookimpl
 from turret.products import Target
@@ -36,13 +37,25 @@ _HOMES = {
     "triton_version": "compile",
 }
 
-__all__ = [*_HOMES, "turret_codegen", "turret_decompositions"]
+__all__ = [*_HOMES, "turret_codegen", "turret_decompositions", "turret_options"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+@hookimpl
+def turret_options() -> tuple[Option, ...]:
+    """How kernels are chosen, compiled and launched."""
+    tuning = "time alternative kernels on the device and keep the fastest (GPU only)"
+    workers = "processes that compile GPU kernels; 0 is one for each core"
+    return (
+        Option(name="cudagraphs", default=False, doc="replay kernels as CUDA graphs (GPU only)"),
+        Option(name="max_autotune", default=False, doc=tuning),
+        Option(name="compile_workers", default=0, doc=workers, low=0),
+    )
 
 
 @hookimpl
