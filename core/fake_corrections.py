@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from turret.devices import uses_host_kernels
+
 aten = torch.ops.aten
 Run = Callable[[tuple, Mapping[str, Any]], Any]
 
@@ -39,9 +41,9 @@ def _counts(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
 
 
 def _statistics(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
-    """Norms of halves on the CPU: mean and rstd have the dtype of the parameters; some versions give the input's."""
+    """Norms of halves as the CPU's kernels: mean and rstd have the parameters' dtype; some versions say the input's."""
     result, *statistics = run(args, kwargs)
-    if args[0].device.type != "cpu":
+    if not uses_host_kernels(args[0].device):
         return (result, *statistics)
     parameters = [
         p.dtype for p in (*args, *kwargs.values()) if isinstance(p, torch.Tensor) and p.dtype != args[0].dtype

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from turret.context import CompileContext
+    from turret.devices import Device
     from turret.events import Event
     from turret.ir import FusionCandidate, LoopProgram, Schedule
     from turret.plan import Plan
@@ -40,6 +41,14 @@ if TYPE_CHECKING:
 hookspec = pluggy.HookspecMarker("turret")
 hookimpl = pluggy.HookimplMarker("turret")
 """Marks a function of a plugin as the implementation of the hook of the same name."""
+
+
+@hookspec(firstresult=True)
+def turret_device(device_type: str) -> Device | None:
+    """The device of a type (torch's name): it loads and runs plans, and says what stages have to know of it.
+
+    Asked once for each type and set of plugins.  A device without a plugin runs its graphs call by call.  First result.
+    """
 
 
 @hookspec(firstresult=True)
@@ -131,7 +140,8 @@ def turret_fusion_score(context: CompileContext, candidate: FusionCandidate) -> 
 def turret_codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan | None:
     """Emit, compile and load the kernels of a schedule; return the plan that runs them.
 
-    First result; a code generator returns None for a ``target.device_type`` that is not its own.
+    First result; a code generator returns None for a target whose device does not run what it makes
+    (``turret.devices.device_for(target.device_type).kernel_languages``).
     """
 
 

@@ -25,18 +25,19 @@ from turret.ambient import AmbientModes, eagerly, neutral
 from turret.branches import Branch, branches_of
 from turret.config import Config
 from turret.context import CompileContext
+from turret.devices import HOST, device_for, devices_of
 from turret.errors import CacheError, CodegenError, StageError, TurretError, UnsupportedError, warn
 from turret.events import Event
 from turret.executed_code import recorded, unrecorded
 from turret.fork_safety import Lock, compiling
 from turret.garbage import full_collections_wait
-from turret.graph_cache import Artifact, GraphCache, Unstable, graph_key, with_usable_cache
+from turret.graph_cache import Artifact, GraphCache, Unstable, devices_in, graph_key, with_usable_cache
 from turret.libraries import forget_library
 from turret.op_code import runs_own_code, traced_code
 from turret.plan import Plan, SizeText, size_text
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph, Target
 from turret.recourse import eager_where_fakes_lie, trusts_fake_implementations
-from turret.runtime import load
+from turret.runtime import fits_device, load
 from turret.runtime.sizes import compile_sizes
 from turret.sharing import eager_where_shared_otherwise, sharing_check, writes_inputs
 
@@ -81,7 +82,7 @@ def _compile_with_key(
     """The callable of one captured graph, and a key by which ``Compiler.stored`` finds it again (None: it cannot)."""
     pipeline = _Pipeline(manager, config)
     try:
-        with pipeline.failures("pipeline"):
+        with pipeline.failures("pipeline"), devices_of(manager):
             return pipeline.compile(captured, keep_graph)
     except StageError as error:
         if config.on_error == "raise":
@@ -123,7 +124,7 @@ class _Pipeline:
         self.context.emit("compile_started", name=name)
         start = time.perf_counter()
         try:
-            with compiling.here(), full_collections_wait():
+            with compiling.here(), full_collections_wait(), devices_of(self.manager):
                 yield
         finally:
             self.context.emit("compile_ended", name=name, seconds=time.perf_counter() - start)
@@ -223,7 +224,7 @@ class _Pipeline:
 
     def stored(self, key: str, name: str) -> Callable[..., Any] | None:
         """The callable of a graph that another process compiled under ``key``; None where a part of it is missing."""
-        with self.failures("graph_cache"):
+        with self.failures("graph_cache"), devices_of(self.manager):
             cache = self.graph_cache()
             artifact, forward = (None, None) if cache is None else self.loaded(cache, key, "forward")
             if artifact is None or artifact.signature is None:
@@ -260,7 +261,7 @@ class _Pipeline:
     def loaded(self, cache: GraphCache, key: str, role: str) -> tuple[Artifact | None, BoxedCallable | None]:
         """A stored artifact and its executable, or twice None; what does not load is removed, on record."""
         artifact = cache.get(key, role)
-        if artifact is None:
+        if artifact is None or not fits_device(artifact.plan):
             return None, None
         try:
             return artifact, load(artifact.plan, cache.store)
@@ -352,11 +353,13 @@ class _Pipeline:
         self.context.emit("product", stage="graph_pass", name=name, product=graph)
         placement = self.stage("turret_place", name, graph=graph)
         self.hint_at_eager_calls(name, placement)
+        self.tell_of_device_without_kernels(name, target)
         program = self.stage("turret_lower", name, graph=graph, placement=placement, lowerings=self.lowerings(target))
         self.verify("lower", program)
         schedule = self.stage("turret_schedule", name, program=program, target=target)
         self.verify("schedule", schedule)
-        return self.stage("turret_codegen", name, schedule=schedule, target=target)
+        plan = self.stage("turret_codegen", name, schedule=schedule, target=target)
+        return attrs.evolve(plan, arch=target.arch) if plan.device == target.device else plan
 
     def plan_branch(self, graph: StageGraph, branch: Branch) -> None:
         """Compile a graph that a call of control flow holds; where that fails it runs call by call, on record."""
@@ -380,6 +383,15 @@ class _Pipeline:
             shown = "; ".join(eager[:_SHOWN]) + ("; ..." if len(eager) > _SHOWN else "")
             message = f"{len(eager)} of {len(placement.nodes)} calls of {name} run eagerly, one by one: {shown}"
             self.context.emit("perf_hint", stage="place", name=name, message=message)
+
+    def tell_of_device_without_kernels(self, name: str, target: Target) -> None:
+        """Say where a graph is captured and runs call by call, for want of a code generator."""
+        kind = target.device_type
+        if device_for(kind).kernel_languages:
+            return
+        message = f"no plugin makes kernels for the device type {kind}: graphs on it run call by call"
+        self.context.emit("fallback", stage="place", name=name, message=message)
+        warn(f"Turret runs a graph eagerly: {message}; a plugin with turret_device and turret_codegen can make them")
 
     def verify(self, stage: str, product: Any) -> None:
         from turret.ir import verify  # expressions of sizes are sympy's, whose import a warm start does without
@@ -517,15 +529,11 @@ def _guard_count(captured: CapturedGraph) -> int:
 
 
 def target_of(captured: CapturedGraph) -> Target:
-    """The device that a graph's tensors lie on; a GPU where tensors of a GPU and of the CPU meet."""
-    devices = {x.device for x in captured.example_inputs if isinstance(x, torch.Tensor)}
-    for node in captured.module.graph.nodes:
-        value = node.meta.get("example_value", node.meta.get("val"))
-        if isinstance(value, torch.Tensor):
-            devices.add(value.device)
-    others = sorted((d for d in devices if d.type != "cpu"), key=str)
-    device = others[0] if others else torch.device("cpu")
-    return Target(device.type, device.index)
+    """The device that a graph's tensors lie on; the other one where tensors of the host and of a device meet."""
+    others = [device for device in devices_in(captured) if device.type != HOST.type]
+    device = others[0] if others else HOST
+    facts = device_for(device.type).properties(device.index or 0)
+    return Target(device.type, device.index, facts.arch, facts.cores, facts.memory)
 
 
 def output_strides(partitioned: PartitionedGraph, role: str) -> tuple[tuple[Any, ...] | None, ...]:

@@ -18,6 +18,8 @@ from turret.errors import PluginError
 
 BUILTINS: tuple[str, ...] = (
     "turret.contrib.dynamo",
+    "turret.plugins.devices.cpu",
+    "turret.plugins.devices.cuda",
     "turret.plugins.capture",
     "turret.plugins.joint",
     "turret.plugins.decompositions",
@@ -26,6 +28,7 @@ BUILTINS: tuple[str, ...] = (
     "turret.plugins.place",
     "turret.plugins.lowerings",
     "turret.plugins.schedule",
+    "turret.plugins.codegen.calls",
     "turret.plugins.codegen.cpp",
     "turret.plugins.codegen.triton",
     "turret.plugins.wrap_runtime",

@@ -12,6 +12,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from turret.context import CompileContext
+from turret.devices import device_for
 from turret.hookspecs import hookimpl
 from turret.products import Target
 
@@ -36,6 +37,9 @@ _HOMES = {
     "triton_version": "compile",
 }
 
+LANGUAGE = "triton"
+"""What a device has among its ``kernel_languages`` that takes these kernels."""
+
 __all__ = [*_HOMES, "turret_codegen", "turret_decompositions"]
 
 
@@ -45,13 +49,17 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
 
 
+def _is_for(target: Target) -> bool:
+    return LANGUAGE in device_for(target.device_type).kernel_languages
+
+
 @hookimpl
 def turret_decompositions(context: CompileContext, target: Target) -> None:
     """Start the compile workers: this is the first that is heard of a graph for a GPU that must be compiled.
 
     They load Triton while the graph is still traced and scheduled.  There is nothing to say on decompositions.
     """
-    if target.device_type == "cuda" and importlib.util.find_spec("triton") is not None:
+    if _is_for(target) and importlib.util.find_spec("triton") is not None:
         from turret.plugins.codegen.triton.workers import shared_pool
 
         shared_pool(context.config.compile_workers).warm()
@@ -59,8 +67,8 @@ def turret_decompositions(context: CompileContext, target: Target) -> None:
 
 @hookimpl
 def turret_codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan | None:
-    """Emit, compile (or find in the cache) and plan; not asked for other devices than CUDA's."""
-    if target.device_type != "cuda":
+    """Emit, compile (or find in the cache) and plan, for devices that run launch tables of Triton's binaries."""
+    if not _is_for(target):
         return None
     from turret.plugins.codegen.triton.stage import codegen
 
