@@ -41,14 +41,17 @@ def _counts(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
 
 
 def _statistics(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
-    """Norms of halves as the CPU's kernels: mean and rstd have the parameters' dtype; some versions say the input's."""
+    """Norms by the CPU's kernels, wherever: mean and rstd have the dtype of the parameters, if that is another.
+
+    Some versions say the input's, and of devices other than the CPU all say float32.
+    """
     result, *statistics = run(args, kwargs)
-    if not uses_host_kernels(args[0].device):
+    x = args[0]
+    if not uses_host_kernels(x.device):
         return (result, *statistics)
-    parameters = [
-        p.dtype for p in (*args, *kwargs.values()) if isinstance(p, torch.Tensor) and p.dtype != args[0].dtype
-    ]
-    return (result, *(torch.empty_like(s, dtype=parameters[0]) if parameters else s for s in statistics))
+    others = [p.dtype for p in (*args, *kwargs.values()) if isinstance(p, torch.Tensor) and p.dtype != x.dtype]
+    dtype = others[0] if others else x.dtype
+    return (result, *(s if s.dtype == dtype else torch.empty_like(s, dtype=dtype) for s in statistics))
 
 
 def _power(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:

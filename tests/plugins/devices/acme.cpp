@@ -12,6 +12,8 @@
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
@@ -116,7 +118,10 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride, std::opti
 
 at::Tensor on_host(const at::Tensor& value) {
   if (value.is_cpu()) return value;
-  return at::from_blob(value.data_ptr(), value.sizes(), value.strides(), value.options().device(c10::kCPU));
+  at::Tensor same = at::from_blob(value.data_ptr(), value.sizes(), value.strides(), value.options().device(c10::kCPU));
+  same._set_conj(value.is_conj());
+  same._set_neg(value.is_neg());
+  return same;
 }
 
 at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool) {
@@ -147,6 +152,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("view", &at::native::view);
   m.impl("_reshape_alias", &at::native::_reshape_alias);
   m.impl("unfold", &at::native::unfold);
+  m.impl("view_as_real", &at::native::view_as_real);
+  m.impl("view_as_complex", &at::native::view_as_complex);
   m.impl("resize_", &at::native::resize_);
   m.impl("set_.source_Storage", &set_storage);
   m.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);

@@ -173,6 +173,58 @@ def an_index_out_of_range_is_an_error(world: World) -> None:
     torch.testing.assert_close(compiled(table, good).cpu(), table.cpu()[[0, 4]] * 2)
 
 
+def dtypes_are_those_of_the_kernels_that_eager_runs(world: World) -> None:
+    for dtype in (torch.bfloat16, torch.float16, torch.float64):
+        world.agree(lambda x: torch.softmax(x * 4, -1), rand(4, 8).to(dtype))
+        for parameter in (None, rand(8).to(dtype)):
+            given = (rand(4, 8).to(dtype), (8,), parameter, parameter, 1e-5)
+            expected = torch.native_layer_norm(*given)
+            for one, other in zip(world.compile(torch.native_layer_norm)(*given), expected, strict=True):
+                assert one.dtype == other.dtype
+                torch.testing.assert_close(one.cpu(), other.cpu(), atol=0.05, rtol=0.05)
+
+
+def numbers_on_the_host_and_copies_go_along(world: World) -> None:
+    def program(x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.tanh(x * scale) + 1
+        return y, y.cpu().sum(0)
+
+    x, scale = rand(4, 5), torch.tensor(3.0)
+    for found, expected in zip(world.compile(program)(x, scale), program(x, scale), strict=True):
+        assert found.device == expected.device
+        torch.testing.assert_close(found.cpu(), expected.cpu())
+
+
+def data_decides_sizes_and_branches(world: World) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        found = (x * 2)[x > 0]
+        return found + 1 if found.sum().item() > 0 else found - 1
+
+    compiled = world.compile(program)
+    for _ in range(3):
+        x = rand(9)
+        torch.testing.assert_close(compiled(x).cpu(), program(x.cpu()))
+
+
+def dropout_has_its_rate_and_its_gradient(world: World) -> None:
+    x = torch.ones(4000).to("acme").requires_grad_()
+    found = world.compile(lambda x: F.dropout(x * 2, 0.25))(x)
+    found.sum().backward()
+    kept = found.detach().cpu() != 0
+    assert 0.7 < kept.float().mean() < 0.8
+    torch.testing.assert_close(x.grad.cpu(), torch.where(kept, 2 / 0.75, 0.0))
+
+
+def code_that_needs_other_arenas_is_refused(world: World) -> None:
+    world.plugin.device.keeps_arena = False
+    try:
+        world.compile(lambda x: x.sin() + 1)(rand(4))
+    except turret.TurretError as error:
+        assert "set keeps_arena" in str(error)
+    else:
+        raise AssertionError("kernels that keep arenas were made for a device that does not")
+
+
 def no_memory_of_the_device_is_lost(world: World) -> None:
     compiled, x = world.compile(lambda x: torch.softmax(x.sin() @ x.cos(), -1)), rand(32, 32)
     compiled(x)

@@ -6,6 +6,7 @@ Of Turret it imports public names alone.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,8 +17,12 @@ import torch
 import turret
 from turret.devices import Device, KernelFamily, PlanLibrary, Properties, Segment
 from turret.graph_capture import GraphCapture, Patch, RecordedNode, Recording
-from turret.libraries import find_library, open_library
+from turret.libraries import Library, find_library, keep_library, open_library
 from turret.plan import Launch, Plan
+from turret.products import Target
+
+MAGIC = b"ACME 1\n"
+"""How the device's binaries begin."""
 
 
 @attrs.define
@@ -134,8 +139,11 @@ class Acme(Device):
 
     def load(self, plan: Plan, store: Any) -> PlanLibrary:
         entry = find_library(plan.library, store)
+        magic, content = entry[plan.library.file][: len(MAGIC)], entry[plan.library.file][len(MAGIC) :]
+        if magic != MAGIC:
+            raise turret.TurretError(f"{plan.name} has no binary of acme's")
         self.loaded.append(plan)
-        return AcmeLibrary(self.driver, plan, open_library(entry[plan.library.file], entry.key))
+        return AcmeLibrary(self.driver, plan, open_library(content, entry.key))
 
     def current_index(self) -> int:
         return self.driver.native.acme_device()
@@ -151,6 +159,17 @@ class AcmePlugin:
 
     def __init__(self, native: ctypes.CDLL) -> None:
         self.device = Acme(Driver(native))
+
+    @turret.hookimpl(wrapper=True)
+    def turret_codegen(self, context: Any, target: Target) -> Any:
+        """What the C++ code generator makes, as a binary of the device's own."""
+        plan = yield
+        if target.device_type != "acme" or plan.library is None:
+            return plan
+        made = find_library(plan.library, context.store("codegen"))
+        key = hashlib.sha256(MAGIC + made.key.encode()).hexdigest()
+        keep_library(context.store("codegen"), key, {"acme.bin": MAGIC + made[plan.library.file]})
+        return attrs.evolve(plan, library=Library(key, "acme.bin"))
 
     @turret.hookimpl
     def turret_device(self, device_type: str) -> Device | None:
