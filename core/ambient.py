@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +44,24 @@ def set_autocast_state(state: tuple[bool | torch.dtype, ...]) -> None:
     for number, kind in enumerate(AUTOCAST_DEVICES):
         torch.set_autocast_enabled(kind, state[2 * number])
         torch.set_autocast_dtype(kind, state[2 * number + 1])
+
+
+def home_of(function: Any) -> Any:
+    """Where a Python function of torch finds itself, by its name, to hand itself to a mode for torch's functions.
+
+    A module or ``torch.Tensor``; None for what is no such function, or has no name there.
+    """
+    if not isinstance(function, types.FunctionType):
+        return None
+    method = function.__qualname__ == f"Tensor.{function.__name__}"
+    home = torch.Tensor if method else sys.modules.get(function.__module__)
+    return home if function.__name__ in getattr(home, "__dict__", ()) else None
+
+
+def is_replaced(function: Any) -> bool:
+    """Whether another function has the name of one of torch's Python functions now: it is what modes are handed."""
+    home = home_of(function)
+    return home is not None and home.__dict__[function.__name__] is not function
 
 
 @attrs.frozen

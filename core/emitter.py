@@ -53,7 +53,7 @@ class ExprFacts:
         return False
 
     def _harms(self, node: Expr) -> bool:
-        wild = node.op == "load" and not always_inside(node, self.tensors[node.tensor])
+        wild = node.op == "load" and not always_inside(node.coords[0], self.tensors[node.tensor])
         return wild or self.reports(node)
 
 

@@ -165,8 +165,8 @@ class GraphSignature:
     begin with new values of mutated inputs.  Tangents of the backward are those of the ``differentiable`` graph
     outputs, in order.  ``numbers`` are symbols that depend on data, with the graph output that each is: what the
     runtime lays out by them (views among the outputs, tangents) it lays out after the call.  ``grad_enabled`` is the
-    caller's grad mode (off in a training graph: the program itself turned gradients on), ``grad_enabled_after`` what
-    the program leaves behind (None: as it was).
+    caller's grad mode (off where results have a history: the program itself turned gradients on),
+    ``grad_enabled_after`` what the program leaves behind (None: as it was).
     """
 
     inputs: tuple[InputInfo, ...]
@@ -178,6 +178,12 @@ class GraphSignature:
     numbers: dict[str, int] = attrs.field(factory=dict)
     grad_enabled: bool = True
     grad_enabled_after: bool | None = None
+
+    @property
+    def gives_history(self) -> bool:
+        """Whether the results have a history: from a backward, or as views of inputs that gradients flow through."""
+        views = (o for o in self.outputs if o.kind is OutputKind.ALIAS_OF_INPUT)
+        return self.training or any(o.requires_grad and not o.leaf for o in views)
 
     def to_json(self) -> str:
         """JSON text that ``from_json`` reads."""

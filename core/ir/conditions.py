@@ -18,7 +18,7 @@ import torch
 
 from turret.ir.expr import Expr, call, constant, rebuild, reduce, rewrite, walk
 from turret.ir.index import Index, Size, Var
-from turret.ir.nest import Nest, always_inside, change_roots, flat_load
+from turret.ir.nest import Nest, always_inside, change_roots, flat_offset
 from turret.ir.program import TensorDecl
 
 Predicate = Callable[[Expr], bool]
@@ -83,8 +83,10 @@ class _OperandGuard:
         self, roots: tuple[Expr, ...], row: tuple[Var, ...], tensors: dict[str, TensorDecl], reports: Predicate
     ) -> None:
         def harms(node: Expr) -> bool:
-            wild = node.op == "load" and not always_inside(flat_load(node, tensors), tensors[node.tensor])
-            return wild or reports(node)
+            if node.op == "load":
+                offset = flat_offset(node.tensor, node.coords, tensors)
+                return not always_inside(offset, tensors[node.tensor])
+            return reports(node)
 
         self.row, self._needs_guard = frozenset(row), Harm(harms)
         self._done: dict[tuple[Expr, Expr | None], Expr] = {}

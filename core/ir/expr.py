@@ -75,6 +75,9 @@ STRUCTURAL = frozenset(
 )
 """Nodes with a payload, each built by the function of its name below."""
 
+ZERO_CHECKED = frozenset(["floordiv", "truncdiv", "mod", "fmod"])
+"""Ops that raise ``ZeroDivisionError`` for integers."""
+
 ReductionKind = Literal["sum", "prod", "min", "max", "any", "all", "argmin", "argmax", "welford"]
 
 _INTEGERS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
@@ -91,7 +94,18 @@ class Reduction:
 class Expr:
     """One node. ``op``, ``args`` (nodes), ``dtype`` and ``payload`` (hashable) identify it."""
 
-    __slots__ = ("__weakref__", "_children", "_loads", "_text", "args", "dtype", "op", "payload", "variables")
+    __slots__ = (
+        "__weakref__",
+        "_children",
+        "_loads",
+        "_text",
+        "args",
+        "dtype",
+        "op",
+        "payload",
+        "reports",
+        "variables",
+    )
     _interned: ClassVar[weakref.WeakValueDictionary] = weakref.WeakValueDictionary()
 
     op: str
@@ -99,6 +113,8 @@ class Expr:
     dtype: torch.dtype
     payload: Any
     variables: frozenset[Var]
+    reports: bool
+    """Whether evaluating it may report an error: a ``check_index`` or an integer division is here or below."""
 
     @classmethod
     def make(cls, op: str, args: tuple[Expr, ...], dtype: torch.dtype, payload: Any = None) -> Expr:
@@ -120,6 +136,9 @@ class Expr:
             elif op == "scan":
                 free |= {payload[1]}
             found.variables = free
+            found.reports = (
+                op == "check_index" or divides_by_zero(found) or any(child.reports for child in found._children)
+            )
             cls._interned[key] = found
         return found
 
@@ -217,9 +236,32 @@ def check_index(expr: Expr, extent: Size, error: type[Exception] = IndexError) -
     return Expr.make("check_index", (cast(expr, torch.int64), *noted), torch.int64, extent)
 
 
+def keep_checks(value: Expr, where: Iterable[Index]) -> Expr:
+    """``value``, evaluated with every check in ``where``: the coordinates that it was read at.
+
+    A value may not depend on one of them, as along a dimension that was expanded, or be a constant altogether.
+    """
+    demanded = [found for index in where for found in index.values if found.reports]
+    if demanded:
+        kept = set(walk(value))
+        for node in reversed(list(walk(*demanded))):
+            if node.op == "check_index" and node not in kept:
+                kept.update(walk(node))
+                passed = call("ge", node, constant(0, torch.int64))
+                value = call("where", passed, value, constant(0, value.dtype))
+    return value
+
+
 def range_error(check: Expr) -> type[Exception]:
     """What a failed ``check_index`` raises."""
     return RuntimeError if len(check.args) > 1 else IndexError
+
+
+def divides_by_zero(expr: Expr) -> bool:
+    """Whether the op can meet an integer division by zero at run time."""
+    if expr.op not in ZERO_CHECKED or expr.dtype.is_floating_point:
+        return False
+    return expr.args[1].op != "const" or expr.args[1].payload == 0
 
 
 def wrap_index(expr: Expr, extent: Size) -> Expr:
@@ -271,7 +313,7 @@ def size_value(value: Size, dtype: torch.dtype = torch.int64) -> Expr:
 
 
 def call(op: str, *args: Expr) -> Expr:
-    """A scalar op of the table ``OPS``."""
+    """A scalar op of the table ``OPS``; folded where that is exact and loses no error that would be reported."""
     info = OPS.get(op)
     if info is None or len(args) != info.arity:
         raise VerificationError(f"loop IR op {op!r} with {len(args)} arguments; known: {', '.join(sorted(OPS))}")
@@ -295,8 +337,9 @@ _EXACT: dict[str, Callable[[Any, Any], Any]] = {
 def _fold(op: str, args: tuple[Expr, ...], dtype: torch.dtype) -> Expr | None:
     """Rewrites that are exact for every value, NaN and signed zeros included; None where there is none."""
     if op in ("where", "masked") and args[0].op == "const":
-        return args[1] if args[0].payload else args[2]
-    if op == "where" and args[1] is args[2]:
+        kept, left = (args[1], args[2]) if args[0].payload else (args[2], args[1])
+        return None if op == "where" and left.reports else kept
+    if op == "where" and args[1] is args[2] and not args[0].reports:
         return args[1]
     if op in ("neg", "logical_not", "bitwise_not") and args[0].op == op:
         return args[0].args[0]
@@ -306,7 +349,7 @@ def _fold(op: str, args: tuple[Expr, ...], dtype: torch.dtype) -> Expr | None:
         return args[1]
     if op == "logical_and":
         for one, other in (args, args[::-1]):
-            if one.op == "const":
+            if one.op == "const" and (one.payload or not other.reports):
                 return other if one.payload else one
     if op in _EXACT and len(args) == 2 and args[0].op == args[1].op == "const" and args[0].dtype in _INTEGERS:
         value = _EXACT[op](args[0].payload, args[1].payload)

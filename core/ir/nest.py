@@ -13,7 +13,7 @@ import attrs
 import torch
 
 from turret.errors import UnsupportedError
-from turret.ir.expr import Expr, call, constant, load, rebuild, rewrite, walk
+from turret.ir.expr import Expr, call, constant, keep_checks, load, rebuild, rewrite, walk
 from turret.ir.index import Div, Index, Mod, Size, Var, divide_exactly, provably_nonnegative
 from turret.ir.program import ScatterMode, TensorDecl
 from turret.ir.schedule import Kernel
@@ -117,13 +117,14 @@ def flat_offset(tensor: str, coords: Iterable[Index], tensors: dict[str, TensorD
 
 
 def flat_load(node: Expr, tensors: dict[str, TensorDecl]) -> Expr:
-    """A load at its flat offset."""
-    return load(node.tensor, (flat_offset(node.tensor, node.coords, tensors),), node.dtype)
+    """A load at its flat offset, with the checks of coordinates that do not move it."""
+    offset = flat_offset(node.tensor, node.coords, tensors)
+    return keep_checks(load(node.tensor, (offset,), node.dtype), node.coords)
 
 
-def always_inside(node: Expr, decl: TensorDecl) -> bool:
-    """Whether a load at a flat offset is known to stay within the tensor, whatever its variables are."""
-    low, high = node.coords[0].bounds()
+def always_inside(offset: Index, decl: TensorDecl) -> bool:
+    """Whether a flat offset is known to stay within the tensor, whatever its variables are."""
+    low, high = offset.bounds()
     if low is None or high is None or not all(provably_nonnegative(n - 1) for n in decl.shape):
         return False
     return provably_nonnegative(low) and provably_nonnegative(decl.last_offset - high)

@@ -441,7 +441,7 @@ def _runs(program: Program, variant: int) -> bool:
         inputs = program.build_inputs(variant)
         torch.manual_seed(0)
         seeded_backward(program.run(inputs), inputs, program.backward)
-    except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError):
+    except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError, ArithmeticError):
         return False
     return True
 

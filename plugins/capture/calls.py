@@ -14,6 +14,8 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from turret import marks
+from turret.ambient import home_of, is_replaced
+from turret.guards import function_modes
 from turret.plugins.capture import lookups
 from turret.plugins.capture.disabled import kept_from_torchs_compiler
 from turret.plugins.capture.errors import AskedFor, Unsupported
@@ -132,6 +134,7 @@ class Caller:
             if isinstance(module, Module) and module.is_called_plainly(self) and not module.hooks_in_use(self):
                 return module.forward(self, args[1:], kwargs)
         if is_graph_function(object):
+            self.finds_itself(object)
             return self.call_graph(object, args, kwargs)
         marked = self.call_marked(object, args, kwargs)
         if marked is not None:
@@ -358,6 +361,18 @@ class Caller:
             if fits(handler, self, *args, **kwargs):
                 raise
             raise Unsupported(f"the arguments of {called.__name__}()") from None
+
+    def finds_itself(self, function: types.FunctionType) -> None:
+        """With a mode for torch's functions, the mode is handed what has the function's name in its module."""
+        home, name = home_of(function), function.__name__
+        if home is None or not function_modes():
+            return
+        if is_replaced(function):
+            raise Unsupported(f"{name} of {home.__name__}, which was replaced, with a mode for torch's functions")
+        if isinstance(home, types.ModuleType):
+            self.provenance.item(home.__dict__, name, function)
+        else:
+            self.provenance.member(home, name, home, function)
 
     def call_builtin(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A function written in C."""

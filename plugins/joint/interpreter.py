@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator
+from torch.overrides import _pop_mode_temporarily
 from torch.utils.checkpoint import CheckpointPolicy
 
+from turret.ambient import is_replaced
 from turret.data_numbers import element
 from turret.errors import UnsupportedError
 from turret.plugins.joint.indices import indexes_by_data
@@ -82,6 +84,9 @@ class CapturedRun:
                 return element(*args)
             shown, value = element(args[0], args[1]), args[2]
             return shown.copy_(value) if isinstance(value, torch.Tensor) else shown.fill_(value)
+        if is_replaced(target):  # under the tracer's mode it would hand on what has its name
+            with _pop_mode_temporarily() as mode:
+                return mode.__torch_function__(target, (), args, kwargs)
         return _CHECKED.get(target, target)(*args, **kwargs)
 
     def _higher_order(self, op: HigherOrderOperator, args: tuple, kwargs: dict[str, Any]) -> Any:

@@ -77,20 +77,20 @@ class ForwardOutputs:
         numbers = self._numbers((infos, outputs, self.described), symbols)
         groups = [g for g in self.inputs.groups if g.node is not None]
         infos += [joined.get(g.members, InputInfo(mutation=Mutation.DATA)) for g in groups]
-        training = any(o.differentiable for o in self.described)
-        if training and not grad_enabled and grad_enabled_after is not None:
-            raise UnsupportedError("a program that turns gradients on and leaves them on, and gives results with them")
-        return GraphSignature(
+        signature = GraphSignature(
             inputs=tuple(infos),
             outputs=outputs,
             graph_outputs=tuple(self.described),
-            training=training,
+            training=any(o.differentiable for o in self.described),
             symbols=symbols,
             numbers=numbers,
             bases=tuple(g.base for g in groups),
             grad_enabled=grad_enabled,
             grad_enabled_after=grad_enabled_after,
         )
+        if signature.gives_history and not grad_enabled and grad_enabled_after is not None:
+            raise UnsupportedError("a program that turns gradients on and leaves them on, and gives results with them")
+        return signature
 
     def _numbers(self, described: Any, known: Collection[str]) -> dict[str, int]:
         """Emit the numbers that depend on data and that a description mentions; where each is."""

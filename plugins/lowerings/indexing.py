@@ -10,7 +10,7 @@ import attrs
 import torch
 
 from turret import memory_ops  # noqa: F401
-from turret.ir import Expr, Index, Size, call, cast, check_index, constant, index_value, wrap_index
+from turret.ir import Expr, Index, Size, call, cast, check_index, constant, index_value, keep_checks, wrap_index
 from turret.ir.index import product, provably_less, provably_nonnegative, size
 from turret.lowering import Builder, Number, TensorValue
 from turret.plugins.lowerings.registry import lowering
@@ -33,17 +33,7 @@ def taken(
 
 def load_taken(x: TensorValue, where: Sequence[Index]) -> Expr:
     """The element of ``x`` at ``where``; a position that a dimension of size 1 has no use for is still checked."""
-    found = x.load(where)
-    for position, extent in zip(where, x.shape, strict=True):
-        if extent == 1 and position.values:
-            found = at_first(position, found)
-    return found
-
-
-def at_first(position: Index, value: Expr) -> Expr:
-    """``value`` for a position along a dimension of size 1, which is checked that way."""
-    first = call("eq", index_value(position), constant(0, torch.int64))
-    return call("where", first, value, constant(0, value.dtype))
+    return keep_checks(x.load(where), where)
 
 
 @lowering("embedding")

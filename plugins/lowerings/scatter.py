@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from turret.errors import UnsupportedError
-from turret.ir import Expr, Index, Size, call, cast, constant
+from turret.ir import Expr, Index, Size, call, cast, constant, keep_checks
 from turret.ir.index import product
 from turret.ir.program import ScatterMode
 from turret.lowering import Builder, Number, TensorValue, compute_dtype
-from turret.plugins.lowerings.indexing import advanced, at_first, taken
+from turret.plugins.lowerings.indexing import advanced, taken
 from turret.plugins.lowerings.registry import lowering
 
 Source = TensorValue | Number
@@ -61,7 +61,7 @@ class _Along:
 
     def value(self, index: tuple[Index, ...], value: Expr) -> Expr:
         """What is written: ``value``, after a check of the position where a tensor without dimensions has none."""
-        return value if self.x.shape else at_first(self._chosen(index), value)
+        return value if self.x.shape else keep_checks(value, (self._chosen(index),))
 
     def _chosen(self, index: tuple[Index, ...]) -> Index:
         extent = self.x.shape[self.dim] if self.x.shape else 1
@@ -185,7 +185,7 @@ class _Slices:
     def element(self, index: tuple[Index, ...], error: type[Exception]) -> Expr:
         """What the source has for a point of the loops."""
         value = self.source.load(index if self.source.shape else ())
-        return value if self.x.shape else at_first(self.chosen(index, error), value)
+        return value if self.x.shape else keep_checks(value, (self.chosen(index, error),))
 
 
 @lowering("index_add")

@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from turret.devices import device_for
-from turret.ir import Definition, Expr, defined, rewrite, used
+from turret.ir import Definition, Expr, defined, keep_checks, rewrite, used
 from turret.ir.expr import loads
 from turret.ir.index import Index, Size, hinted, product, provably_nonnegative
 from turret.lowering import HALF
 from turret.plugins.schedule.one_hot import fold_one_hot_sums
 from turret.plugins.schedule.roundings import keep_roundings, skip_rounding
-from turret.plugins.schedule.units import Unit, contains, expression_size, is_cheap, row_variables, work
+from turret.plugins.schedule.units import Unit, expression_size, is_cheap, row_variables, work
 
 LARGEST_EXPRESSION = 400
 """Nodes; beyond this an expression spills registers, and compiling it takes long."""
@@ -69,11 +69,14 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool, hints: Mappin
 
 
 def _alive(units: list[Unit], needed: set[str]) -> list[Unit]:
-    """Without the definitions that nothing reads any more (the zeros that a scatter fills in itself)."""
+    """Without the definitions that nothing reads any more (the zeros that a scatter fills in itself).
+
+    One that may report an error is computed all the same: eager raises it, read or not.
+    """
     wanted = set(needed)
     kept: list[Unit] = []
     for unit in reversed(units):
-        if not unit.is_loop or unit.tensor.name in wanted:
+        if not unit.is_loop or unit.tensor.name in wanted or unit.expr.reports:
             wanted.update(unit.reads())
             kept.append(unit)
     return kept[::-1]
@@ -93,8 +96,8 @@ def substitute(unit: Unit, by_tensor: dict[str, Unit], gone: set[str], elide_cas
 
 
 def at(producer: Unit | Definition, coords: tuple[Index, ...]) -> Expr:
-    """A producer's value at coordinates."""
-    return rewrite(producer.expr, dict(zip(producer.variables, coords, strict=True)))
+    """A producer's value at coordinates, which are still checked if the value is the same at all of them."""
+    return keep_checks(rewrite(producer.expr, dict(zip(producer.variables, coords, strict=True))), coords)
 
 
 def _inlinable(unit: Unit, users: list[Unit], hints: Mapping[str, int]) -> bool:
@@ -105,7 +108,7 @@ def _inlinable(unit: Unit, users: list[Unit], hints: Mapping[str, int]) -> bool:
     if any(expression_size(user.expr) + expression_size(unit.expr) > LARGEST_EXPRESSION for user in users):
         return False
     sites = [(user, coords) for user in users for coords in _sites(user, unit)]
-    if contains(unit.expr, "check_index") and not all(_is_bijection(coords, unit) for _, coords in sites):
+    if unit.expr.reports and not all(_is_bijection(coords, unit) for _, coords in sites):
         return False
     if not loads(unit.expr) and is_cheap(unit.expr):
         return True

@@ -11,7 +11,7 @@ from turret.plugins.schedule.inline import inline
 from turret.plugins.schedule.kernels import StepMaker, numbered
 from turret.plugins.schedule.memory import plan_memory
 from turret.plugins.schedule.order import pieces_of, settle
-from turret.plugins.schedule.units import Unit, units_of
+from turret.plugins.schedule.units import Unit, units_of, unread
 
 
 def schedule(context: Any, program: LoopProgram) -> Schedule:
@@ -20,6 +20,7 @@ def schedule(context: Any, program: LoopProgram) -> Schedule:
     units = units_of(program)
     needed = needed_in_memory(program, units)
     units = inline(units, needed, elide_casts, program.hints)
+    needed |= unread(units)
     graph = build_graph(program, units)
     fuser = Fuser(
         program,

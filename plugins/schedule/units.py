@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 
@@ -178,6 +178,12 @@ def work(expr: Expr) -> float:
             continue
         total += 8 if node.op in EXPENSIVE else node.op not in ("const", "load", "index", "size", "cast")
     return total
+
+
+def unread(units: Sequence[Unit]) -> set[str]:
+    """Tensors of definitions that no unit reads; a kernel computes one only if it is written to memory."""
+    read = {name for unit in units for name in unit.reads()}
+    return {unit.tensor.name for unit in units if unit.is_loop} - read
 
 
 def contains(expr: Expr, *ops: str) -> bool:

@@ -55,7 +55,7 @@ def build_runtime(
             sizes = read_numbers(sizes, results)
         return results if finish is None else finish(inputs, results, sizes)
 
-    if signature.training and not signature.grad_enabled:
+    if signature.gives_history and not signature.grad_enabled:
         return torch.enable_grad()(call)
     return call
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import turret
@@ -65,12 +65,13 @@ def outcome(function: Callable, *args: Any) -> Any:
         return type(error)
 
 
-def check(program: Callable) -> None:
+def check(program: Callable, layout: Callable = torch.clone, *, raises: bool = True) -> None:
+    """Compare with eager, on the memory of ``layout`` of a matrix, for an index in range and one that is not."""
     compiled = turret.compile(program, options={"cache": False})
     raised = set()
     for index in (GOOD, BAD):
-        mine, theirs = torch.rand(3, 3, generator=torch.Generator().manual_seed(5)), None
-        theirs = mine.clone()
+        made = torch.rand(3, 3, generator=torch.Generator().manual_seed(5))
+        mine, theirs = layout(made), layout(made.clone())
         log: list[str] = []
         found, effects = outcome(compiled, mine, index, log), list(log)
         log.clear()
@@ -82,7 +83,7 @@ def check(program: Callable) -> None:
             assert found is expected
         else:
             torch.testing.assert_close(found, expected, equal_nan=True)
-    assert raised, "eager accepts this call"
+    assert raised or not raises, "eager accepts this call"
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
@@ -122,3 +123,41 @@ def test_among_several_calls_the_first_that_eager_refuses_is_what_raises(names, 
         return results[read % len(results)]
 
     check(program)
+
+
+TABLES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "zeros": lambda x: x.new_zeros(3, 3),
+    "one row": lambda x: x[0].expand(3, 3),
+    "one column": lambda x: (x * 2)[:, :1].expand(3, 3),
+    "one element": lambda x: x[0, 0].expand(3, 3),
+    "ones where equal": lambda x: torch.eye(3),
+}
+"""Tables that are the same at several positions, so that a value may not depend on the position at all."""
+USES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "returned": lambda x, r: r,
+    "summed": lambda x, r: r.sum() + x.sum(),
+    "not chosen": lambda x, r: torch.where(torch.zeros(()) > 1, r.float().sum(), x),
+    "first taken": lambda x, r: r.reshape(-1)[0] + x,
+}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(sorted(CALLS)), st.sampled_from(sorted(TABLES)), st.sampled_from(sorted(USES)))
+@example("item", "zeros", "returned")
+@example("gather", "one row", "returned")
+@example("items", "one element", "not chosen")
+@example("cross_entropy", "zeros", "summed")
+def test_what_a_table_does_not_depend_on_is_checked_as_well(name, table, use):
+    def program(x, index, log):
+        return USES[use](x, CALLS[name](TABLES[table](x), index))
+
+    check(program, raises=False)
+
+
+@pytest.mark.parametrize("name", ["item", "items", "index_select", "gather", "embedding", "nll_loss", "index_add"])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_an_index_along_a_dimension_of_stride_0_is_checked(name, dim):
+    def program(x, index, log):
+        return CALLS[name](x, index)
+
+    check(program, lambda x: x.select(dim, 0).unsqueeze(dim).expand(3, 3))

@@ -9,12 +9,12 @@ import torch
 
 from turret.emitter import Guard, TextEmitter
 from turret.errors import UnsupportedError
-from turret.ir.expr import OPS, Expr, range_error
+from turret.ir.expr import OPS, Expr, divides_by_zero, range_error
 from turret.ir.index import Div, Mod, Size, Value, Var, provably_nonnegative
 from turret.ir.nest import FlatStore, Nest
 from turret.plugins.codegen.cpp.dtypes import accumulator, ctype, literal, reduction_identity
 from turret.plugins.codegen.cpp.facts import Facts
-from turret.plugins.codegen.cpp.operators import bitcast_text, cast_text, combine_text, divides_by_zero, scalar_text
+from turret.plugins.codegen.cpp.operators import bitcast_text, cast_text, combine_text, scalar_text
 from turret.plugins.codegen.cpp.scopes import Scope
 from turret.plugins.codegen.cpp.sizes import size_text
 

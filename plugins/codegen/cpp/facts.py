@@ -6,10 +6,10 @@ from collections.abc import Container
 from typing import Any
 
 from turret.emitter import ExprFacts
-from turret.ir.expr import Expr
+from turret.ir.expr import Expr, divides_by_zero
 from turret.ir.index import Index, Var
 from turret.ir.nest import Nest
-from turret.plugins.codegen.cpp.operators import divides_by_zero, op_cost
+from turret.plugins.codegen.cpp.operators import op_cost
 
 EXPENSIVE = 8
 """Cost from which a value that two phases of a row need is kept rather than computed again."""

@@ -23,6 +23,7 @@ from turret.ir.expr import (
     call,
     cast,
     constant,
+    divides_by_zero,
     reduce,
     rewrite,
     size_value,
@@ -45,7 +46,6 @@ from turret.ir.nest import (
 )
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
-from turret.plugins.codegen.cpp.operators import divides_by_zero
 
 SHORT_ROW = 16
 """Rows and local reductions of at most this many elements are unrolled ..."""

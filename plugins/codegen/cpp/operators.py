@@ -147,9 +147,6 @@ _EXACT_IN_HALF = frozenset(
     ["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "min", "max", "where", "copysign", "fmod"]
 )
 
-ZERO_CHECKED = frozenset(["floordiv", "truncdiv", "mod", "fmod"])
-"""Ops that raise ``ZeroDivisionError`` for integers."""
-
 _POWERS = {
     0.5: "{0} == -__builtin_inf{f}() ? __builtin_inf{f}() : __builtin_sqrt{f}({0} + 0.0{f})",
     1.0: "{0}",
@@ -160,13 +157,6 @@ _POWERS = {
 }
 """Exponents whose powers are products: eager computes them so.  Square roots differ from ``pow`` at -0.0 and -inf,
 which is spelt out because compilers take the bare root for them in vector loops."""
-
-
-def divides_by_zero(expr: Expr) -> bool:
-    """Whether the op can meet an integer division by zero at run time."""
-    if expr.op not in ZERO_CHECKED or expr.dtype.is_floating_point:
-        return False
-    return expr.args[1].op != "const" or expr.args[1].payload == 0
 
 
 def scalar_text(expr: Expr, args: list[str]) -> str:

@@ -58,7 +58,7 @@ _PRINTERS: dict[str, Callable[[list[str]], str]] = {
     "Mod": _fold("floor_mod"),
     "PythonMod": _fold("floor_mod"),
     "ModularIndexing": lambda args: f"floor_mod(floor_div({args[0]}, {args[1]}), {args[2]})",
-    "Abs": lambda args: f"most({args[0]}, -{args[0]})",
     "Max": _fold("most"),
     "Min": _fold("least"),
+    "Abs": lambda args: f"most({args[0]}, -({args[0]}))",
 }

@@ -74,9 +74,9 @@ _PRINTERS: dict[str, Callable[[list[str]], str]] = {
     "Mod": _pairwise("({0} % {1})"),
     "PythonMod": _pairwise("({0} % {1})"),
     "ModularIndexing": lambda args: f"(({args[0]} // {args[1]}) % {args[2]})",
-    "Abs": lambda args: f"({args[0]} - 2 * {args[0]} * ({args[0]} < 0))",
     "Max": _pairwise("({0} + ({1} - {0}) * ({1} > {0}))"),
     "Min": _pairwise("({0} + ({1} - {0}) * ({1} < {0}))"),
+    "Abs": lambda args: f"({args[0]} * (1 - 2 * ({args[0]} < 0)))",
 }
 _ROUNDING: dict[str, Callable[[list[str]], str]] = {
     **dict.fromkeys(("floor", "FloorDiv", "CleanDiv"), _pairwise("floor_div({0}, {1})")),

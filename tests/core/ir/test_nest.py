@@ -148,8 +148,8 @@ def test_points_are_in_the_order_of_the_loops() -> None:
 
 
 @pytest.mark.parametrize(("offset", "inside"), [(L.index * 8 + J.index, True), (L.index * 8 + J.index + 1, False)])
-def test_a_load_is_inside_where_its_bounds_say_so(offset: Index, inside: bool) -> None:
-    assert always_inside(at("x", offset), DECLARED["x"]) is inside
+def test_an_offset_is_inside_where_its_bounds_say_so(offset: Index, inside: bool) -> None:
+    assert always_inside(offset, DECLARED["x"]) is inside
 
 
 def test_a_fresh_variable_has_a_name_of_its_own() -> None:

@@ -18,6 +18,8 @@ from capture_lab import Observed
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import turret
+
 X = torch.linspace(-2, 2, 8).reshape(2, 4)
 
 
@@ -278,3 +280,49 @@ def test_a_slot_that_gets_a_value_is_noticed():
         lambda: setattr(slotted, "spare", 3),
         lambda: delattr(slotted, "spare"),
     )
+
+
+HELD = {"relu": F.relu}
+
+
+def test_a_function_that_was_kept_is_what_runs_where_another_has_its_name_unless_a_mode_asks_by_name():
+    compiled = turret.compile(lambda x: HELD["relu"](x) + 1, options={"cache": False})
+    kept, replaced = torch.relu(X) + 1, X * 10 + 1
+    for _ in range(2):
+        assert torch.equal(compiled(X), kept)
+        with mock.patch("torch.nn.functional.relu", ten_times):
+            assert torch.equal(compiled(X), kept)
+            with torch.device("cpu"):
+                assert torch.equal(compiled(X), replaced)
+        with torch.device("cpu"):
+            assert torch.equal(compiled(X), kept)
+            with mock.patch("torch.nn.functional.relu", ten_times):
+                assert torch.equal(compiled(X), replaced)
+
+
+KEPT: dict[str, tuple[Any, tuple]] = {
+    "torch.nn.functional.silu": (F.silu, ()),
+    "torch.nn.functional.softmax": (F.softmax, (-1,)),
+    "torch.nn.functional.layer_norm": (F.layer_norm, ((4,),)),
+    "torch.nn.functional.max_pool1d": (F.max_pool1d, (2,)),
+    "torch.Tensor.unflatten": (torch.Tensor.unflatten, (0, (1, 2))),
+    "torch.Tensor.norm": (torch.Tensor.norm, ()),
+    "torch.norm": (torch.norm, ()),
+    "torch.sin": (torch.sin, ()),
+    "torch.Tensor.cos": (torch.Tensor.cos, ()),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_replaces_a_function_may_call_it(name):
+    function, arguments = KEPT[name]
+
+    def program(x):
+        return function(x, *arguments) + 1
+
+    expected = program(X)
+    compiled = [turret.compile(program, options={"cache": False}) for _ in range(2)]
+    torch.testing.assert_close(compiled[0](X), expected)
+    with mock.patch(name, lambda x, *rest: function(x, *rest) * 2):
+        for number in (0, 1):
+            torch.testing.assert_close(compiled[number](X), expected)

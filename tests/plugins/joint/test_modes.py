@@ -55,6 +55,48 @@ def test_enable_grad_inside_a_call_without_gradients():
     assert made.signature.training and not made.signature.grad_enabled
 
 
+def viewed_with_gradients(x):
+    with torch.enable_grad():
+        return x.view(-1)
+
+
+def viewed_without_and_then_with(x):
+    with torch.no_grad():
+        y = x * 2
+    with torch.enable_grad():
+        return y.view(-1), x[0]
+
+
+def viewed_beside_a_result(x):
+    with torch.enable_grad():
+        y = x.view(-1)
+        return y, y * 2
+
+
+def viewed_twice(x):
+    with torch.enable_grad():
+        y = x.transpose(0, 1)
+    return y, y.detach()[0], x.detach().view(-1)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad])
+@pytest.mark.parametrize("kind", ["leaf", "computed", "plain"])
+@pytest.mark.parametrize(
+    "function", [viewed_with_gradients, viewed_without_and_then_with, viewed_beside_a_result, viewed_twice]
+)
+def test_views_of_an_input_have_the_history_of_the_mode_that_they_were_made_in(function, kind, mode):
+    seen = []
+    for run in (function, compiled(function)):
+        leaf = torch.ones(2, 2, requires_grad=kind != "plain")
+        with mode():
+            made = run(leaf * 1 if kind == "computed" else leaf)
+        made = made if isinstance(made, tuple) else (made,)
+        live = [v.sum() for v in made if v.requires_grad]
+        grads = torch.autograd.grad(live, leaf, allow_unused=True) if live else ()
+        seen.append(([(v.requires_grad, v.is_leaf) for v in made], [None if g is None else g.tolist() for g in grads]))
+    assert seen[0] == seen[1]
+
+
 def test_a_grad_mode_left_behind_holds_for_the_caller():
     def function(x):
         y = x * 2

@@ -10,9 +10,9 @@ import torch
 from kernel_lab import TORCH_OPS, Case, build_cases, check, element, pointwise, run
 
 from turret.ir import OPS, bitcast, call, cast, constant
+from turret.ir.expr import ZERO_CHECKED
 from turret.ir.index import Var
 from turret.ir.schedule import Kernel, Store
-from turret.plugins.codegen.cpp.operators import ZERO_CHECKED
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
