@@ -142,9 +142,8 @@ class Device(abc.ABC):
         """What gives the last argument of each launch, asked once in every call: the current stream, most often."""
         return lambda: 0
 
-    def allocator(self, index: int) -> Allocator:
+    def allocator(self, device: torch.device) -> Allocator:
         """What makes the tensors of a call, in the order of the current stream."""
-        device = torch.device(self.type, index) if self.type != HOST.type else HOST
 
         def through_dispatcher(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
             return torch.empty_strided(shape, stride, dtype=dtype, device=device)
@@ -243,4 +242,4 @@ def uses_host_kernels(device: torch.device) -> bool:
 
 def allocator(device: torch.device) -> Allocator:
     """``empty(shape, stride, dtype)``: an uninitialised tensor on a device, in order of the current stream."""
-    return device_for(device.type).allocator(device.index or 0)
+    return device_for(device.type).allocator(device)

@@ -40,10 +40,10 @@ class Cpu(Device):
     def stream_getter(self, index: int) -> Callable[[], int]:
         return torch.get_num_threads
 
-    def allocator(self, index: int) -> Allocator:
+    def allocator(self, device: torch.device) -> Allocator:
         # Torch's own entry for generated code: no dispatcher.
         direct: Allocator | None = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", None)
-        return super().allocator(index) if direct is None else direct
+        return super().allocator(device) if direct is None else direct
 
 
 @functools.cache

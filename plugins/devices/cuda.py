@@ -55,15 +55,15 @@ class Cuda(Device):
         # 0.1 us; torch.cuda.current_stream costs several.
         return functools.partial(torch._C._cuda_getCurrentRawStream, index)
 
-    def allocator(self, index: int) -> Allocator:
-        through_dispatcher = super().allocator(index)
+    def allocator(self, device: torch.device) -> Allocator:
+        through_dispatcher = super().allocator(device)
         # Torch's own entry for generated code: 1.0 us on a GPU's host, where torch.empty_strided takes 2.4.
         direct: Allocator | None = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
         if direct is None:
             return through_dispatcher
         if torch.cuda.device_count() == 1:
             return direct
-        current = torch._C._cuda_getDevice
+        current, index = torch._C._cuda_getDevice, device.index or 0
 
         def on_device(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
             return (direct if current() == index else through_dispatcher)(shape, stride, dtype)

@@ -24,7 +24,7 @@ from turret.plan import Plan
 from turret.runtime import load
 from turret.runtime.modes import below_autograd
 
-ROOT = Path(turret.__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 class Watched(type(device_for(HOST.type))):
@@ -158,6 +158,21 @@ def test_meta_tensors_come_out_as_eager_s(program: Callable, dynamic: bool) -> N
         warnings.simplefilter("ignore", turret.TurretWarning)
         compiled = turret.compile(program, dynamic=dynamic, options={"on_error": "raise", "cache": False})
         assert run(compiled) == run(program)
+
+
+def test_nothing_is_planned_for_the_memory_of_such_a_device() -> None:
+    plans: list[Plan] = []
+
+    class Look:
+        @turret.hookimpl(wrapper=True)
+        def turret_codegen(self) -> Any:
+            plans.append((yield))
+            return plans[-1]
+
+    x = torch.empty(4, 4, device="meta")
+    with pytest.warns(turret.TurretWarning, match="call by call"):
+        turret.compile(lambda x: (x @ x).relu() @ x, plugins=[Look()], options={"on_error": "raise"})(x)
+    assert plans[0].arena_bytes == 0 and {slot.place for slot in plans[0].slots} == {"input", "call"}
 
 
 def test_it_is_said_that_graphs_on_such_a_device_run_call_by_call() -> None:
