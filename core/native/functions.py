@@ -13,7 +13,8 @@ from typing import Any
 import torch
 
 from turret.artifact_cache import Store
-from turret.devices import PlanLibrary, Segment
+from turret.devices import PlanLibrary, Segment, device_for
+from turret.errors import CodegenError
 from turret.libraries import find_library, open_library
 from turret.plan import Launch, Plan
 from turret.runtime.bounds import OUT_OF_BOUNDS, raise_out_of_bounds
@@ -26,6 +27,8 @@ class NativeFunctions(PlanLibrary):
     """The functions of one plan's library, which release the GIL while they run."""
 
     def __init__(self, plan: Plan, content: bytes, name: str) -> None:
+        if plan.arena_bytes and not device_for(torch.device(plan.device).type).keeps_arena:
+            raise CodegenError(f"functions of {plan.name} read the arena's slots, and {plan.device} keeps no arenas")
         self._plan, self._handle = plan, open_library(content, name)
 
     @classmethod

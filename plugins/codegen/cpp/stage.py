@@ -7,8 +7,6 @@ from typing import Any
 import attrs
 
 from turret.context import CompileContext
-from turret.devices import device_for
-from turret.errors import CodegenError
 from turret.ir import Schedule
 from turret.libraries import Library
 from turret.plan import Launch, Plan
@@ -25,8 +23,6 @@ def codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan
     draft = draft_plan(schedule, target.device)
     if not draft.segments:
         return draft.plan
-    if not device_for(target.device_type).keeps_arena:
-        raise CodegenError(f"C++ kernels work in arenas that stay, and {target.device} keeps none; set keeps_arena")
     if context.config.check_bounds:
         draft = _with_checks(draft)
     source = _source(schedule, draft)

@@ -18,8 +18,10 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -99,6 +101,13 @@ struct AcmeHooks final : at::PrivateUse1HooksInterface {
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const override { return kDevices; }
   c10::DeviceIndex getCurrentDevice() const override { return current; }
+  void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
+    const c10::DeviceGuard guard(storage.device());
+    c10::DataPtr fresh = allocator.allocate(bytes);
+    if (bytes > 0 && storage.nbytes() > 0) std::memcpy(fresh.get(), storage.data(), std::min(bytes, storage.nbytes()));
+    storage.set_data_ptr_noswap(std::move(fresh));
+    storage.unsafeGetStorageImpl()->set_nbytes(bytes);
+  }
 };
 const bool hooked = (at::RegisterPrivateUse1HooksInterface(new AcmeHooks), true);
 

@@ -16,6 +16,7 @@ from acme_plugin import AcmePlugin
 
 import turret
 from turret.graph_capture import Patch, address_words
+from turret.native.functions import NativeFunctions
 
 
 class World:
@@ -215,14 +216,31 @@ def dropout_has_its_rate_and_its_gradient(world: World) -> None:
     torch.testing.assert_close(x.grad.cpu(), torch.where(kept, 2 / 0.75, 0.0))
 
 
-def code_that_needs_other_arenas_is_refused(world: World) -> None:
-    world.plugin.device.keeps_arena = False
+def functions_that_read_an_arena_s_slots_are_refused_where_none_is_kept(world: World) -> None:
+    device = world.plugin.device
+    device.keeps_arena = False
+    device.load = lambda plan, store: NativeFunctions(plan, b"", "")
     try:
-        world.compile(lambda x: x.sin() + 1)(rand(4))
+        world.compile(lambda x, w: torch.relu(x @ w) @ w + 1)(rand(8, 8), rand(8, 8))
     except turret.TurretError as error:
-        assert "set keeps_arena" in str(error)
+        assert "keeps no arenas" in str(error)
     else:
-        raise AssertionError("kernels that keep arenas were made for a device that does not")
+        raise AssertionError("kernels that read the slots of an arena were loaded for a device that keeps none")
+
+
+def an_arena_may_be_taken_for_each_call(world: World) -> None:
+    world.plugin.device.keeps_arena = False
+    compiled = world.compile(lambda x, w: torch.softmax((x @ w).sin() @ w, -1) + 1)
+    w = rand(64, 64)
+    compiled(rand(64, 64), w)
+    held = world.native.acme_held()
+    for _ in range(3):
+        x = rand(64, 64)
+        torch.testing.assert_close(compiled(x, w).cpu(), torch.softmax((x.cpu() @ w.cpu()).sin() @ w.cpu(), -1) + 1)
+        del x
+    assert world.native.acme_held() == held and not world.driver.strangers
+    (plan,) = world.plugin.device.loaded
+    assert plan.arena_bytes and held < plan.arena_bytes + 2 * w.nbytes
 
 
 def no_memory_of_the_device_is_lost(world: World) -> None:

@@ -54,23 +54,32 @@ class AcmeKernel:
     slots: tuple[int, ...]
     slot_count: int
     size_count: int
+    in_arena: tuple[tuple[int, int], ...]
+
+    def place(self, slots: Any) -> None:
+        """Write where slots of an arena lie that a call took, behind which its address comes."""
+        for slot, offset in self.in_arena:
+            slots[slot] = slots[self.slot_count - 1] + offset
 
 
 class AcmeLibrary(PlanLibrary):
     """The kernels of one plan."""
 
-    def __init__(self, driver: Driver, plan: Plan, handle: ctypes.CDLL) -> None:
-        self.driver, self.plan, self.handle = driver, plan, handle
+    def __init__(self, driver: Driver, plan: Plan, handle: ctypes.CDLL, keeps_arena: bool) -> None:
+        self.driver, self.plan, self.handle, self.keeps_arena = driver, plan, handle, keeps_arena
 
     def segment(self, launch: Launch) -> Segment:
         function = getattr(self.handle, launch.function)
         function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int), ctypes.c_int64
-        counts = len(self.plan.slots), max(1, len(self.plan.size_symbols))
-        kernel = AcmeKernel(f"{self.plan.name}.{launch.function}", function, launch.slots, *counts)
+        plan, by_call = self.plan, not self.keeps_arena
+        counts = len(plan.slots) + by_call, max(1, len(plan.size_symbols))
+        placed = tuple((n, plan.slots[n].number) for n in launch.slots if by_call and plan.slots[n].place == "arena")
+        kernel = AcmeKernel(f"{plan.name}.{launch.function}", function, launch.slots, *counts, placed)
 
         def run(slots_at: int, sizes_at: int, stream: int) -> int:
             slots = (ctypes.c_void_p * kernel.slot_count).from_address(slots_at)
             sizes = (ctypes.c_int64 * kernel.size_count).from_address(sizes_at)
+            kernel.place(slots)
             if self.driver.recording is not None:
                 self.driver.recording.add(kernel, slots, sizes)
                 return 0
@@ -143,7 +152,7 @@ class Acme(Device):
         if magic != MAGIC:
             raise turret.TurretError(f"{plan.name} has no binary of acme's")
         self.loaded.append(plan)
-        return AcmeLibrary(self.driver, plan, open_library(content, entry.key))
+        return AcmeLibrary(self.driver, plan, open_library(content, entry.key), self.keeps_arena)
 
     def current_index(self) -> int:
         return self.driver.native.acme_device()
