@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 from turret.devices import uses_host_kernels
 
@@ -54,6 +55,31 @@ def _statistics(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
     return (result, *(s if s.dtype == dtype else torch.empty_like(s, dtype=dtype) for s in statistics))
 
 
+def _layer_norm(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
+    """``layer_norm``: weight and bias have the normalized shape; up to torch 2.11 any that broadcast will do."""
+    shape, parameters = list(args[1]), args[2:4]
+    for parameter in parameters:
+        if parameter is not None and list(parameter.shape) != shape:
+            raise RuntimeError(f"layer_norm over {shape} takes parameters of that shape, not {list(parameter.shape)}")
+    return _statistics(run, args, kwargs)
+
+
+def _select(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """``select``: the index lies in the dimension; up to torch 2.11 any number will do."""
+    made, (x, dim, index) = run(args, kwargs), args
+    size = x.shape[dim]
+    if not (guard_or_true(-size <= index) and guard_or_true(index < size)):
+        raise IndexError(f"select: index {index} is out of range for dimension {dim} of size {size}")
+    return made
+
+
+def _scattered(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """``select_scatter`` and its like: a copy, of which no elements overlap; up to torch 2.11 they have as before."""
+    made = run(args, kwargs)
+    overlaps = any(stride == 0 and size != 1 for size, stride in zip(made.shape, made.stride(), strict=True))
+    return torch.empty_like(args[0]) if overlaps else made
+
+
 def _power(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
     """Powers of and by a number that is a symbol: up to torch 2.11 they ask whether it is 1, 2 or one half.
 
@@ -68,8 +94,12 @@ _CORRECTIONS: dict[Any, Callable[[Run, tuple, Mapping[str, Any]], Any]] = {
     aten._unique2.default: _counts,
     aten.unique_dim.default: _counts,
     aten.unique_consecutive.default: _counts,
-    aten.native_layer_norm.default: _statistics,
+    aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _statistics,
+    aten.select.int: _select,
+    aten.select_scatter.default: _scattered,
+    aten.slice_scatter.default: _scattered,
+    aten.diagonal_scatter.default: _scattered,
     aten.pow.Scalar: _power,
     aten.pow.Tensor_Scalar: _power,
 }

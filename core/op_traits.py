@@ -84,13 +84,22 @@ def is_effectful(node: fx.Node) -> bool:
     return node.op in ("call_module", "call_method")
 
 
+def refuses_data(op: Any) -> bool:
+    """Whether an op raises for some values of its tensors, whatever their dtypes."""
+    return (
+        isinstance(op, torch._ops.OpOverload)
+        and op.namespace == "aten"
+        and op._schema.name.split("::")[-1] in _REFUSE_BY_DATA
+    )
+
+
 def may_refuse_data(node: fx.Node) -> bool:
     """Whether a call raises for some values of its tensors, and not for others."""
     if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
         return False
-    name = node.target._schema.name.split("::")[-1]
-    if name in _REFUSE_BY_DATA:
+    if refuses_data(node.target):
         return True
+    name = node.target._schema.name.split("::")[-1]
     if name not in _DIVISIONS or not isinstance(node.args[1], fx.Node):
         return False
     value = node.meta.get("val")

@@ -69,7 +69,8 @@ def observe(function: Callable, inputs: Inputs, backward: Backward = "all", seed
         aliases = alias_relations(inputs.args, leaves)
         gradients = seeded_backward(result, inputs, backward)
     except Exception as error:
-        return Observation(error=error)
+        # Up to torch 2.11 a checkpoint whose function raised packs what others save for as long as its frame lives.
+        return Observation(error=error.with_traceback(None))
     facts = tuple(None if g is None else TensorFacts.of(g) for g in gradients)
     return Observation(outputs, structure, after, facts, aliases, None, leaves)
 

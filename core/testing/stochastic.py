@@ -77,6 +77,9 @@ _UNDERFLOWING = frozenset(["mish", "silu", "sigmoid", "softplus", "exp", "exp2",
 _ACCUMULATING = frozenset(["linalg_vector_norm", "mean", "norm", "std", "sum", "var"])
 """Sums that eager makes of a row one by one where it lies across memory: equal elements add up equal errors."""
 
+_CENTERING = frozenset(["native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit"])
+"""Norms: elements that equal their mean become zeros or roundings of the mean, by the order that it is summed in."""
+
 _SIGNS = frozenset(["copysign", "signbit"])
 """Operations that read the sign of a NaN."""
 
@@ -112,6 +115,8 @@ class Perturbed(TorchDispatchMode):
         result = self._by_path(name, func, args, kwargs)
         if name in _ACCUMULATING and self._alike:
             result = _in_double(func, args, kwargs, result)
+        if name in _CENTERING and self._alike and not func._schema.is_mutable:
+            result = (_centred(result[0]), *result[1:])
         if name == "_log_softmax":
             result = result + self._move(args[0]) - args[0]
         if name in _BY_ORDER and self._sums:
@@ -215,6 +220,14 @@ def _in_double(func: Any, args: tuple, kwargs: dict, result: Tensor) -> Tensor:
         return result
     wide = pytree.tree_map_only(Tensor, lambda t: t.to(torch.float64) if t.is_floating_point() else t, args)
     return torch.empty_like(result).copy_(func(*wide, **kwargs))
+
+
+def _centred(value: Tensor) -> Tensor:
+    """A norm's result with zeros for what is a rounding of the mean."""
+    if not value.numel() or not value.is_floating_point():
+        return value
+    rounding = 4 * torch.finfo(value.dtype).eps * value.abs().amax().nan_to_num(posinf=0.0).clamp(min=1)
+    return torch.where(value.abs() <= rounding, 0, value).to(value.dtype)
 
 
 def _is_view(func: Any) -> bool:

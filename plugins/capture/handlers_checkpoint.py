@@ -42,10 +42,15 @@ def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | 
 
 
 def _check_can_be_saved(args: tuple[Value, ...]) -> None:
-    """Both forms save their arguments for the backward, which those made in inference mode refuse."""
+    """Both forms save their arguments for the backward, which those made in inference mode refuse.
+
+    In inference mode, up to torch 2.11, one of them is made by the checkpoint itself.
+    """
     found = [a.realize() for a in args]
     if torch.is_grad_enabled() and any(isinstance(v, Tensor) and v.fake.is_inference() for v in found):
         raise Unsupported("torch.utils.checkpoint of a tensor that was made in inference mode")
+    if torch.is_grad_enabled() and torch.is_inference_mode_enabled():
+        raise Unsupported("torch.utils.checkpoint in inference mode with gradients on")
 
 
 def _check_reentrant(args: tuple[Value, ...]) -> None:

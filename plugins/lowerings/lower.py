@@ -17,10 +17,12 @@ from turret.errors import UnsupportedError
 from turret.externs import op_name
 from turret.ir import (
     CopyInto,
+    Definition,
     Extern,
     LoopProgram,
     Number,
     Ref,
+    Scatter,
     SizeSource,
     Statement,
     StridedView,
@@ -34,7 +36,7 @@ from turret.ir import (
 from turret.ir.index import computed_by_host, depends_on_data
 from turret.ir.symbols import has_float, symbols_of_sizes
 from turret.lowering import Builder, TensorValue, dense_strides, number_of
-from turret.op_traits import BINDS, may_refuse_data
+from turret.op_traits import BINDS, may_refuse_data, refuses_data
 from turret.products import NodePlacement, Placement, StageGraph
 from turret.surface import Family, family_of, is_compiled_dtype
 
@@ -345,7 +347,7 @@ def _without_unused(extern: Extern, alive: set[str]) -> Extern:
 
 
 def _without_dead(statements: list[Statement], outputs: tuple[Any, ...]) -> tuple[Statement, ...]:
-    """Statements whose results somebody uses, or that have an effect."""
+    """Statements whose results somebody uses, or that have an effect or may raise."""
     alive = {output.name for output in outputs if isinstance(output, Ref)}
     binding = any(map(bound_symbols, statements))
     numbers = set(symbols_of_sizes(outputs))
@@ -357,12 +359,25 @@ def _without_dead(statements: list[Statement], outputs: tuple[Any, ...]) -> tupl
         )
         bound = numbers.intersection(bound_symbols(statement)) if binding else ()
         unread = not names and not bound_symbols(statement)
-        if effect or unread or bound or names & alive:
+        if effect or unread or bound or names & alive or _may_raise(statement):
             alive.update(used(statement))
             if binding:
                 numbers |= mentioned_symbols(statement)
             kept.append(_without_unused(statement, alive) if isinstance(statement, Extern) else statement)
     return tuple(reversed(kept))
+
+
+def _may_raise(statement: Statement) -> bool:
+    """Whether eager would raise here for some data; a reader may have found that it needs none of the result."""
+    match statement:
+        case Definition():
+            return statement.expr.reports
+        case Scatter():
+            values = [statement.expr, *(v for c in statement.coords for v in c.values)]
+            return any(v.reports for v in (*values, statement.condition) if v is not None)
+        case Extern():
+            return refuses_data(statement.op)
+    return False
 
 
 def _refuse_unknown_symbols(statements: Sequence[Statement], given: frozenset[str], all_: Sequence[Statement]) -> None:

@@ -71,3 +71,38 @@ def test_statistics_of_a_half_beside_wide_parameters(norm: Callable) -> None:
     with mode:
         found = norm(*map(mode.from_tensor, real))
     assert layouts(found) == layouts(norm(*real))
+
+
+OVERLAPPING = torch.arange(4.0).as_strided((4, 4), (1, 0)), torch.arange(7.0).as_strided((4, 4), (1, 1))
+SCATTERS: dict[str, Callable] = {
+    "select": lambda x: torch.select_scatter(x, x[:, 0] * 2, 1, 0),
+    "slice": lambda x: torch.slice_scatter(x, x[:, :1] * 2, 1, 0, 1),
+    "diagonal": lambda x: torch.diagonal_scatter(x, x.diagonal() * 2),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+@pytest.mark.parametrize("x", OVERLAPPING, ids=["expanded", "overlapping"])
+def test_a_scatter_into_a_view_makes_a_tensor_whose_elements_lie_apart(name: str, x: Tensor) -> None:
+    expected = SCATTERS[name](x)
+    mode = CorrectedFakeTensorMode(shape_env=ShapeEnv())
+    with mode:
+        assert SCATTERS[name](mode.from_tensor(x)).stride() == expected.stride()
+    run = turret.compile(lambda x: SCATTERS[name](x) @ x, options={"on_error": "raise", "cache": False})
+    torch.testing.assert_close(run(x), expected @ x)
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_parameters_of_a_layer_norm_have_the_normalized_shape(read: bool) -> None:
+    def program(x: Tensor, bias: Tensor) -> Tensor:
+        made = torch.nn.functional.layer_norm(x, (7,), x[0], bias)
+        return made if read else x * 2
+
+    run = turret.compile(program)
+    for size in (7, 1, 3, 7):
+        for function in (program, run):
+            if size == 7:
+                function(torch.ones(2, 7), torch.ones(size))
+            else:
+                with pytest.raises(RuntimeError, match="shape"):
+                    function(torch.ones(2, 7), torch.ones(size))

@@ -137,6 +137,7 @@ USES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "returned": lambda x, r: r,
     "summed": lambda x, r: r.sum() + x.sum(),
     "not chosen": lambda x, r: torch.where(torch.zeros(()) > 1, r.float().sum(), x),
+    "overwritten": lambda x, r: torch.select_scatter(r.float().reshape(1, -1), x.new_ones(r.numel()), 0, 0),
     "first taken": lambda x, r: r.reshape(-1)[0] + x,
 }
 
@@ -146,6 +147,7 @@ USES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 @example("item", "zeros", "returned")
 @example("gather", "one row", "returned")
 @example("items", "one element", "not chosen")
+@example("item", "ones where equal", "overwritten")
 @example("cross_entropy", "zeros", "summed")
 def test_what_a_table_does_not_depend_on_is_checked_as_well(name, table, use):
     def program(x, index, log):
