@@ -101,7 +101,7 @@ class Device(abc.ABC):
     """One type of device, whichever of them a call is for: methods take its index (0 where there is one alone).
 
     ``type`` is torch's name.  ``kernel_languages``: code generators ask whether theirs is among them; a device without
-    any runs its graphs as plans of eager's calls.  ``eager_kernels``: whose results compiled code has to come out with.
+    any runs its graphs as captured, call by call.  ``eager_kernels``: whose results compiled code has to come out with.
     ``asynchronous``: launches are queued, and cost more than little kernels do.  ``keeps_arena``: a plan's memory is
     kept from call to call; else it comes from torch's allocator in each call, in the stream's order, which takes an
     allocator whose storages can be resized.  ``channels_last``: dtypes whose convolutions are faster in that layout.
@@ -168,7 +168,7 @@ class Device(abc.ABC):
 
 
 class UnknownDevice(Device):
-    """A device type that no plugin knows: its graphs are plans of eager's calls."""
+    """A device type that no plugin knows: its graphs run as captured, call by call."""
 
     def __init__(self, device_type: str) -> None:
         self.type = device_type

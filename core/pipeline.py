@@ -163,6 +163,8 @@ class _Pipeline:
         """
         with self.compilation(captured.name):
             self.context.emit("product", stage="capture", name=captured.name, product=captured)
+            if self.without_kernels(captured):
+                return eagerly(captured.module), None
             with self.failures("graph_cache"):
                 cache = self.graph_cache()
                 key = None if cache is None else self.key_of(captured)
@@ -353,7 +355,6 @@ class _Pipeline:
         self.context.emit("product", stage="graph_pass", name=name, product=graph)
         placement = self.stage("turret_place", name, graph=graph)
         self.hint_at_eager_calls(name, placement)
-        self.tell_of_device_without_kernels(name, target)
         program = self.stage("turret_lower", name, graph=graph, placement=placement, lowerings=self.lowerings(target))
         self.verify("lower", program)
         schedule = self.stage("turret_schedule", name, program=program, target=target)
@@ -384,14 +385,16 @@ class _Pipeline:
             message = f"{len(eager)} of {len(placement.nodes)} calls of {name} run eagerly, one by one: {shown}"
             self.context.emit("perf_hint", stage="place", name=name, message=message)
 
-    def tell_of_device_without_kernels(self, name: str, target: Target) -> None:
-        """Say where a graph is captured and runs call by call, for want of a code generator."""
-        kind = target.device_type
-        if device_for(kind).kernel_languages:
-            return
+    def without_kernels(self, captured: CapturedGraph) -> bool:
+        """Whether no code generator serves a graph's device, on record: it then runs as captured, call by call."""
+        kind = target_of(captured).device_type
+        with self.failures("device", "turret_device"):
+            if device_for(kind).kernel_languages:
+                return False
         message = f"no plugin makes kernels for the device type {kind}: graphs on it run call by call"
-        self.context.emit("fallback", stage="place", name=name, message=message)
+        self.context.emit("fallback", stage="device", name=captured.name, message=message)
         warn(f"Turret runs a graph eagerly: {message}; a plugin with turret_device and turret_codegen can make them")
+        return True
 
     def verify(self, stage: str, product: Any) -> None:
         from turret.ir import verify  # expressions of sizes are sympy's, whose import a warm start does without

@@ -28,7 +28,6 @@ BUILTINS: tuple[str, ...] = (
     "turret.plugins.place",
     "turret.plugins.lowerings",
     "turret.plugins.schedule",
-    "turret.plugins.codegen.calls",
     "turret.plugins.codegen.cpp",
     "turret.plugins.codegen.triton",
     "turret.plugins.wrap_runtime",

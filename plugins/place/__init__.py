@@ -13,25 +13,18 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from turret.devices import device_for
 from turret.hookspecs import hookimpl
 from turret.products import NodePlacement, Placement, StageGraph, Target
 from turret.surface import Family, family_of, is_compiled_dtype, why_outside
-
-_CALLS = ("call_function", "call_method", "call_module")
 
 
 @hookimpl
 def turret_place(context: Any, graph: StageGraph) -> Placement:
     """Placement of every call node, in graph order."""
-    kind = graph.target.device_type
-    if not device_for(kind).kernel_languages:
-        eager = NodePlacement("eager", f"no plugin makes kernels for {kind}")
-        return Placement({n.name: eager for n in graph.module.graph.nodes if n.op in _CALLS})
     lowered = functools.cache(lambda: _lowered_ops(context, graph.target))
     nodes: dict[str, NodePlacement] = {}
     for node in graph.module.graph.nodes:
-        if node.op in _CALLS:
+        if node.op in ("call_function", "call_method", "call_module"):
             nodes[node.name] = _place(node, graph.target, lowered)
     return Placement(nodes)
 

@@ -117,7 +117,7 @@ class _Planner:
         for step in self.steps:
             if isinstance(step, Kernel):
                 names = [s.tensor for s in step.stores]
-            elif isinstance(step, Extern) and self._writes_where_told(step):
+            elif isinstance(step, Extern) and out_variant(step.op) is not None and step.outputs[0] is not None:
                 names = [step.outputs[0].name]
             else:
                 continue
@@ -126,12 +126,6 @@ class _Planner:
                 if size is not None:
                     found[name] = size
         return found
-
-    def _writes_where_told(self, step: Extern) -> bool:
-        """Whether a call's result may be planned: of a device without kernels nothing but eager's calls is known."""
-        if out_variant(step.op) is None or step.outputs[0] is None:
-            return False
-        return bool(device_for(step.outputs[0].device.type).kernel_languages)
 
     def _take_over(self, planned: Mapping[str, int], inside: frozenset[str]) -> None:
         """Find stores that may go to the memory of a tensor which their kernel is the last to read."""

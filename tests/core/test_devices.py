@@ -141,16 +141,26 @@ def _dropped(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.dropout(x, 0.5) @ w
 
 
+def _losses(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    target = torch.zeros(3, dtype=torch.int64, device=x.device)
+    rows, sign = (x @ w), torch.ones(3, device=x.device)
+    kinds = ("none", "mean", "sum")
+    crosses = [torch.nn.functional.cross_entropy(rows, target, reduction=kind) for kind in kinds]
+    margins = [torch.nn.functional.margin_ranking_loss(x[:, 0], x[:, 1], sign, reduction=kind) for kind in kinds]
+    hinges = [torch.nn.functional.hinge_embedding_loss(x[:, 0], sign, reduction=kind) for kind in kinds]
+    return (*crosses, *margins, *hinges)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("program", [_training, _written, _several, _made, _dropped])
+@pytest.mark.parametrize("program", [_training, _written, _several, _made, _dropped, _losses])
 def test_meta_tensors_come_out_as_eager_s(program: Callable, dynamic: bool) -> None:
     def run(function: Callable) -> tuple:
         x, w = torch.empty(3, 4, device="meta"), torch.empty(4, 5, device="meta", requires_grad=True)
         found = function(x, w)
         found = found if isinstance(found, tuple) else (found,)
-        for value in found:
-            if value.requires_grad and value.grad_fn is not None:
-                value.sum().backward()
+        trained = [value.sum() for value in found if value.requires_grad and value.grad_fn is not None]
+        if trained:
+            torch.stack(trained).sum().backward()
         facts = [(v.shape, v.stride(), v.dtype, v.device, v.requires_grad) for v in found]
         return facts, None if w.grad is None else (w.grad.shape, w.grad.device)
 
@@ -158,21 +168,6 @@ def test_meta_tensors_come_out_as_eager_s(program: Callable, dynamic: bool) -> N
         warnings.simplefilter("ignore", turret.TurretWarning)
         compiled = turret.compile(program, dynamic=dynamic, options={"on_error": "raise", "cache": False})
         assert run(compiled) == run(program)
-
-
-def test_nothing_is_planned_for_the_memory_of_such_a_device() -> None:
-    plans: list[Plan] = []
-
-    class Look:
-        @turret.hookimpl(wrapper=True)
-        def turret_codegen(self) -> Any:
-            plans.append((yield))
-            return plans[-1]
-
-    x = torch.empty(4, 4, device="meta")
-    with pytest.warns(turret.TurretWarning, match="call by call"):
-        turret.compile(lambda x: (x @ x).relu() @ x, plugins=[Look()], options={"on_error": "raise"})(x)
-    assert plans[0].arena_bytes == 0 and {slot.place for slot in plans[0].slots} == {"input", "call"}
 
 
 def test_it_is_said_that_graphs_on_such_a_device_run_call_by_call() -> None:
