@@ -12,9 +12,16 @@ import attrs
 import torch
 from torch import fx
 
+
+def _with_autocast_keys() -> list[str]:
+    """Device types with a dispatch key of their own for autocast, by names that hold whatever a program calls them."""
+    keys = [name for name in torch._C.DispatchKey.__members__ if name.startswith("Autocast")]
+    return [key.removeprefix("Autocast").lower().replace("privateuse1", "privateuseone") for key in keys]
+
+
 AUTOCAST_DEVICES = tuple(
     kind
-    for kind in ("cpu", "cuda", "mtia", "maia", "xpu", "ipu", "hpu", "xla", "privateuseone", "mps")
+    for kind in (*_with_autocast_keys(), "mtia", "maia", "xla")  # the keys of these are not shown to Python
     if torch.amp.autocast_mode.is_autocast_available(kind)
 )
 """Device types that have an autocast; asking torch about another one is an error.

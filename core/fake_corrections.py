@@ -12,6 +12,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
+from turret.devices import uses_host_kernels
+
 aten = torch.ops.aten
 Run = Callable[[tuple, Mapping[str, Any]], Any]
 
@@ -40,14 +42,17 @@ def _counts(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
 
 
 def _statistics(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
-    """Norms of halves on the CPU: mean and rstd have the dtype of the parameters; some versions give the input's."""
+    """Norms by the CPU's kernels, wherever: mean and rstd have the dtype of the parameters, if that is another.
+
+    Some versions say the input's, and of devices other than the CPU all say float32.
+    """
     result, *statistics = run(args, kwargs)
-    if args[0].device.type != "cpu":
+    x = args[0]
+    if not uses_host_kernels(x.device):
         return (result, *statistics)
-    parameters = [
-        p.dtype for p in (*args, *kwargs.values()) if isinstance(p, torch.Tensor) and p.dtype != args[0].dtype
-    ]
-    return (result, *(torch.empty_like(s, dtype=parameters[0]) if parameters else s for s in statistics))
+    others = [p.dtype for p in (*args, *kwargs.values()) if isinstance(p, torch.Tensor) and p.dtype != x.dtype]
+    dtype = others[0] if others else x.dtype
+    return (result, *(s if s.dtype == dtype else torch.empty_like(s, dtype=dtype) for s in statistics))
 
 
 def _layer_norm(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:

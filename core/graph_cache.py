@@ -14,7 +14,7 @@ import hashlib
 import platform
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from turret.artifact_cache import ArtifactCache, Store
 from turret.code_fingerprint import Opaque, fingerprint
 from turret.codec import record
 from turret.config import Config
+from turret.devices import device_for
 from turret.errors import CacheError, warn
 from turret.machine import processor
 from turret.op_code import OPERATORS, library_operator, library_patches
@@ -73,7 +74,6 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
 
     Raises ``Unstable`` where the program replaced a part of torch by something that cannot be compared.
     """
-    inputs = () if captured is None else captured.example_inputs
     modes = (
         None if captured is None else (captured.grad_enabled, captured.inference_mode, sorted(captured.static_inputs))
     )
@@ -81,7 +81,7 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
         torch.__version__,
         platform.python_version(),
         processor(),
-        *_accelerators(inputs),
+        *([] if captured is None else map(_device_text, devices_in(captured))),
         repr(modes),
         repr(autocast_state()),
         str(torch.get_default_dtype()),
@@ -108,12 +108,20 @@ def operator_text(op: Any) -> str:
         raise Unstable(f"the operator {op}: {error}") from None
 
 
-def _accelerators(inputs: Sequence[Any]) -> list[str]:
-    """The GPUs that a graph's tensors lie on, by name and capability; binaries made for one do not run on another."""
-    indices = {x.device.index or 0 for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda}
-    if not indices or not torch.cuda.is_available():
-        return []
-    return [f"{torch.cuda.get_device_name(i)} {torch.cuda.get_device_capability(i)}" for i in sorted(indices)]
+def devices_in(captured: CapturedGraph) -> list[torch.device]:
+    """The devices that a graph's tensors lie on, in order of their names."""
+    found = {x.device for x in captured.example_inputs if isinstance(x, torch.Tensor)}
+    for node in captured.module.graph.nodes:
+        value = node.meta.get("example_value", node.meta.get("val"))
+        if isinstance(value, torch.Tensor):
+            found.add(value.device)
+    return sorted(found, key=str)
+
+
+def _device_text(device: torch.device) -> str:
+    """All of a device that compiled code may depend on; binaries made for one do not run on another."""
+    found = device_for(device.type)
+    return f"{device} {found.properties(device.index or 0)} {found.settings()}"
 
 
 def _inputs(captured: CapturedGraph) -> list[str]:

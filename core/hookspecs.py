@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from turret.config import Option
     from turret.context import CompileContext
+    from turret.devices import Device
     from turret.events import Event
     from turret.ir import FusionCandidate, LoopProgram, Schedule
     from turret.plan import Plan
@@ -50,6 +51,14 @@ def turret_options() -> Sequence[Option] | None:
     """Declare options: a sequence of ``turret.Option``.  They are given, listed and read as the built-in ones are.
 
     ``context.config.<name>`` is the value.  Asked once, when plugins are registered.  All; a name is declared once.
+    """
+
+
+@hookspec(firstresult=True)
+def turret_device(device_type: str) -> Device | None:
+    """The device of a type (torch's name): it loads and runs plans, and says what stages have to know of it.
+
+    Asked once for each type and set of plugins.  A device without a plugin runs its graphs call by call.  First result.
     """
 
 
@@ -156,7 +165,8 @@ def turret_fusion_score(context: CompileContext, candidate: FusionCandidate) -> 
 def turret_codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan | None:
     """Emit, compile and load the kernels of a schedule; return the plan that runs them.
 
-    First result; a code generator returns None for a ``target.device_type`` that is not its own.
+    First result; a code generator returns None for a target whose device does not run what it makes
+    (``turret.devices.device_for(target.device_type).kernel_languages``).
     """
 
 

@@ -12,7 +12,7 @@ import functools
 import itertools
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -26,12 +26,13 @@ from turret.blame import Owned, blaming, owner
 from turret.branches import Branch, branches_of
 from turret.config import Config
 from turret.context import CompileContext
+from turret.devices import HOST, device_for, devices_of
 from turret.errors import CacheError, CodegenError, StageError, TurretError, UnsupportedError, warn
 from turret.events import Event
 from turret.executed_code import recorded, unrecorded
 from turret.fork_safety import Lock, compiling
 from turret.garbage import full_collections_wait
-from turret.graph_cache import Artifact, GraphCache, Unstable, graph_key, with_usable_cache
+from turret.graph_cache import Artifact, GraphCache, Unstable, devices_in, graph_key, with_usable_cache
 from turret.libraries import forget_library
 from turret.op_code import runs_own_code, traced_code
 from turret.passes import give_values, run_graph_passes, run_ir_passes, run_placed_passes
@@ -39,7 +40,7 @@ from turret.plan import Plan, SizeText, size_text
 from turret.plugin_order import in_order
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph, Target
 from turret.recourse import eager_where_fakes_lie, trusts_fake_implementations
-from turret.runtime import load
+from turret.runtime import fits_device, load
 from turret.runtime.sizes import compile_sizes
 from turret.sharing import eager_where_shared_otherwise, sharing_check, writes_inputs
 
@@ -87,7 +88,7 @@ def _compile_with_key(
     """The callable of one captured graph, and a key by which ``Compiler.stored`` finds it again (None: it cannot)."""
     pipeline = Pipeline(manager, config)
     try:
-        with pipeline.failures("pipeline"):
+        with pipeline.failures("pipeline"), devices_of(manager):
             return pipeline.compile(captured, keep_graph)
     except StageError as error:
         if config.on_error == "raise":
@@ -132,7 +133,7 @@ class Pipeline:
         self.context.emit("compile_started", name=name)
         start = time.perf_counter()
         try:
-            with compiling.here(), full_collections_wait():
+            with compiling.here(), full_collections_wait(), devices_of(self.manager):
                 yield
         finally:
             self.context.emit("compile_ended", name=name, seconds=time.perf_counter() - start)
@@ -163,6 +164,8 @@ class Pipeline:
         """
         with self.compilation(captured.name):
             self.context.emit("product", stage="capture", name=captured.name, product=captured)
+            if self.without_kernels(captured):
+                return eagerly(captured.module), None
             with self.failures("graph_cache"):
                 cache = self.graph_cache()
                 key = None if cache is None else self.key_of(captured)
@@ -224,7 +227,7 @@ class Pipeline:
 
     def stored(self, key: str, name: str) -> Callable[..., Any] | None:
         """The callable of a graph that another process compiled under ``key``; None where a part of it is missing."""
-        with self.failures("graph_cache"):
+        with self.failures("graph_cache"), devices_of(self.manager):
             cache = self.graph_cache()
             artifact, forward = (None, None) if cache is None else self.loaded(cache, key, "forward")
             if artifact is None or artifact.signature is None:
@@ -261,7 +264,7 @@ class Pipeline:
     def loaded(self, cache: GraphCache, key: str, role: str) -> tuple[Artifact | None, BoxedCallable | None]:
         """A stored artifact and its executable, or twice None; what does not load is removed, on record."""
         artifact = cache.get(key, role)
-        if artifact is None:
+        if artifact is None or not fits_device(artifact.plan):
             return None, None
         try:
             return artifact, load(artifact.plan, cache.store)
@@ -423,7 +426,8 @@ class Pipeline:
 
     def generated(self, schedule: Schedule, target: Target) -> Plan:
         """The plan that runs a schedule."""
-        return self.stage("turret_codegen", schedule.program.name, schedule=schedule, target=target)
+        plan = self.stage("turret_codegen", schedule.program.name, schedule=schedule, target=target)
+        return attrs.evolve(plan, arch=target.arch) if plan.device == target.device else plan
 
     def plan_branch(self, graph: StageGraph, branch: Branch) -> None:
         """Compile a graph that a call of control flow holds; where that fails it runs call by call, on record."""
@@ -447,6 +451,17 @@ class Pipeline:
             shown = "; ".join(eager[:_SHOWN]) + ("; ..." if len(eager) > _SHOWN else "")
             message = f"{len(eager)} of {len(placement.nodes)} calls of {name} run eagerly, one by one: {shown}"
             self.context.emit("perf_hint", stage="place", name=name, message=message)
+
+    def without_kernels(self, captured: CapturedGraph) -> bool:
+        """Whether no code generator serves a graph's device, on record: it then runs as captured, call by call."""
+        kind = target_of(captured).device_type
+        with self.failures("device", "turret_device"):
+            if device_for(kind).kernel_languages:
+                return False
+        message = f"no plugin makes kernels for the device type {kind}: graphs on it run call by call"
+        self.context.emit("fallback", stage="device", name=captured.name, message=message)
+        warn(f"Turret runs a graph eagerly: {message}; a plugin with turret_device and turret_codegen can make them")
+        return True
 
     def verify(
         self, stage: str, check: Callable[[Any], None], product: Any, whose: Callable[[Any], str] = lambda error: ""
@@ -597,17 +612,21 @@ def _guard_count(captured: CapturedGraph) -> int:
 
 
 def target_of(captured: CapturedGraph) -> Target:
-    """The device that a graph's tensors lie on."""
-    values = [node.meta.get("example_value", node.meta.get("val")) for node in captured.module.graph.nodes]
-    return target_of_values([*captured.example_inputs, *values])
+    """The device that a graph's tensors lie on; the other one where tensors of the host and of a device meet."""
+    return _target(devices_in(captured))
 
 
 def target_of_values(values: Iterable[Any]) -> Target:
-    """The device that the tensors among ``values`` lie on; a GPU where tensors of a GPU and of the CPU meet."""
+    """The device that the tensors among ``values`` lie on, likewise."""
     devices = {device for x in values if isinstance(device := getattr(x, "device", None), torch.device)}
-    others = sorted((d for d in devices if d.type != "cpu"), key=str)
-    device = others[0] if others else torch.device("cpu")
-    return Target(device.type, device.index)
+    return _target(sorted(devices, key=str))
+
+
+def _target(devices: Sequence[torch.device]) -> Target:
+    others = [device for device in devices if device.type != HOST.type]
+    device = others[0] if others else HOST
+    facts = device_for(device.type).properties(device.index or 0)
+    return Target(device.type, device.index, facts.arch, facts.cores, facts.memory)
 
 
 def output_strides(partitioned: PartitionedGraph, role: str) -> tuple[tuple[Any, ...] | None, ...]:

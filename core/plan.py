@@ -63,9 +63,9 @@ class Allocate:
 class Launch:
     """Call a native function of the plan's library; not 0 is an error.
 
-    On the CPU it is ``function(slots, sizes, threads)``; on a CUDA device a segment of the launch table, run with
-    ``(slots, sizes, stream)``.  ``slots`` are those whose addresses its kernels use, ``origins`` its kernels' names;
-    ``sources`` (where accesses are checked) says for each kernel which lines of the user's it came from.
+    The plan's device says what a function is and how it is run (``turret.devices.Segment``).  ``slots`` are those whose
+    addresses its kernels use, ``origins`` its kernels' names; ``sources`` (where accesses are checked) says for each
+    kernel which lines of the user's it came from.
     """
 
     function: str
@@ -156,11 +156,11 @@ class Plan:
 
     ``inputs[i]`` is the slot of input ``i`` or None where it is a number.  ``outputs`` hold ``SlotRef``,
     ``SizeRef`` and plain values.  ``size_symbols`` orders the size table; those without a source are bound by steps.
-    ``float_symbols`` stand for floats, of which the table holds the bits.  ``library`` is the
-    native library, or on a CUDA device the launch table with its binaries beside it (None without kernels);
-    ``source`` its source for people.  ``scratch_bytes``: memory behind the arena's that kernels work in.
-    ``arena_spans``: from which step to which (both included) arena and scratch memory of a GPU are there, in order;
-    empty for the whole call.  ``check_bounds``: its kernels check every access (``turret.runtime.bounds``).
+    ``float_symbols`` stand for floats, of which the table holds the bits.  ``library`` is the native library, as its
+    device loads it (None without kernels); ``source`` its source for people.  ``scratch_bytes``: memory behind the
+    arena's that kernels work in.  ``arena_spans``: from which step to which (both included) arena and scratch memory
+    are there, in order, where the device does not keep them; empty for the whole call.  ``check_bounds``: its kernels
+    check every access (``turret.runtime.bounds``).  ``arch``: what it was compiled for; it is loaded there alone.
     """
 
     name: str
@@ -179,6 +179,7 @@ class Plan:
     float_symbols: tuple[str, ...] = ()
     arena_spans: tuple[tuple[int, int], ...] = ()
     check_bounds: bool = False
+    arch: str = ""
 
     @property
     def bound_symbols(self) -> tuple[str, ...]:

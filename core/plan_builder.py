@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 import torch
 
+from turret.devices import device_for
 from turret.externs import op_name, out_variant
 from turret.ir.expr import loads, walk
 from turret.ir.index import Size
@@ -157,7 +158,7 @@ class _Drafter:
         return slot
 
     def _in_arena(self, name: str) -> bool:
-        """Whether a tensor has a place in the arena; a GPU's arena has none for a tensor of the CPU."""
+        """Whether a tensor has a place in the arena; which has none for tensors of other devices."""
         buffer = self.schedule.memory.buffers.get(name)
         same = torch.device(self.device).type == self.declarations[name].device.type
         return buffer is not None and buffer.arena_offset is not None and same
@@ -166,7 +167,8 @@ class _Drafter:
         """Whether a tensor has memory of its own that is worth freeing early."""
         buffer = self.schedule.memory.buffers.get(name)
         large = buffer is not None and buffer.bytes is not None and buffer.bytes >= SEPARATE_BYTES
-        return large and not self._in_arena(name) and self.declarations[name].device.type == "cuda"
+        kept = device_for(self.declarations[name].device.type).keeps_arena
+        return large and not self._in_arena(name) and not kept
 
     def _allocates(self, kernel: Kernel) -> bool:
         buffers = self.schedule.memory.buffers

@@ -23,6 +23,8 @@ from turret.plugin_order import arrange, in_order
 
 BUILTINS: tuple[str, ...] = (
     "turret.contrib.dynamo",
+    "turret.plugins.devices.cpu",
+    "turret.plugins.devices.cuda",
     "turret.plugins.capture",
     "turret.plugins.joint",
     "turret.plugins.decompositions",

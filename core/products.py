@@ -31,17 +31,23 @@ BoxedCallable = Callable[[list], list]
 class Target:
     """What code is generated for.
 
-    ``device_type`` is torch's (``"cpu"``, ``"cuda"``); ``arch`` is free text of the code generator
-    (an instruction set or a compute capability), part of every cache key.
+    ``device_type`` is torch's name; ``arch``, ``cores`` and ``memory`` (bytes) are its device's ``Properties``, which
+    are part of every cache key.
     """
 
     device_type: str
     index: int | None = None
     arch: str = ""
+    cores: int = 0
+    memory: int = 0
+
+    @property
+    def device(self) -> str:
+        """The device as torch writes it."""
+        return self.device_type + ("" if self.index is None else f":{self.index}")
 
     def __str__(self) -> str:
-        index = "" if self.index is None else f":{self.index}"
-        return f"{self.device_type}{index}" + (f" ({self.arch})" if self.arch else "")
+        return self.device + (f" ({self.arch})" if self.arch else "")
 
 
 @attrs.frozen(eq=False)

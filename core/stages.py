@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 from turret import plugin_manager
 from turret.ambient import AmbientModes
 from turret.arguments import check_arguments, check_model
+from turret.devices import devices_of
 from turret.errors import OptionError, StageError, TurretError, UnsupportedError
 from turret.flat_calls import Recorder, checked, flat_inputs, with_flat_inputs
 from turret.fork_safety import compiling
@@ -265,7 +266,7 @@ def _pipeline(plugins: Sequence[Any], options: Mapping[str, Any] | None) -> Iter
     check_arguments(**unasked, options=options, plugins=plugins)
     manager = plugin_manager.create(tuple(plugins)) if plugins else plugin_manager.default_manager()
     pipeline = Pipeline(manager, plugin_manager.configure(manager, None, options))
-    with compiling.here():
+    with compiling.here(), devices_of(manager):
         try:
             yield pipeline
         except TurretError:

@@ -25,11 +25,6 @@ _kernels: dict[tuple[Any, ...], int] = {}
 _lock = Lock()
 
 
-def current_stream(device: int) -> int:
-    """Handle of torch's current stream on a device (0.1 us; ``torch.cuda.current_stream`` costs several)."""
-    return torch._C._cuda_getCurrentRawStream(device)
-
-
 class DeviceLibrary:
     """The segments of one plan on one device, from the launch table and the binaries of an entry.
 

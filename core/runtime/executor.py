@@ -6,45 +6,25 @@ tensors are made once a frame, so that a call makes Python tensors only for inpu
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import math
 import re
 import struct
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 
 from turret.artifact_cache import Store
-from turret.errors import FakeImplementationError
+from turret.devices import PlanLibrary, Segment, allocator, device_for
+from turret.errors import CacheError, CodegenError, FakeImplementationError
 from turret.externs import fast_callable, is_trusted
-from turret.libraries import find_library, open_library
 from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
 from turret.products import BoxedCallable
-from turret.runtime.allocate import allocator
-from turret.runtime.bounds import OUT_OF_BOUNDS, extent_position, note_extent, raise_out_of_bounds
-from turret.runtime.frames import FramePool, device_table_lengths
+from turret.runtime.bounds import extent_position, note_extent
+from turret.runtime.frames import FramePool
 from turret.runtime.modes import below_autograd
 from turret.size_source import Binding
 from turret.source_lines import show_lines
-
-if TYPE_CHECKING:
-    from turret.native.device import DeviceLibrary
-
-
-class NativeLibrary:
-    """Kernels of one plan, loaded from the content of a shared library."""
-
-    def __init__(self, content: bytes, name: str) -> None:
-        self._handle = open_library(content, name)
-
-    def function(self, name: str) -> Callable[..., int]:
-        """``name(slots, sizes, threads) -> status``; releases the GIL while it runs."""
-        function = getattr(self._handle, name)
-        function.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int)
-        function.restype = ctypes.c_int64
-        return function
 
 
 def _nothing() -> None:
@@ -55,16 +35,23 @@ def _divide_up(a: int, b: int) -> int:
     return -(-a // b)
 
 
-INDEX_ERROR, ZERO_DIVISION, OUT_OF_RANGE = 1, 2, 8
-"""Status codes of native kernels; 0 is success.  The last is an index for which eager raises a RuntimeError."""
+def _recovery(segment: Segment, failed: Callable[[Any], None]) -> Callable[..., None]:
+    """``recover(frame, status, stream, tensors)`` of a launch; a frame whose call fails is handed to ``failed``."""
+
+    def recover(frame: Any, status: int, stream: int, tensors: Mapping[int, torch.Tensor]) -> None:
+        try:
+            segment.recover(status, frame.slots, frame.sizes, stream, tensors)
+        except BaseException:
+            failed(frame)
+            raise
+
+    return recover
 
 
-def _raise_status(status: int, origins: str) -> None:
-    if status == ZERO_DIVISION:
-        raise RuntimeError("ZeroDivisionError")
-    if status == OUT_OF_RANGE:
-        raise RuntimeError(f"index out of range in {origins}")
-    raise IndexError(f"index out of range in {origins}")
+def fits_device(plan: Plan) -> bool:
+    """Whether a plan was compiled for what its device is here (it may come from a cache that machines share)."""
+    place = torch.device(plan.device)
+    return not plan.arch or device_for(place.type).properties(place.index or 0).arch == plan.arch
 
 
 def load(plan: Plan, store: Store | None = None) -> BoxedCallable:
@@ -99,8 +86,10 @@ def left_inputs_as_they_were(error: BaseException) -> bool:
 class _Writer:
     def __init__(self, plan: Plan, store: Store | None) -> None:
         self.plan, self.store = plan, store
-        self.device = torch.device(plan.device)
+        place = torch.device(plan.device)
+        self.device, self.index = device_for(place.type), place.index or 0
         self.native = self._library()
+        self.pool: FramePool
         self.names: dict[str, Any] = {
             "view": torch.as_strided,
             "below_autograd": below_autograd,
@@ -113,20 +102,20 @@ class _Writer:
         self.arena_tensors = tuple(sorted(n for n in tensors_used if plan.slots[n].place == "arena"))
         self.dispatches = any(isinstance(step, (View, Copy, Call)) for step in plan.steps)
         self.launched = frozenset(s for step in plan.steps if isinstance(step, Launch) for s in step.slots)
-        self.on_device = self.device.type != "cpu"
         framed = bool(self.launched or self.arena_tensors)
-        self.has_arena = framed and self.on_device and bool(plan.arena_bytes or plan.scratch_bytes)
+        if self.device.keeps_arena and plan.scratch_bytes:
+            raise CodegenError(
+                f"{plan.name} has scratch memory, and {plan.device} keeps arenas: give it arenas by the call"
+            )
+        self.has_arena = framed and not self.device.keeps_arena and bool(plan.arena_bytes or plan.scratch_bytes)
 
-    def _library(self) -> NativeLibrary | DeviceLibrary | None:
-        if self.plan.library is None:
-            return None
-        entry = find_library(self.plan.library, self.store)
-        if self.device.type == "cpu":
-            return NativeLibrary(entry[self.plan.library.file], entry.key)
-        from turret.native.device import DeviceLibrary
-
-        slots, sizes = device_table_lengths(self.plan)
-        return DeviceLibrary(entry, self.store, self.device.index or 0, slots, sizes)
+    def _library(self) -> PlanLibrary | None:
+        plan = self.plan
+        if plan.library is None:
+            return None  # no kernels: it runs anywhere
+        if not fits_device(plan):
+            raise CacheError(f"{plan.name} was compiled for {plan.arch}, which {plan.device} is not")
+        return self.device.load(plan, self.store)
 
     def constant(self, prefix: str, value: Any) -> str:
         name = f"{prefix}{len(self.names)}"
@@ -135,7 +124,7 @@ class _Writer:
 
     def build(self) -> BoxedCallable:
         plan = self.plan
-        pool = FramePool(plan, self.arena_tensors)
+        self.pool = pool = FramePool(plan, self.arena_tensors, self.device.keeps_arena)
         self.names["take"], self.names["give"] = pool.take, pool.give
         self._prologue()
         spans = self._arena_spans()
@@ -154,7 +143,7 @@ class _Writer:
         function = self.names["run"]
         show_lines(function, source)
         function.source, function.plan, function.pool = source, plan, pool
-        function.prepare = self.native.prepare if self.on_device and self.native is not None else _nothing
+        function.prepare = _nothing if self.native is None else self.native.prepare
         return function
 
     def _source(self) -> str:
@@ -236,33 +225,20 @@ class _Writer:
         self.lines.append(f"frame.open({self.plan.scratch_offset} + ({self.plan.scratch_bytes}))")
 
     def _prepare_launches(self) -> None:
-        """What every launch of a call is handed: a number of threads, or a stream."""
-        if self.on_device:
-            from turret.native.device import current_stream
-
-            self.names["current_stream"] = current_stream
-            self.lines.append(f"stream = current_stream({self.device.index or 0})")
-        else:
-            self.names["threads"], self.names["fail"] = torch.get_num_threads, _raise_status
-            self.lines.append("workers = threads()")
-            self.lines.append("slots_at, sizes_at = frame.tables")
+        """What every launch of a call is handed: where the tables are, and a stream."""
+        self.names["current_stream"] = self.device.stream_getter(self.index)
+        self.lines.append("stream = current_stream()")
+        self.lines.append("slots_at, sizes_at = frame.tables")
 
     def _launch(self, step: Launch) -> None:
-        origins = ", ".join(step.origins)
-        function = self.native.function(step.function)
-        if not self.on_device:
-            self.lines.append(f"status = {self.constant('kernel', function)}(slots_at, sizes_at, workers)")
-            if self.plan.check_bounds:
-                outside = self.constant("outside", functools.partial(raise_out_of_bounds, self.plan, step))
-                self.lines.append(f"if status == {OUT_OF_BOUNDS}: {outside}(sizes)")
-            self.lines.append(f"if status: give(frame); fail(status, {origins!r})")
-            return
-        segment = self.constant("segment", function)
-        run = self.constant("run", function.run)
+        segment = self.native.segment(step)
+        run = self.constant("run", segment.run)
+        recover = self.constant("recover", _recovery(segment, self.pool.give_failed))
         movable = [s for s in step.slots if self.plan.slots[s].place in ("input", "call", "view", "constant")]
         tensors = f"{{{', '.join(f'{s}: t{s}' for s in movable)}}}"
-        self.lines.append(f"status = {run}({function.handle}, slots, sizes, stream)")
-        self.lines.append(f"if status: {segment}.recover(status, slots, sizes, stream, {tensors}, {origins!r})")
+        leading = "".join(f"{word}, " for word in segment.leading)
+        self.lines.append(f"status = {run}({leading}slots_at, sizes_at, stream)")
+        self.lines.append(f"if status: {recover}(frame, status, stream, {tensors})")
 
     def _allocator(self, device: torch.device) -> str:
         """The name of ``empty(shape, stride, dtype)`` on a device."""

@@ -14,7 +14,7 @@ ALIGNMENT = 64
 
 
 class Frame:
-    """Arena, slot table, size table and the arena's tensors, for one call at a time.
+    """Arena, slot table, size table and the arena's tensors, for one call at a time; the arena is kept between calls.
 
     ``slots`` and ``sizes`` are the native tables (addresses and int64), ``tables`` their own addresses; ``tensors``
     are the tensors of arena slots that extern calls or copies use, in the order asked for.
@@ -45,12 +45,12 @@ class Frame:
 
 
 def device_table_lengths(plan: Plan) -> tuple[int, int]:
-    """Entries of the slot table (the arena's address comes last) and of the size table of a plan on a GPU."""
+    """Entries of the slot table (the arena's address comes last) and of the size table where arenas are not kept."""
     return len(plan.slots) + 1, max(1, len(plan.size_symbols))
 
 
 class DeviceFrame:
-    """Slot table, size table and the arena's tensors of a plan on a GPU.
+    """Slot table, size table and the arena's tensors of a plan whose device keeps no arenas.
 
     Between calls a frame keeps its tensor objects but no memory: ``open`` takes the arena from torch's caching
     allocator on the current stream and ``close`` returns it.  Reuse is then ordered as torch orders it (a block
@@ -58,11 +58,12 @@ class DeviceFrame:
     and stream may run any frame, and forward and backward never hold memory at the same time.
     """
 
-    __slots__ = ("_storage", "sizes", "slots", "tensors")
+    __slots__ = ("_storage", "sizes", "slots", "tables", "tensors")
 
     def __init__(self, plan: Plan, wanted: tuple[int, ...]) -> None:
         slots, sizes = device_table_lengths(plan)
         self.slots, self.sizes = (ctypes.c_void_p * slots)(), (ctypes.c_int64 * sizes)()
+        self.tables = ctypes.addressof(self.slots), ctypes.addressof(self.sizes)
         arena = torch.empty(plan.arena_bytes, dtype=torch.uint8, device=plan.device)
         self._storage = arena.untyped_storage()
         self.tensors = tuple(self._tensor(plan.slots[number], arena.device) for number in wanted)
@@ -87,9 +88,9 @@ class FramePool:
 
     __slots__ = ("_idle", "_kind", "_plan", "_wanted")
 
-    def __init__(self, plan: Plan, wanted: tuple[int, ...]) -> None:
+    def __init__(self, plan: Plan, wanted: tuple[int, ...], keeps_arena: bool) -> None:
         self._plan, self._wanted = plan, wanted
-        self._kind = Frame if torch.device(plan.device).type == "cpu" else DeviceFrame
+        self._kind = Frame if keeps_arena else DeviceFrame
         self._idle: list[Frame | DeviceFrame] = []
 
     def take(self) -> Frame | DeviceFrame:
@@ -102,6 +103,11 @@ class FramePool:
     def give(self, frame: Frame | DeviceFrame) -> None:
         """Hand a frame back."""
         self._idle.append(frame)
+
+    def give_failed(self, frame: Frame | DeviceFrame) -> None:
+        """Hand the frame of a call that failed back; one that may hold memory of a stream goes."""
+        if self._kind is Frame:
+            self.give(frame)
 
     def clear(self) -> None:
         """Free the memory of idle frames."""

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 _keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality)
-for _name in ("AutogradOther", "AutogradNestedTensor", "AutocastCPU", "AutocastCUDA"):
-    _keys = _keys | torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, _name))
+for _name, _key in torch._C.DispatchKey.__members__.items():
+    if _name in ("AutogradOther", "AutogradNestedTensor") or _name.startswith("Autocast"):
+        _keys = _keys | torch._C.DispatchKeySet(_key)
 
 _below_both = functools.partial(torch._C._ExcludeDispatchKeyGuard, _keys)
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from turret.devices import HOST
 from turret.testing.program import Backward, Inputs
 
 
@@ -27,7 +28,7 @@ class TensorFacts:
 
     @classmethod
     def of(cls, tensor: Tensor) -> TensorFacts:
-        value = tensor.detach().to("cpu", copy=True)
+        value = tensor.detach().to(HOST, copy=True)
         shape, stride = tuple(tensor.shape), tuple(tensor.stride())
         return cls(
             value, tensor.dtype, tensor.device, shape, stride, int(tensor.storage_offset()), tensor.requires_grad

@@ -10,6 +10,7 @@ import attrs
 import numpy
 import torch
 
+from turret.devices import HOST
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.known_data import Operands
 from turret.plugins.capture.overflow import LEAST, MOST, fits_64_bits
@@ -17,7 +18,7 @@ from turret.plugins.capture.values.arrays import KnownArray, numpy_dtype
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.sequences import List, Range, Size, Tuple, t_is_int
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.tensors import Symbolic, Tensor, device_of_class
 
 if TYPE_CHECKING:
     from turret.plugins.capture.rebuild import Rebuilder
@@ -49,7 +50,7 @@ def legacy_tensor(t: Tracer, dtype: torch.dtype, device: Any, args: list[Value],
 
 
 def _of_class(kind: Any) -> Any:
-    device = torch.device("cuda" if kind.is_cuda else "cpu")
+    device = device_of_class(kind)
     return lambda t, *args, **kwargs: legacy_tensor(t, kind.dtype, device, list(args), kwargs)
 
 
@@ -121,7 +122,7 @@ def tensor_of_numbers(t: Tracer, function: Any, data: Value, options: dict[str, 
     if "requires_grad" in options and t.truth(options["requires_grad"]):
         return t.call_method_graph("requires_grad_", [whole], {})
     assert isinstance(whole, Tensor)
-    if whole.fake.device.type == "cpu":
+    if whole.fake.device.type == HOST.type:
         numbers = t.argument(data)[1]
         t.known.hold(whole.fake, Operands(torch.tensor, (numbers,), {"dtype": dtype}))
     return whole

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from turret.devices import HOST
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers import FUNCTIONS, Handler
 from turret.plugins.capture.values.base import Value
@@ -38,7 +39,7 @@ def _recurrent(layer: Any) -> Handler:
         from turret.plugins.capture.torch_functions import call_torch
 
         given = [v.fake for v in _tensors(args)]
-        on_gpu = any(f.device.type == "cuda" for f in given)
+        on_gpu = any(f.device.type != HOST.type for f in given)
         trained = torch.is_grad_enabled() and any(f.requires_grad for f in given)
         with_onednn = layer is torch.lstm and torch.backends.mkldnn.is_available() and not on_gpu
         if (on_gpu or (with_onednn and trained)) and not t.policy.data_dependent:

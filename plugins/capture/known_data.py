@@ -15,6 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
+from turret.devices import HOST
 from turret.plugins.capture.versions import Versions
 
 LIMIT = 256
@@ -180,7 +181,7 @@ def _as_number(value: Any) -> Any:
 
 
 def _may_be_known(fake: torch.Tensor) -> bool:
-    plain = fake.device.type == "cpu" and fake.layout is torch.strided and not fake.requires_grad
+    plain = fake.device.type == HOST.type and fake.layout is torch.strided and not fake.requires_grad
     return plain and not any(isinstance(s, torch.SymInt) for s in fake.shape) and fake.numel() <= LIMIT
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import torch
 
+from turret.devices import uses_host_kernels
 from turret.plugins.decompositions.registry import HALF_DTYPES, convert, decomposes, rounded, widen
 
 aten = torch.ops.aten
@@ -40,7 +41,7 @@ def hardshrink(x: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
 def shrink_backward(grad: torch.Tensor, x: torch.Tensor, lambd: float) -> torch.Tensor:
     """The upstream gradient further from zero than the rounded ``lambd``; on the CPU NaN has none, elsewhere it has."""
     zero = _constant(0.0, grad)
-    if x.device.type == "cpu":
+    if uses_host_kernels(x.device):
         return aten.where.self(aten.gt.Scalar(aten.abs.default(x), lambd), grad, zero)
     return aten.where.self(_between(x, -lambd, lambd), zero, grad)
 
@@ -137,7 +138,7 @@ def logit_backward(grad: torch.Tensor, x: torch.Tensor, eps: float | None = None
     wide, upstream = widen(x), widen(grad)
     low, high = (0.0, 1.0) if eps is None else _logit_bounds(eps, x.dtype)
     inside = _between(wide, low, high)
-    if x.device.type != "cpu":
+    if not uses_host_kernels(x.device):
         inside = aten.logical_or.default(inside, aten.isnan.default(wide))
     slope = aten.div.Tensor(upstream, aten.mul.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1)))
     beyond = _constant(float("nan") if eps is None else 0.0, wide)

@@ -9,6 +9,7 @@ from math import prod
 
 import torch
 
+from turret.devices import uses_host_kernels
 from turret.plugins.decompositions.registry import compute_dtype, convert, decomposes, widen
 
 aten = torch.ops.aten
@@ -27,7 +28,7 @@ def inference(
     """With the running statistics: on the CPU one scale and one shift per channel, as eager's kernel computes it."""
     dtype = compute_dtype(x.dtype)
     mean, rstd = convert(running_mean, dtype), _rstd(convert(running_var, dtype), eps)
-    if x.device.type != "cpu":
+    if not uses_host_kernels(x.device):
         return _normalized(x, weight, bias, mean, rstd), mean, rstd
     scale = rstd if weight is None else aten.mul.Tensor(rstd, convert(weight, dtype))
     shift = aten.neg.default(aten.mul.Tensor(mean, scale))
@@ -158,4 +159,4 @@ def _mixed(running: torch.Tensor, found: torch.Tensor, momentum: float) -> torch
 def _saved_dtype(x: torch.Tensor, *others: torch.Tensor | None) -> torch.dtype:
     """Of the statistics that are saved: on the CPU the input's, unless float32 parameters go with a half input."""
     mixed = any(t is not None and t.dtype != x.dtype for t in others)
-    return x.dtype if x.device.type == "cpu" and not mixed else compute_dtype(x.dtype)
+    return x.dtype if uses_host_kernels(x.device) and not mixed else compute_dtype(x.dtype)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from turret.devices import uses_host_kernels
 from turret.plugins.decompositions.registry import decomposes
 
 aten = torch.ops.aten
@@ -17,7 +18,7 @@ aten = torch.ops.aten
 
 @decomposes("convolution")
 def convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *options: Any) -> torch.Tensor:
-    if bias is None or x.device.type == "cpu" or x.dim() != weight.dim():
+    if bias is None or uses_host_kernels(x.device) or x.dim() != weight.dim():
         return NotImplemented
     return with_bias_apart(x, weight, bias, *options)
 
@@ -30,7 +31,7 @@ def convolution_backward(
     bias_sizes: list[int] | None,
     *options: Any,
 ) -> tuple[torch.Tensor | None, ...]:
-    if not options[-1][2] or x.device.type == "cpu" or x.dim() != weight.dim():
+    if not options[-1][2] or uses_host_kernels(x.device) or x.dim() != weight.dim():
         return NotImplemented
     return gradients_with_bias_apart(grad, x, weight, bias_sizes, *options)
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch._prims_common import compute_elementwise_output_logical_to_physical_perm
 
+from turret.devices import HOST
 from turret.plugins.decompositions.registry import convert, decomposes
 
 aten = torch.ops.aten
@@ -177,7 +178,7 @@ def efficient_zeros(
     device: torch.device | None = None,
     pin_memory: bool | None = None,
 ) -> torch.Tensor:
-    dtype, device = dtype or torch.get_default_dtype(), device if device is not None else torch.device("cpu")
+    dtype, device = dtype or torch.get_default_dtype(), device if device is not None else HOST
     return aten.full.default(size, 0, dtype=dtype, device=device, pin_memory=False)
 
 
@@ -208,7 +209,7 @@ def arange_step(
     if layout not in (None, torch.strided) or (not integral and symbolic) or step == 0:
         return NotImplemented
     length = _arange_length(start, end, step)
-    options = {"device": device if device is not None else torch.device("cpu"), "requires_grad": False}
+    options = {"device": device if device is not None else HOST, "requires_grad": False}
     if integral:
         # Eager computes a float result in double from the first value and the step.
         index_dtype = dtype if not dtype.is_floating_point and dtype != torch.bool else torch.int64

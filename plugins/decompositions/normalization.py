@@ -10,6 +10,7 @@ from math import prod
 
 import torch
 
+from turret.devices import uses_host_kernels
 from turret.plugins.decompositions.registry import compute_dtype, contiguous, convert, decomposes, widen
 
 aten = torch.ops.aten
@@ -70,7 +71,7 @@ def layer_norm(
         return NotImplemented
     normal, mean, rstd = _normalize(widen(x), dims, eps)
     result = convert(_affine(normal, weight, bias), x.dtype)
-    stats_dtype = _statistics_dtype(x, weight, bias) if x.device.type == "cpu" else compute_dtype(x.dtype)
+    stats_dtype = _statistics_dtype(x, weight, bias) if uses_host_kernels(x.device) else compute_dtype(x.dtype)
     return contiguous(result), convert(mean, stats_dtype), convert(rstd, stats_dtype)
 
 
@@ -116,7 +117,7 @@ def group_norm(
     per_channel = [1, groups, channels // groups, 1]
     scale = None if weight is None else aten.view.default(weight, per_channel)
     shift = None if bias is None else aten.view.default(bias, per_channel)
-    if scale is not None and x.device.type == "cpu":
+    if scale is not None and uses_host_kernels(x.device):
         # Eager's kernel folds the mean into the shift, which shows where a weight is infinite.
         scale = aten.mul.Tensor(convert(scale, wide.dtype), aten.unsqueeze.default(rstd, 3))
         centre = aten.neg.default(aten.mul.Tensor(scale, aten.unsqueeze.default(mean, 3)))
@@ -135,7 +136,7 @@ def group_norm(
 
 def _channels_last_format(x: torch.Tensor) -> torch.memory_format | None:
     """The channels-last format that eager's CPU group norm keeps, or None for contiguous."""
-    if x.device.type != "cpu" or x.is_contiguous():
+    if not uses_host_kernels(x.device) or x.is_contiguous():
         return None
     for rank, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
         if x.dim() == rank and x.is_contiguous(memory_format=memory_format):

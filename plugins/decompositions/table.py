@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table as torch_table
 
+from turret.devices import uses_host_kernels
 from turret.plugins.decompositions import (  # noqa: F401
     activations,
     batch_norm,
@@ -120,7 +121,7 @@ def not_on_cpu(function: Callable) -> Callable:
 
     @functools.wraps(function)
     def decompose(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return NotImplemented if x.device.type == "cpu" else function(x, *args, **kwargs)
+        return NotImplemented if uses_host_kernels(x.device) else function(x, *args, **kwargs)
 
     return decompose
 
@@ -130,7 +131,7 @@ def on_cpu(function: Callable, elsewhere: Callable) -> Callable:
 
     @functools.wraps(function)
     def decompose(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        return (function if x.device.type == "cpu" else elsewhere)(x, *args, **kwargs)
+        return (function if uses_host_kernels(x.device) else elsewhere)(x, *args, **kwargs)
 
     return decompose
 

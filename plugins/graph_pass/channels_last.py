@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch._prims_common import is_contiguous_or_false
 
+from turret.devices import device_for, uses_host_kernels
 from turret.fake_values import compute_value, fake_mode_of, same_layout, value_of
 from turret.op_traits import has_custom_code, is_effectful, is_view, output_nodes, storage_root
 
@@ -29,11 +30,6 @@ MIN_ACTIVATIONS_PER_WEIGHT = 2
 
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 _KEEP_LAYOUT = frozenset({aten.as_strided.default, aten.as_strided_scatter.default})
-_DTYPES = {
-    "cpu": frozenset({torch.float32, torch.bfloat16, torch.float16}),
-    # Eager's float32 kernels differ between the layouts by more than rounding: one may be TF32.
-    "cuda": frozenset({torch.bfloat16, torch.float16}),
-}
 
 
 def run(module: fx.GraphModule, context: Any = None) -> bool:
@@ -100,7 +96,7 @@ def _is_image_convolution(node: fx.Node) -> bool:
         return False
     image = value_of(node.args[0])
     return (
-        image.dtype in _DTYPES.get(image.device.type, ())
+        image.dtype in device_for(image.device.type).channels_last
         and image.dim() == 4
         and all(isinstance(size, int) for size in image.shape)
         and image.shape[1] > 1
@@ -119,7 +115,7 @@ def _pays(node: fx.Node) -> bool:
         return False
     forward = node.target is aten.convolution.default
     transposed, groups = node.args[6 if forward else 7], node.args[8 if forward else 9]
-    if value_of(node.args[0]).device.type == "cuda":
+    if not uses_host_kernels(value_of(node.args[0]).device):
         return groups == 1 or value_of(node.args[1 if forward else 2]).shape[1] == 1
     activations = [node, node.args[0]] if forward else [node.args[0], node.args[1]]
     weight = value_of(node.args[1 if forward else 2])

@@ -8,6 +8,7 @@ import torch
 from torch import fx
 from torch._prims_common import is_contiguous_or_false
 
+from turret.devices import uses_host_kernels
 from turret.op_traits import is_pure_call
 from turret.surface import Family, family_of, is_compiled_dtype
 
@@ -90,7 +91,7 @@ def _uniform_value(node: fx.Node, uniform: dict[fx.Node, torch.Tensor]) -> torch
         return uniform.get(node.args[0])
     inputs = node.all_input_nodes
     pointwise = family_of(node.target) is Family.POINTWISE and is_pure_call(node)
-    rounds = fake.device.type != "cpu" and _op_name(node) not in _EXACT
+    rounds = not uses_host_kernels(fake.device) and _op_name(node) not in _EXACT
     if not pointwise or rounds or not inputs or any(source not in uniform for source in inputs):
         return None
     return _evaluate(node, uniform)

@@ -16,6 +16,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from turret.devices import uses_host_kernels
 from turret.fake_corrections import corrected
 from turret.plugins.joint.layouts import expanded_strides, has_layout_rule, in_eagers_layout, laid_out
 from turret.plugins.joint.sizes import is_dense
@@ -80,7 +81,7 @@ class FakeRunner:
             return out.as_strided(out.shape, expanded_strides(args[0], out.shape), out.storage_offset())
         if func is aten.flip.default and _is_plain(args[0]) and is_dense(out.shape, args[0].stride()):
             return laid_out(out, args[0].stride())
-        if func is aten.roll.default and out.fake_device.type == "cpu" and out.numel() and _is_plain(out):
+        if func is aten.roll.default and uses_host_kernels(out.fake_device) and out.numel() and _is_plain(out):
             return _rolled_on_cpu(*args, **kwargs)
         if torch.Tag.pointwise not in func.tags and func not in _ELEMENTWISE_WITHOUT_TAG:
             return out
@@ -144,7 +145,7 @@ def _elementwise_strides(
         return None
     if func is aten.where.self:
         operands = [operands[0], *_cast_to_one_type(operands[1:])]
-    elif out.fake_device.type == "cpu":
+    elif uses_host_kernels(out.fake_device):
         operands = _cast_to_one_type(operands)
     return elementwise_strides([*operands, torch.empty(())] if number else operands, shape)
 

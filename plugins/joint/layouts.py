@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 
+from turret.devices import uses_host_kernels
 from turret.plugins.joint.sizes import contiguous_strides, same_sizes
 from turret.plugins.joint.strides import elementwise_strides
 
@@ -30,7 +31,7 @@ def in_eagers_layout(func: Any, args: tuple, out: Any) -> Any:
     rule = _ANYWHERE.get(func)
     if rule is None:
         rule = _ON_CPU.get(func)
-        if rule is None or args[0].device.type != "cpu":
+        if rule is None or not uses_host_kernels(args[0].device):
             return out
     if isinstance(out, torch.Tensor):
         return laid_out(out, rule(out, args))
@@ -119,7 +120,7 @@ def _indexed(out: torch.Tensor, args: tuple) -> Sequence[Any]:
     before, after = at[0], source.dim() - at[-1] - 1
     strides = (*source.stride()[:before], *[0] * len(shape), *source.stride()[at[-1] + 1 :])
     expanded = [i.expand(shape)[(None,) * before + (...,) + (None,) * after] for i in given]
-    if out.device.type != "cpu" and any(i.stride() != expanded[0].stride() for i in expanded):
+    if not uses_host_kernels(out.device) and any(i.stride() != expanded[0].stride() for i in expanded):
         expanded = [i.contiguous() for i in expanded]
     return elementwise_strides([source.as_strided(out.shape, strides), *expanded], tuple(out.shape))
 

@@ -11,6 +11,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
+from turret.devices import HOST
 from turret.errors import UnsupportedError
 from turret.externs import op_name
 from turret.ir.index import size_of_inputs
@@ -100,7 +101,7 @@ class ForwardOutputs:
             if symbol in words and symbol not in known:
                 self.nodes.append(node)
                 self.tensors.append(None)
-                self.described.append(GraphOutput((), (), "SymInt", "cpu", visible=False))
+                self.described.append(GraphOutput((), (), "SymInt", HOST.type, visible=False))
                 found[symbol] = len(self.nodes) - 1
         return found
 
@@ -218,7 +219,7 @@ class ForwardOutputs:
             return OutputInfo(OutputKind.SIZE, value=size_text(expression))
         self.nodes.append(self.tracer.recorder.size(value))
         self.tensors.append(value)
-        self.described.append(GraphOutput((), (), type(value).__name__, "cpu"))
+        self.described.append(GraphOutput((), (), type(value).__name__, HOST.type))
         return OutputInfo(OutputKind.SIZE, len(self.nodes) - 1)
 
     def _tensor(self, name: str, value: torch.Tensor) -> OutputInfo:

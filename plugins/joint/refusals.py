@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false
 
+from turret.devices import HOST, uses_host_kernels
 from turret.errors import UnsupportedError
 from turret.plugins.joint.sizes import is_dense
 
@@ -211,7 +212,7 @@ def _parameters(*names: str) -> Check:
     """Parameters and statistics of a norm on the CPU have the input's dtype, or float32 beside a half type."""
 
     def check(given: Given) -> None:
-        if given["input"].device.type != "cpu":
+        if not uses_host_kernels(given["input"].device):
             return  # kernels of other devices take more
         _one_dtype(*names)(given)
         dtype = given["input"].dtype
@@ -247,7 +248,7 @@ def _on_cpu(*refused: torch.dtype, of: str = "self") -> Check:
 
     def check(given: Given) -> None:
         tensor = given[of]
-        wrong = isinstance(tensor, Tensor) and tensor.device.type == "cpu" and tensor.dtype in refused
+        wrong = isinstance(tensor, Tensor) and uses_host_kernels(tensor.device) and tensor.dtype in refused
         torch._check_not_implemented(not wrong, lambda: f"not implemented for {tensor.dtype} on the CPU")
 
     return check
@@ -259,7 +260,7 @@ def _not_bools_alone(*names: str) -> Check:
     def check(given: Given) -> None:
         values = [given[name] for name in names if given[name] is not None]
         bools = all(isinstance(v, bool) or (isinstance(v, Tensor) and v.dtype == torch.bool) for v in values)
-        on_cpu = all(v.device.type == "cpu" for v in values if isinstance(v, Tensor))
+        on_cpu = all(uses_host_kernels(v.device) for v in values if isinstance(v, Tensor))
         torch._check_not_implemented(not (bools and on_cpu), lambda: f"not implemented for bools alone, as {names}")
 
     return check
@@ -272,8 +273,8 @@ def _between_two_bools(given: Given) -> None:
 
 
 def _not_a_range_of_bools(given: Given) -> None:
-    device = torch.device(given["device"] if given["device"] is not None else "cpu")
-    wrong = given["dtype"] == torch.bool and device.type == "cpu"
+    device = torch.device(given["device"]) if given["device"] is not None else HOST
+    wrong = given["dtype"] == torch.bool and uses_host_kernels(device)
     torch._check_not_implemented(not wrong, lambda: "a range of bools is not implemented on the CPU")
 
 

@@ -17,6 +17,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch.overrides import TorchFunctionMode
 
+from turret.devices import uses_host_kernels
 from turret.errors import UnsupportedError
 
 _WHOLE = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
@@ -63,7 +64,7 @@ class EagersChoices(TorchFunctionMode):
         if name in _ONE_HOT:
             return made.contiguous()
         lay_out = _ON_CPU.get(name)
-        if lay_out is None or not isinstance(made, torch.Tensor) or made.device.type != "cpu":
+        if lay_out is None or not isinstance(made, torch.Tensor) or not uses_host_kernels(made.device):
             return made
         return lay_out(made, args[0] if args else kwargs["input"])
 

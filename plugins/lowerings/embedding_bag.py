@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from turret.devices import uses_host_kernels
 from turret.lowering import Builder, TensorValue
 from turret.plugins.lowerings.registry import lowering
 
@@ -29,7 +30,8 @@ def embedding_bag(
     layout = weight.strides()
     scaled = None if weights is None else weights.strides()
     quick = (
-        (weight.device.type, weight.dtype, mode) == ("cpu", torch.bfloat16, _SUM)
+        uses_host_kernels(weight.device)
+        and (weight.dtype, mode) == (torch.bfloat16, _SUM)
         and padding < 0
         and layout is not None
         and layout[0][1] == 1

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
+from turret.devices import HOST, uses_host_kernels
 from turret.ir import Expr, Index, call, cast, constant
 from turret.lowering import HALF, Builder, Number, TensorValue, compute_dtype
 from turret.plugins.lowerings.registry import lowering
@@ -178,7 +179,7 @@ def _with_scalar(b: Builder, function: Callable[[Expr, Expr], Expr], x: Operand,
 
 def _is_scalar(value: Operand) -> bool:
     """Whether this is a number, or a tensor without dimensions in the host's memory."""
-    return not isinstance(value, TensorValue) or (not value.shape and value.device.type == "cpu")
+    return not isinstance(value, TensorValue) or (not value.shape and value.device.type == HOST.type)
 
 
 @lowering("mul.Tensor", "mul.Scalar")
@@ -281,7 +282,7 @@ def power_scalar(b: Builder, x: TensorValue, exponent: Number) -> TensorValue:
 
     Eager's float16 on the CPU has no square roots here, which shows at zeros and infinities.
     """
-    rooted = not (x.dtype == torch.float16 and x.device.type == "cpu")
+    rooted = not (x.dtype == torch.float16 and uses_host_kernels(x.device))
 
     def body(v: Expr, rounded: Expr) -> Expr:
         one = constant(1, v.dtype)
@@ -388,7 +389,7 @@ def _ignores_nan_as_only_bound() -> bool:
 
     Two bounds of which one is NaN, a tensor of NaN, and ``clamp_min`` and ``clamp_max`` give NaN in all versions.
     """
-    return not torch.clamp(torch.zeros(1, device="cpu"), min=math.nan).isnan().item()
+    return not torch.clamp(torch.zeros(1, device=HOST), min=math.nan).isnan().item()
 
 
 @lowering("clamp_min", "clamp_min.Tensor")

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import torch
 
+from turret.devices import uses_host_kernels
 from turret.ir import Expr, Index, Size, Var, call, cast, constant, flatten, index_value, reduce
 from turret.ir.index import divide_exactly, provably_less, provably_nonnegative
 from turret.lowering import Builder, TensorValue, compute_dtype
@@ -269,12 +270,12 @@ CHANNELS_LAST = "channels-last pooling: eager's kernel runs along the channels"
 
 
 def _overlaps_on_cpu(grad: TensorValue, pool: _Pool) -> bool:
-    return grad.device.type == "cpu" and any(w.most != 1 for w in pool.windows)
+    return uses_host_kernels(grad.device) and any(w.most != 1 for w in pool.windows)
 
 
 def _channels_last_on_cpu(x: TensorValue) -> bool:
     layout = x.strides()
-    return x.device.type == "cpu" and len(x.shape) > 3 and layout is not None and layout[0][1] == 1 != x.shape[1]
+    return uses_host_kernels(x.device) and len(x.shape) > 3 and layout is not None and layout[0][1] == 1 != x.shape[1]
 
 
 # ---------------------------------------------------------------- maximum

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from turret.devices import HOST, Costs, device_for
 from turret.op_traits import (
     gives_numbers,
     has_custom_code,
@@ -27,13 +28,6 @@ from turret.surface import Family, family_of
 
 BARRIER = 4.0
 """Traffic factor of a kernel that cannot be fused; above what saving its result can cost (see ``min_cut``)."""
-
-_CPU_ARITHMETIC = {"cheap": 0.25, "divide": 1.0, "transcendental": 3.0, "random": 24.0}
-_GPU_ARITHMETIC = {"cheap": 0.01, "divide": 0.05, "transcendental": 0.1, "random": 1.0}
-"""Byte-equivalents per element.  CPU: about 8 lanes a cycle against about 10 GB/s a core; GPU: far from bound."""
-
-_FLOPS_PER_BYTE = {"cpu": 5.0, "cuda": 100.0}
-"""Floating-point operations of a library kernel that take as long as one byte of traffic."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -107,16 +101,12 @@ def _elements(node: fx.Node) -> int:
     return size_hint(value.numel()) if isinstance(value, torch.Tensor) else 0
 
 
-def _arithmetic(node: fx.Node, kind: str) -> float:
-    table = _CPU_ARITHMETIC if _device_type(node) == "cpu" else _GPU_ARITHMETIC
-    return _elements(node) * table[kind]
-
-
-def _device_type(node: fx.Node) -> str:
+def _costs(node: fx.Node) -> Costs:
+    """Of the device that a node computes on."""
     value = node.meta.get("val")
     if isinstance(value, (tuple, list)):
         value = next((v for v in value if isinstance(v, torch.Tensor)), None)
-    return value.device.type if isinstance(value, torch.Tensor) else "cpu"
+    return device_for(value.device.type if isinstance(value, torch.Tensor) else HOST.type).costs
 
 
 def _op_name(node: fx.Node) -> str:
@@ -126,8 +116,8 @@ def _op_name(node: fx.Node) -> str:
 def _pointwise(node: fx.Node) -> float:
     name = _op_name(node)
     if name in _TRANSCENDENTAL:
-        return _arithmetic(node, "transcendental")
-    return _arithmetic(node, "divide" if name in _DIVIDE else "cheap")
+        return _elements(node) * _costs(node).transcendental
+    return _elements(node) * (_costs(node).divide if name in _DIVIDE else _costs(node).cheap)
 
 
 def _index(node: fx.Node) -> float:
@@ -136,7 +126,7 @@ def _index(node: fx.Node) -> float:
 
 
 def _random(node: fx.Node) -> float:
-    return _arithmetic(node, "random")
+    return _elements(node) * _costs(node).random
 
 
 def _traffic(node: fx.Node) -> float:
@@ -146,8 +136,7 @@ def _traffic(node: fx.Node) -> float:
 
 
 def _library_kernel(node: fx.Node) -> float:
-    flops_per_byte = _FLOPS_PER_BYTE.get(_device_type(node), _FLOPS_PER_BYTE["cuda"])
-    return _traffic(node) + _flops(node) / flops_per_byte
+    return _traffic(node) + _flops(node) / _costs(node).flops_per_byte
 
 
 def _flops(node: fx.Node) -> float:

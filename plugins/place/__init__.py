@@ -68,7 +68,7 @@ def why_not_tensor(value: torch.Tensor, target: Target) -> str:
     if not is_compiled_dtype(value.dtype):
         return f"dtype {str(value.dtype).removeprefix('torch.')}"
     if value.device.type != target.device_type:
-        return f"on {value.device}, compiled for {target}"
+        return f"on {value.device}, compiled for {target.device}"
     if target.index is not None and value.device.index not in (None, target.index):
-        return f"on {value.device}, compiled for {target}"
+        return f"on {value.device}, compiled for {target.device}"
     return ""

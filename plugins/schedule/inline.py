@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+from turret.devices import device_for
 from turret.ir import Definition, Expr, defined, keep_checks, rewrite, used
 from turret.ir.expr import loads
 from turret.ir.index import Index, Size, hinted, product, provably_nonnegative
@@ -156,7 +157,7 @@ def _keeps_a_rounding_away(
 def _is_mere_launch(unit: Unit) -> bool:
     own = product(v.extent for v in unit.variables)
     small = isinstance(own, int) and own <= LAUNCH_ELEMENTS
-    return unit.tensor.device.type == "cuda" and small and work(unit.expr) <= LAUNCH_WORK
+    return device_for(unit.tensor.device.type).asynchronous and small and work(unit.expr) <= LAUNCH_WORK
 
 
 def _reads_little(unit: Unit, hints: Mapping[str, int]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from turret.devices import device_for
 from turret.externs import out_variant
 from turret.ir import (
     BufferPlan,
@@ -74,18 +75,16 @@ class _Planner:
         self._take_over(planned, frozenset(self.born) - escaping - views)
         kept = escaping | frozenset(self.program.constants)
         best = self._laid_out(planned, kept, views, SEPARATE_BYTES)
-        on_gpu = any(self.declarations[name].device.type == "cuda" for name in planned)
-        for least in SMALLER_SEPARATE_BYTES if on_gpu else ():
+        by_the_call = not all(map(self._is_kept, planned))
+        for least in SMALLER_SEPARATE_BYTES if by_the_call else ():
             other = self._laid_out(planned, kept, views, least)
             if best.peak_bytes - other.peak_bytes >= WORTH_ALLOCATING:
                 best = other
         return best
 
     def _laid_out(self, planned: Mapping[str, int], kept: frozenset[str], views: set[str], least: int) -> MemoryPlan:
-        """The plan where a GPU's tensors of ``least`` bytes and more have memory of their own."""
-        offsets, arena = self._place(
-            {n: size for n, size in planned.items() if size < least or self.declarations[n].device.type != "cuda"}
-        )
+        """The plan where tensors of ``least`` bytes and more have memory of their own, unless arenas are kept."""
+        offsets, arena = self._place({n: size for n, size in planned.items() if size < least or self._is_kept(n)})
         buffers = {name: self._buffer(name, offsets.get(name)) for name in self.born}
         dead: dict[int, list[str]] = {}
         for name, number in self.dies.items():
@@ -93,11 +92,15 @@ class _Planner:
                 dead.setdefault(number, []).append(name)
         outside = self._outside([b for n, b in buffers.items() if n not in views], kept)
         held = [arena > 0] * len(self.steps)
-        if any(self.declarations[name].device.type == "cuda" for name in offsets):
+        if not all(map(self._is_kept, offsets)):
             held = self._held(outside, offsets, arena)
         peak = max((live + arena * there for live, there in zip(outside, held, strict=True)), default=0)
         spans = () if all(held) else _runs(held)
         return MemoryPlan(buffers, arena, peak, {n: tuple(sorted(names)) for n, names in dead.items()}, spans)
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether the arena that a tensor may lie in stays from call to call."""
+        return device_for(self.declarations[name].device.type).keeps_arena
 
     def _lifetimes(self) -> None:
         for number, step in enumerate(self.steps):

@@ -30,7 +30,7 @@ IGNORED = {"turret_event"}
 """Observers have no say in what is compiled: one that fails is passed over, whatever ``on_error`` is."""
 BEFORE_THE_BACKWARD = {
     "turret_capture", "turret_guard_filter", "turret_decompositions", "turret_joint", "turret_partition",
-    "turret_partition_cost", "turret_runtime",
+    "turret_partition_cost", "turret_runtime", "turret_device",
 }  # fmt: skip
 """Hooks that are asked once, for forward and backward."""
 

@@ -339,3 +339,14 @@ def test_a_size_that_changes_beside_one_that_is_zero_compiles(make):
             gradients.append(x.grad)
         torch.testing.assert_close(*results)
         torch.testing.assert_close(*gradients)
+
+
+def test_the_absolute_value_of_an_integer_is_a_size() -> None:
+    def program(x: torch.Tensor, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[: abs(n)] * 2, x.new_ones(abs(n - 4), 2) + 1
+
+    compiled = turret.compile(program, dynamic=True, options={"on_error": "raise", "cache": False})
+    x = torch.arange(9.0)
+    for n in (3, -5, 7, -1):
+        for found, expected in zip(compiled(x, n), program(x, n), strict=True):
+            assert torch.equal(found, expected)

@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import turret
+from turret.devices import device_for
 from turret.libraries import find_library
-from turret.native.device import DeviceLibrary, current_stream
+from turret.native.device import DeviceLibrary
 from turret.plan import Launch, Plan
 
 BF16 = torch.bfloat16
@@ -200,9 +201,11 @@ def launch_cost(systems: dict[str, Callable]) -> None:
     sizes = (ctypes.c_int64 * 1)()
     segments = [library.function(step.function) for step in launches]
 
+    stream = device_for("cuda").stream_getter(0)
+
     def launch() -> None:
         for segment in segments:
-            if segment.run(segment.handle, slots, sizes, current_stream(0)):
+            if segment.run(segment.handle, slots, sizes, stream()):
                 raise RuntimeError("a segment was not launched")
 
     launch()

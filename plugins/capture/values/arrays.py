@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import torch
 
+from turret.devices import HOST
 from turret.plugins.capture import lookups
 from turret.plugins.capture.errors import NotConstant, Unsupported
 from turret.plugins.capture.values.base import MethodOfValue, Value
@@ -214,7 +215,7 @@ def array_of_tensor(t: Tracer, value: Tensor, force: Value | None = None) -> Val
     fake = value.fake
     if fake.requires_grad or (force is not None and t.truth(force)):
         raise Unsupported("Tensor.numpy of a tensor that requires gradients, or forced")
-    if fake.device.type != "cpu" or fake.is_conj() or fake.is_neg():
+    if fake.device.type != HOST.type or fake.is_conj() or fake.is_neg():
         raise Unsupported("Tensor.numpy of a tensor that is elsewhere or lazy")
     numpy_dtype(fake.dtype)
     return ArrayOfTensor(t, value)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from turret.devices import HOST
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.graph import GraphInput, input_name
 from turret.plugins.capture.values.base import Constant
@@ -57,7 +58,7 @@ class ChangingFloat(Symbolic):
         if self.made is None:
             t, name = self.t, input_name(self.source)
             with t.fake_mode:
-                example = torch.empty((), dtype=torch.float64, device="cpu")
+                example = torch.empty((), dtype=torch.float64, device=HOST)
             given = t.placeholder(name, example)
             t.inputs.append(GraphInput(given, CallSource(self.source, as_scalar_tensor), example, static=False))
             number = t.shape_env.create_unbacked_symfloat()

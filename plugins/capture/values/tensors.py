@@ -13,6 +13,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.data_numbers import element
+from turret.devices import HOST
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.hooks import register_hook
 from turret.plugins.capture.known_data import number_of
@@ -256,7 +257,7 @@ class Tensor(Value):
         """``Tensor.type`` of a class such as ``torch.LongTensor``, which graphs cannot hold."""
         if not isinstance(kind, type(torch.LongTensor)) or kind.layout is not torch.strided:  # type: ignore[attr-defined]
             raise Unsupported(f"Tensor.type of {kind}")
-        device = "cuda" if kind.is_cuda else "cpu"  # type: ignore[attr-defined]
+        device = device_of_class(kind).type
         move = [] if self.fake.device.type == device else [Constant(device)]
         return t.call_method_graph("to", [self, *move, Constant(kind.dtype)], {})  # type: ignore[attr-defined]
 
@@ -385,6 +386,11 @@ def _operand(value: Value) -> bool:
     )
 
 
+def device_of_class(kind: Any) -> torch.device:
+    """Where tensors of a legacy class are (``torch.FloatTensor``, ``torch.cuda.FloatTensor``): its module's name."""
+    return torch.device(kind.__module__.partition(".")[2] or HOST)
+
+
 def type_name(value: torch.Tensor) -> str:
     """What ``Tensor.type()`` says."""
     names = {
@@ -394,7 +400,7 @@ def type_name(value: torch.Tensor) -> str:
     }  # fmt: skip
     if value.dtype not in names:
         raise Unsupported(f"Tensor.type() of {value.dtype}")
-    module = "torch" if value.device.type == "cpu" else f"torch.{value.device.type}"
+    module = "torch" if value.device.type == HOST.type else f"torch.{value.device.type}"
     return f"{module}.{names[value.dtype]}Tensor"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from turret.config import Option
 from turret.context import CompileContext
+from turret.devices import device_for
 from turret.hookspecs import hookimpl
 from turret.products import Target
 
@@ -33,6 +34,9 @@ _HOMES = {
     "translation_unit": "unit",
     "unit_key": "compiler",
 }
+
+LANGUAGE = "c++"
+"""What a device has among its ``kernel_languages`` that takes these kernels."""
 
 __all__ = [*_HOMES, "turret_codegen", "turret_options"]
 
@@ -56,9 +60,9 @@ def turret_options() -> tuple[Option, ...]:
 
 @hookimpl
 def turret_codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan | None:
-    """Emit, compile (or find in the cache) and plan; not asked for other devices than the CPU."""
-    if target.device_type != "cpu":
+    """Emit, compile (or find in the cache) and plan, for devices that run functions of the host's shared libraries."""
+    if LANGUAGE not in device_for(target.device_type).kernel_languages:
         return None
     from turret.plugins.codegen.cpp.stage import codegen
 
-    return codegen(context, schedule)
+    return codegen(context, schedule, target)

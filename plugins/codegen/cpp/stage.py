@@ -1,4 +1,4 @@
-"""What the ``turret_codegen`` hook for the CPU does: a schedule to a plan with a compiled library."""
+"""What the ``turret_codegen`` hook of C++ does: a schedule to a plan with a compiled library."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from turret.plan_builder import PlanDraft, draft_plan
 from turret.plugins.codegen.cpp.compiler import LIBRARY, compile_unit, find_compiler
 from turret.plugins.codegen.cpp.kernel import CppKernel, emit
 from turret.plugins.codegen.cpp.unit import Checks, segment, translation_unit
+from turret.products import Target
 from turret.runtime.bounds import extent_position, report_position
 
 
-def codegen(context: CompileContext, schedule: Schedule) -> Plan:
+def codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan:
     """Emit, compile (or find in the cache) and plan."""
-    draft = draft_plan(schedule, "cpu")
+    draft = draft_plan(schedule, target.device)
     if not draft.segments:
         return draft.plan
     if context.config.check_bounds:

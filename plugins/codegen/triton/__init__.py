@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from turret.config import Option
 from turret.context import CompileContext
+from turret.devices import device_for
 from turret.hookspecs import hookimpl
 from turret.products import Target
 
@@ -37,6 +38,9 @@ _HOMES = {
     "triton_version": "compile",
 }
 
+LANGUAGE = "triton"
+"""What a device has among its ``kernel_languages`` that takes these kernels."""
+
 __all__ = [*_HOMES, "turret_codegen", "turret_decompositions", "turret_options"]
 
 
@@ -44,6 +48,10 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def _is_for(target: Target) -> bool:
+    return LANGUAGE in device_for(target.device_type).kernel_languages
 
 
 @hookimpl
@@ -64,7 +72,7 @@ def turret_decompositions(context: CompileContext, target: Target) -> None:
 
     They load Triton while the graph is still traced and scheduled.  There is nothing to say on decompositions.
     """
-    if target.device_type == "cuda" and importlib.util.find_spec("triton") is not None:
+    if _is_for(target) and importlib.util.find_spec("triton") is not None:
         from turret.plugins.codegen.triton.workers import shared_pool
 
         shared_pool(context.config.compile_workers).warm()
@@ -72,8 +80,8 @@ def turret_decompositions(context: CompileContext, target: Target) -> None:
 
 @hookimpl
 def turret_codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan | None:
-    """Emit, compile (or find in the cache) and plan; not asked for other devices than CUDA's."""
-    if target.device_type != "cuda":
+    """Emit, compile (or find in the cache) and plan, for devices that run launch tables of Triton's binaries."""
+    if not _is_for(target):
         return None
     from turret.plugins.codegen.triton.stage import codegen
 

@@ -17,8 +17,9 @@ import torch
 
 from turret import codec
 from turret.artifact_cache import Entry, Store
+from turret.devices import device_for
 from turret.ir import TensorDecl
-from turret.native.device import TABLE, DeviceLibrary, current_stream
+from turret.native.device import TABLE, DeviceLibrary
 from turret.native.table import (
     KernelLaunch,
     LaunchTable,
@@ -29,6 +30,7 @@ from turret.native.table import (
     segment_words,
 )
 from turret.plugins.codegen.triton.compile import CompiledKernel, Variant
+from turret.products import Target
 
 WARM_UPS, REPEATS = 3, 15
 FLUSH_BYTES = 256 << 20
@@ -42,9 +44,10 @@ Candidate = tuple[Variant, CompiledKernel]
 class Tuner:
     """Times candidates on one device."""
 
-    def __init__(self, cache: Store, device: int) -> None:
-        self.cache, self.device = cache, device
-        self.device_name = torch.cuda.get_device_name(device)
+    def __init__(self, cache: Store, target: Target) -> None:
+        self.cache, self.target, self.index = cache, target, target.index or 0
+        self.device = device_for(target.device_type)
+        self.device_name = self.device.properties(self.index).name
 
     def best(self, candidates: Sequence[Candidate], declarations: Mapping[str, TensorDecl]) -> Candidate:
         """The fastest of a kernel's configurations; the first where there is nothing to time it with.
@@ -76,9 +79,9 @@ class Tuner:
         """Median milliseconds of each candidate; infinite where the device refuses it."""
         times = []
         failure: Exception | None = None
-        with torch.cuda.device(self.device):
-            flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-            samples = [_sample(decl) for decl in tensors]
+        with self.device.selected(self.index):
+            flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.target.device)
+            samples = [_sample(decl, self.target.device) for decl in tensors]
             for variant, compiled in candidates:
                 try:
                     times.append(self._time(variant, compiled, samples, flush))
@@ -96,32 +99,27 @@ class Tuner:
         table = LaunchTable((compiled.binary,), {"run": words}, {})
         files = {compiled.binary.file: compiled.image, TABLE: codec.dumps(table).encode()}
         entry = Entry(compiled.key, ROLE, files)
-        segment = DeviceLibrary(entry, self.cache, self.device, len(tensors), 1).function("run")
+        segment = DeviceLibrary(entry, self.cache, self.index, len(tensors), 1).function("run")
         slots = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
         sizes = (ctypes.c_int64 * 1)()
-        stream = current_stream(self.device)
-        events = []
-        for _ in range(WARM_UPS + REPEATS):
-            flush.zero_()
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
+        stream = self.device.stream_getter(self.index)()
+
+        def run() -> None:
             status = segment.run(segment.handle, slots, sizes, stream)
-            end.record()
             if status:
                 segment.recover(status, slots, sizes, stream, {}, variant[0].name)
-            events.append((start, end))
-        torch.cuda.synchronize()
-        return median(start.elapsed_time(end) for start, end in events[WARM_UPS:])
+
+        return median(self.device.times(self.index, run, flush.zero_, WARM_UPS + REPEATS)[WARM_UPS:])
 
 
 def _is_static(decl: TensorDecl) -> bool:
     return all(isinstance(v, int) for v in (*decl.shape, *decl.stride))
 
 
-def _sample(decl: TensorDecl) -> torch.Tensor:
+def _sample(decl: TensorDecl, device: str) -> torch.Tensor:
     """Memory of a tensor's layout: random floats (zeros may run faster), zero ints (any of which is a valid index)."""
     length = 1 + sum((n - 1) * s for n, s in zip(decl.shape, decl.stride, strict=True) if n > 0)
-    made = torch.zeros(length, dtype=decl.dtype, device="cuda")
+    made = torch.zeros(length, dtype=decl.dtype, device=device)
     return made.uniform_() if decl.dtype.is_floating_point else made
 
 

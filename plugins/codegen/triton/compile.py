@@ -76,7 +76,7 @@ def triton_version() -> str:
     return hashlib.sha256(Path(specification.origin).read_bytes()).hexdigest()
 
 
-def request_of(variant: Variant, arch: int) -> dict[str, Any]:
+def request_of(variant: Variant, backend: str, arch: int) -> dict[str, Any]:
     """What a worker is asked: all that the binary depends on except the compiler's version."""
     kernel, config = variant
     # A product and a sum stay two roundings, as in eager, where they are two kernels.
@@ -90,6 +90,7 @@ def request_of(variant: Variant, arch: int) -> dict[str, Any]:
         "constants": dict(config.constants),
         "divisible": sorted(kernel.divisible),
         "options": options,
+        "backend": backend,
         "arch": arch,
     }
 
@@ -101,10 +102,10 @@ def request_key(request: dict[str, Any]) -> str:
 
 
 class KernelCompiler:
-    """Compiles variants for one compute capability (``arch`` 90 is 9.0)."""
+    """Compiles variants for one compute capability (``arch`` 90 is 9.0) of a backend of Triton's."""
 
-    def __init__(self, arch: int, cache: Store, pool: Callable[[], WorkerPool]) -> None:
-        self.arch, self.cache, self.pool = arch, cache, pool
+    def __init__(self, backend: str, arch: int, cache: Store, pool: Callable[[], WorkerPool]) -> None:
+        self.backend, self.arch, self.cache, self.pool = backend, arch, cache, pool
 
     def compile(
         self, variants: Iterable[Variant], progress: Callable[[int, int], None] = lambda done, wanted: None
@@ -113,7 +114,7 @@ class KernelCompiler:
 
         ``progress(done, wanted)`` is told as kernels are done.  Raises ``CodegenError`` for the first that fails.
         """
-        requests = [request_of(variant, self.arch) for variant in variants]
+        requests = [request_of(variant, self.backend, self.arch) for variant in variants]
         keys = [request_key(request) for request in requests]
         made: dict[str, CompiledKernel | None] = {key: self._stored(key) for key in dict.fromkeys(keys)}
         waiting: dict[Future, tuple[str, str]] = {}

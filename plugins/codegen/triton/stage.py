@@ -1,4 +1,4 @@
-"""What the ``turret_codegen`` hook for CUDA devices does: a schedule to a plan with a launch table and its binaries."""
+"""What the ``turret_codegen`` hook of Triton does: a schedule to a plan with a launch table and its binaries."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import hashlib
 from concurrent.futures import ThreadPoolExecutor
 
 import attrs
-import torch
 
 from turret import codec
 from turret.context import CompileContext
+from turret.devices import device_for
 from turret.errors import CodegenError
 from turret.ir import Kernel, Schedule
 from turret.libraries import Library, keep_library, stored_library
@@ -30,33 +30,38 @@ from turret.products import Target
 
 def codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan:
     """Emit, compile (or find in the cache) and plan."""
-    index = target.index if target.index is not None else torch.cuda.current_device()
-    properties = device_properties(target, index)
+    device = device_for(target.device_type)
+    if target.index is None:
+        target = attrs.evolve(target, index=device.current_index())
+    properties = device_properties(target)
     schedule = one_pass(schedule, properties)
-    draft = draft_plan(schedule, f"cuda:{index}")
+    draft = draft_plan(schedule, target.device)
     if not draft.segments:
         return draft.plan
-    return _CodeGenerator(context, schedule, draft, properties, index).plan()
+    return _CodeGenerator(context, schedule, draft, properties, target).plan()
 
 
-def device_properties(target: Target, index: int) -> DeviceProperties:
-    """Facts about the device: from ``target.arch`` (``sm_90``) if given, so that no device is needed, else its own."""
-    if target.arch:
-        digits = target.arch.removeprefix("sm_").rstrip("a")
-        if not digits.isdigit():
-            raise CodegenError(f"target architecture {target.arch!r} is not known; expected one like sm_90")
-        return DeviceProperties((int(digits[:-1]), int(digits[-1])))
-    if not torch.cuda.is_available():
-        raise CodegenError("no CUDA device here; give the target an architecture (sm_90) to compile without one")
-    found = torch.cuda.get_device_properties(index)
-    return DeviceProperties((found.major, found.minor), found.multi_processor_count)
+def device_properties(target: Target) -> DeviceProperties:
+    """Facts about the device from ``target.arch`` (``sm_90``), so that no device is needed here."""
+    if not target.arch:
+        raise CodegenError(f"no device {target} here; give the target an architecture (sm_90) to compile without one")
+    digits = target.arch.removeprefix("sm_").rstrip("a")
+    if not digits.isdigit():
+        raise CodegenError(f"target architecture {target.arch!r} is not known; expected one like sm_90")
+    capability = int(digits[:-1]), int(digits[-1])
+    return DeviceProperties(capability, target.cores) if target.cores else DeviceProperties(capability)
 
 
 class _CodeGenerator:
     """One schedule on its way to a plan."""
 
     def __init__(
-        self, context: CompileContext, schedule: Schedule, draft: PlanDraft, properties: DeviceProperties, index: int
+        self,
+        context: CompileContext,
+        schedule: Schedule,
+        draft: PlanDraft,
+        properties: DeviceProperties,
+        target: Target,
     ) -> None:
         self.context, self.draft, self.properties = context, draft, properties
         self.name = schedule.program.name
@@ -64,8 +69,10 @@ class _CodeGenerator:
         config = context.config
         self.cache = context.store("codegen")
         major, minor = properties.capability
-        self.compiler = KernelCompiler(10 * major + minor, self.cache, lambda: shared_pool(config.compile_workers))
-        self.tuner = Tuner(self.cache, index) if config.max_autotune and torch.cuda.is_available() else None
+        arch, pool = 10 * major + minor, lambda: shared_pool(config.compile_workers)
+        self.compiler = KernelCompiler(target.device_type, arch, self.cache, pool)
+        tunes = config.max_autotune and device_for(target.device_type).is_available()
+        self.tuner = Tuner(self.cache, target) if tunes else None
 
     def plan(self) -> Plan:
         with ThreadPoolExecutor(1) as beside:

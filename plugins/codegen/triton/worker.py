@@ -24,7 +24,7 @@ def compile_kernel(request: dict[str, Any], folder: str) -> dict[str, Any]:
     """Compile one kernel; the answer's fields are those of ``compile.CompiledKernel``, with the image in base64.
 
     ``request``: ``source``, ``name``, ``parameters`` in order with their types in ``signature``, ``constants``,
-    ``divisible``, ``options`` and ``arch`` (90 for compute capability 9.0).
+    ``divisible``, ``options``, Triton's ``backend`` and ``arch`` (90 for compute capability 9.0).
     """
     import triton
     from triton.backends.compiler import GPUTarget
@@ -40,7 +40,9 @@ def compile_kernel(request: dict[str, Any], folder: str) -> dict[str, Any]:
     signature = {name: signature[name] for name in function.arg_names}
     attributes = {(function.arg_names.index(p),): [["tt.divisibility", 16]] for p in request["divisible"]}
     source = ASTSource(function, signature, constants, attributes)
-    compiled = triton.compile(source, target=GPUTarget("cuda", request["arch"], 32), options=request["options"])
+    compiled = triton.compile(
+        source, target=GPUTarget(request["backend"], request["arch"], 32), options=request["options"]
+    )
     metadata = compiled.metadata
     entry = _ENTRY.search(compiled.asm["ptx"])
     hidden = entry["parameters"].count(".param") - len(parameters)

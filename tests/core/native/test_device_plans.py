@@ -13,8 +13,9 @@ import torch
 from driver_lab import FakeDriver, kernel
 
 from turret import codec
+from turret.devices import device_for
 from turret.ir import Binding, SizeSource
-from turret.native import build, device
+from turret.native import build
 from turret.native.table import (
     ArenaPointer,
     KernelLaunch,
@@ -44,7 +45,7 @@ def on_cpu_memory(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriv
         return torch.empty(*args, **kwargs)
 
     monkeypatch.setattr(build, "_loaded", [fake.launcher])
-    monkeypatch.setattr(device, "current_stream", lambda index: STREAM + index)
+    monkeypatch.setattr(type(device_for("cuda")), "stream_getter", lambda self, index: lambda: STREAM + index)
     fake_torch = SimpleNamespace(empty=empty, device=torch.device, uint8=torch.uint8)
     monkeypatch.setattr(frames, "torch", fake_torch)
     return fake

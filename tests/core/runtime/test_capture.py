@@ -24,8 +24,8 @@ def test_calls_that_wait_for_the_device_are_named() -> None:
 def test_tensors_of_the_cpu_and_plans_for_it_are_named() -> None:
     given = plan("aten::clone.default")
     mixed = attrs.evolve(given, slots=(attrs.evolve(given.slots[0], device="cpu"), given.slots[1]))
-    assert capture_obstacles(mixed) == ("x is a tensor of the CPU",)
-    assert capture_obstacles(attrs.evolve(given, device="cpu")) == ("the plan runs on cpu",)
+    assert capture_obstacles(mixed) == ("x is a tensor on cpu",)
+    assert capture_obstacles(attrs.evolve(given, device="cpu")) == ("the plan runs on cpu, which queues nothing",)
 
 
 def test_numbers_that_depend_on_data_keep_a_plan_from_being_recorded() -> None:

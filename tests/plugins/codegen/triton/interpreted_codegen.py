@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 from typing import Any
 
@@ -10,20 +11,21 @@ import attrs
 import torch
 from triton_lab import launch
 
-from turret.artifact_cache import process_cache
+from turret.artifact_cache import Store, process_cache
+from turret.devices import Device, PlanLibrary, Segment, device_for
 from turret.hookspecs import hookimpl
 from turret.ir import Schedule, TensorDecl, verify
 from turret.libraries import Library, keep_library
+from turret.native.functions import INDEX_ERROR, raise_status
+from turret.plan import Launch, Plan
 from turret.plan_builder import PlanDraft, draft_plan
 from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, alternatives, emit, one_pass
-from turret.runtime import executor
 
 _libraries: dict[str, InterpretedLibrary] = {}
 _numbers = itertools.count()
-_native = executor.NativeLibrary
 
 
-class InterpretedLibrary:
+class InterpretedLibrary(PlanLibrary):
     """Stands for a plan's shared library: segments that interpret their kernels on memory given by address."""
 
     def __init__(
@@ -31,6 +33,9 @@ class InterpretedLibrary:
     ) -> None:
         self.draft, self.segments = draft, segments
         self.declarations = schedule.program.declarations()
+
+    def segment(self, step: Launch) -> Segment:
+        return Segment(self.function(step.function), functools.partial(raise_status, self.draft.plan, step))
 
     def function(self, name: str) -> Any:
         """``name(slots, sizes, threads) -> status``, as of a native library (addresses of two tables)."""
@@ -47,7 +52,7 @@ class InterpretedLibrary:
                     launch(kernels, tensors, values)
                 except Exception as failure:
                     if "index out of range" in str(failure):
-                        return executor.INDEX_ERROR
+                        return INDEX_ERROR
                     raise
             return 0
 
@@ -66,13 +71,15 @@ class InterpretedLibrary:
         return torch.frombuffer(memory, dtype=decl.dtype)
 
 
-def _library(content: bytes, name: str) -> Any:
-    return _libraries.get(name) or _native(content, name)
+class InterpretingCpu(type(device_for("cpu"))):
+    """The CPU, where plans of this module's code generator are run by the interpreter."""
+
+    def load(self, plan: Plan, store: Store | None) -> PlanLibrary:
+        made = _libraries.get(plan.library.key)
+        return super().load(plan, store) if made is None else made
 
 
-def install() -> None:
-    """Make plans of this module's code generator loadable."""
-    executor.NativeLibrary = _library
+_interpreting = InterpretingCpu()
 
 
 class InterpretedCodegen:
@@ -81,6 +88,10 @@ class InterpretedCodegen:
     def __init__(self, **options: Any) -> None:
         self.options = options
         self.kernels: dict[str, TritonKernel] = {}
+
+    @hookimpl
+    def turret_device(self, device_type: str) -> Device | None:
+        return _interpreting if device_type == "cpu" else None
 
     @hookimpl
     def turret_codegen(self, schedule: Schedule) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from interpreted_codegen import InterpretedCodegen, install
+from interpreted_codegen import InterpretedCodegen
 from kernel_lab import Case, declare
 from triton_lab import compile_offline, run
 
@@ -16,7 +16,6 @@ from turret.ir import Kernel, Store, call, load, reduce
 from turret.ir.index import Var
 from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, across, emit
 
-install()
 SMALL = DeviceProperties(multiprocessors=4)
 
 

@@ -33,7 +33,7 @@ def pool() -> Iterator[WorkerPool]:
 
 @pytest.mark.parametrize("arch", [80, 90])
 def test_binaries_are_for_the_architecture_asked_for(pool: WorkerPool, tmp_path: Path, arch: int) -> None:
-    (compiled,), fresh = KernelCompiler(arch, ArtifactCache(tmp_path), lambda: pool).compile([variant(scale())])
+    (compiled,), fresh = KernelCompiler("cuda", arch, ArtifactCache(tmp_path), lambda: pool).compile([variant(scale())])
     assert fresh == 1
     assert compiled.image[:4] == b"\x7fELF"
     flags = int.from_bytes(compiled.image[48:52], "little")
@@ -45,7 +45,7 @@ def test_binaries_are_for_the_architecture_asked_for(pool: WorkerPool, tmp_path:
 def test_equal_kernels_are_compiled_once_and_the_cache_serves_later_compilers(pool: WorkerPool, tmp_path: Path) -> None:
     cache, seen = ArtifactCache(tmp_path), []
     wanted = [variant(scale(3.0)), variant(scale(3.0, buffers=("c", "d"))), variant(scale(3.0), 1)]
-    compiled, fresh = KernelCompiler(90, cache, lambda: pool).compile(wanted, lambda *n: seen.append(n))
+    compiled, fresh = KernelCompiler("cuda", 90, cache, lambda: pool).compile(wanted, lambda *n: seen.append(n))
     assert fresh == 2 and seen == [(1, 2), (2, 2)]
     assert compiled[0] == compiled[1] != compiled[2]
     assert compiled[2].binary.threads == 64
@@ -53,29 +53,29 @@ def test_equal_kernels_are_compiled_once_and_the_cache_serves_later_compilers(po
     def no_pool() -> WorkerPool:
         raise AssertionError("nothing is left to compile")
 
-    again, fresh = KernelCompiler(90, ArtifactCache(tmp_path), no_pool).compile(wanted)
+    again, fresh = KernelCompiler("cuda", 90, ArtifactCache(tmp_path), no_pool).compile(wanted)
     assert fresh == 0 and again == compiled
 
 
 def test_the_address_depends_on_everything_that_the_binary_does() -> None:
     base = scale()
     requests = [
-        request_of(variant(base), 90),
-        request_of(variant(base), 80),
-        request_of(variant(base, 1), 90),
-        request_of(variant(scale(2.5)), 90),
-        request_of(variant(attrs.evolve(base, divisible=frozenset())), 90),
-        request_of(variant(attrs.evolve(base, signature={**base.signature, "n": "i64"})), 90),
-        request_of(variant(attrs.evolve(base, options={"debug": True})), 90),
+        request_of(variant(base), "cuda", 90),
+        request_of(variant(base), "cuda", 80),
+        request_of(variant(base, 1), "cuda", 90),
+        request_of(variant(scale(2.5)), "cuda", 90),
+        request_of(variant(attrs.evolve(base, divisible=frozenset())), "cuda", 90),
+        request_of(variant(attrs.evolve(base, signature={**base.signature, "n": "i64"})), "cuda", 90),
+        request_of(variant(attrs.evolve(base, options={"debug": True})), "cuda", 90),
     ]
     assert len({request_key(r) for r in requests}) == len(requests)
-    named = request_of(variant(attrs.evolve(base, buffers=("c", "d"), origins=("mul",), comment="x.py:3")), 90)
+    named = request_of(variant(attrs.evolve(base, buffers=("c", "d"), origins=("mul",), comment="x.py:3")), "cuda", 90)
     assert request_key(named) == request_key(requests[0])
 
 
 def test_a_kernel_that_does_not_compile_is_named_with_triton_s_message(pool: WorkerPool, tmp_path: Path) -> None:
     broken = scale(name="broken", source=SOURCE.format(name="broken", factor="nothing_of_that_name"))
-    compiler = KernelCompiler(90, ArtifactCache(tmp_path), lambda: pool)
+    compiler = KernelCompiler("cuda", 90, ArtifactCache(tmp_path), lambda: pool)
     with pytest.raises(CodegenError, match="did not compile kernel broken") as caught:
         compiler.compile([variant(broken)])
     assert "nothing_of_that_name" in str(caught.value)
@@ -85,7 +85,7 @@ def test_a_kernel_that_does_not_compile_is_named_with_triton_s_message(pool: Wor
 def test_a_signature_that_is_not_the_source_s_is_refused(pool: WorkerPool, tmp_path: Path) -> None:
     kernel = scale(parameters=("x", "y"), sizes=())
     with pytest.raises(CodegenError, match=r"takes \['x', 'y', 'n', 'XBLOCK'\]"):
-        KernelCompiler(90, ArtifactCache(tmp_path), lambda: pool).compile([variant(kernel)])
+        KernelCompiler("cuda", 90, ArtifactCache(tmp_path), lambda: pool).compile([variant(kernel)])
 
 
 def test_a_worker_that_dies_is_replaced_and_the_kernel_at_fault_is_named(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_worker_that_dies_is_replaced_and_the_kernel_at_fault_is_named(tmp_pat
     fatal = scale(
         name="fatal", source="import os, sys\nprint('last words', file=sys.stderr, flush=True)\nos._exit(3)\n"
     )
-    compiler = KernelCompiler(90, ArtifactCache(tmp_path), lambda: pool)
+    compiler = KernelCompiler("cuda", 90, ArtifactCache(tmp_path), lambda: pool)
     try:
         with pytest.raises(CodegenError, match=r"died on kernel fatal:\n.*last words"):
             compiler.compile([variant(fatal)])
@@ -104,7 +104,7 @@ def test_a_worker_that_dies_is_replaced_and_the_kernel_at_fault_is_named(tmp_pat
 
 def test_what_a_kernel_prints_while_it_is_read_does_not_disturb_the_answers(pool: WorkerPool, tmp_path: Path) -> None:
     chatty = scale(name="chatty", source="print('hello' * 1000)\n" + SOURCE.format(name="chatty", factor=2))
-    assert KernelCompiler(90, ArtifactCache(tmp_path), lambda: pool).compile([variant(chatty)])[1] == 1
+    assert KernelCompiler("cuda", 90, ArtifactCache(tmp_path), lambda: pool).compile([variant(chatty)])[1] == 1
 
 
 def test_a_closed_pool_leaves_no_process(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_the_number_of_workers_follows_the_cores() -> None:
 
 def test_a_warm_start_does_not_import_triton(pool: WorkerPool, tmp_path: Path) -> None:
     """A second process finds the binaries of the first without the compiler or a worker."""
-    KernelCompiler(90, ArtifactCache(tmp_path), lambda: pool).compile([variant(scale())])
+    KernelCompiler("cuda", 90, ArtifactCache(tmp_path), lambda: pool).compile([variant(scale())])
     program = f"""
 import sys
 import threading
@@ -176,7 +176,7 @@ sys.path[:0] = {[str(Path(__file__).parent)]!r}
 from kernel_samples import scale, variant
 from turret.artifact_cache import ArtifactCache
 from turret.plugins.codegen.triton import KernelCompiler
-_, fresh = KernelCompiler(90, ArtifactCache({str(tmp_path)!r}), lambda: 1 / 0).compile([variant(scale())])
+_, fresh = KernelCompiler("cuda", 90, ArtifactCache({str(tmp_path)!r}), lambda: 1 / 0).compile([variant(scale())])
 print(fresh, "triton" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
@@ -184,7 +184,7 @@ print(fresh, "triton" in sys.modules)
 
 
 def test_the_version_of_triton_is_part_of_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    request = request_of(variant(scale()), 90)
+    request = request_of(variant(scale()), "cuda", 90)
     key = request_key(request)
     monkeypatch.setattr("turret.plugins.codegen.triton.compile.triton_version", lambda: "0.0")
     assert triton_version() != "0.0" and request_key(request) != key

@@ -7,13 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from conditional_kernels import KINDS, PROGRAMS, arguments, conditional
-from interpreted_codegen import InterpretedCodegen, install
+from interpreted_codegen import InterpretedCodegen
 from triton_lab import FORMS, check, compile_offline, rows_in
 
 import turret
 from turret.plugins.codegen.triton import emit
-
-install()
 
 SHAPES = ((5, 3), (40, 17), (3, 900))
 

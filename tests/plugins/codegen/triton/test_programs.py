@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, Phase, given, settings
-from interpreted_codegen import InterpretedCodegen, install
+from interpreted_codegen import InterpretedCodegen
 from triton_lab import compile_offline
 
 import turret
@@ -17,8 +17,6 @@ from turret.errors import OutOfBoundsError
 from turret.ir import call
 from turret.plugins.codegen.triton import DeviceProperties
 from turret.testing import Features, Program, check, programs
-
-install()
 
 
 @pytest.fixture(autouse=True)

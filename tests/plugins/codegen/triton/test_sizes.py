@@ -54,7 +54,7 @@ def remainder(a: int, b: int) -> TritonInt:
 FORMS = [
     FloorDiv(N, 2), FloorDiv(N, -3), FloorDiv(S, 4), FloorDiv(S - 9, 4), PythonMod(N, 7), PythonMod(S, 7),
     PythonMod(-N, 5) + FloorDiv(N + M, 2), PythonMod(S, -3), CeilDiv(N, 4), ModularIndexing(S, 3, 5), Max(N, S, 3) - M,
-    Min(N, 2) * FloorDiv(S, 3), sympy.floor((N + 3) / sympy.Integer(4)),
+    Min(N, 2) * FloorDiv(S, 3), sympy.floor((N + 3) / sympy.Integer(4)), sympy.Abs(N), sympy.Abs(N - M) * S,
 ]  # fmt: skip
 
 

@@ -136,7 +136,7 @@ def test_without_a_device_or_an_architecture_the_error_says_what_to_give(tmp_pat
     if torch.cuda.is_available():
         pytest.skip("a device is here")
     for arch, said in (
-        ("", "no CUDA device here; give the target an architecture (sm_90)"),
+        ("", "no device cuda:0 here; give the target an architecture (sm_90)"),
         ("volta", "volta"),
     ):
         (error,) = compile_for_gpu(lambda x: x + 1, torch.randn(4), cache=tmp_path, arch=arch).results

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
-from turret.runtime import allocate
-from turret.runtime.allocate import allocator
+from turret.devices import allocator
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])
@@ -24,7 +21,7 @@ def test_devices_without_an_entry_of_their_own_go_through_the_dispatcher() -> No
 
 def test_the_direct_way_is_taken_on_the_current_device_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     current = [1]
-    monkeypatch.setattr(allocate, "_direct", SimpleNamespace(_empty_strided_cuda=lambda *_: "direct"))
+    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cuda", lambda *_: "direct", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[0], raising=False)
     monkeypatch.setattr(torch, "empty_strided", lambda *_, dtype, device: device)

@@ -1,0 +1,1 @@
+"""The built-in devices, one module each: nothing else in Turret names their types."""

@@ -1,0 +1,61 @@
+"""The CPU: kernels are functions of a shared library, run in place by the calling thread and its OpenMP team."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+from collections.abc import Callable
+
+import torch
+
+from turret.artifact_cache import Store
+from turret.devices import Allocator, Costs, Device, KernelFamily, PlanLibrary, Properties
+from turret.hookspecs import hookimpl
+from turret.machine import processor
+from turret.native.functions import NativeFunctions
+from turret.plan import Plan
+
+_TYPE = "cpu"
+
+
+class Cpu(Device):
+    """The processor that runs this process; what a launch is handed as its stream is a number of threads."""
+
+    type = _TYPE
+    kernel_languages = frozenset({"c++"})
+    eager_kernels = KernelFamily.HOST
+    asynchronous = False
+    channels_last = frozenset({torch.float32, torch.bfloat16, torch.float16})
+    # About 8 lanes a cycle against about 10 GB/s a core.
+    costs = Costs(cheap=0.25, divide=1.0, transcendental=3.0, random=24.0, flops_per_byte=5.0)
+
+    def properties(self, index: int) -> Properties:
+        return _properties()
+
+    def load(self, plan: Plan, store: Store | None) -> PlanLibrary:
+        return NativeFunctions.of_plan(plan, store)
+
+    def stream_getter(self, index: int) -> Callable[[], int]:
+        return torch.get_num_threads
+
+    def allocator(self, device: torch.device) -> Allocator:
+        # Torch's own entry for generated code: no dispatcher.
+        direct: Allocator | None = getattr(torch._C._dynamo.guards, "_empty_strided_cpu", None)
+        return super().allocator(device) if direct is None else direct
+
+
+@functools.cache
+def _properties() -> Properties:
+    arch = f"{platform.machine()}-{hashlib.sha256(processor().encode()).hexdigest()[:16]}"
+    return Properties(platform.processor(), arch, os.cpu_count() or 0)
+
+
+_cpu = Cpu()
+
+
+@hookimpl
+def turret_device(device_type: str) -> Device | None:
+    """The CPU."""
+    return _cpu if device_type == _TYPE else None

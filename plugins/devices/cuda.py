@@ -1,0 +1,105 @@
+"""CUDA devices: kernels are binaries behind a launch table, which the native launcher queues on a stream."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+from turret.artifact_cache import Store
+from turret.devices import Allocator, Costs, Device, KernelFamily, PlanLibrary, Properties, Segment
+from turret.hookspecs import hookimpl
+from turret.libraries import find_library
+from turret.native.device import DeviceLibrary
+from turret.plan import Launch, Plan
+from turret.runtime.frames import device_table_lengths
+
+_TYPE = "cuda"
+
+
+class Cuda(Device):
+    """NVIDIA GPUs, as torch's CUDA runtime shows them."""
+
+    type = _TYPE
+    kernel_languages = frozenset({"triton"})
+    eager_kernels = KernelFamily.GPU
+    keeps_arena = False
+    # Eager's float32 kernels differ between the layouts by more than rounding: one may be TF32.
+    channels_last = frozenset({torch.bfloat16, torch.float16})
+    costs = Costs(cheap=0.01, divide=0.05, transcendental=0.1, random=1.0, flops_per_byte=100.0)
+
+    def properties(self, index: int) -> Properties:
+        if not torch.cuda.is_available():
+            return Properties()
+        found = torch.cuda.get_device_properties(index)
+        arch = f"sm_{found.major}{found.minor}"
+        return Properties(found.name, arch, found.multi_processor_count, found.total_memory)
+
+    def load(self, plan: Plan, store: Store | None) -> PlanLibrary:
+        entry, (slots, sizes) = find_library(plan.library, store), device_table_lengths(plan)
+        return LaunchedBinaries(DeviceLibrary(entry, store, torch.device(plan.device).index or 0, slots, sizes))
+
+    def is_available(self) -> bool:
+        return torch.cuda.is_available()
+
+    def current_index(self) -> int:
+        return torch.cuda.current_device()
+
+    def selected(self, index: int) -> AbstractContextManager:
+        return torch.cuda.device(index)
+
+    def stream_getter(self, index: int) -> Callable[[], int]:
+        # 0.1 us; torch.cuda.current_stream costs several.
+        return functools.partial(torch._C._cuda_getCurrentRawStream, index)
+
+    def allocator(self, device: torch.device) -> Allocator:
+        through_dispatcher = super().allocator(device)
+        # Torch's own entry for generated code: 1.0 us on a GPU's host, where torch.empty_strided takes 2.4.
+        direct: Allocator | None = getattr(torch._C._dynamo.guards, "_empty_strided_cuda", None)
+        if direct is None:
+            return through_dispatcher
+        if torch.cuda.device_count() == 1:
+            return direct
+        current, index = torch._C._cuda_getDevice, device.index or 0
+
+        def on_device(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+            return (direct if current() == index else through_dispatcher)(shape, stride, dtype)
+
+        return on_device
+
+    def times(self, index: int, run: Callable[[], Any], prepare: Callable[[], Any], repeats: int) -> list[float]:
+        events = []
+        for _ in range(repeats):
+            prepare()
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            run()
+            end.record()
+            events.append((start, end))
+        torch.cuda.synchronize()
+        return [start.elapsed_time(end) for start, end in events]
+
+
+class LaunchedBinaries(PlanLibrary):
+    """A launch table and its binaries on one device."""
+
+    def __init__(self, library: DeviceLibrary) -> None:
+        self._library = library
+        self.prepare = library.prepare
+
+    def segment(self, launch: Launch) -> Segment:
+        found = self._library.function(launch.function)
+        recover = functools.partial(found.recover, names=", ".join(launch.origins))
+        return Segment(found.run, recover, (found.handle,))
+
+
+_cuda = Cuda()
+
+
+@hookimpl
+def turret_device(device_type: str) -> Device | None:
+    """NVIDIA GPUs."""
+    return _cuda if device_type == _TYPE else None

@@ -1,0 +1,185 @@
+"""A vendor's plugin for the device "acme": it runs what Turret's C++ code generator makes, and records it into graphs.
+
+Of Turret it imports public names alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+
+import turret
+from turret.devices import Device, KernelFamily, PlanLibrary, Properties, Segment
+from turret.graph_capture import GraphCapture, Patch, RecordedNode, Recording
+from turret.libraries import Library, find_library, keep_library, open_library
+from turret.plan import Launch, Plan
+from turret.products import Target
+
+MAGIC = b"ACME 1\n"
+"""How the device's binaries begin."""
+
+
+@attrs.define
+class Driver:
+    """The device's driver: runs kernels at once, or notes them while something is recorded.
+
+    ``launched`` lists what ran, with the stream; ``strangers`` are addresses that kernels were given of memory that is
+    not the device's.
+    """
+
+    native: ctypes.CDLL
+    launched: list[tuple[str, int]] = attrs.field(factory=list)
+    strangers: list[int] = attrs.field(factory=list)
+    recording: AcmeRecording | None = None
+
+    def run(self, kernel: AcmeKernel, slots: Any, sizes: Any, stream: int) -> int:
+        """Run a kernel on tables that the caller has."""
+        self.strangers += [a for a in (slots[n] for n in kernel.slots) if a and not self.native.acme_owns(a)]
+        self.launched.append((kernel.name, stream))
+        return kernel.function(ctypes.addressof(slots), ctypes.addressof(sizes), 1)
+
+
+@attrs.frozen(eq=False)
+class AcmeKernel:
+    """One function of a plan's library, and which slots it is handed."""
+
+    name: str
+    function: Callable[[int, int, int], int]
+    slots: tuple[int, ...]
+    slot_count: int
+    size_count: int
+    in_arena: tuple[tuple[int, int], ...]
+
+    def place(self, slots: Any) -> None:
+        """Write where slots of an arena lie that a call took, behind which its address comes."""
+        for slot, offset in self.in_arena:
+            slots[slot] = slots[self.slot_count - 1] + offset
+
+
+class AcmeLibrary(PlanLibrary):
+    """The kernels of one plan."""
+
+    def __init__(self, driver: Driver, plan: Plan, handle: ctypes.CDLL, keeps_arena: bool) -> None:
+        self.driver, self.plan, self.handle, self.keeps_arena = driver, plan, handle, keeps_arena
+
+    def segment(self, launch: Launch) -> Segment:
+        function = getattr(self.handle, launch.function)
+        function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int), ctypes.c_int64
+        plan, by_call = self.plan, not self.keeps_arena
+        counts = len(plan.slots) + by_call, max(1, len(plan.size_symbols))
+        placed = tuple((n, plan.slots[n].number) for n in launch.slots if by_call and plan.slots[n].place == "arena")
+        kernel = AcmeKernel(f"{plan.name}.{launch.function}", function, launch.slots, *counts, placed)
+
+        def run(slots_at: int, sizes_at: int, stream: int) -> int:
+            slots = (ctypes.c_void_p * kernel.slot_count).from_address(slots_at)
+            sizes = (ctypes.c_int64 * kernel.size_count).from_address(sizes_at)
+            kernel.place(slots)
+            if self.driver.recording is not None:
+                self.driver.recording.add(kernel, slots, sizes)
+                return 0
+            return self.driver.run(kernel, slots, sizes, stream)
+
+        def recover(status: int, slots: Any, sizes: Any, stream: int, tensors: Mapping[int, torch.Tensor]) -> None:
+            raise IndexError(f"acme: status {status} of {', '.join(launch.origins)}")
+
+        return Segment(run, recover)
+
+
+class AcmeRecording(Recording):
+    """Kernels with the addresses that they get, as bytes that can be patched."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._kernels: list[tuple[AcmeKernel, bytearray, Any]] = []
+
+    def add(self, kernel: AcmeKernel, slots: Any, sizes: Any) -> None:
+        addresses = struct.pack(f"<{len(kernel.slots)}Q", *(slots[n] or 0 for n in kernel.slots))
+        self._kernels.append((kernel, bytearray(addresses), type(sizes)(*sizes)))
+
+    @property
+    def nodes(self) -> Sequence[RecordedNode]:
+        return tuple(RecordedNode("kernel", kernel.name, bytes(memory)) for kernel, memory, _ in self._kernels)
+
+    def patch(self, patches: Sequence[Patch]) -> None:
+        for patch in patches:
+            struct.pack_into("<Q", self._kernels[patch.node][1], patch.offset, patch.address)
+
+    def replay(self, stream: int) -> None:
+        for kernel, memory, sizes in self._kernels:
+            slots = (ctypes.c_void_p * kernel.slot_count)()
+            for number, address in zip(kernel.slots, struct.unpack(f"<{len(kernel.slots)}Q", memory), strict=True):
+                slots[number] = address
+            self._driver.run(kernel, slots, sizes, stream)
+
+
+class AcmeCapture(GraphCapture):
+    """Recording by the driver."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def record(self, index: int, run: Callable[[], Any]) -> Recording:
+        made = self._driver.recording = AcmeRecording(self._driver)
+        try:
+            run()
+        finally:
+            self._driver.recording = None
+        return made
+
+
+class Acme(Device):
+    """The device: two of them, with memory and streams of their own."""
+
+    type = "acme"
+    kernel_languages = frozenset({"c++"})
+    eager_kernels = KernelFamily.HOST  # operations that it does not have run on the host
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.graphs, self.loaded = driver, AcmeCapture(driver), []
+
+    def properties(self, index: int) -> Properties:
+        return Properties("Acme One", "acme1", cores=4, memory=1 << 30)
+
+    def load(self, plan: Plan, store: Any) -> PlanLibrary:
+        entry = find_library(plan.library, store)
+        magic, content = entry[plan.library.file][: len(MAGIC)], entry[plan.library.file][len(MAGIC) :]
+        if magic != MAGIC:
+            raise turret.TurretError(f"{plan.name} has no binary of acme's")
+        self.loaded.append(plan)
+        return AcmeLibrary(self.driver, plan, open_library(content, entry.key), self.keeps_arena)
+
+    def current_index(self) -> int:
+        return self.driver.native.acme_device()
+
+    def stream_getter(self, index: int) -> Callable[[], int]:
+        return lambda: self.driver.native.acme_stream(index)
+
+
+class AcmePlugin:
+    """What a program gives to ``turret.compile``."""
+
+    cache_key = "acme 1"
+
+    def __init__(self, native: ctypes.CDLL) -> None:
+        self.device = Acme(Driver(native))
+
+    @turret.hookimpl(wrapper=True)
+    def turret_codegen(self, context: Any, target: Target) -> Any:
+        """What the C++ code generator makes, as a binary of the device's own."""
+        plan = yield
+        if target.device_type != "acme" or plan.library is None:
+            return plan
+        made = find_library(plan.library, context.store("codegen"))
+        key = hashlib.sha256(MAGIC + made.key.encode()).hexdigest()
+        keep_library(context.store("codegen"), key, {"acme.bin": MAGIC + made[plan.library.file]})
+        return attrs.evolve(plan, library=Library(key, "acme.bin"))
+
+    @turret.hookimpl
+    def turret_device(self, device_type: str) -> Device | None:
+        return self.device if device_type == "acme" else None
