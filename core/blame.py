@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +36,22 @@ def blaming(plugin: str) -> Iterator[None]:
     except Exception as error:
         blame(error, plugin)
         raise
+
+
+_claimed: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+
+
+def claim(value: Any, plugin: str) -> None:
+    """Note that an object is a plugin's: what its methods raise is that plugin's fault."""
+    _claimed[value] = plugin
+
+
+def claimant(value: Any) -> str:
+    """The plugin that an object is noted for; empty where there is none."""
+    try:
+        return _claimed.get(value, "")
+    except TypeError:  # no weak reference to it, or no hash
+        return ""
 
 
 @attrs.frozen(eq=False)

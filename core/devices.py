@@ -19,6 +19,7 @@ import attrs
 import pluggy
 import torch
 
+from turret.blame import claim
 from turret.errors import CodegenError, PluginError
 
 if TYPE_CHECKING:
@@ -196,13 +197,17 @@ class _Devices:
         return found
 
     def _ask(self, device_type: str) -> Device:
-        given = self._manager().hook.turret_device(device_type=device_type)
+        from turret.plugin_manager import first_result  # whose plugins import this module
+
+        given, plugin = first_result(self._manager(), "turret_device", {"device_type": device_type})
         if given is None:
             return UnknownDevice(device_type)
         if not isinstance(given, Device) or given.type != device_type:
             raise PluginError(
-                f"turret_device gave {given!r} for {device_type!r}; expected a turret.devices.Device of that type"
+                f"plugin {plugin!r}: turret_device gave {given!r} for {device_type!r}; expected a "
+                "turret.devices.Device of that type"
             )
+        claim(given, plugin)
         return given
 
 

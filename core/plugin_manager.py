@@ -16,7 +16,7 @@ import attrs
 import pluggy
 
 from turret import hookspecs
-from turret.blame import blamed, blaming
+from turret.blame import blamed, blaming, claimant
 from turret.config import CALLABLE_OPTIONS, CORE, Config, Option, nearest, resolve
 from turret.errors import OptionError, PluginError
 from turret.plugin_order import arrange, in_order
@@ -248,7 +248,8 @@ def plugin_of(manager: pluggy.PluginManager, hook: str, error: BaseException) ->
 def plugin_at_fault(hooks: Any, error: BaseException) -> str:
     """Name of the plugin that an error is marked with, else of the innermost one that its traceback passed through.
 
-    That is known by the implementations of ``hooks``, and of built-in plugins by their files.
+    That is known by the implementations of ``hooks``, by objects that plugins gave (devices), and of built-in plugins
+    by their files.
     """
     if marked := blamed(error):
         return marked
@@ -261,8 +262,9 @@ def plugin_at_fault(hooks: Any, error: BaseException) -> str:
     }
     found, traceback = "", error.__traceback__
     while traceback is not None:
-        code = traceback.tb_frame.f_code
-        found = codes.get(code) or _builtin_of(code.co_filename) or found
+        frame = traceback.tb_frame
+        named = codes.get(frame.f_code) or claimant(frame.f_locals.get("self"))
+        found = named or _builtin_of(frame.f_code.co_filename) or found
         traceback = traceback.tb_next
     return found
 
@@ -270,8 +272,9 @@ def plugin_at_fault(hooks: Any, error: BaseException) -> str:
 def _builtin_of(file: str) -> str:
     """The built-in stage that a source file is of, or nothing."""
     for name in BUILTINS:
-        folder = os.path.dirname(getattr(sys.modules.get(name), "__file__", None) or "")
-        if name.startswith("turret.plugins.") and file.startswith(os.path.join(folder, "")):
+        module = sys.modules.get(name)
+        inside = any(file.startswith(os.path.join(folder, "")) for folder in getattr(module, "__path__", ()))
+        if name.startswith("turret.plugins.") and (inside or file == getattr(module, "__file__", None)):
             return name
     return ""
 

@@ -57,7 +57,8 @@ class CapturedGraph:
     ``module`` is called with flat positional inputs (tensors, ints, SymInts) and returns a tuple or list.
     ``example_inputs`` are fake tensors of ``fake_mode`` (or ints and SymInts), in placeholder order.
     ``static_inputs`` are the positions of parameters and buffers: the same storage on every call.
-    ``grad_enabled`` and ``inference_mode`` are the modes at the time of capture.
+    ``grad_enabled`` and ``inference_mode`` are the modes at the time of capture.  Where passes see it, and where
+    ``turret.captured_graph`` gives it, every node has ``meta["val"]`` (an input's as it was before the call).
     """
 
     module: fx.GraphModule

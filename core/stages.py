@@ -35,6 +35,7 @@ from turret.fork_safety import compiling
 from turret.graph_cache import Artifact
 from turret.hookspecs import hookimpl
 from turret.lazy_module import lazy_module
+from turret.passes import give_values
 from turret.pipeline import Pipeline, interpreted, target_of_values
 from turret.plan import Plan
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph, Target
@@ -78,6 +79,7 @@ def captured_graph(
             plugin = plugin_manager.plugin_of(pipeline.manager, "turret_capture", error)
             raise StageError("capture", plugin, f"{type(error).__name__}: {error}") from error
         captured = with_flat_inputs(recorder, pytree.tree_leaves(result))
+        give_values(captured)
     pipeline.context.emit("product", stage="capture", name=captured.name, product=captured)
     return captured
 

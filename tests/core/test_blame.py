@@ -8,6 +8,7 @@ import torch
 
 import turret
 from turret.blame import Owned, blame, blamed
+from turret.devices import device_for
 from turret.errors import StageError
 from turret.ir import call, constant
 
@@ -160,6 +161,25 @@ def test_a_pass_and_a_wrapper():
         for order in ([0, 1], [1, 0]):
             plugins = [failing(hook, lambda self: out_of_ideas()), Innocent()]
             assert error_of(*(plugins[i] for i in order)).plugin.endswith("test_blame.Culprit")
+
+
+def test_a_device():
+    class Broken(type(device_for("cpu"))):
+        def load(self, plan, store):
+            raise RuntimeError("out of ideas")
+
+    device = Broken()
+
+    def turret_device(self, device_type):
+        return device if device_type == "cpu" else None
+
+    error = error_of(failing("turret_device", turret_device), Innocent())
+    assert error.stage == "load" and error.plugin.endswith("test_blame.Culprit")
+
+
+def test_what_is_no_device():
+    error = error_of(failing("turret_device", lambda self: 3), Innocent())
+    assert "plugin 'tests.core.test_blame.Culprit': turret_device gave 3" in str(error)
 
 
 @pytest.mark.parametrize(

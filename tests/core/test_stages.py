@@ -78,6 +78,7 @@ def test_values_and_gradients_are_eagers(program):
 def test_each_stage_takes_and_gives_the_products_of_the_pipeline():
     x, w = inputs()
     captured = turret.captured_graph(softmax, x, w)
+    assert all("val" in node.meta for node in captured.module.graph.nodes if node.op != "output")
     joint = turret.joint_graph(captured)
     parts = turret.partition(joint)
     graph = turret.stage_graph(parts, "backward")
