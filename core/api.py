@@ -74,18 +74,17 @@ def _compile_callable(
     plugins: Sequence[Any],
 ) -> Callable:
     # Stages import sympy; a program that names turret.compile and never calls it need not wait for that.
-    from turret import config as configuration
     from turret import plugin_manager
     from turret.artifact_cache import ArtifactCache
     from turret.guard_filter import taken_from
     from turret.pipeline import Compiler, create_context
 
     options, own = taken_from(options)
-    config = configuration.resolve(mode, options)
-    if config.cache and config.cache_dir:
-        ArtifactCache(config.cache_dir)
     everyone = (*plugins, *own)
     manager = plugin_manager.create(everyone) if everyone else plugin_manager.default_manager()
+    config = plugin_manager.configure(manager, mode, options)
+    if config.cache and config.cache_dir:
+        ArtifactCache(config.cache_dir)
     context = create_context(config, manager)
     try:
         captured = manager.hook.turret_capture(
@@ -98,7 +97,7 @@ def _compile_callable(
     except TurretError:
         raise
     except Exception as error:
-        plugin = plugin_manager.plugin_of(manager, "turret_capture", error.__traceback__)
+        plugin = plugin_manager.plugin_of(manager, "turret_capture", error)
         failed = StageError("capture", plugin, f"{type(error).__name__}: {error}")
         if config.on_error == "raise":
             raise failed from error
@@ -157,11 +156,13 @@ def is_compiling() -> bool:
     return torch.compiler.is_compiling()
 
 
-def list_options() -> dict[str, str]:
-    """Every option with its default and meaning."""
+def list_options(plugins: Sequence[Any] = ()) -> dict[str, str]:
+    """Every option with its default and meaning: core's, those of the installed plugins, and of ``plugins``."""
     from turret import config as configuration
+    from turret import plugin_manager
 
-    return configuration.list_options()
+    manager = plugin_manager.create(tuple(plugins)) if plugins else plugin_manager.default_manager()
+    return configuration.list_options(manager.options)
 
 
 def list_mode_options(mode: str | None = None) -> dict[str, Any]:

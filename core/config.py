@@ -1,7 +1,9 @@
 """Options and modes: one frozen, validated value that every stage reads.
 
-Each option is a field of ``Config``; its default may be overridden by the environment variable
-``TURRET_<NAME>``, by a mode, and by ``options=`` of one ``turret.compile`` (the later wins).
+Core's own options are fields of ``Config``; plugins declare theirs by ``turret_options``, and they are read in the same
+way (``context.config.memory_budget``).  An option's default may be overridden by its environment variable
+(``TURRET_<NAME>``, where a plugin names no other), by a mode, and by ``options=`` of one ``turret.compile`` (the later
+wins).
 """
 
 from __future__ import annotations
@@ -16,42 +18,79 @@ import attrs
 from turret.errors import OptionError
 
 
-def _option(default: Any, doc: str, *, choices: tuple = (), low: float | None = None, high: float | None = None) -> Any:
-    return attrs.field(default=default, metadata={"doc": doc, "choices": choices, "low": low, "high": high})
+@attrs.frozen(kw_only=True)
+class Option:
+    """One option: what ``turret_options`` returns a sequence of.
+
+    ``name`` is a lower-case identifier.  Values have exactly the type ``kind`` (that of ``default``, unless given), are
+    among ``choices`` where there are any, and lie between ``low`` and ``high``.  ``environment`` is the variable that
+    overrides the default (``TURRET_<NAME>``, unless given).  ``plugin`` is filled in: who declared it.
+    """
+
+    name: str
+    default: Any
+    doc: str
+    kind: type = attrs.field(default=attrs.Factory(lambda self: type(self.default), takes_self=True))
+    choices: tuple = ()
+    low: float | None = None
+    high: float | None = None
+    environment: str = attrs.field(
+        default=attrs.Factory(lambda self: f"TURRET_{str(self.name).upper()}", takes_self=True)
+    )
+    plugin: str = ""
+
+    def checked(self, value: Any) -> Any:
+        """``value`` as the option's type, or ``OptionError``."""
+        kind, low, high = self.kind, self.low, self.high
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind:
+            raise self._error(value, f"a {kind.__name__}")
+        if self.choices and value not in self.choices:
+            raise self._error(value, f"one of {', '.join(map(repr, self.choices))}{nearest(value, self.choices)}")
+        if (low is not None and not value >= low) or (high is not None and not value <= high):
+            raise self._error(value, f"at least {low}" if high is None else f"{low} to {high}")
+        return value
+
+    def _error(self, value: Any, expected: str) -> OptionError:
+        return OptionError(f"option {self.name!r} is {value!r}, expected {expected}: {self.doc}{self._owner}")
+
+    def from_text(self, text: str) -> Any:
+        """The value of the environment variable, or ``OptionError`` that names the variable."""
+        try:
+            value = _SWITCHES[text.lower()] if self.kind is bool else self.kind(text)
+            return self.checked(value)
+        except (KeyError, ValueError) as error:
+            expected = f"expected a {self.kind.__name__}: {self.doc}{self._owner}"
+            reason = error if isinstance(error, OptionError) else expected
+            raise OptionError(f"{self.environment} is {text!r}: {reason}") from error
+
+    @property
+    def _owner(self) -> str:
+        return f" (an option of plugin {self.plugin})" if self.plugin else ""
+
+    def __str__(self) -> str:
+        usual = f"TURRET_{self.name.upper()}"
+        variable = "" if self.environment == usual else f", environment variable {self.environment}"
+        return f"{self.doc} (default {self.default!r}{variable})"
+
+
+_SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def _option(default: Any, doc: str, **rules: Any) -> Any:
+    return attrs.field(default=default, metadata={"doc": doc, **rules})
 
 
 @attrs.frozen
 class Config:
-    """All options, with what they mean in ``list_options()``."""
+    """The options of one compilation; ``of_plugins`` are those that plugins declared, by name and in its order."""
 
     on_error: str = _option(
         "fallback",
         "what to do when a stage fails on a program: run it eagerly and warn once, or raise",
         choices=("fallback", "raise"),
     )
-    capture: str = _option(
-        "turret", "who captures graphs: torch._dynamo through a bridge, or Turret itself", choices=("dynamo", "turret")
-    )
-    capture_scalar_outputs: bool = _option(
-        False, "numbers read from tensors (item, int, float, tolist) stay in the graph as symbols; fullgraph implies it"
-    )
-    capture_dynamic_output_shape_ops: bool = _option(
-        False,
-        "results whose size depends on data (nonzero, masks, unique) stay in the graph, their sizes as symbols; "
-        "fullgraph implies it",
-    )
-    recompile_limit: int = _option(8, "captures of one function, after which it runs eagerly (Turret's capture)", low=1)
-    partitioner: str = _option(
-        "min_cut", "how the joint graph is cut into forward and backward", choices=("min_cut", "save_all")
-    )
-    memory_budget: float = _option(
-        1.0, "share of the saved activations to keep: 1 is the min-cut's choice, 0 recomputes all it can", low=0, high=1
-    )
-    fallback_random: bool = _option(False, "draw random numbers with eager's own kernels, in eager's order")
-    emulate_precision_casts: bool = _option(False, "round half-precision intermediates inside a kernel as eager does")
-    max_fusion_size: int = _option(64, "most definitions fused into one kernel", low=1)
-    cpp_compiler: str = _option("", "C++ compiler to use; empty tries $CXX, g++, clang++")
-    cpp_flags: str = _option("", "further flags for the C++ compiler")
     cache: bool = _option(True, "keep compiled artifacts on disk and use them again")
     cache_dir: str = _option("", "folder of the artifact cache; empty is ~/.cache/turret")
     cache_size_limit: int = _option(
@@ -60,28 +99,56 @@ class Config:
         low=0,
     )
     debug_dir: str = _option("", "folder that receives every product of every stage as text; empty writes none")
-    check_bounds: bool = _option(
-        False, "check every memory access of generated C++ kernels, and raise OutOfBoundsError for one outside (slow)"
-    )
-    cudagraphs: bool = _option(False, "replay kernels as CUDA graphs (GPU only)")
-    max_autotune: bool = _option(False, "time alternative kernels on the device and keep the fastest (GPU only)")
-    compile_workers: int = _option(0, "processes that compile GPU kernels; 0 is one for each core", low=0)
+    of_plugins: tuple[tuple[str, Any], ...] = ()
 
-    def updated(self, options: Mapping[str, Any]) -> Config:
-        """This configuration with some options replaced; raises ``OptionError`` for a name or value it lacks."""
-        if not isinstance(options, Mapping):
-            raise OptionError(f"options are {options!r}, expected a dictionary of option names and values")
-        changes = {}
-        for name, value in options.items():
-            key = str(name).replace("-", "_").replace(".", "_")
-            if key not in _FIELDS:
-                near = nearest(key, [*_FIELDS, *CALLABLE_OPTIONS])
-                raise OptionError(f"unknown option {name!r} (given {value!r}){near}; turret.list_options() names all")
-            changes[key] = _checked(_FIELDS[key], value)
-        return attrs.evolve(self, **changes)
+    def __getattr__(self, name: str) -> Any:
+        """The value of a plugin's option."""
+        if not name.startswith("_") and name != "of_plugins":
+            for known, value in self.of_plugins:
+                if known == name:
+                    return value
+        raise AttributeError(f"no option {name!r}: no plugin of this compilation declares it")
 
 
-_FIELDS = {field.name: field for field in attrs.fields(Config)}
+CORE: dict[str, Option] = {
+    field.name: Option(name=field.name, default=field.default, **field.metadata)
+    for field in attrs.fields(Config)
+    if field.name != "of_plugins"
+}
+"""Core's own options by name."""
+
+Declared = Mapping[str, Option]
+"""Options by name: core's, and those of the plugins that hold."""
+
+
+def defaults(declared: Declared = CORE) -> Config:
+    """The configuration where nobody asks for anything."""
+    others = sorted((o.name, o.default) for o in declared.values() if o.name not in CORE)
+    return Config(of_plugins=tuple(others))
+
+
+def updated(config: Config, options: Mapping[str, Any], declared: Declared = CORE) -> Config:
+    """A configuration with some options replaced; raises ``OptionError`` for a name or value that is not declared."""
+    if not isinstance(options, Mapping):
+        raise OptionError(f"options are {options!r}, expected a dictionary of option names and values")
+    changes = {}
+    for name, value in options.items():
+        key = str(name).replace("-", "_").replace(".", "_")
+        if key not in declared:
+            near = nearest(key, [*declared, *CALLABLE_OPTIONS])
+            raise OptionError(f"unknown option {name!r} (given {value!r}){near}; turret.list_options() names all")
+        changes[key] = declared[key].checked(value)
+    return _with(config, changes)
+
+
+def _with(config: Config, changes: Mapping[str, Any]) -> Config:
+    """``config`` with other values, which are right."""
+    if not changes:
+        return config
+    core = {name: value for name, value in changes.items() if name in CORE}
+    others = {**dict(config.of_plugins), **{n: v for n, v in changes.items() if n not in CORE}}
+    return attrs.evolve(config, **core, of_plugins=tuple(sorted(others.items())))
+
 
 CALLABLE_OPTIONS: dict[str, str] = {
     "guard_filter_fn": "function of a sequence of guards that gives one bool each: keep it or drop it (default None); "
@@ -103,48 +170,17 @@ def nearest(name: str, known: Any) -> str:
     return f"; did you mean {found[0]!r}?" if found else ""
 
 
-def _checked(field: Any, value: Any) -> Any:
-    """``value`` as the option's type, or ``OptionError``."""
-    kind, rules = type(field.default), field.metadata
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind:
-        raise OptionError(f"option {field.name!r} is {value!r}, expected a {kind.__name__}: {rules['doc']}")
-    if rules["choices"] and value not in rules["choices"]:
-        known = ", ".join(map(repr, rules["choices"]))
-        raise OptionError(
-            f"option {field.name!r} is {value!r}, expected one of {known}{nearest(value, rules['choices'])}"
-        )
-    low, high = rules["low"], rules["high"]
-    if (low is not None and not value >= low) or (high is not None and not value <= high):
-        expected = f"at least {low}" if high is None else f"{low} to {high}"
-        raise OptionError(f"option {field.name!r} is {value!r}, expected {expected}: {rules['doc']}")
-    return value
+def from_environment(declared: Declared = CORE) -> Config:
+    """Defaults, with environment variables applied."""
+    found = {o.name: o.from_text(os.environ[o.environment]) for o in declared.values() if o.environment in os.environ}
+    return _with(defaults(declared), found)
 
 
-_SWITCHES = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-
-
-def _from_text(field: Any, text: str) -> Any:
-    """The value of an environment variable, or ``OptionError`` that names the variable."""
-    kind = type(field.default)
-    try:
-        value = _SWITCHES[text.lower()] if kind is bool else kind(text)
-        return _checked(field, value)
-    except (KeyError, ValueError) as error:
-        reason = error if isinstance(error, OptionError) else f"expected a {kind.__name__}: {field.metadata['doc']}"
-        raise OptionError(f"TURRET_{field.name.upper()} is {text!r}: {reason}") from error
-
-
-def from_environment() -> Config:
-    """Defaults, with ``TURRET_<OPTION>`` variables applied."""
-    found = {n: f for n, f in _FIELDS.items() if f"TURRET_{n.upper()}" in os.environ}
-    return attrs.evolve(Config(), **{n: _from_text(f, os.environ[f"TURRET_{n.upper()}"]) for n, f in found.items()})
-
-
-def resolve(mode: str | None, options: Mapping[str, Any] | None) -> Config:
-    """The configuration of one ``turret.compile`` call."""
-    return from_environment().updated(_mode("default" if mode is None else mode)).updated(options or {})
+def resolve(mode: str | None, options: Mapping[str, Any] | None, declared: Declared = CORE) -> Config:
+    """The configuration of one ``turret.compile`` call; of a mode, what nobody declares is left out."""
+    named = _mode("default" if mode is None else mode)
+    config = updated(from_environment(declared), {k: v for k, v in named.items() if k in declared}, declared)
+    return updated(config, {} if options is None else options, declared)
 
 
 def _mode(name: str) -> dict[str, Any]:
@@ -154,10 +190,9 @@ def _mode(name: str) -> dict[str, Any]:
     return MODES[name]
 
 
-def list_options() -> dict[str, str]:
+def list_options(declared: Declared = CORE) -> dict[str, str]:
     """Every option with its default and meaning."""
-    listed = {name: f"{field.metadata['doc']} (default {field.default!r})" for name, field in _FIELDS.items()}
-    return {**listed, **CALLABLE_OPTIONS}
+    return {**{name: str(option) for name, option in declared.items()}, **CALLABLE_OPTIONS}
 
 
 def list_mode_options(mode: str | None = None) -> dict[str, Any]:

@@ -36,7 +36,12 @@ class UnsupportedError(TurretError):
 
 
 class VerificationError(TurretError):
-    """A product broke the invariants of its level; a bug in the stage that made it."""
+    """A product broke the invariants of its level; a bug in the stage that made it.
+
+    ``where`` is the part of the product that it is about, if any.
+    """
+
+    where: object = None
 
 
 class CodegenError(TurretError):

@@ -1,27 +1,32 @@
 """The hooks: every decision of the pipeline, in the order in which things happen.
 
 A plugin is any object or module with functions of these names marked ``@turret.hookimpl``.  Built-in
-stages are plugins like any other, registered from one list (``plugin_manager.BUILTINS``); later
-registrations are asked first, so a plugin of yours comes before the built-ins.  An implementation names only
-the arguments that it needs.  Hooks run at compile time only.
+stages are plugins like any other, registered from one list (``plugin_manager.BUILTINS``); then come installed
+plugins, then those of a callable.  An implementation names only the arguments that it needs.  Hooks run at compile time
+only.
 
 Each hook receives ``context``, the ``CompileContext`` of the compilation under way: its ``config``, its
 ``hooks`` (to call smaller hooks), and ``emit`` (events).  *First result*: implementations are asked in turn
-until one returns something other than None.  *All*: every implementation is asked, and the pipeline
-merges.  Products are frozen: a hook returns a new one, it does not change the one it was given, except that
+until one returns something other than None, the last registered first: yours come before the built-ins.  *All*: every
+implementation is asked, in that order, and the pipeline merges.  *In turn*: every one runs, in order of registration,
+on what the one before left: yours come after the built-ins.  ``tryfirst``, ``trylast``, ``before=`` and ``after=`` of
+``hookimpl`` move one (``turret.plugin_order``).  Products are frozen: a hook returns a new one, except that
 ``turret_graph_pass`` may edit the FX graph in place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from turret.plugin_order import hookimpl as hookimpl
+
 if TYPE_CHECKING:
     from torch import fx
 
+    from turret.config import Option
     from turret.context import CompileContext
     from turret.devices import Device
     from turret.events import Event
@@ -39,8 +44,14 @@ if TYPE_CHECKING:
     from turret.signature import GraphSignature
 
 hookspec = pluggy.HookspecMarker("turret")
-hookimpl = pluggy.HookimplMarker("turret")
-"""Marks a function of a plugin as the implementation of the hook of the same name."""
+
+
+@hookspec
+def turret_options() -> Sequence[Option] | None:
+    """Declare options: a sequence of ``turret.Option``.  They are given, listed and read as the built-in ones are.
+
+    ``context.config.<name>`` is the value.  Asked once, when plugins are registered.  All; a name is declared once.
+    """
 
 
 @hookspec(firstresult=True)
@@ -83,11 +94,14 @@ def turret_decompositions(context: CompileContext, target: Target) -> Mapping[An
 
 @hookspec
 def turret_graph_pass(context: CompileContext, phase: str, module: fx.GraphModule) -> bool | None:
-    """Rewrite an FX graph in place at a named phase; return True when something changed.
+    """Rewrite an FX graph in place at a named phase; return True when something changed.  In turn.
 
-    Phases, in order: ``"captured"`` (torch-level calls), ``"joint"`` (functional ATen, before the cut),
-    ``"forward"`` and ``"backward"`` (after the cut; an inference graph is a ``"forward"``).  Inputs and
-    outputs must stay as they are; new nodes need ``meta["val"]``.  All are called, in order.
+    Phases: ``"captured"`` (torch-level calls, in-place ones among them), ``"joint"`` (functional ATen, before the cut),
+    ``"forward"`` and ``"backward"`` (after the cut; an inference graph is a ``"forward"``), ``"placed"`` (each of these
+    once it is known where its calls run).  Inputs, and how many outputs there are, must stay as they are.  In all
+    phases a node's ``meta["val"]`` is its fake value; that of a new call is computed where it is left out.  In
+    ``"placed"`` a call's ``meta["placement"]`` is its ``NodePlacement``, which may be changed; a new call without one
+    is placed.
     """
 
 
@@ -124,6 +138,17 @@ def turret_lower(
     context: CompileContext, graph: StageGraph, placement: Placement, lowerings: Mapping
 ) -> LoopProgram | None:
     """Turn one ATen graph into a loop program by running the lowering of each node once.  First result."""
+
+
+@hookspec
+def turret_ir_pass(
+    context: CompileContext, phase: str, product: LoopProgram | Schedule, target: Target
+) -> LoopProgram | Schedule | None:
+    """Rewrite a product of the loop IR at a named phase; return the new one, or None to leave it.  In turn.
+
+    Phases: ``"lowered"`` (a ``LoopProgram``, before it is scheduled) and ``"scheduled"`` (a ``Schedule``, before code
+    is generated).  Each gets what the one before returned; what it returns is verified (``turret.ir.verify``).
+    """
 
 
 @hookspec(firstresult=True)
@@ -166,8 +191,8 @@ def turret_runtime(
 def turret_wrap_runtime(
     context: CompileContext, function: BoxedCallable, partitioned: PartitionedGraph, role: str
 ) -> BoxedCallable | None:
-    """Wrap an executable.  ``role`` is ``"inference"``, ``"forward"`` or ``"backward"``.  All, in order;
-    each gets what the one before returned, and None leaves it as it is."""
+    """Wrap an executable.  ``role`` is ``"inference"``, ``"forward"`` or ``"backward"``.  In turn: each gets what
+    the one before returned, and None leaves it as it is."""
 
 
 @hookspec

@@ -35,6 +35,7 @@ STAGES = (
     "partition",
     "place",
     "lower",
+    "ir_pass",
     "schedule",
     "codegen",
     "load",

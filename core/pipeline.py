@@ -1,6 +1,6 @@
 """The pipeline driver: one captured graph through every stage to a callable.
 
-Each stage is called through ``_Pipeline.stage``, which times it, reports it, and turns a failure into a
+Each stage is called through ``Pipeline.stage``, which times it, reports it, and turns a failure into a
 ``StageError`` that names the stage and the plugin.  What happens then is the policy of ``on_error``.
 """
 
@@ -13,7 +13,7 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pluggy
@@ -22,6 +22,7 @@ from torch import fx
 
 from turret import plugin_manager, stored_graph
 from turret.ambient import AmbientModes, eagerly, neutral
+from turret.blame import Owned, blaming, owner
 from turret.branches import Branch, branches_of
 from turret.config import Config
 from turret.context import CompileContext
@@ -34,12 +35,17 @@ from turret.garbage import full_collections_wait
 from turret.graph_cache import Artifact, GraphCache, Unstable, devices_in, graph_key, with_usable_cache
 from turret.libraries import forget_library
 from turret.op_code import runs_own_code, traced_code
+from turret.passes import give_values, run_graph_passes, run_ir_passes, run_placed_passes
 from turret.plan import Plan, SizeText, size_text
+from turret.plugin_order import in_order
 from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph, Target
 from turret.recourse import eager_where_fakes_lie, trusts_fake_implementations
 from turret.runtime import fits_device, load
 from turret.runtime.sizes import compile_sizes
 from turret.sharing import eager_where_shared_otherwise, sharing_check, writes_inputs
+
+if TYPE_CHECKING:
+    from turret.ir import LoopProgram, Schedule
 
 _compile_ids = itertools.count(1)
 
@@ -49,7 +55,7 @@ _failed_observers: weakref.WeakKeyDictionary[pluggy.PluginManager, set[str]] = w
 _SHOWN = 5
 """Calls that a hint names."""
 
-_WITHOUT_A_SAY = {"turret_event", "turret_guard_filter", "turret_capture"}
+_WITHOUT_A_SAY = {"turret_event", "turret_guard_filter", "turret_capture", "turret_options"}
 """Hooks that do not change what one captured graph compiles to."""
 
 
@@ -62,7 +68,7 @@ def create_context(config: Config, manager: pluggy.PluginManager) -> CompileCont
             with unrecorded():
                 manager.hook.turret_event(event=event)
         except Exception as error:
-            plugin = plugin_manager.plugin_of(manager, "turret_event", error.__traceback__)
+            plugin = plugin_manager.plugin_of(manager, "turret_event", error)
             if plugin not in failed:
                 failed.add(plugin)
                 message = f"stage 'event' (plugin {plugin}) failed and was ignored: {type(error).__name__}: {error}"
@@ -80,7 +86,7 @@ def _compile_with_key(
     manager: pluggy.PluginManager, config: Config, captured: CapturedGraph, keep_graph: bool
 ) -> tuple[Callable[..., Any], str | None]:
     """The callable of one captured graph, and a key by which ``Compiler.stored`` finds it again (None: it cannot)."""
-    pipeline = _Pipeline(manager, config)
+    pipeline = Pipeline(manager, config)
     try:
         with pipeline.failures("pipeline"), devices_of(manager):
             return pipeline.compile(captured, keep_graph)
@@ -91,10 +97,14 @@ def _compile_with_key(
         return eagerly(captured.module), None
 
 
-class _Pipeline:
+class Pipeline:
+    """The stages of one compilation, each called through ``stage``; graphs go from one to the next."""
+
     def __init__(self, manager: pluggy.PluginManager, config: Config) -> None:
         self.manager, self.config = manager, with_usable_cache(config)
         self.context = create_context(self.config, manager)
+        self.answered: dict[str, str] = {}
+        """By stage, the plugin that made its latest product."""
 
     def report_fallback(self, error: StageError) -> None:
         self.context.emit("fallback", stage=error.stage, message=str(error))
@@ -111,12 +121,11 @@ class _Pipeline:
             yield
         except StageError:
             raise
-        except CodegenError as error:
-            raise StageError(stage, "compiler", str(error)) from error
         except Exception as error:
-            fault = plugin_manager.plugin_at_fault(self.manager.hook, error.__traceback__)
-            plugin = plugin_manager.plugin_of(self.manager, hook, error.__traceback__) if hook else fault or "turret"
-            raise StageError(stage, plugin, f"{type(error).__name__}: {error}") from error
+            fault = plugin_manager.plugin_at_fault(self.manager.hook, error)
+            plugin = plugin_manager.plugin_of(self.manager, hook, error) if hook else fault or "turret"
+            reason = str(error) if isinstance(error, CodegenError) else f"{type(error).__name__}: {error}"
+            raise StageError(stage, plugin, reason) from error
 
     @contextlib.contextmanager
     def compilation(self, name: str) -> Iterator[None]:
@@ -135,26 +144,18 @@ class _Pipeline:
         self.context.emit("stage_started", stage=stage, name=name)
         start = time.perf_counter()
         with self.failures(stage, hook):
-            product = getattr(self.manager.hook, hook)(context=self.context, **arguments)
+            product, self.answered[stage] = plugin_manager.first_result(
+                self.manager, hook, {"context": self.context, **arguments}
+            )
         if product is None:
-            plugins = plugin_manager.plugin_of(self.manager, hook, None)
-            raise StageError(stage, plugins, "no plugin took the graph")
+            raise StageError(stage, self.answered[stage], "no plugin took the graph")
         self.context.emit("stage_ended", stage=stage, name=name, seconds=time.perf_counter() - start)
         self.context.emit("product", stage=stage, name=name, product=product)
         return product
 
     def passes(self, phase: str, module: fx.GraphModule) -> None:
-        """Run every graph pass of a phase, in order of registration; the graph is as it was where one fails."""
-        implementations = self.manager.hook.turret_graph_pass.get_hookimpls()
-        foreign = any(impl.plugin_name not in plugin_manager.BUILTINS for impl in implementations)
-        before = copy.deepcopy(module.graph) if foreign else None
-        try:
-            self.manager.hook.turret_graph_pass(context=self.context, phase=phase, module=module)
-        except Exception as error:
-            if before is not None:
-                module.graph = before  # which is what runs eagerly
-            plugin = plugin_manager.plugin_of(self.manager, "turret_graph_pass", error.__traceback__)
-            raise StageError("graph_pass", plugin, f"{phase}: {type(error).__name__}: {error}") from error
+        """Run every graph pass of a phase; the graph is as it was before the one that fails."""
+        run_graph_passes(self.manager, self.context, phase, module)
 
     def compile(self, captured: CapturedGraph, keep_graph: bool) -> tuple[Callable[..., Any], str | None]:
         """The callable of one captured graph, from the cache where an equal graph was compiled before.
@@ -289,29 +290,61 @@ class _Pipeline:
             names.append(str(plugin.cache_key))
         return repr((attrs.evolve(self.config, cache_dir="", cache_size_limit=0, debug_dir=""), names))
 
+    def tables(self, hook: str, target: Target) -> Iterator[tuple[str, Mapping[Any, Callable | None]]]:
+        """The tables that plugins give for a merged hook, each with its plugin, in the order that they are asked in."""
+        stage = hook.removeprefix("turret_")
+        for plugin, table in plugin_manager.all_results(
+            self.manager, hook, {"context": self.context, "target": target}
+        ):
+            if plugin not in plugin_manager.BUILTINS:
+                _check_table(stage, plugin, table)
+            yield plugin, table
+
     def decompositions(self, target: Target) -> dict[Any, Callable]:
         """All decomposition tables merged: a keep wins, then the plugin that is asked first."""
-        merged: dict[Any, Callable | None] = {}
+        merged: dict[Any, Callable] = {}
         kept: set[Any] = set()
         with self.failures("decompositions", "turret_decompositions"):
-            tables = self.manager.hook.turret_decompositions(context=self.context, target=target)
-        for table in tables:
-            for op, function in table.items():
-                if function is None:
-                    kept.add(op)
-                else:
-                    merged.setdefault(op, function)
+            for plugin, table in self.tables("turret_decompositions", target):
+                for op, function in table.items():
+                    if function is None:
+                        kept.add(op)
+                    elif op not in merged:
+                        merged[op] = function if plugin in plugin_manager.BUILTINS else Owned(function, plugin)
         return {op: function for op, function in merged.items() if op not in kept}
 
     def lowerings(self, target: Target) -> Mapping[Any, Callable]:
         """All lowering tables merged; the plugin that is asked first wins."""
         merged: dict[Any, Callable] = {}
         with self.failures("lowerings", "turret_lowerings"):
-            tables = self.manager.hook.turret_lowerings(context=self.context, target=target)
-        for table in tables:
-            for op, function in table.items():
-                merged.setdefault(op, function)
+            for plugin, table in self.tables("turret_lowerings", target):
+                for op, function in table.items():
+                    if op not in merged:
+                        merged[op] = function if plugin in plugin_manager.BUILTINS else Owned(function, plugin)
         return merged
+
+    def traced(self, captured: CapturedGraph, decompositions: Mapping[Any, Callable]) -> JointGraph:
+        """The functional graph of a captured one, under the modes of the calling thread."""
+        if plugin_manager.is_foreign(self.manager, "turret_graph_pass"):
+            with self.failures("graph_pass"):
+                give_values(captured)
+        self.passes("captured", captured.module)
+        return self.stage("turret_joint", captured.name, captured=captured, decompositions=decompositions)
+
+    def simplified(self, joint: JointGraph) -> JointGraph:
+        """A functional graph, rewritten by the passes of its phase."""
+        with neutral():
+            self.passes("joint", joint.module)
+        return joint
+
+    def partitioned(self, joint: JointGraph) -> PartitionedGraph:
+        """Forward and backward of a functional graph."""
+        with neutral():
+            parts = self.stage("turret_partition", joint.name, joint=joint)
+        from turret.partitioning import verify  # brings sympy, which a warm start does without
+
+        self.verify("partition", functools.partial(verify, joint), parts)
+        return parts
 
     def executable(
         self, partitioned: PartitionedGraph, role: Any, target: Target, captured: CapturedGraph
@@ -323,43 +356,77 @@ class _Pipeline:
         with self.failures("load"):
             function = load(plan, self.context.store("load"))
         self.context.emit("product", stage="load", name=name, product=function)
-        with self.failures("wrap_runtime", "turret_wrap_runtime"):
-            for wrap in reversed(self.manager.hook.turret_wrap_runtime.get_hookimpls()):
-                arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}
+        for wrap in in_order(self.manager, "turret_wrap_runtime"):
+            arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}
+            with self.failures("wrap_runtime"), blaming(wrap.plugin_name):
                 wrapped = wrap.function(*(arguments[a] for a in wrap.argnames))
-                function = function if wrapped is None else wrapped
+            function = function if wrapped is None else wrapped
         return plan, function
 
     def plan(
         self, partitioned: PartitionedGraph, role: Any, name: str, target: Target, captured: CapturedGraph
     ) -> Plan:
         """One graph of the partition through place, lower, schedule and codegen."""
+        static_inputs = captured.static_inputs if role != "backward" else frozenset()
+        return self.plan_graph(self.stage_graph(partitioned, role, name, target, static_inputs))
+
+    def stage_graph(
+        self, partitioned: PartitionedGraph, role: Any, name: str, target: Target, static_inputs: frozenset[int]
+    ) -> StageGraph:
+        """One graph of the partition as the stages after it take it, rewritten by the passes of its phase."""
         module = partitioned.backward if role == "backward" else partitioned.forward
         self.passes("backward" if role == "backward" else "forward", module)
-        graph = StageGraph(
+        return StageGraph(
             module=module,
             role=role,
             target=target,
             output_strides=output_strides(partitioned, role),
-            static_inputs=captured.static_inputs if role != "backward" else frozenset(),
+            static_inputs=static_inputs,
             visible_outputs=partitioned.num_forward_outputs if role == "forward" else None,
             name=name,
         )
-        return self.plan_graph(graph)
 
     def plan_graph(self, graph: StageGraph) -> Plan:
         """One graph through place, lower, schedule and codegen, after the plans of its branches."""
-        name, target = graph.name, graph.target
+        graph, placement = self.placed(graph)
+        program = self.lowered(graph, placement)
+        return self.generated(self.scheduled(program, graph.target), graph.target)
+
+    def placed(self, graph: StageGraph, placement: Placement | None = None) -> tuple[StageGraph, Placement]:
+        """A graph and where each of its calls runs; graphs that calls of control flow hold are plans by then."""
         for branch in branches_of(graph.module):
             self.plan_branch(graph, branch)
-        self.context.emit("product", stage="graph_pass", name=name, product=graph)
-        placement = self.stage("turret_place", name, graph=graph)
-        self.hint_at_eager_calls(name, placement)
-        program = self.stage("turret_lower", name, graph=graph, placement=placement, lowerings=self.lowerings(target))
-        self.verify("lower", program)
-        schedule = self.stage("turret_schedule", name, program=program, target=target)
-        self.verify("schedule", schedule)
-        plan = self.stage("turret_codegen", name, schedule=schedule, target=target)
+        self.context.emit("product", stage="graph_pass", name=graph.name, product=graph)
+        if plugin_manager.is_foreign(self.manager, "turret_lowerings"):
+            self.lowerings(graph.target)  # what is no table is refused before placement asks for it
+        if placement is None:
+            placement = self.stage("turret_place", graph.name, graph=graph)
+        if plugin_manager.is_foreign(self.manager, "turret_graph_pass"):
+            place = functools.partial(self.stage, "turret_place", graph.name, graph=graph)
+            placement = run_placed_passes(self.manager, self.context, graph, placement, place)
+        self.hint_at_eager_calls(graph.name, placement)
+        return graph, placement
+
+    def lowered(self, graph: StageGraph, placement: Placement) -> LoopProgram:
+        """A graph as a loop program, verified."""
+        lowerings = self.lowerings(graph.target)
+        program = self.stage("turret_lower", graph.name, graph=graph, placement=placement, lowerings=lowerings)
+        from turret.ir import verify  # expressions of sizes are sympy's, whose import a warm start does without
+
+        self.verify("lower", verify, program, functools.partial(_lowering_at_fault, graph, lowerings))
+        return run_ir_passes(self.manager, self.context, "lowered", program, graph.target)
+
+    def scheduled(self, program: LoopProgram, target: Target) -> Schedule:
+        """The kernels of a loop program, verified."""
+        schedule = self.stage("turret_schedule", program.name, program=program, target=target)
+        from turret.ir import verify
+
+        self.verify("schedule", verify, schedule)
+        return run_ir_passes(self.manager, self.context, "scheduled", schedule, target)
+
+    def generated(self, schedule: Schedule, target: Target) -> Plan:
+        """The plan that runs a schedule."""
+        plan = self.stage("turret_codegen", schedule.program.name, schedule=schedule, target=target)
         return attrs.evolve(plan, arch=target.arch) if plan.device == target.device else plan
 
     def plan_branch(self, graph: StageGraph, branch: Branch) -> None:
@@ -396,20 +463,36 @@ class _Pipeline:
         warn(f"Turret runs a graph eagerly: {message}; a plugin with turret_device and turret_codegen can make them")
         return True
 
-    def verify(self, stage: str, product: Any) -> None:
-        from turret.ir import verify  # expressions of sizes are sympy's, whose import a warm start does without
-
+    def verify(
+        self, stage: str, check: Callable[[Any], None], product: Any, whose: Callable[[Any], str] = lambda error: ""
+    ) -> None:
+        """Hold a product against its contract; whoever made it is to blame, or whom ``whose`` names."""
         try:
-            verify(product)
+            check(product)
         except TurretError as error:
-            plugin = plugin_manager.plugin_of(self.manager, f"turret_{stage}", None)
-            raise StageError(stage, plugin, str(error)) from error
+            raise StageError(stage, whose(error) or self.answered[stage], str(error)) from error
+
+
+def _check_table(stage: str, plugin: str, table: Any) -> None:
+    """Refuse what is no table of functions; None keeps an op whole, among decompositions."""
+    if not isinstance(table, Mapping):
+        raise StageError(stage, plugin, f"the table is a {type(table).__name__}; expected a mapping of operators")
+    for op, function in table.items():
+        if not (callable(function) or (function is None and stage == "decompositions")):
+            raise StageError(stage, plugin, f"the entry of {op} is {function!r}; expected a function")
+
+
+def _lowering_at_fault(graph: StageGraph, lowerings: Mapping[Any, Callable], error: Any) -> str:
+    """The plugin whose lowering made the statement that an error is about, where it is not a built-in one."""
+    origins = getattr(getattr(error, "where", None), "origins", ())
+    targets = [node.target for node in graph.module.graph.nodes if node.name in origins]
+    return next((found for target in targets if (found := owner(lowerings.get(target)))), "")
 
 
 class _Graph:
     """One captured graph under compilation: traced once, and its backward compiled when first asked for."""
 
-    def __init__(self, pipeline: _Pipeline, captured: CapturedGraph, cache: GraphCache | None, key: str | None) -> None:
+    def __init__(self, pipeline: Pipeline, captured: CapturedGraph, cache: GraphCache | None, key: str | None) -> None:
         self.pipeline, self.captured, self.cache, self.key = pipeline, captured, cache, key
         self.target = target_of(captured)
         self.ambient = AmbientModes.now()
@@ -425,11 +508,8 @@ class _Graph:
         assumed = _guard_count(captured)
         table = pipeline.decompositions(self.target)
         with self.ambient.restored(), self.covered_by_the_key():
-            pipeline.passes("captured", captured.module)
-            joint: JointGraph = pipeline.stage("turret_joint", captured.name, captured=captured, decompositions=table)
-        with neutral():
-            pipeline.passes("joint", joint.module)
-            self.partitioned = pipeline.stage("turret_partition", captured.name, joint=joint)
+            joint = pipeline.traced(captured, table)
+        self.partitioned = pipeline.partitioned(pipeline.simplified(joint))
         if _guard_count(captured) != assumed:
             # What the trace assumed of sizes became guards of this capture; a stored artifact would skip them.
             self.cache = None
@@ -504,7 +584,7 @@ class _Graph:
 class _LaterGraph:
     """A stored graph that is made again when it is needed: for a backward that nobody compiled yet, or eagerly."""
 
-    def __init__(self, pipeline: _Pipeline, graph: Any, cache: GraphCache, key: str, name: str) -> None:
+    def __init__(self, pipeline: Pipeline, graph: Any, cache: GraphCache, key: str, name: str) -> None:
         self.pipeline, self.graph, self.cache, self.key, self.name = pipeline, graph, cache, key, name
         self.ambient = AmbientModes.now()
         self.lock = Lock()
@@ -532,8 +612,19 @@ def _guard_count(captured: CapturedGraph) -> int:
 
 
 def target_of(captured: CapturedGraph) -> Target:
-    """The device that a graph's tensors lie on; the other one where tensors of the host and of a device meet."""
-    others = [device for device in devices_in(captured) if device.type != HOST.type]
+    """The device that a graph's tensors lie on."""
+    return _target_of_devices(devices_in(captured))
+
+
+def target_of_values(values: Iterable[Any]) -> Target:
+    """The device that the tensors among ``values`` lie on."""
+    devices = {device for x in values if isinstance(device := getattr(x, "device", None), torch.device)}
+    return _target_of_devices(sorted(devices, key=str))
+
+
+def _target_of_devices(devices: Iterable[torch.device]) -> Target:
+    """A device and its properties; the other one where tensors of the host and of a device meet."""
+    others = [device for device in devices if device.type != HOST.type]
     device = others[0] if others else HOST
     facts = device_for(device.type).properties(device.index or 0)
     return Target(device.type, device.index, facts.arch, facts.cores, facts.memory)
@@ -613,9 +704,9 @@ class Compiler:
 
     def stored(self, key: str, name: str) -> Callable[..., Any] | None:
         """What ``with_key`` gave a key for, from the cache; None where a part of it is not there (any more)."""
-        return _Pipeline(self.manager, self.config).stored(key, name)
+        return Pipeline(self.manager, self.config).stored(key, name)
 
     def settings(self) -> str | None:
         """Text of all that decides what a graph compiles to, beside the graph; None where nothing can be stored."""
-        pipeline = _Pipeline(self.manager, self.config)
+        pipeline = Pipeline(self.manager, self.config)
         return None if pipeline.graph_cache() is None else pipeline.settings()

@@ -5,16 +5,21 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import os
 import reprlib
 import sys
 import types
+from collections.abc import Mapping
 from typing import Any
 
+import attrs
 import pluggy
 
 from turret import hookspecs
-from turret.config import nearest
-from turret.errors import PluginError
+from turret.blame import blamed, blaming
+from turret.config import CALLABLE_OPTIONS, CORE, Config, Option, nearest, resolve
+from turret.errors import OptionError, PluginError
+from turret.plugin_order import arrange, in_order
 
 BUILTINS: tuple[str, ...] = (
     "turret.contrib.dynamo",
@@ -39,7 +44,12 @@ BUILTINS: tuple[str, ...] = (
 
 
 class Manager(pluggy.PluginManager):
-    """A plugin manager that runs no property of a plugin while it looks for hooks, as pluggy up to 1.6 does."""
+    """A plugin manager that runs no property of a plugin while it looks for hooks, as pluggy up to 1.6 does.
+
+    ``options`` are core's and those that its plugins declare, by name.
+    """
+
+    options: Mapping[str, Option] = CORE
 
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> Any:
         found = inspect.getattr_static(plugin, name, None)
@@ -49,7 +59,7 @@ class Manager(pluggy.PluginManager):
 _FUNCTIONS = (types.FunctionType, types.MethodType, staticmethod, classmethod)
 
 
-def create(extra: tuple[Any, ...] = ()) -> pluggy.PluginManager:
+def create(extra: tuple[Any, ...] = ()) -> Manager:
     """A manager with the built-ins, installed entry points (group ``turret.plugins``) and ``extra``.
 
     ``extra`` holds plugin objects, modules, classes (instantiated), or dotted names; they are asked first, the
@@ -67,7 +77,50 @@ def create(extra: tuple[Any, ...] = ()) -> pluggy.PluginManager:
         if isinstance(plugin, type):
             plugin = _made(plugin)
         _register(manager, plugin, _readable_name(manager, plugin))
+    arrange(manager)
+    manager.options = _declared_options(manager)
     return manager
+
+
+def configure(
+    manager: pluggy.PluginManager, mode: str | None = None, options: Mapping[str, Any] | None = None
+) -> Config:
+    """The configuration of a compilation with these plugins: the environment's, then the mode's, then ``options``."""
+    return resolve(mode, options, getattr(manager, "options", CORE))
+
+
+def _declared_options(manager: pluggy.PluginManager) -> dict[str, Option]:
+    """Core's options and those of the plugins, in order of registration; ``PluginError`` for what does not fit."""
+    declared = dict(CORE)
+    for impl in manager.hook.turret_options.get_hookimpls():
+        name = impl.plugin_name
+        try:
+            options = tuple(impl.function() or ())
+        except Exception as error:
+            raise PluginError(
+                f"plugin {name!r} fails to declare its options: {type(error).__name__}: {error}"
+            ) from error
+        for option in options:
+            if not isinstance(option, Option):
+                raise PluginError(f"plugin {name!r} declares {option!r}; expected options as turret.Option")
+            if option.name in declared:
+                owner = declared[option.name].plugin or "Turret itself"
+                raise PluginError(f"plugin {name!r} declares the option {option.name!r}, which is one of {owner}")
+            declared[option.name] = _owned(option, name)
+    return declared
+
+
+def _owned(option: Option, plugin: str) -> Option:
+    """An option with the plugin that declares it; ``PluginError`` where it cannot be one."""
+    name = option.name
+    if not isinstance(name, str) or not name.isidentifier() or name != name.lower() or name.startswith("_"):
+        raise PluginError(f"plugin {plugin!r} declares the option {name!r}; expected a lower-case identifier")
+    if name in CALLABLE_OPTIONS or hasattr(Config, name):
+        raise PluginError(f"plugin {plugin!r} declares the option {name!r}, a name that Turret has taken")
+    try:
+        return attrs.evolve(option, plugin=plugin, default=option.checked(option.default))
+    except OptionError as error:
+        raise PluginError(f"plugin {plugin!r} declares a default that its option does not take: {error}") from error
 
 
 def _readable_name(manager: pluggy.PluginManager, plugin: Any) -> str:
@@ -82,7 +135,7 @@ def _readable_name(manager: pluggy.PluginManager, plugin: Any) -> str:
 
 
 @functools.cache
-def default_manager() -> pluggy.PluginManager:
+def default_manager() -> Manager:
     """The manager of callables compiled without plugins of their own."""
     return create()
 
@@ -143,18 +196,62 @@ def _register(manager: pluggy.PluginManager, plugin: Any, name: str) -> None:
             raise PluginError(f"plugin {name!r} implements {attribute}, no such hook{nearest(attribute, known)}")
 
 
-def plugin_of(manager: pluggy.PluginManager, hook: str, traceback: Any) -> str:
+def is_foreign(manager: pluggy.PluginManager, hook: str) -> bool:
+    """Whether a plugin that is not built in implements a hook."""
+    return any(impl.plugin_name not in BUILTINS for impl in getattr(manager.hook, hook).get_hookimpls())
+
+
+def first_result(manager: pluggy.PluginManager, hook: str, arguments: Mapping[str, Any]) -> tuple[Any, str]:
+    """What the first plugin that takes a first-result hook returns, and its name; None where nobody does.
+
+    Where plugins wrap the hook, the name is that of all of them: each may have put its own in the place of another's.
+    """
+    implementations = getattr(manager.hook, hook).get_hookimpls()
+    wrappers = [impl.plugin_name for impl in implementations if impl.wrapper or impl.hookwrapper]
+    if wrappers:
+        return getattr(manager.hook, hook)(**arguments), ", ".join(impl.plugin_name for impl in implementations)
+    for impl in reversed(implementations):
+        result = impl.function(*(arguments[name] for name in impl.argnames))
+        if result is not None:
+            return result, impl.plugin_name
+    return None, ", ".join(impl.plugin_name for impl in implementations) or "none registered"
+
+
+def all_results(manager: pluggy.PluginManager, hook: str, arguments: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """What each plugin returns for a merged hook, with its name, in the order asked; None is left out.
+
+    Where plugins wrap the hook, everything is in their names: each may have changed it.
+    """
+    implementations = in_order(manager, hook)
+    wrappers = [impl.plugin_name for impl in implementations if impl.wrapper or impl.hookwrapper]
+    if wrappers:
+        return [(", ".join(wrappers), result) for result in getattr(manager.hook, hook)(**arguments)]
+    found = []
+    for impl in implementations:
+        with blaming(impl.plugin_name):
+            result = impl.function(*(arguments[name] for name in impl.argnames))
+        if result is not None:
+            found.append((impl.plugin_name, result))
+    return found
+
+
+def plugin_of(manager: pluggy.PluginManager, hook: str, error: BaseException) -> str:
     """Name of the plugin at fault where calling ``hook`` failed, for error messages: those that implement it, at least.
 
     A plugin's hook may call smaller ones (a partitioner asks for costs): then the fault is that of the innermost.
     """
     implementations = getattr(manager.hook, hook).get_hookimpls()
-    fault = plugin_at_fault(manager.hook, traceback)
+    fault = plugin_at_fault(manager.hook, error)
     return fault or ", ".join(impl.plugin_name for impl in implementations) or "none registered"
 
 
-def plugin_at_fault(hooks: Any, traceback: Any) -> str:
-    """Name of the plugin with the innermost implementation, of any of ``hooks``, that a traceback passed through."""
+def plugin_at_fault(hooks: Any, error: BaseException) -> str:
+    """Name of the plugin that an error is marked with, else of the innermost one that its traceback passed through.
+
+    That is known by the implementations of ``hooks``, and of built-in plugins by their files.
+    """
+    if marked := blamed(error):
+        return marked
     codes = {
         impl.function.__code__: impl.plugin_name
         for caller in vars(hooks).values()
@@ -162,20 +259,29 @@ def plugin_at_fault(hooks: Any, traceback: Any) -> str:
         for impl in caller.get_hookimpls()
         if hasattr(impl.function, "__code__")
     }
-    found = ""
+    found, traceback = "", error.__traceback__
     while traceback is not None:
-        found = codes.get(traceback.tb_frame.f_code, found)
+        code = traceback.tb_frame.f_code
+        found = codes.get(code) or _builtin_of(code.co_filename) or found
         traceback = traceback.tb_next
     return found
 
 
+def _builtin_of(file: str) -> str:
+    """The built-in stage that a source file is of, or nothing."""
+    for name in BUILTINS:
+        folder = os.path.dirname(getattr(sys.modules.get(name), "__file__", None) or "")
+        if name.startswith("turret.plugins.") and file.startswith(os.path.join(folder, "")):
+            return name
+    return ""
+
+
 def describe(manager: pluggy.PluginManager) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Hooks with their implementations in calling order: ``(hook, [(plugin, file)])``."""
+    """Hooks with their implementations in the order that they are asked, or run, in: ``(hook, [(plugin, file)])``."""
     table = []
     for name in [n for n in vars(hookspecs) if n.startswith("turret_")]:
-        implementations = reversed(getattr(manager.hook, name).get_hookimpls())
         rows = []
-        for impl in implementations:
+        for impl in in_order(manager, name):
             module = sys.modules.get(impl.function.__module__)
             rows.append((impl.plugin_name, getattr(module, "__file__", None) or "?"))
         table.append((name, rows))

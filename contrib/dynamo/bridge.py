@@ -12,8 +12,8 @@ import torch
 from torch import fx
 from torch._guards import TracingContext, detect_fake_mode
 
-from turret import config as configuration
 from turret import plugin_manager
+from turret.config import Config
 from turret.context import CompileContext
 from turret.hookspecs import hookimpl
 from turret.pipeline import Compiler, create_context
@@ -109,8 +109,8 @@ def backend(
     options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """Backend of torch.compile: everything after capture, with Turret's modes and options."""
-    config = configuration.resolve(mode, options)
-    return Compiler(plugin_manager.default_manager(), config)(captured_graph(module, example_inputs))
+    manager = plugin_manager.default_manager()
+    return Compiler(manager, plugin_manager.configure(manager, mode, options))(captured_graph(module, example_inputs))
 
 
 def _context_of(compiler: Any) -> CompileContext | None:
@@ -130,7 +130,8 @@ def _context_of(compiler: Any) -> CompileContext | None:
 
 @functools.cache
 def _entry_point_context() -> CompileContext:
-    return create_context(configuration.from_environment(), plugin_manager.default_manager())
+    manager = plugin_manager.default_manager()
+    return create_context(plugin_manager.configure(manager), manager)
 
 
 @hookimpl
@@ -164,7 +165,7 @@ def turret_capture(
     return captured
 
 
-def _data_dependent(config: configuration.Config) -> dict[str, bool]:
+def _data_dependent(config: Config) -> dict[str, bool]:
     """The settings of torch._dynamo for numbers that depend on data, where they are asked for here."""
     names = ("capture_scalar_outputs", "capture_dynamic_output_shape_ops")
     return {name: True for name in names if getattr(config, name)}

@@ -24,7 +24,9 @@ def verify(product: Any) -> None:
 
 
 def _fail(where: object, message: str) -> None:
-    raise VerificationError(f"{message}\n  in {where}")
+    error = VerificationError(f"{message}\n  in {where}")
+    error.where = where
+    raise error
 
 
 def _check_expr(root: Expr, tensors: dict[str, TensorDecl], allowed: frozenset[Var], where: object) -> None:

@@ -212,6 +212,20 @@ PyObject* call_replacement(PyObject* replacement, PyObject* function, PyObject* 
   return PyObject_Vectorcall(replacement, values.data(), count + 1, nullptr);
 }
 
+// Lets go of arguments first to last, as a frame does of its variables at its end; a tuple would do so last to first.
+void release_in_order(PyObject* arguments) {
+  if (!arguments) return;
+  if (Py_REFCNT(arguments) == 1) {
+    if (PyObject_GC_IsTracked(arguments)) PyObject_GC_UnTrack(arguments);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(arguments); i++) {
+      PyObject* item = PyTuple_GET_ITEM(arguments, i);
+      PyTuple_SET_ITEM(arguments, i, nullptr);
+      Py_XDECREF(item);
+    }
+  }
+  Py_DECREF(arguments);
+}
+
 // Runs tail calls until there is a result.  Steals `result`.
 PyObject* follow_tails(PyObject* result) {
   while (result && Py_IS_TYPE(result, &tail_type)) {
@@ -248,7 +262,7 @@ PyObject* follow_tails(PyObject* result) {
     }
     Py_XDECREF(replacement);
     Py_DECREF(function);
-    Py_XDECREF(arguments);
+    release_in_order(arguments);
   }
   return result;
 }

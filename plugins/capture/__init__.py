@@ -27,5 +27,6 @@ reason.  All of it is on record as events (``graph_break``, ``recompile``, ``fal
 
 from turret.plugins.capture.entry import CACHE_KEY as cache_key
 from turret.plugins.capture.entry import turret_capture
+from turret.plugins.capture.options import turret_options
 
-__all__ = ["cache_key", "turret_capture"]
+__all__ = ["cache_key", "turret_capture", "turret_options"]

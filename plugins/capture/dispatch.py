@@ -363,7 +363,7 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         if context.config.on_error == "raise" or (settings.fullgraph and isinstance(error, CaptureError)):
             raise
         cache.given_up = True
-        plugin = plugin_manager.plugin_at_fault(context.hooks, error.__traceback__) or "turret.plugins.capture"
+        plugin = plugin_manager.plugin_at_fault(context.hooks, error) or "turret.plugins.capture"
         failed = StageError("capture", plugin, f"{type(error).__name__}: {error}")
         message = f"{name} runs as Python: {failed}"
         context.emit("fallback", stage="capture", name=name, message=message)

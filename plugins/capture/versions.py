@@ -77,6 +77,9 @@ class _Writes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         kwargs = kwargs or {}
+        for value in tree_leaves((args, kwargs)):
+            if isinstance(value, torch.Tensor) and value.is_inference():
+                self.counts.setdefault(value.untyped_storage()._cdata, 0)
         if func._schema.is_mutable:
             for number, argument in enumerate(func._schema.arguments):
                 if _is_written(argument):
@@ -85,9 +88,8 @@ class _Writes(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def note(self, written: Any) -> None:
-        """Count a change of each tensor in what was written to."""
+        """Count a change of each tensor in what was written to; a view as another dtype was not made in the mode."""
         for value in tree_leaves(written):
-            if isinstance(value, torch.Tensor) and value.is_inference():
+            if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata in self.counts:
                 self.found = True
-                memory = value.untyped_storage()._cdata
-                self.counts[memory] = self.counts.get(memory, 0) + 1
+                self.counts[value.untyped_storage()._cdata] += 1

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from turret.config import Option
 from turret.hookspecs import hookimpl
+
+
+@hookimpl
+def turret_options() -> tuple[Option, ...]:
+    """Whose random numbers are drawn."""
+    doc = "draw random numbers with eager's own kernels, in eager's order"
+    return (Option(name="fallback_random", default=False, doc=doc),)
 
 
 @hookimpl

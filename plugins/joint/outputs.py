@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from turret.devices import HOST
 from turret.errors import UnsupportedError
@@ -240,16 +241,18 @@ class ForwardOutputs:
         return _same_bits(value, self.tracer.node(value).meta["val"])
 
     def _viewed_input(self, value: torch.Tensor, source: int) -> int:
-        """Which input autograd takes a view to be of, where several lie in its memory."""
+        """Which input autograd takes a view to be of, where several lie in its memory: one that it lies within."""
         base = value._base
-        for number, candidate in enumerate(self.inputs.values):
-            if (
-                base is not None
-                and isinstance(candidate, torch.Tensor)
-                and (base is candidate or base is candidate._base)
-            ):
-                return number
-        return source
+        if base is None:
+            return source
+        given = [(n, c) for n, c in enumerate(self.inputs.values) if isinstance(c, torch.Tensor)]
+        candidates = [n for n, c in given if base is c or base is c._base]
+        if len(candidates) < 2:
+            return (*candidates, source)[0]
+        found = next((n for n in candidates if _lies_within(value, self.inputs.values[n])), None)
+        if found is None:
+            raise UnsupportedError(f"a view of memory of inputs {candidates}, which is not known to lie in one of them")
+        return found
 
     def _alias_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
         base = self.inputs.values[source]
@@ -356,6 +359,15 @@ def _covers(candidate: torch.Tensor, others: Sequence[Any]) -> bool:
     if not all(isinstance(s, int) for s in spans):
         return candidate is others[0]
     return candidate.numel() * candidate.element_size() == max(spans)
+
+
+def _lies_within(value: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a tensor is known to reach no further over their memory than another does."""
+    if value is other:
+        return True
+    starts = [t.storage_offset() * t.element_size() for t in (value, other)]
+    ends = [start + span(t) * t.element_size() for start, t in zip(starts, (value, other), strict=True)]
+    return guard_or_false(starts[0] >= starts[1]) and guard_or_false(ends[0] <= ends[1])
 
 
 def _is_block(value: torch.Tensor) -> bool:

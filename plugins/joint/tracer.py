@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from turret.blame import blaming, owner
 from turret.errors import UnsupportedError, VerificationError
 from turret.functional_ops import bound_arguments, form_tokens, functional_op
 from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key, tensors_in
@@ -348,7 +349,8 @@ class Tracer(TorchDispatchMode):
         if whole is None:
             return out
         sources = {id(self.tracked(a).storage) for a in tensors_in((*args, *kwargs.values()))}
-        self.adopt(func, whole, out, sources)
+        with blaming(owner(self.table[func])):
+            self.adopt(func, whole, out, sources)
         return whole
 
     def adopt(self, func: Any, whole: Any, out: Any, taken: set[int]) -> None:

@@ -10,10 +10,11 @@ import sympy
 import torch
 from torch import fx
 
+from turret.blame import blaming, owner
 from turret.branches import PlannedBranch
 from turret.control_flow import CONTROL_FLOW
 from turret.data_numbers import expression
-from turret.errors import UnsupportedError
+from turret.errors import UnsupportedError, VerificationError
 from turret.externs import op_name
 from turret.ir import (
     CopyInto,
@@ -203,6 +204,9 @@ class _Lowerer:
         if lowering is not None and (is_view or self._dtypes_fit(args, value)):
             result = lowering(self.builder, *args, **kwargs)
             if result is not NotImplemented:
+                if plugin := owner(lowering):
+                    with blaming(plugin):
+                        _check_result(node, result, value)
                 return result
             reason = reason or self.builder.reason or "its lowering leaves this call whole"
             self.builder.reason = ""
@@ -329,6 +333,22 @@ def _same_strides(shape: Any, strides: Any, wanted: Any) -> bool:
     return any(extent == 0 for extent in shape) or all(
         extent == 1 or a == b for extent, a, b in zip(shape, strides, wanted, strict=True)
     )
+
+
+def _check_result(node: fx.Node, result: Any, value: Any) -> None:
+    """Refuse what a lowering of a plugin returns where it is not laid out as the call's result is."""
+    pairs = zip(result, value, strict=True) if isinstance(value, list | tuple) else [(result, value)]
+    for made, known in pairs:
+        if not isinstance(known, torch.Tensor) or made is None:
+            continue
+        expected = f"{known.dtype}{list(known.shape)}"
+        if not isinstance(made, TensorValue):
+            raise VerificationError(f"the lowering of {node.target} gives {made!r}; expected a tensor {expected}")
+        sizes = zip(made.shape, map(size, known.shape), strict=False)
+        known_apart = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in sizes)
+        if made.dtype != known.dtype or len(made.shape) != known.dim() or known_apart:
+            given = f"{made.dtype}{list(made.shape)}"
+            raise VerificationError(f"the lowering of {node.target} gives {given}, the operation itself {expected}")
 
 
 def _tensor_values(value: Any) -> list[TensorValue]:

@@ -10,8 +10,29 @@ from typing import Any
 
 from torch import fx
 
+from turret.config import Option
 from turret.hookspecs import hookimpl
 from turret.products import JointGraph, PartitionedGraph
+
+
+@hookimpl
+def turret_options() -> tuple[Option, ...]:
+    """Which partitioner cuts, and how much it may save."""
+    return (
+        Option(
+            name="partitioner",
+            default="min_cut",
+            doc="how the joint graph is cut into forward and backward",
+            choices=("min_cut", "save_all"),
+        ),
+        Option(
+            name="memory_budget",
+            default=1.0,
+            doc="share of the saved activations to keep: 1 is the min-cut's choice, 0 recomputes all it can",
+            low=0,
+            high=1,
+        ),
+    )
 
 
 @hookimpl

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from torch import fx
 
-from turret.plugins.partition.min_cut import CutProblem, recomputed_nodes
+from turret.partitioning.choice import recomputed
+from turret.plugins.partition.min_cut import CutProblem
 
 _SEARCH_STEPS = 12
 _KNAPSACK_BINS = 512
@@ -52,11 +53,11 @@ def _fill(
 ) -> frozenset[fx.Node]:
     """``tight`` and the most valuable of the values that only ``roomy`` saves, within the limit."""
     room = limit - problem.bytes_saved(tight)
-    recomputed = set(recomputed_nodes(problem.analysis, tight))
+    again = set(recomputed(problem.analysis, tight))
     items = []
     for node in sorted(roomy - tight, key=problem.analysis.order.__getitem__)[:_MAX_ITEMS]:
-        if node in recomputed and 0 < problem.memory[node] <= room:
-            items.append((node, problem.memory[node], _spared(problem, node, recomputed)))
+        if node in again and 0 < problem.memory[node] <= room:
+            items.append((node, problem.memory[node], _spared(problem, node, again)))
     return tight | _knapsack(items, room)
 
 

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import attrs
 import torch
 from torch import fx
 
 from turret.op_traits import is_view, size_hint, storage_root, tensor_bytes, view_base
-from turret.plugins.partition.analysis import JointAnalysis, is_size, is_tensor
+from turret.partitioning.analysis import JointAnalysis, is_size, is_tensor
+from turret.partitioning.tags import Checkpoint, checkpoint_of, is_interior
 from turret.plugins.partition.flow import UNBOUNDED, FlowNetwork
-from turret.plugins.partition.tags import Checkpoint, checkpoint_of, is_interior
 from turret.surface import Family, family_of
 
 READ = 1.0
@@ -87,7 +87,7 @@ def build_problem(analysis: JointAnalysis, cost: Callable[[fx.Node], float]) -> 
     memory: dict[fx.Node, int] = {}
     recompute: dict[fx.Node, float] = {}
     for node in analysis.candidates:
-        pinned = node.op == "placeholder" or _reads_foreign_storage(node, analysis)
+        pinned = node.op == "placeholder" or analysis.reads_own_storage(node)
         recompute[node] = math.inf if pinned else _tagged_cost(node, _extra_cost(node, cost(node), analysis))
         memory[node] = _memory(node, analysis)
         traffic[node] = _traffic(node, node in kept, analysis)
@@ -168,18 +168,13 @@ def _traffic(node: fx.Node, materialized: bool, analysis: JointAnalysis) -> floa
     copied = (READ + WRITE + RETAIN) * size
     if is_view(node):
         worth = narrows(node) and storage_root(node) not in analysis.held and not _has_strided_user(node)
-        return copied if worth or _reads_foreign_storage(node, analysis) else None
+        return copied if worth or analysis.reads_own_storage(node) else None
     return copied - (WRITE * size if materialized else 0.0)
 
 
 def _is_borrowed(node: fx.Node, analysis: JointAnalysis) -> bool:
     """Whether a node is an input that eager's backward would not hold: its owner may drop it, or write to it."""
     return node in analysis.primals and node not in analysis.needed and analysis.gradient_of(node) is None
-
-
-def _reads_foreign_storage(node: fx.Node, analysis: JointAnalysis) -> bool:
-    """Whether a node is an ``as_strided`` of an input that is written to: it means the input's own storage."""
-    return node.target is torch.ops.aten.as_strided.default and storage_root(node) in analysis.mutated
 
 
 def _has_strided_user(node: fx.Node) -> bool:
@@ -200,15 +195,3 @@ def narrows(node: fx.Node) -> bool:
 
 def _broadcasts(value: torch.Tensor) -> bool:
     return any(isinstance(s, int) and s == 0 for s in value.stride())
-
-
-def recomputed_nodes(analysis: JointAnalysis, saved: Mapping | frozenset[fx.Node]) -> list[fx.Node]:
-    """The early nodes that the backward runs again when ``saved`` is what it is handed, in graph order."""
-    seen: set[fx.Node] = set()
-    stack = [node for node in analysis.needed if node not in saved]
-    while stack:
-        node = stack.pop()
-        if node not in seen and node not in saved:
-            seen.add(node)
-            stack.extend(node.all_input_nodes)
-    return sorted(seen, key=analysis.order.__getitem__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import fx
 
 from turret.op_traits import is_view
-from turret.plugins.partition.analysis import JointAnalysis, is_size, is_tensor
+from turret.partitioning.analysis import JointAnalysis, is_size, is_tensor
 
 
 def save_everything(analysis: JointAnalysis) -> frozenset[fx.Node]:

@@ -9,10 +9,11 @@ from torch import fx
 
 from turret.errors import OptionError
 from turret.op_traits import is_view
-from turret.plugins.partition.analysis import JointAnalysis, analyze, is_tensor
+from turret.partitioning.analysis import JointAnalysis, analyze, is_tensor
+from turret.partitioning.choice import costs, recomputed
+from turret.partitioning.extract import extract
 from turret.plugins.partition.budget import solve_with_budget
-from turret.plugins.partition.extract import extract
-from turret.plugins.partition.min_cut import CutProblem, build_problem, recomputed_nodes
+from turret.plugins.partition.min_cut import CutProblem, build_problem
 from turret.plugins.partition.report import CutReport
 from turret.plugins.partition.save_all import save_everything
 from turret.products import JointGraph, PartitionedGraph
@@ -27,10 +28,7 @@ def partition(context: Any, joint: JointGraph) -> PartitionedGraph:
         return PartitionedGraph(joint.module, None, joint.signature, joint.num_forward_outputs, name=joint.name)
     analysis = analyze(joint)
 
-    def cost(node: fx.Node) -> float:
-        return context.hooks.turret_partition_cost(context=context, node=node)
-
-    problem = build_problem(analysis, cost)
+    problem = build_problem(analysis, costs(context))
     everything = save_everything(analysis)
     saved = everything if partitioner == "save_all" else solve_with_budget(problem, budget)
     report = _report(partitioner, budget, problem, analysis, saved, everything)
@@ -55,9 +53,9 @@ def _report(
     saved: frozenset[fx.Node],
     everything: frozenset[fx.Node],
 ) -> CutReport:
-    recomputed = [
+    again = [
         node
-        for node in recomputed_nodes(analysis, saved)
+        for node in recomputed(analysis, saved)
         if is_tensor(node) and not is_view(node) and node.op == "call_function" and node.target is not operator.getitem
     ]
     return CutReport(
@@ -66,6 +64,6 @@ def _report(
         bytes_saved_by_all=problem.bytes_saved(everything),
         tensors=sum(1 for node in saved if problem.memory[node] > 0),
         tensors_saved_by_all=sum(1 for node in everything if problem.memory[node] > 0),
-        recomputed=len(recomputed),
+        recomputed=len(again),
         budget=budget,
     )

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from turret.config import Option
 from turret.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from turret.ir import FusionCandidate, LoopProgram, Schedule
+
+
+@hookimpl
+def turret_options() -> tuple[Option, ...]:
+    """How much is fused, and which roundings a fused kernel keeps."""
+    rounding = "round half-precision intermediates inside a kernel as eager does"
+    return (
+        Option(name="emulate_precision_casts", default=False, doc=rounding),
+        Option(name="max_fusion_size", default=64, doc="most definitions fused into one kernel", low=1),
+    )
 
 
 @hookimpl

@@ -39,7 +39,6 @@ class Turret:
 
     def __init__(self) -> None:
         from turret import plugin_manager
-        from turret.config import Config
         from turret.hookspecs import hookimpl
         from turret.pipeline import create_context
 
@@ -53,7 +52,9 @@ class Turret:
                 if event.kind in ("graph_break", "fallback"):
                     system.breaks.append(event.message)
 
-        self.context = create_context(Config(capture="turret", on_error="raise"), plugin_manager.create((Observer(),)))
+        manager = plugin_manager.create((Observer(),))
+        options = {"on_error": "raise"}
+        self.context = create_context(plugin_manager.configure(manager, None, options), manager)
 
     def keep(self, captured: Any) -> Any:
         self.graphs += 1

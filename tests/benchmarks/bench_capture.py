@@ -52,11 +52,12 @@ def capture_with(system: str, graphs: list) -> Any:
 
         return lambda f: torch.compile(f, backend=keep)
     from turret import plugin_manager
-    from turret.config import Config
     from turret.pipeline import create_context
     from turret.plugins.capture import turret_capture
 
-    context = create_context(Config(capture="turret", on_error="raise"), plugin_manager.create())
+    manager = plugin_manager.create()
+    options = {"on_error": "raise"}
+    context = create_context(plugin_manager.configure(manager, None, options), manager)
 
     def keep_captured(captured: Any) -> Any:
         graphs.append(captured)

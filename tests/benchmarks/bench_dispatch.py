@@ -69,7 +69,6 @@ def compiled_by(system: str, program: Callable) -> Callable:
     if system == "dynamo":
         return torch.compile(program, backend="eager")
     from turret import guard_tree, plugin_manager
-    from turret.config import Config
     from turret.module import wrap_module
     from turret.pipeline import create_context
     from turret.plugins.capture import turret_capture
@@ -78,7 +77,9 @@ def compiled_by(system: str, program: Callable) -> Callable:
         guard_tree.compile = lambda guards: None  # type: ignore[assignment,return-value]
     else:
         guard_tree.load()
-    context = create_context(Config(capture="turret", on_error="raise"), plugin_manager.create())
+    manager = plugin_manager.create()
+    options = {"on_error": "raise"}
+    context = create_context(plugin_manager.configure(manager, None, options), manager)
     module = isinstance(program, torch.nn.Module)
     call = turret_capture(
         context=context, target=program.__call__ if module else program,

@@ -129,11 +129,12 @@ def same(found: Any, expected: Any, where: str) -> None:
 def with_turret(fullgraph: bool) -> Callable[[torch.nn.Module], Callable]:
     """Own capture; graphs run as they are."""
     from turret import plugin_manager
-    from turret.config import Config
     from turret.pipeline import create_context
     from turret.plugins.capture.entry import turret_capture
 
-    context = create_context(Config(capture="turret", on_error="raise"), plugin_manager.create())
+    manager = plugin_manager.create()
+    options = {"on_error": "raise"}
+    context = create_context(plugin_manager.configure(manager, None, options), manager)
 
     def compile(module: torch.nn.Module) -> Callable:
         return turret_capture(

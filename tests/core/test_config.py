@@ -7,68 +7,73 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turret import config
+from turret import config, plugin_manager
 from turret.errors import OptionError
 
-FIELDS = {field.name: field for field in attrs.fields(config.Config)}
+OPTIONS = plugin_manager.default_manager().options
+"""Core's, and those of the built-in plugins."""
 
 
-def good_values(field):
-    rules, kind = field.metadata, type(field.default)
-    if rules["choices"]:
-        return st.sampled_from(rules["choices"])
+def updated(options):
+    return config.updated(config.defaults(OPTIONS), options, OPTIONS)
+
+
+def good_values(option):
+    kind = option.kind
+    if option.choices:
+        return st.sampled_from(option.choices)
     if kind is bool:
         return st.booleans()
     if kind is str:
         return st.text(st.characters(codec="ascii", categories=["L", "N"]), max_size=8)
-    low, high = rules["low"], rules["high"]
+    low, high = option.low, option.high
     return st.integers(low, high) if kind is int else st.floats(low, high)
 
 
-@given(st.fixed_dictionaries({}, optional={name: good_values(field) for name, field in FIELDS.items()}))
+@given(st.fixed_dictionaries({}, optional={name: good_values(option) for name, option in OPTIONS.items()}))
 @settings(max_examples=100, deadline=None)
 def test_valid_options_are_kept_and_the_rest_stay_at_their_defaults(options):
-    made = config.Config().updated(options)
-    for name, field in FIELDS.items():
-        assert getattr(made, name) == options.get(name, field.default)
-        assert type(getattr(made, name)) is type(field.default)
+    made = updated(options)
+    for name, option in OPTIONS.items():
+        assert getattr(made, name) == options.get(name, option.default)
+        assert type(getattr(made, name)) is option.kind
 
 
 @given(
-    st.sampled_from(sorted(FIELDS)), st.one_of(st.none(), st.binary(), st.lists(st.integers()), st.complex_numbers())
+    st.sampled_from(sorted(OPTIONS)), st.one_of(st.none(), st.binary(), st.lists(st.integers()), st.complex_numbers())
 )
 @settings(max_examples=60, deadline=None)
 def test_values_of_another_type_are_refused_by_name(name, value):
     with pytest.raises(OptionError, match=f"option '{name}' is .*expected"):
-        config.Config().updated({name: value})
+        updated({name: value})
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.01, float("nan"), float("inf"), 2])
 def test_numbers_out_of_range_are_refused(value):
     with pytest.raises(OptionError, match="expected 0 to 1"):
-        config.Config().updated({"memory_budget": value})
+        updated({"memory_budget": value})
 
 
 def test_a_bool_is_no_number_and_a_number_no_bool():
     with pytest.raises(OptionError, match="expected a int"):
-        config.Config().updated({"max_fusion_size": True})
+        updated({"max_fusion_size": True})
     with pytest.raises(OptionError, match="expected a bool"):
-        config.Config().updated({"cache": 1})
+        updated({"cache": 1})
     with pytest.raises(OptionError, match="at least 1"):
-        config.Config().updated({"max_fusion_size": 0})
+        updated({"max_fusion_size": 0})
 
 
 @pytest.mark.parametrize("name", ["on_eror", "onerror", "ON_ERROR", "partioner", "cachedir", "guard_filter"])
 def test_unknown_names_lead_to_the_nearest(name):
     with pytest.raises(OptionError, match=f"unknown option '{name}'.*did you mean"):
-        config.Config().updated({name: "x"})
+        updated({name: "x"})
 
 
 def test_names_and_containers_of_other_types_are_refused():
     with pytest.raises(OptionError, match="unknown option 3"):
-        config.Config().updated({3: 4})
+        updated({3: 4})
     with pytest.raises(OptionError, match="expected a dictionary"):
-        config.Config().updated(["cache"])
+        updated(["cache"])
     with pytest.raises(OptionError, match="unknown mode 3"):
         config.resolve(3, None)
     with pytest.raises(OptionError, match="unknown mode ''"):
@@ -76,8 +81,8 @@ def test_names_and_containers_of_other_types_are_refused():
 
 
 def test_dashes_and_dots_are_underscores():
-    assert config.Config().updated({"memory-budget": 0.5, "max.fusion.size": 3}) == config.Config(
-        memory_budget=0.5, max_fusion_size=3
+    assert updated({"memory-budget": 0.5, "max.fusion.size": 3}) == updated(
+        {"memory_budget": 0.5, "max_fusion_size": 3}
     )
 
 
@@ -90,7 +95,7 @@ def test_dashes_and_dots_are_underscores():
 )  # fmt: skip
 def test_the_environment_sets_defaults(monkeypatch, name, text, value):
     monkeypatch.setenv(f"TURRET_{name.upper()}", text)
-    assert getattr(config.from_environment(), name) == value
+    assert getattr(config.from_environment(OPTIONS), name) == value
 
 
 @pytest.mark.parametrize(
@@ -99,11 +104,14 @@ def test_the_environment_sets_defaults(monkeypatch, name, text, value):
 def test_a_bad_environment_variable_is_named(monkeypatch, name, text):
     monkeypatch.setenv(f"TURRET_{name.upper()}", text)
     with pytest.raises(OptionError, match=f"TURRET_{name.upper()} is '{text}'.*expected"):
-        config.from_environment()
+        config.from_environment(OPTIONS)
+
+
+SAME = [("max-autotune", None), (None, {"cudagraphs": True, "max_autotune": True})]
 
 
 def test_configurations_are_values():
-    one, other = config.resolve("max-autotune", None), config.resolve(None, {"cudagraphs": True, "max_autotune": True})
+    one, other = (config.resolve(*asked, OPTIONS) for asked in SAME)
     assert one == other and hash(one) == hash(other)
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         one.cache = False
@@ -111,7 +119,16 @@ def test_configurations_are_values():
 
 @pytest.mark.parametrize("name", ["capture_scalar_outputs", "capture_dynamic_output_shape_ops"])
 def test_numbers_and_sizes_of_data_stay_in_the_graph_where_that_is_asked_for(name):
-    assert getattr(config.Config(), name) is False
-    assert getattr(config.Config().updated({name: True}), name) is True
+    assert getattr(config.defaults(OPTIONS), name) is False
+    assert getattr(updated({name: True}), name) is True
     with pytest.raises(OptionError, match="expected a bool"):
-        config.Config().updated({name: 1})
+        updated({name: 1})
+
+
+def test_a_mode_sets_what_is_declared():
+    assert config.resolve("max-autotune", None) == config.resolve(None, None)  # where no plugin knows of CUDA graphs
+
+
+def test_core_keeps_what_is_cores():
+    core = {name for name, option in OPTIONS.items() if not option.plugin}
+    assert core == {"on_error", "cache", "cache_dir", "cache_size_limit", "debug_dir"} == set(config.CORE)

@@ -124,7 +124,7 @@ def test_the_debug_folder_has_every_product_of_every_stage(tmp_path):
     options = {"debug_dir": str(tmp_path), "cache": False}
     turret.compile(breaking, options=options)(x).sum().backward()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    for stage in logs.STAGES:
+    for stage in set(logs.STAGES) - {"ir_pass"}:  # which has a product where somebody's pass changes one
         assert any(f"_{stage}_" in path.name for path in files), stage
     for role in ("forward", "backward"):
         assert any(path.suffix == ".cpp" and role in path.name for path in files)

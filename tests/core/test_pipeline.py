@@ -108,7 +108,7 @@ def test_without_a_working_compiler_there_is_one_clear_error_and_eager(compiler,
         result = turret.compile(program, options={**options, "on_error": "fallback"})(x.clone())
     torch.testing.assert_close(result, program(x.clone()))
     turret.reset()
-    with pytest.raises(StageError, match=r"(?s)'codegen' \(plugin compiler\).*C\+\+ compiler"):
+    with pytest.raises(StageError, match=r"(?s)'codegen' \(plugin turret.plugins.codegen.cpp\).*C\+\+ compiler"):
         turret.compile(program, options={**options, "on_error": "raise"})(x)
 
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 import turret
+from turret import partitioning
 from turret.ir import Var, call, reduce
-from turret.op_traits import is_view
-from turret.plugins.partition.analysis import analyze
-from turret.plugins.partition.extract import extract
-from turret.surface import Family, family_of
 
 
 class Products:
@@ -35,17 +30,14 @@ def compiled(function, *plugins):
 
 def test_a_partitioner_from_outside_decides_what_is_saved():
     class SaveLibraryCalls:
-        """Hands inputs and results of library calls to the backward, which computes all else again."""
+        """Hands results of library calls to the backward, which computes all else again."""
 
         @turret.hookimpl
         def turret_partition(self, context, joint):
-            def must_save(node):
-                costs = context.hooks.turret_partition_cost(context=context, node=node)
-                return math.isinf(costs) or family_of(node.target) is Family.EXTERN
-
-            analysis = analyze(joint)
-            saved = frozenset(n for n in analysis.candidates if must_save(n) and not is_view(n))
-            return extract(joint, analysis, saved, report="ours")
+            analysis = partitioning.analyze(joint)
+            wanted = [node for node in analysis.candidates if partitioning.is_library_call(node)]
+            saved = partitioning.complete(analysis, wanted, partitioning.costs(context))
+            return partitioning.extract(joint, analysis, saved, report="ours")
 
     def block(x, w):
         return torch.softmax(torch.sin(x @ w), -1).cumsum(-1)

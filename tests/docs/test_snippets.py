@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from turret import hookspecs
+
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/index.md", "docs/plugins.md", "docs/debugging.md")
+PAGES = ("README.md", "docs/index.md", "docs/plugins.md", "docs/debugging.md", "docs/stages.md", "docs/partition.md")
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([\w./]+\.md)")
 
@@ -32,6 +34,11 @@ def test_the_snippets_of_a_page_run(page, monkeypatch, tmp_path):
             continue  # Turret runs from its folder and is not installed: torch cannot know the name.
         # Line numbers in a traceback are those of the page.
         exec(compile("\n" * line + text, str(ROOT / page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("hook", [name for name in vars(hookspecs) if name.startswith("turret_")])
+def test_every_hook_has_a_snippet_that_runs_and_implements_it(hook):
+    assert any(re.search(rf"\bdef {hook}\(", text) for page in PAGES for _, text in snippets(page))
 
 
 @pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from turret import plugin_manager
-from turret.config import Config
 from turret.events import Event
 from turret.hookspecs import hookimpl
 from turret.pipeline import create_context
@@ -27,7 +26,9 @@ class Watch:
 
 def captured(target: Callable, watch: Watch) -> Callable:
     """``target`` with its frames captured and its graphs run eagerly; internal errors of capture are raised."""
-    context = create_context(Config(capture="turret", on_error="raise"), plugin_manager.create((watch,)))
+    manager = plugin_manager.create((watch,))
+    options = {"on_error": "raise"}
+    context = create_context(plugin_manager.configure(manager, None, options), manager)
 
     def compile_graph(graph: Any) -> Callable:
         watch.events.setdefault("graph", []).append(graph.name)

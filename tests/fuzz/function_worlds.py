@@ -214,14 +214,14 @@ def _without_frames(error: Exception) -> Exception:
 
 def _differentiate(result: Any) -> None:
     """Gradients of what can be differentiated, into the leaves; what a checkpoint runs once more may raise."""
-    tensors = [v for v in _tensors(result, 3) if v.requires_grad and v.grad_fn is not None and v.is_floating_point()]
-    if tensors:
-        try:
+    try:
+        tensors = [v for v in _tensors(result, 3) if v.requires_grad and v.grad_fn is not None]
+        if tensors := [v for v in tensors if v.is_floating_point()]:
             sum(v.double().sum() for v in tensors).backward()  # type: ignore[union-attr]
-        except RecomputationError:
-            raise
-        except Exception:
-            return
+    except RecomputationError:
+        raise
+    except Exception:
+        return
 
 
 def _tensors(value: Any, deep: int) -> list[torch.Tensor]:

@@ -431,7 +431,6 @@ def frozen_by(value: Any) -> Any:
 def compiled(program: Callable) -> Any:
     """The program captured by Turret; its graphs frozen as operations, as the stages after capture would."""
     from turret import plugin_manager
-    from turret.config import Config
     from turret.pipeline import create_context
     from turret.plugins.capture.entry import turret_capture
 
@@ -448,9 +447,9 @@ def compiled(program: Callable) -> Any:
 
         return run
 
-    context = create_context(
-        Config(capture="turret", on_error="raise", recompile_limit=10**6, cache=False), plugin_manager.create()
-    )
+    manager = plugin_manager.create()
+    options = {"on_error": "raise", "recompile_limit": 10**6, "cache": False}
+    context = create_context(plugin_manager.configure(manager, None, options), manager)
     return turret_capture(context=context, target=program, compile_graph=freeze, fullgraph=False, dynamic=None)
 
 

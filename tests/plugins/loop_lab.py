@@ -10,14 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-import attrs
 import pluggy
 import torch
 from hypothesis import strategies as st
 
 import turret.plugins.schedule as scheduler
-from turret import hookspecs
-from turret.config import Config
+from turret import hookspecs, plugin_manager
 from turret.ir import (
     CopyInto,
     Definition,
@@ -54,7 +52,8 @@ def schedule(program: LoopProgram, *plugins: Any, **options: Any) -> Schedule:
     manager.add_hookspecs(hookspecs)
     for plugin in (scheduler, *plugins):
         manager.register(plugin)
-    context = SimpleNamespace(config=attrs.evolve(Config(), **options), hooks=manager.hook)
+    config = plugin_manager.configure(plugin_manager.default_manager(), None, options)
+    context = SimpleNamespace(config=config, hooks=manager.hook)
     return manager.hook.turret_schedule(context=context, program=program, target=None)
 
 

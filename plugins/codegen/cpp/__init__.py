@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from turret.config import Option
 from turret.context import CompileContext
 from turret.devices import device_for
 from turret.hookspecs import hookimpl
@@ -37,13 +38,24 @@ _HOMES = {
 LANGUAGE = "c++"
 """What a device has among its ``kernel_languages`` that takes these kernels."""
 
-__all__ = [*_HOMES, "turret_codegen"]
+__all__ = [*_HOMES, "turret_codegen", "turret_options"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+@hookimpl
+def turret_options() -> tuple[Option, ...]:
+    """The compiler, and what kernels check."""
+    checks = "check every memory access of generated C++ kernels, and raise OutOfBoundsError for one outside (slow)"
+    return (
+        Option(name="cpp_compiler", default="", doc="C++ compiler to use; empty tries $CXX, g++, clang++"),
+        Option(name="cpp_flags", default="", doc="further flags for the C++ compiler"),
+        Option(name="check_bounds", default=False, doc=checks),
+    )
 
 
 @hookimpl

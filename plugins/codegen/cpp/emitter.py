@@ -14,7 +14,7 @@ from turret.ir.index import Div, Mod, Size, Value, Var, provably_nonnegative
 from turret.ir.nest import FlatStore, Nest
 from turret.plugins.codegen.cpp.dtypes import accumulator, ctype, literal, reduction_identity
 from turret.plugins.codegen.cpp.facts import Facts
-from turret.plugins.codegen.cpp.operators import bitcast_text, cast_text, combine_text, scalar_text
+from turret.plugins.codegen.cpp.operators import alone_text, bitcast_text, cast_text, combine_text, scalar_text
 from turret.plugins.codegen.cpp.scopes import Scope
 from turret.plugins.codegen.cpp.sizes import size_text
 
@@ -117,6 +117,10 @@ class Emitter(TextEmitter):
 
     def write_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         return self.index(expr.payload, scope, guard)
+
+    def write_alone(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        args = [self.value(arg, scope, guard) for arg in expr.args]
+        return alone_text(Expr.make(expr.payload, expr.args, expr.dtype), args)
 
     def write_size(self, expr: Expr, scope: Scope, guard: Guard) -> str:
         return self.size(expr.payload)

@@ -46,6 +46,7 @@ from turret.ir.nest import (
 )
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
+from turret.plugins.codegen.cpp.operators import calls_vector_math
 
 SHORT_ROW = 16
 """Rows and local reductions of at most this many elements are unrolled ..."""
@@ -104,7 +105,7 @@ class _Simplifier:
         return self._reduce("sum", variables, call("square", call("sub", value, mean)))
 
     def _best(self, node: Expr) -> Expr:
-        value, number = node.args
+        value, number = rewrite(node.args[0], replace=_alone), node.args[1]
         variables = node.payload.variables
         best = self._reduce("max" if node.payload.kind == "argmax" else "min", variables, value)
         hit = call("eq", value, best)
@@ -116,6 +117,11 @@ class _Simplifier:
         dtype = torch.int32 if fits else torch.int64
         none = constant(torch.iinfo(dtype).max, dtype)
         return cast(self._reduce("min", variables, call("where", hit, cast(number, dtype), none)), torch.int64)
+
+
+def _alone(node: Expr) -> Expr | None:
+    """A call of vector math as one for each element: what is computed twice and compared must be equal to the bit."""
+    return Expr.make("alone", node.args, node.dtype, node.op) if calls_vector_math(node) else None
 
 
 def _has_rows(nest: Nest) -> bool:

@@ -6,9 +6,12 @@ functions (``f`` for float), ``{T}`` for the value type and ``{U}`` for its unsi
 
 from __future__ import annotations
 
+import re
+
 from turret.errors import UnsupportedError
-from turret.ir.expr import Expr
+from turret.ir.expr import OPS, Expr
 from turret.plugins.codegen.cpp.dtypes import CType, ctype
+from turret.plugins.codegen.cpp.prelude import VECTOR_MATH
 
 _LIBM = [
     "exp",
@@ -180,6 +183,21 @@ def scalar_text(expr: Expr, args: list[str]) -> str:
     return text if expr.op in _EXACT_IN_HALF or expr.dtype != expr.args[-1].dtype else where.round(text)
 
 
+def calls_vector_math(expr: Expr) -> bool:
+    """Whether the C++ of an op may call a function of the C library with a whole vector."""
+    if expr.op not in OPS or not expr.dtype.is_floating_point or expr.op == "masked":
+        return False
+    return _VECTOR_CALL.search(scalar_text(expr, ["x"] * len(expr.args))) is not None
+
+
+def alone_text(expr: Expr, args: list[str]) -> str:
+    """``scalar_text`` with such functions called for one element at a time."""
+    return _VECTOR_CALL.sub(r"alone_\1(", scalar_text(expr, args))
+
+
+_VECTOR_CALL = re.compile(rf"\b((?:{'|'.join(sorted(VECTOR_MATH))})f?)\(")
+
+
 def cast_text(value: str, source: CType, target: CType) -> str:
     """``value`` of one dtype converted to another as ``Tensor.to`` does."""
     if target.kind == "bool":
@@ -223,6 +241,7 @@ _COSTS = {
     **dict.fromkeys(_LIBM, 10),
     **dict.fromkeys(["sigmoid", "pow", "atan2", "hypot"], 16),
     "random": 40,
+    "alone": 40,
     "load": 1,
     "const": 0,
 }

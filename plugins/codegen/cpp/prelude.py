@@ -51,6 +51,8 @@ _NEW_VECTOR_MATH = [
     "atan2",
     "hypot",
 ]
+VECTOR_MATH = frozenset((*_OLD_VECTOR_MATH, *_NEW_VECTOR_MATH))
+"""Functions of the C library that compilers call with a whole vector."""
 _ARITY = {"pow": 2, "atan2": 2, "hypot": 2, "fmod": 2, "nextafter": 2}
 
 
@@ -65,8 +67,23 @@ def _prototypes() -> dict[str, str]:
     return table
 
 
+def _alone() -> dict[str, str]:
+    """The functions that have vectors of their own, one element at a time: a vector's last bits may differ."""
+    table = {}
+    for name in (*_OLD_VECTOR_MATH, *_NEW_VECTOR_MATH):
+        for kind, suffix in (("float", "f"), ("double", "")):
+            names = "xy"[: _ARITY.get(name, 1)]
+            taken, given = ", ".join(f"{kind} {n}" for n in names), ", ".join(names)
+            table[f"alone_{name}{suffix}"] = (
+                f"static __attribute__((noinline, const)) {kind} alone_{name}{suffix}({taken}) noexcept "
+                f"{{ return {name}{suffix}({given}); }}"
+            )
+    return table
+
+
 _PARTS: dict[str, str] = {
     **_prototypes(),
+    **_alone(),
     "bits_of": """\
 template <class To, class From> INLINE To bits_of(From value) { return __builtin_bit_cast(To, value); }""",
     **VECTOR_MATH_PARTS,

@@ -11,6 +11,7 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
+from turret.config import Option
 from turret.context import CompileContext
 from turret.devices import device_for
 from turret.hookspecs import hookimpl
@@ -40,7 +41,7 @@ _HOMES = {
 LANGUAGE = "triton"
 """What a device has among its ``kernel_languages`` that takes these kernels."""
 
-__all__ = [*_HOMES, "turret_codegen", "turret_decompositions"]
+__all__ = [*_HOMES, "turret_codegen", "turret_decompositions", "turret_options"]
 
 
 def __getattr__(name: str) -> Any:
@@ -51,6 +52,18 @@ def __getattr__(name: str) -> Any:
 
 def _is_for(target: Target) -> bool:
     return LANGUAGE in device_for(target.device_type).kernel_languages
+
+
+@hookimpl
+def turret_options() -> tuple[Option, ...]:
+    """How kernels are chosen, compiled and launched."""
+    tuning = "time alternative kernels on the device and keep the fastest (GPU only)"
+    workers = "processes that compile GPU kernels; 0 is one for each core"
+    return (
+        Option(name="cudagraphs", default=False, doc="replay kernels as CUDA graphs (GPU only)"),
+        Option(name="max_autotune", default=False, doc=tuning),
+        Option(name="compile_workers", default=0, doc=workers, low=0),
+    )
 
 
 @hookimpl

@@ -11,7 +11,6 @@ import numpy
 import torch
 
 from turret import plugin_manager
-from turret.config import Config
 from turret.events import Event
 from turret.hookspecs import hookimpl
 from turret.pipeline import create_context
@@ -40,7 +39,9 @@ class Observed:
                 if event.kind in kinds:
                     kinds[event.kind].append(event.message)
 
-        context = create_context(Config(capture="turret", on_error="raise"), plugin_manager.create((Observer(),)))
+        manager = plugin_manager.create((Observer(),))
+        options = {"on_error": "raise"}
+        context = create_context(plugin_manager.configure(manager, None, options), manager)
         self.call = turret_capture(
             context=context, target=target, compile_graph=self.keep, fullgraph=fullgraph, dynamic=dynamic
         )

@@ -803,3 +803,28 @@ def test_a_global_that_is_gone_and_was_only_handed_on_raises_the_name_error():
     del scope["print_to"]
     with pytest.raises(NameError, match="print_to"):
         observed(torch.ones(2))
+
+
+def test_generators_that_wait_when_their_frame_ends_are_closed_first_to_last():
+    def logged_at_the_end(name, log):
+        try:
+            yield name
+        finally:
+            log.append(name)
+
+    def program(x, log):
+        first = logged_at_the_end("first", log)
+        next(first)
+        second = logged_at_the_end("second", log)
+        next(second)
+        third = logged_at_the_end("third", log)
+        next(third)
+        log.append(x.shape[0])
+        return x + 1
+
+    compiled = turret.compile(program)
+    for _ in range(3):
+        mine, theirs = [], []
+        compiled(torch.ones(2), mine)
+        program(torch.ones(2), theirs)
+        assert mine == theirs == [2, "first", "second", "third"]

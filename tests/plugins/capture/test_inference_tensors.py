@@ -161,3 +161,17 @@ def test_a_checkpoint_takes_tensors_where_autograd_saves_them(mode, kinds):
         return torch.utils.checkpoint.checkpoint(lambda a, b: torch.tanh(a) + b[0], x, y, use_reentrant=False)
 
     check(program, mode, kinds)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float64, torch.uint8])
+def test_a_write_outside_of_the_mode_to_a_view_as_another_dtype_is_done_once(dtype):
+    def program(x):
+        x.view(dtype)[0] += 2
+        return x.sum()
+
+    compiled = turret.compile(program)
+    with torch.inference_mode():
+        mine, theirs = torch.arange(8), torch.arange(8)
+    for _ in range(2):
+        assert torch.equal(compiled(mine), program(theirs))
+        assert torch.equal(mine, theirs)

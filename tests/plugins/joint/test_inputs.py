@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import turret
 from tests.plugins.joint_harness import assert_same, compiled
 from turret.signature import Mutation
 
@@ -163,3 +164,20 @@ def test_leaves_that_are_views_of_one_memory_get_their_gradients():
     function(a, b).sum().backward()
     assert torch.equal(x.grad, a.grad)
     assert torch.equal(y.grad, b.grad)
+
+
+@pytest.mark.parametrize("starts", [(3, 0), (0, 3), (2, 2)])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_view_of_one_of_several_views_of_a_tensor_gives_its_gradient_for_all_that_it_shows(starts, dynamic):
+    def function(x, y):
+        kept = x * 2
+        y[None].sub_(3)
+        return kept, y.reshape(-1), y.view(-1)[1:]
+
+    seen = []
+    for run in (function, turret.compile(function, dynamic=dynamic, options={"cache": False})):
+        leaf = torch.linspace(-1, 1, 12, requires_grad=True)
+        memory = leaf.clone()
+        made = run(memory[starts[0] : starts[0] + 8], memory[starts[1] : starts[1] + 8])
+        seen.append(torch.autograd.grad([v.cos().sum() for v in (*made, memory)], leaf)[0])
+    torch.testing.assert_close(seen[1], seen[0])

@@ -17,9 +17,9 @@ from tests.plugins.joint_graphs import assert_same, make_context, run_eager, run
 from turret.errors import OptionError, VerificationError
 from turret.hookspecs import hookimpl
 from turret.op_traits import output_nodes
+from turret.partitioning.analysis import analyze
 from turret.plugins import graph_pass, partition
 from turret.plugins.decompositions.table import decomposition_table
-from turret.plugins.partition.analysis import analyze
 from turret.signature import GraphSignature, InputInfo, Mutation
 
 CONFIGS = [

@@ -10,6 +10,7 @@ import sympy
 import torch
 from kernel_lab import Case, build_cases, check, declare, element, evaluate, run
 
+import turret
 from turret.errors import UnsupportedError
 from turret.ir import Expr, Kernel, Store, call, constant, index_value, load, part, reduce, scan
 from turret.ir.index import Var
@@ -507,3 +508,24 @@ def test_a_reduction_over_a_size_that_turns_out_to_be_zero_gives_its_identity(ki
         if x.shape[dim]:
             expected = getattr(x, {"min": "amin", "max": "amax"}.get(kind, kind))(dim)
         torch.testing.assert_close(case.tensors["y"], expected, rtol=2e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["sin", "atan", "log1p", "tan", "exp", "erfc"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_position_of_the_best_of_values_of_the_c_library_is_found_whatever_vector_they_lie_in(name, dtype):
+    function = getattr(torch, name)
+
+    def program(x):
+        values = function(x) * x.cos()
+        return values.argmax(), values.argmin(0), values.argmax(1)
+
+    compiled = turret.compile(program, dynamic=True, options={"on_error": "raise", "cache": False})
+    for rows, columns in ((9, 9), (40, 41), (7, 33)):
+        x = torch.rand(rows, columns, dtype=dtype, generator=torch.Generator().manual_seed(rows))
+        values = function(x) * x.cos()
+        for found, dim in zip(compiled(x), (None, 0, 1), strict=True):
+            index = found.reshape(1) if dim is None else found.unsqueeze(dim)
+            assert ((index >= 0) & (index < values.numel())).all()
+            best = values.reshape(-1)[index] if dim is None else values.gather(dim, index)
+            expected = values.amin(dim) if dim == 0 else values.amax() if dim is None else values.amax(dim)
+            torch.testing.assert_close(best.reshape(expected.shape), expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,21 +13,21 @@ from turret.errors import UnsupportedError
 from turret.fake_values import propagate, same_layout
 from turret.lazy_module import lazy_module
 from turret.op_traits import has_static_size, is_view, tensor_bytes
-from turret.plugins.partition.analysis import JointAnalysis, is_size, is_tensor
+from turret.partitioning.analysis import JointAnalysis, is_size, is_tensor, parts_of, runs_once
 from turret.products import JointGraph, PartitionedGraph, SavedValue
 
 
-def extract(
-    joint: JointGraph, analysis: JointAnalysis, saved: frozenset[fx.Node], report: str = ""
-) -> PartitionedGraph:
+def extract(joint: JointGraph, analysis: JointAnalysis, saved: Iterable[fx.Node], report: str = "") -> PartitionedGraph:
     """Cut a joint graph so that ``saved`` passes from forward to backward and the rest is recomputed.
 
     A saved primal that the program writes to is copied before the write, and a saved view that shows a
     part of a larger base is copied so that the base can be freed.  Of a call with several results, those that the
-    backward reads are saved.  ``report`` is the result's, for people.
+    backward reads are saved.  What the backward does not read is not saved.  ``report`` is the result's, for people.
+    Raises ``UnsupportedError`` for a set that lacks what must be saved (``complete`` adds it).
     """
-    saved = _parts(saved)
+    saved = parts_of(saved)
     emitted = _backward_order(analysis, saved)
+    _refuse_second_runs(joint, analysis, emitted)
     read = {source for node in emitted for source in node.all_input_nodes}
     read.update(g for g in analysis.gradients if isinstance(g, fx.Node))
     used = sorted((node for node in saved if node in read), key=analysis.order.__getitem__)
@@ -51,13 +50,14 @@ def extract(
     )
 
 
-def _parts(saved: Iterable[fx.Node]) -> frozenset[fx.Node]:
-    """The nodes, with the results of a call that has several in its place."""
-    parts: set[fx.Node] = set()
-    for node in saved:
-        several = isinstance(node.meta.get("val"), (tuple, list))
-        parts.update([user for user in node.users if user.target is operator.getitem] if several else [node])
-    return frozenset(parts)
+def _refuse_second_runs(joint: JointGraph, analysis: JointAnalysis, emitted: list[fx.Node]) -> None:
+    """Refuse a cut by which the backward would draw other random numbers, or write once more, than the forward."""
+    for node in emitted:
+        if node not in analysis.late and runs_once(node):
+            raise UnsupportedError(
+                f"graph {joint.name!r}: the cut computes {node.name} again, which must run once: save its result, or "
+                f"what is computed from it ({node.format_node()})"
+            )
 
 
 def _describe(node: fx.Node, analysis: JointAnalysis) -> SavedValue:

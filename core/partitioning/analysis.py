@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -9,20 +11,32 @@ import torch
 from torch import fx
 
 from turret.errors import UnsupportedError, VerificationError
-from turret.op_traits import is_effectful, output_nodes, storage_root, storage_roots
+from turret.op_traits import (
+    gives_numbers,
+    is_effectful,
+    is_mutating_op,
+    is_random_call,
+    output_nodes,
+    storage_root,
+    storage_roots,
+)
 from turret.products import JointGraph
 from turret.signature import Mutation
+from turret.surface import Family, family_of
 
 
 @attrs.frozen(eq=False)
 class JointAnalysis:
     """A joint graph's nodes, sorted into what the cut may and may not touch.
 
-      ``backward`` are the live nodes that depend on a tangent, in graph order; everything else is *early*: it
-      depends on primals alone.  ``needed`` are the early nodes that the backward reads directly (or that are
-      gradients themselves); ``candidates`` are those and all their ancestors, in graph order: each is saved,
-      recomputed, or passed over.  ``materialized`` are early nodes that the forward writes to memory anyway.
-    ``order`` numbers all nodes.
+    ``primals`` and ``tangents`` are its inputs, ``forward_outputs`` and ``gradients`` (one or None for each primal) its
+    outputs.  ``backward`` are the live nodes that depend on a tangent, in graph order; everything else is *early*: it
+    depends on primals alone.  ``needed`` are the early nodes that the backward reads directly (or that are
+    gradients themselves); ``candidates`` are those and all their ancestors, in graph order: each is saved,
+    recomputed, or passed over.  ``required`` are early nodes that the forward computes in any case: its outputs, its
+    ``effects``, and what these need.  ``mutated`` are primals that are written to, so that their old value is gone by
+    the backward; ``held`` are values that somebody holds anyway, so that saving them takes no memory.  ``late`` are all
+    nodes that depend on a tangent.  ``order`` numbers all nodes.
     """
 
     primals: tuple[fx.Node, ...]
@@ -38,6 +52,10 @@ class JointAnalysis:
     held: frozenset[fx.Node]
     late: frozenset[fx.Node]
     order: dict[fx.Node, int]
+
+    def reads_own_storage(self, node: fx.Node) -> bool:
+        """Whether a node is an ``as_strided`` of an input that is written to: a copy of the input would not do."""
+        return node.target is torch.ops.aten.as_strided.default and storage_root(node) in self.mutated
 
     def gradient_of(self, primal: fx.Node) -> fx.Node | None:
         """The gradient that the graph returns for an input, if any."""
@@ -133,6 +151,38 @@ def is_size(node: fx.Node) -> bool:
 def is_tensor(node: fx.Node) -> bool:
     """Whether a node's value is one tensor."""
     return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def is_part(node: fx.Node) -> bool:
+    """Whether a node is one of the results of a call that has several."""
+    return node.target is operator.getitem and isinstance(node.args[0], fx.Node)
+
+
+def is_savable(node: fx.Node) -> bool:
+    """Whether a node's value can be handed to the backward: one tensor, or a number.
+
+    A call with several results and a constant of the graph cannot; the results can, and the constant need not be.
+    """
+    return node.op != "get_attr" and (is_tensor(node) or is_size(node))
+
+
+def is_library_call(node: fx.Node) -> bool:
+    """Whether a call runs as one of the device's library: a product, a convolution, attention, a sort."""
+    return node.op == "call_function" and family_of(node.target) is Family.EXTERN
+
+
+def parts_of(nodes: Iterable[fx.Node]) -> frozenset[fx.Node]:
+    """The nodes, with the results of a call that has several in its place."""
+    parts: set[fx.Node] = set()
+    for node in nodes:
+        several = isinstance(node.meta.get("val"), (tuple, list))
+        parts.update([user for user in node.users if is_part(user)] if several else [node])
+    return frozenset(parts)
+
+
+def runs_once(node: fx.Node) -> bool:
+    """Whether a call must not run in forward and backward: it draws random numbers, writes, or gives new numbers."""
+    return node.op == "call_function" and (is_random_call(node) or is_mutating_op(node.target) or gives_numbers(node))
 
 
 def _check_savable(joint: JointGraph, candidates: tuple[fx.Node, ...]) -> None:

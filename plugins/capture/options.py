@@ -1,0 +1,37 @@
+"""The options of capture, its own and those that any capture plugin heeds."""
+
+from __future__ import annotations
+
+from turret.config import Option
+from turret.hookspecs import hookimpl
+
+
+@hookimpl
+def turret_options() -> tuple[Option, ...]:
+    """Who captures, how often a function is captured, and which numbers and sizes stay in the graph."""
+    return (
+        Option(
+            name="capture",
+            default="turret",
+            doc="who captures graphs: torch._dynamo through a bridge, or Turret itself",
+            choices=("dynamo", "turret"),
+        ),
+        Option(
+            name="capture_scalar_outputs",
+            default=False,
+            doc="numbers read from tensors (item, int, float, tolist) stay in the graph as symbols; "
+            "fullgraph implies it",
+        ),
+        Option(
+            name="capture_dynamic_output_shape_ops",
+            default=False,
+            doc="results whose size depends on data (nonzero, masks, unique) stay in the graph, their sizes as "
+            "symbols; fullgraph implies it",
+        ),
+        Option(
+            name="recompile_limit",
+            default=8,
+            doc="captures of one function, after which it runs eagerly (Turret's capture)",
+            low=1,
+        ),
+    )
