@@ -12,7 +12,7 @@ import functools
 import itertools
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -612,18 +612,17 @@ def _guard_count(captured: CapturedGraph) -> int:
 
 
 def target_of(captured: CapturedGraph) -> Target:
-    """The device that a graph's tensors lie on."""
-    return _target_of_devices(devices_in(captured))
+    """The device that a graph's tensors lie on; the other one where tensors of the host and of a device meet."""
+    return _target(devices_in(captured))
 
 
 def target_of_values(values: Iterable[Any]) -> Target:
-    """The device that the tensors among ``values`` lie on."""
+    """The device that the tensors among ``values`` lie on, likewise."""
     devices = {device for x in values if isinstance(device := getattr(x, "device", None), torch.device)}
-    return _target_of_devices(sorted(devices, key=str))
+    return _target(sorted(devices, key=str))
 
 
-def _target_of_devices(devices: Iterable[torch.device]) -> Target:
-    """A device and its properties; the other one where tensors of the host and of a device meet."""
+def _target(devices: Sequence[torch.device]) -> Target:
     others = [device for device in devices if device.type != HOST.type]
     device = others[0] if others else HOST
     facts = device_for(device.type).properties(device.index or 0)
