@@ -14,7 +14,6 @@ import torch
 import turret
 from turret import codec, plugin_manager
 from turret.artifact_cache import ArtifactCache
-from turret.config import Config
 from turret.errors import CodegenError
 from turret.hookspecs import hookimpl
 from turret.libraries import find_library
@@ -165,7 +164,8 @@ def test_nothing_of_this_imports_the_compiler_here() -> None:
 
 
 def test_the_first_word_of_a_graph_for_a_gpu_starts_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = create_context(Config(compile_workers=3), plugin_manager.default_manager())
+    manager = plugin_manager.default_manager()
+    context = create_context(plugin_manager.configure(manager, None, {"compile_workers": 3}), manager)
     warmed: list[int] = []
     monkeypatch.setattr(workers, "shared_pool", lambda n: SimpleNamespace(warm=lambda: warmed.append(n)))
     assert triton.turret_decompositions(context, Target("cpu")) is None and warmed == []
