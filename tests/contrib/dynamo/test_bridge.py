@@ -42,7 +42,8 @@ def entry_point():
 
     registry.list_backends()
     before = dict(registry._BACKENDS), dict(registry._COMPILER_FNS)
-    registry._BACKENDS.pop("turret", None)
+    for table in (registry._BACKENDS, registry._COMPILER_FNS):
+        table.pop("turret", None)
     registry.register_backend(dynamo.backend, name="turret")
     yield
     for table, saved in zip((registry._BACKENDS, registry._COMPILER_FNS), before, strict=True):
