@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -135,21 +135,34 @@ def eagerly(module: fx.GraphModule) -> Callable[..., Any]:
     """A captured graph as a function that runs it eagerly.
 
     The program's ``with`` blocks are calls of setters in it, which an error would leave half done; the modes are then
-    made what they were before the graph.
+    made what they were before the graph.  An error is marked where it came before any write to an input.
     """
-    if not any(node.op == "call_function" and node.target in SETTERS for node in module.graph.nodes):
-        return module
+    nodes = module.graph.find_nodes(op="call_function", target=getattr)
+    hides_writes = any(node.args[1] == "data" for node in nodes)
+    sets_modes = any(node.op == "call_function" and node.target in SETTERS for node in module.graph.nodes)
 
     def run(*args: Any) -> Any:
-        before = mode_values()
+        before, counts = mode_values() if sets_modes else {}, _write_counts(args)
         try:
             return module(*args)
-        except BaseException:
+        except BaseException as error:
             for (setter, leading), value in before.items():
                 setter(*leading, *value)
+            if not hides_writes and None not in counts and counts == _write_counts(args):
+                error.__turret_wrote_nothing__ = True
             raise
 
     return run
+
+
+def wrote_nothing(error: BaseException) -> bool:
+    """Whether an error came out of a graph that ran eagerly, before it wrote to any of its inputs."""
+    return getattr(error, "__turret_wrote_nothing__", False)
+
+
+def _write_counts(values: Sequence[Any]) -> list[int | None]:
+    """How often autograd has seen each tensor written to; None for one that does not count."""
+    return [None if v.is_inference() else v._version for v in values if isinstance(v, torch.Tensor)]
 
 
 def neutral() -> contextlib.AbstractContextManager:

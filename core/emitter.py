@@ -168,10 +168,10 @@ class TextEmitter:
         """The guard of what is inside of a condition that is itself under one."""
         return both(guard, condition, self.facts.needs_guard)
 
-    def guard_of_load(self, load: Expr, scope: Scope, guard: Guard) -> Guard:
-        """The guard under which to read an element: where a checked index may turn out to be one into an empty tensor,
-        whose check reports but has to let something through, also that the tensor is not empty."""
-        for value in load.coords[0].values:
+    def guard_of_access(self, offset: Index, scope: Scope, guard: Guard = None) -> Guard:
+        """The guard under which to read or write an element: where a checked index may turn out to be one into an empty
+        tensor, whose check reports but has to let something through, also that the tensor is not empty."""
+        for value in offset.values:
             if value.op == "check_index" and not provably_nonnegative(value.payload - 1):
                 self.value(value, scope, guard)  # the check itself
                 some = call("gt", size_value(value.payload), constant(0, torch.int64))

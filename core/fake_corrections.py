@@ -64,6 +64,16 @@ def _layer_norm(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
     return _statistics(run, args, kwargs)
 
 
+def _index_put(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """``index_put``: index tensors are of the dtypes that ``index`` takes; no version of torch looks at them."""
+    if any(index is not None and index.dtype not in _INDEX_DTYPES for index in args[1]):
+        raise IndexError(f"index_put takes index tensors of {', '.join(map(str, _INDEX_DTYPES))}")
+    return run(args, kwargs)
+
+
+_INDEX_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.bool)
+
+
 def _select(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
     """``select``: the index lies in the dimension; up to torch 2.11 any number will do."""
     made, (x, dim, index) = run(args, kwargs), args
@@ -96,6 +106,8 @@ _CORRECTIONS: dict[Any, Callable[[Run, tuple, Mapping[str, Any]], Any]] = {
     aten.unique_consecutive.default: _counts,
     aten.native_layer_norm.default: _layer_norm,
     aten.native_group_norm.default: _statistics,
+    aten.index_put.default: _index_put,
+    aten.index_put_.default: _index_put,
     aten.select.int: _select,
     aten.select_scatter.default: _scattered,
     aten.slice_scatter.default: _scattered,

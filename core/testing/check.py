@@ -102,10 +102,17 @@ def _overwritten(earlier: Sequence[Observation]) -> list[Difference]:
         for index, (facts, tensor) in enumerate(zip(observation.outputs, observation.live or (), strict=True)):
             if not isinstance(tensor, Tensor):
                 continue
-            if not torch.equal(tensor.detach().cpu().nan_to_num(), facts.value.nan_to_num()):
+            if not _same_values(tensor.detach().cpu(), facts.value):
                 where = f"output {index} of call {call}"
                 found.append(Difference(where, "values after a later call", "unchanged", "overwritten"))
     return found
+
+
+def _same_values(found: Tensor, expected: Tensor) -> bool:
+    """Whether two tensors hold the same values, NaN where NaN is."""
+    if found.dtype == torch.complex32:
+        found, expected = found.to(torch.complex64), expected.to(torch.complex64)
+    return torch.equal(found.nan_to_num(), expected.nan_to_num())
 
 
 @attrs.define

@@ -3,7 +3,7 @@
 A graph runs before the side effects of its frame are replayed.  Where one of its operations raises (an index out of
 range, a dtype that a kernel lacks), eager would have had the effects of the lines before, and its exception would know
 the line.  Nothing has happened yet, so the frame can be given to Python, which does and raises all of that.  A graph
-that writes to its inputs has done so only where no plan ran it: a plan leaves that to the epilogue.
+that writes to its inputs has done so only where it ran eagerly: a plan leaves that to the epilogue.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from turret import frame_hook
+from turret.ambient import wrote_nothing
 from turret.errors import TurretError, warn
 from turret.runtime.executor import left_inputs_as_they_were
 from turret.saved_tensor_hooks import raised_by_hook
@@ -69,7 +70,7 @@ class AsPython:
         ``writes``: the graph writes to its inputs, and may have.  Where nothing is raised in Python, the graph was at
         fault: a warning says so, or with ``on_error="raise"`` the graph's exception.
         """
-        written = writes and not left_inputs_as_they_were(failure[0])
+        written = writes and not (left_inputs_as_they_were(failure[0]) or wrote_nothing(failure[0]))
         if written or isinstance(failure[0], _FINAL) or raised_by_hook(failure[0]):
             raise failure.pop()
         message = f"{function.__qualname__} runs as Python: its graph raised {type(failure[0]).__name__}: {failure[0]}"

@@ -163,3 +163,15 @@ def test_an_index_along_a_dimension_of_stride_0_is_checked(name, dim):
         return CALLS[name](x, index)
 
     check(program, lambda x: x.select(dim, 0).unsqueeze(dim).expand(3, 3))
+
+
+def test_a_scatter_into_nothing_raises_and_writes_nothing():
+    def program(x, index, n):
+        return x.new_full((abs(n) % 3, 2), n).scatter(0, index, 1)
+
+    for options in ({"cache": False}, {"cache": False, "check_bounds": True}):
+        compiled = turret.compile(program, options=options)
+        for n in (5, -9, 4):
+            index = torch.zeros(1, 2, dtype=torch.int64)
+            expected, found = (outcome(f, torch.ones(2), index, n) for f in (program, compiled))
+            assert found is expected if isinstance(expected, type) else torch.equal(found, expected)

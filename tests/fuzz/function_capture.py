@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from turret import plugin_manager
+from turret.ambient import eagerly
 from turret.events import Event
 from turret.hookspecs import hookimpl
 from turret.pipeline import create_context
@@ -32,7 +33,7 @@ def captured(target: Callable, watch: Watch) -> Callable:
 
     def compile_graph(graph: Any) -> Callable:
         watch.events.setdefault("graph", []).append(graph.name)
-        return graph.module
+        return eagerly(graph.module)
 
     return turret_capture(context=context, target=target, compile_graph=compile_graph, fullgraph=False, dynamic=None)  # type: ignore[return-value]
 

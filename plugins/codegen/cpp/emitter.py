@@ -96,7 +96,7 @@ class Emitter(TextEmitter):
         if 0 in self.nest.tensors[expr.tensor].shape:
             self.index(expr.coords[0], scope, guard)  # its checks still report
             return literal(0, expr.dtype)
-        guard = self.guard_of_load(expr, scope, guard)
+        guard = self.guard_of_access(expr.coords[0], scope, guard)
         offset = self.index(expr.coords[0], scope, guard)
         kind = ctype(expr.dtype)
         text = kind.load(self.element(expr.tensor, offset))
@@ -207,8 +207,10 @@ class Emitter(TextEmitter):
             text = f"{{ const {kind.value} {before} = {kind.load(element)}; {element} = {kind.pack(f'({value})')}; }}"
         else:
             text = f"{element} = {packed or kind.pack(value)};"
-        condition = "" if store.condition is None else f"if ({self.value(store.condition, scope)}) "
-        scope.line(condition + text)
+        conditions = [c for c in (self.guard_of_access(store.offset, scope), store.condition) if c is not None]
+        if conditions:
+            text = f"if ({' && '.join(self.value(c, scope) for c in conditions)}) {text}"
+        scope.line(text)
 
     def _narrowed(self, store: FlatStore, scope: Scope) -> str:
         """The packed half of a wider value that is stored and nothing else: rounded and packed in one go."""

@@ -173,7 +173,7 @@ class Emitter(TextEmitter):
         if 0 in decl.shape:
             self.index(offset, scope, guard)  # its checks still report
             return self.spread(typed_literal(0, expr.dtype), frozenset(), offset.variables)
-        guard = self.guard_of_load(expr, scope, guard)
+        guard = self.guard_of_access(expr.coords[0], scope, guard)
         have = offset.variables.union(*(self.span(value, guard) for value in offset.values))
         want = have if guard is None else have | self.facts.span(guard)
         text = self.index(offset, scope, guard)

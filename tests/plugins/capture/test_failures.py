@@ -130,3 +130,44 @@ def test_memory_that_ran_out_is_not_tried_again():
     with pytest.raises(torch.OutOfMemoryError, match="no room"):
         turret.compile(lambda x: x + 1, plugins=[plugin])(torch.ones(2))
     assert not plugin.messages
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16])
+def test_a_write_at_indices_of_a_dtype_that_eager_refuses_raises_after_the_writes_and_effects_before_it(dtype):
+    def program(x, index, log):
+        log.append("before")
+        x[:, 0] = 7
+        log.append("written")
+        x[:, index.to(dtype)] = 1
+        log.append("after")
+
+    seen = []
+    for run in (program, turret.compile(program)):
+        for _ in range(2):
+            x, log = torch.zeros(2, 3), []
+            with pytest.raises(IndexError):
+                run(x, torch.tensor([1]), log)
+            seen.append((x.tolist(), log))
+    assert seen[0] == seen[1] == seen[2] == seen[3]
+
+
+def test_a_graph_that_runs_eagerly_and_raises_before_it_writes_is_run_again_as_python():
+    class Refusing:
+        @hookimpl
+        def turret_joint(self, context, captured, decompositions):
+            raise NotImplementedError("no graph at all")
+
+    def program(x, index, log):
+        log.append("before")
+        x[index] = 1
+        log.append("after")
+
+    compiled = turret.compile(program, plugins=[Refusing()], options={"cache": False})
+    for index, told in ((torch.tensor([1]), ["before", "after"]), (torch.tensor([9]), ["before"])):
+        for run in (program, compiled):
+            x, log = torch.zeros(3), []
+            try:
+                run(x, index, log)
+            except IndexError:
+                assert told == ["before"]
+            assert log == told and x.sum() == len(told) - 1
