@@ -80,6 +80,7 @@ def work(rank: int, port: int) -> None:
             assert observed.graphs, name
             calls = [n for g in observed.graphs for n in g.module.graph.nodes if "linear" in str(n.target)]
             assert calls or name == "tensor_parallel", name
+        torch.distributed.barrier()  # the first process holds the store that the other one still talks to
     finally:
         torch.distributed.destroy_process_group()
 
