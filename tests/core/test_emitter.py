@@ -73,7 +73,7 @@ class PythonEmitter(TextEmitter):
         return SCALARS[expr.op].format(*(self.value(arg, scope, guard) for arg in expr.args))
 
     def write_load(self, expr: Expr, scope: Loop, guard: Guard) -> str:
-        guard = self.guard_of_load(expr, scope, guard)
+        guard = self.guard_of_access(expr.coords[0], scope, guard)
         text = f"{self.pointer(expr.tensor)}[{self.index(expr.coords[0], scope, guard)}]"
         return text if guard is None else f"{text} if {self.value(guard, scope)} else 0"
 
