@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,9 +13,11 @@ from turret.artifact_cache import Store
 from turret.devices import Allocator, Costs, Device, KernelFamily, PlanLibrary, Properties, Segment
 from turret.hookspecs import hookimpl
 from turret.libraries import find_library
-from turret.native.device import DeviceLibrary
 from turret.plan import Launch, Plan
 from turret.runtime.frames import device_table_lengths
+
+if TYPE_CHECKING:
+    from turret.native.device import DeviceLibrary
 
 _TYPE = "cuda"
 
@@ -39,6 +41,8 @@ class Cuda(Device):
         return Properties(found.name, arch, found.multi_processor_count, found.total_memory)
 
     def load(self, plan: Plan, store: Store | None) -> PlanLibrary:
+        from turret.native.device import DeviceLibrary  # a process without a GPU has no use for the launcher
+
         entry, (slots, sizes) = find_library(plan.library, store), device_table_lengths(plan)
         return LaunchedBinaries(DeviceLibrary(entry, store, torch.device(plan.device).index or 0, slots, sizes))
 
