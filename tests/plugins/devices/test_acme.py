@@ -23,11 +23,12 @@ NAMES = [
 
 
 @pytest.fixture(scope="module")
-def results() -> dict[str, str]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What came of each check: nothing, or a traceback."""
     if not any(map(shutil.which, ("g++", "clang++"))):
         pytest.skip("needs a C++ compiler")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *filter(None, sys.path)])}
+    found = os.pathsep.join([str(HERE), *filter(None, sys.path)])
+    environment = {**os.environ, "PYTHONPATH": found, "TURRET_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
     command = [sys.executable, str(HERE / "acme_checks.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
     assert done.returncode == 0, done.stderr
