@@ -62,11 +62,8 @@ class Owned:
     plugin: str
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:
+        with blaming(self.plugin):
             return self.function(*args, **kwargs)
-        except Exception as error:
-            blame(error, self.plugin)
-            raise
 
 
 def owner(function: Any) -> str:

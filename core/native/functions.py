@@ -20,7 +20,8 @@ from turret.plan import Launch, Plan
 from turret.runtime.bounds import OUT_OF_BOUNDS, raise_out_of_bounds
 
 INDEX_ERROR, ZERO_DIVISION, OUT_OF_RANGE = 1, 2, 8
-"""Status codes of native kernels; 0 is success.  The last is an index for which eager raises a RuntimeError."""
+"""What a kernel returns where a checked index is out of range, an integer is divided by zero, or an index is out of
+range for which eager raises a RuntimeError; 0 is success."""
 
 
 class NativeFunctions(PlanLibrary):

@@ -186,11 +186,6 @@ def unread(units: Sequence[Unit]) -> set[str]:
     return {unit.tensor.name for unit in units if unit.is_loop} - read
 
 
-def contains(expr: Expr, *ops: str) -> bool:
-    """Whether any node below has one of the ops."""
-    return any(node.op in ops for node in walk(expr))
-
-
 def load_coords(expr: Expr, tensor: str) -> Iterator[tuple[Index, ...]]:
     """Coordinates at which an expression loads a tensor, each once."""
     for node in loads(expr):

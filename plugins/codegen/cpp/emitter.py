@@ -12,15 +12,13 @@ from turret.errors import UnsupportedError
 from turret.ir.expr import OPS, Expr, divides_by_zero, range_error
 from turret.ir.index import Div, Mod, Size, Value, Var, provably_nonnegative
 from turret.ir.nest import FlatStore, Nest
+from turret.native.functions import INDEX_ERROR, OUT_OF_RANGE, ZERO_DIVISION
 from turret.plugins.codegen.cpp.dtypes import accumulator, ctype, literal, reduction_identity
 from turret.plugins.codegen.cpp.facts import Facts
 from turret.plugins.codegen.cpp.operators import alone_text, bitcast_text, cast_text, combine_text, scalar_text
 from turret.plugins.codegen.cpp.scopes import Scope
 from turret.plugins.codegen.cpp.sizes import size_text
 
-INDEX_ERROR, ZERO_DIVISION, OUT_OF_RANGE = 1, 2, 8
-"""What a kernel returns where a checked index is out of range, an integer is divided by zero, or an index is out of
-range for which eager raises a RuntimeError."""
 EXTENT_WORDS = 3
 """What a kernel that checks its accesses is told of a buffer: first element, one past the last, number of its slot."""
 
