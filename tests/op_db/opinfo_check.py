@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from observer import ScheduleCounter
-from opinfo_cases import Case, samples, skip_reason
+from turret.testing.op_table import Case, samples, skip_reason
 
 import turret
 from turret.testing import Mismatch, assert_same

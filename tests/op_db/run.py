@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from opinfo_cases import cases
+from turret.testing.op_table import cases
 from opinfo_check import RIGHT, Subject, check_case
 
 from turret.testing.isolation import run_jobs, serve

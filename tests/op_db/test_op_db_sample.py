@@ -8,7 +8,7 @@ import turret
 
 pytest.importorskip("expecttest", reason="torch's table of operations imports it")
 
-from opinfo_cases import SKIPPED, Case, cases, samples
+from turret.testing.op_table import SKIPPED, Case, cases, samples
 from opinfo_check import RIGHT, Subject, check_case
 
 CASES = cases()
