@@ -101,7 +101,7 @@ def broken_device(plugin: Any, change: Callable[[Device], None]) -> tuple[Any, l
 
 def load_raises(device: Device) -> None:
     """Break a device: plans cannot be loaded."""
-    device.load = lambda plan, store: _raises()  # type: ignore[method-assign]
+    _with_method(device, "load", lambda self, plan, store: _raises())
 
 
 def launch_fails(device: Device) -> None:
@@ -125,8 +125,14 @@ class _Library(PlanLibrary):
 
 
 def _with_launches(device: Device, run: Callable[..., int]) -> None:
-    load = device.load
-    device.load = lambda plan, store: _Library(load(plan, store), run)  # type: ignore[method-assign]
+    load = type(device).load
+    _with_method(device, "load", lambda self, plan, store: _Library(load(self, plan, store), run))
+
+
+def _with_method(device: Device, name: str, method: Callable[..., Any]) -> None:
+    """Give a device a method that its class does not have."""
+    kind = type(device)
+    device.__class__ = type(kind.__name__, (kind,), {name: method, "__module__": kind.__module__})
 
 
 def drop_launches(plugin: Any) -> tuple[Any, list[str]]:

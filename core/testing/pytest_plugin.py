@@ -2,7 +2,7 @@
 
     pytest -p turret.testing.pytest_plugin --turret-plugin my_package:Plugin --turret-device acme
 
-Where Turret is installed ``-p`` is not needed.  Without ``--turret-plugin`` nothing is collected, and nothing of torch's
+Where Turret is installed ``-p`` is not needed.  Without ``--turret-plugin`` nothing is collected, and torch is not
 imported.  Items are checked in a worker process, which may crash and hang; this process imports no torch.
 """
 
@@ -95,9 +95,13 @@ class Kit:
         answer = self.worker.ask({"do": "check", "level": level, "item": item})
         if not isinstance(answer, Death):
             return _answer(answer)
+        outcome = {"level": level, "item": item, "count": 1, "source": ""}
+        if isinstance(self.worker.ask({"do": "eager", "level": level, "item": item}), Death):
+            told = f"so it goes in eager on {self.facts['device']}: {answer.reason}"
+            return {**outcome, "status": "skipped", "message": told}
         told = f"{answer.reason}\n{answer.printed.strip()}"
-        outcome = {"level": level, "item": item, "status": answer.kind, "message": told, "count": 1, "source": ""}
-        return {**outcome, "source": self._shrunk(level, item, answer.kind)}
+        source = self._shrunk(level, item, answer.kind)
+        return {**outcome, "status": answer.kind, "message": told, "source": source}
 
     def _shrunk(self, level: str, item: str, kind: str) -> str:
         from turret.testing.worker import worker_for

@@ -61,6 +61,17 @@ class Handler:
         self.subject.reset()
         return attrs.asdict(LEVELS[level].check(item, self.subject, self.settings))
 
+    def do_eager(self, level: str, item: str) -> str:
+        """Run an item without compiling anything: whether eager itself ends the process."""
+        from turret.testing.levels import LEVELS
+        from turret.testing.levels.level import symptom_of
+
+        kit = LEVELS[level]
+        if kit.has_eager:
+            for candidate in kit.candidates(item, self.subject, self.settings):
+                symptom_of(lambda candidate=candidate: kit.try_out(candidate, lambda f: f, self.subject))
+        return ""
+
     def do_try(self, source: str) -> str:
         """Run a failure's file; what it raises is the answer."""
         self.subject.reset()

@@ -10,6 +10,7 @@ import attrs
 from turret.testing.cases import CASES, Case
 from turret.testing.checker import assert_same
 from turret.testing.levels.level import Level, Settings
+from turret.testing.observe import observe
 from turret.testing.subject import Compiler, Subject
 
 
@@ -35,6 +36,12 @@ class Cases(Level):
 
     def candidates(self, item: str, subject: Subject, settings: Settings) -> Iterator[CaseCandidate]:
         yield CaseCandidate(CASES[item], subject.device)
+
+    def eager_error(self, candidate: CaseCandidate, subject: Subject) -> BaseException | None:
+        """Only of what the device lacks: an error may be what a case is about."""
+        case = candidate.case
+        found = observe(case.function, case.make_inputs(0, candidate.device)).error
+        return found if isinstance(found, NotImplementedError) else None
 
     def try_out(self, candidate: CaseCandidate, compiler: Compiler, subject: Subject) -> None:
         case = candidate.case

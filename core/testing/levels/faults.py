@@ -79,6 +79,7 @@ class Faults(Level):
     """Items are hooks of the plugins with what is wrong with them."""
 
     name = "faults"
+    has_eager = False
 
     def items(self, subject: Subject, settings: Settings) -> Sequence[str]:
         names = list(faults(subject))

@@ -35,6 +35,7 @@ class Kernels(Level):
     """Items are seeds; every second one has sizes that are known when it runs."""
 
     name = "kernels"
+    has_eager = False
 
     def items(self, subject: Subject, settings: Settings) -> Sequence[str]:
         first = settings.first_seed

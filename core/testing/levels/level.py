@@ -63,6 +63,8 @@ class Level(abc.ABC):
     """One level.  A candidate is what is checked, shrunk and written to a file; an item has one or more."""
 
     name: ClassVar[str]
+    has_eager: ClassVar[bool] = True
+    """Whether eager is what candidates are compared with."""
 
     @abc.abstractmethod
     def items(self, subject: Subject, settings: Settings) -> Sequence[str]:
@@ -89,26 +91,33 @@ class Level(abc.ABC):
         """Why an item is not tried, or an empty string."""
         return ""
 
+    def eager_error(self, candidate: Any, subject: Subject) -> BaseException | None:
+        """What eager raises for a candidate on the device, if there is nothing to compare with then."""
+        return None
+
     def check(self, item: str, subject: Subject, settings: Settings) -> Outcome:
         """What comes of an item, a failure shrunk."""
         if reason := self.why_skipped(item, subject):
             return Outcome(self.name, item, "skipped", reason)
         subject.observer.reset()
-        count = 0
+        compared, reason = 0, "there is nothing to compare"
         for candidate in self.candidates(item, subject, settings):
-            count += 1
+            error = self.eager_error(candidate, subject)
+            if error is not None:
+                reason = f"eager raises {type(error).__name__} on {subject.device}: {summary_of(error)}"
+                continue
+            compared += 1
             found = self.symptom(candidate, subject)
             if found is not None:
                 return self.failure(item, candidate, found, subject, settings)
-        return self.passed(item, count, subject)
+        return self.passed(item, subject) if compared else Outcome(self.name, item, "skipped", reason)
 
-    def passed(self, item: str, count: int, subject: Subject) -> Outcome:
-        """The outcome of an item of which nothing is wrong."""
+    def passed(self, item: str, subject: Subject, count: int = 1) -> Outcome:
+        """The outcome of an item of which nothing is wrong; ``count``: the programs of it."""
         if not subject.is_turret:
-            return Outcome(self.name, item, "right", count=max(count, 1))
+            return Outcome(self.name, item, "right", count=count)
         reason = subject.observer.why_eager
-        status: Status = "eager" if reason else "right"
-        return Outcome(self.name, item, status, reason, subject.observer.made, max(count, 1))
+        return Outcome(self.name, item, "eager" if reason else "right", reason, subject.observer.made, count)
 
     def failure(self, item: str, candidate: Any, found: Symptom, subject: Subject, settings: Settings) -> Outcome:
         """The outcome of an item that fails, as small as shrinking makes it."""

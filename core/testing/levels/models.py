@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from turret.testing.checker import assert_same
 from turret.testing.levels.level import Level, Settings
 from turret.testing.models import MODELS, Model
+from turret.testing.observe import observe
 from turret.testing.program import Inputs
 from turret.testing.subject import Compiler, Subject
 
@@ -45,6 +46,9 @@ class Models(Level):
 
     def candidates(self, item: str, subject: Subject, settings: Settings) -> Iterator[Training]:
         yield Training(MODELS[item], 2, subject.device)
+
+    def eager_error(self, candidate: Training, subject: Subject) -> BaseException | None:
+        return observe(_trained(candidate), _numbered(candidate)(0), "none").error
 
     def try_out(self, candidate: Training, compiler: Compiler, subject: Subject) -> None:
         check_training(candidate, compiler)
@@ -82,13 +86,15 @@ def check_training(training: Training, compiler: Compiler) -> None:
     if training.path and not _inputs_of(training):
         return
 
-    def trained(compile: Compiler) -> Callable[..., Any]:
-        return lambda *args: _steps(training, compile, args)
+    assert_same(_trained(training), _trained(training, compiler), _numbered(training), backward="none", calls=1)
 
-    def inputs(call: int) -> Inputs:
-        return Inputs(_inputs_of(training), ())
 
-    assert_same(trained(lambda model: model), trained(compiler), inputs, backward="none", calls=1)
+def _trained(training: Training, compiler: Compiler = lambda model: model) -> Callable[..., Any]:
+    return lambda *args: _steps(training, compiler, args)
+
+
+def _numbered(training: Training) -> Callable[[int], Inputs]:
+    return lambda call: Inputs(_inputs_of(training), ())
 
 
 def _made(training: Training) -> nn.Module:

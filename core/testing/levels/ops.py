@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from turret.testing.checker import assert_same
-from turret.testing.compare import summary_of
 from turret.testing.levels.level import Level, Settings
 from turret.testing.observe import observe
-from turret.testing.outcome import Outcome
 from turret.testing.program import Backward
 from turret.testing.subject import Compiler, Subject
 
@@ -66,32 +64,15 @@ class Ops(Level):
         return skip_reason(table()[item])
 
     def candidates(self, item: str, subject: Subject, settings: Settings) -> Iterator[Sample]:
-        """Samples that eager takes on the device, forward alone before the backward of the same."""
-        for sample in self._samples(item, subject, SAMPLES[settings.size]):
-            if observe(sample.program.function, sample.program.make_inputs(), sample.backward).error is None:
-                yield sample
-
-    def _samples(self, item: str, subject: Subject, count: int) -> Iterator[Sample]:
         from turret.testing.op_table import samples
 
         case = table()[item]
         backward: Backward = "all" if case.differentiable else "none"
-        for number, program in enumerate(samples(case, count, subject.device)):
+        for number, program in enumerate(samples(case, SAMPLES[settings.size], subject.device)):
             yield Sample(case, number, program, backward, subject.device)
 
-    def check(self, item: str, subject: Subject, settings: Settings) -> Outcome:
-        outcome = super().check(item, subject, settings)
-        if outcome.failed or outcome.status == "skipped" or next(self.candidates(item, subject, settings), None):
-            return attrs.evolve(outcome, count=1)
-        return Outcome(self.name, item, "skipped", self._why_nothing(item, subject, settings))
-
-    def _why_nothing(self, item: str, subject: Subject, settings: Settings) -> str:
-        """Why there is no sample to compare."""
-        for sample in self._samples(item, subject, SAMPLES[settings.size]):
-            error = observe(sample.program.function, sample.program.make_inputs(), sample.backward).error
-            if error is not None:
-                return f"eager raises {type(error).__name__} on {subject.device}: {summary_of(error)}"
-        return "no samples"
+    def eager_error(self, candidate: Sample, subject: Subject) -> BaseException | None:
+        return observe(candidate.program.function, candidate.program.make_inputs(), candidate.backward).error
 
     def try_out(self, candidate: Sample, compiler: Compiler, subject: Subject) -> None:
         program = candidate.program

@@ -70,7 +70,7 @@ class Programs(Level):
         programs = list(self.candidates(item, subject, settings))
         for program, found in self.failing(programs, subject):
             return self.failure(item, program, found, subject, settings)
-        return self.passed(item, len(programs), subject)
+        return self.passed(item, subject, len(programs))
 
     def failing(self, programs: Sequence[Program], subject: Subject) -> Iterator[tuple[Program, Symptom]]:
         """The programs that fail: several are compiled together, and one by one only where that fails."""
