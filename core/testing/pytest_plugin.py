@@ -95,7 +95,7 @@ class Kit:
         answer = self.worker.ask({"do": "check", "level": level, "item": item})
         if not isinstance(answer, Death):
             return _answer(answer)
-        outcome = {"level": level, "item": item, "count": 1, "source": ""}
+        outcome = {"level": level, "item": item, "source": ""}
         if isinstance(self.worker.ask({"do": "eager", "level": level, "item": item}), Death):
             told = f"so it goes in eager on {self.facts['device']}: {answer.reason}"
             return {**outcome, "status": "skipped", "message": told}

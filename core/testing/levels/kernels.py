@@ -49,8 +49,7 @@ class Kernels(Level):
         return ""
 
     def candidates(self, item: str, subject: Subject, settings: Settings) -> Iterator[Choices]:
-        chooser = RecordingChooser(RandomChooser(int(item)))
-        symbolic = int(item) % 2 == 1
+        chooser, symbolic = RecordingChooser(RandomChooser(int(item))), int(item) % 2 == 1
         draw_loops(chooser, symbolic)
         yield Choices(tuple(chooser.made), symbolic)
 
@@ -98,7 +97,7 @@ def check_loops(loops: DrawnLoops, subject: Subject) -> None:
 
     expected = run_program(loops.program(), loops.arguments())
     program = loops.program(subject.device)
-    given = {"plugins": [*subject.made, subject.observer], "options": {"cache": False, **subject.options}}
+    given = {"plugins": [*subject.to_give, subject.observer], "options": {"cache": False, **subject.options}}
     schedule = turret.schedule(program, **given)
     run = turret.load(turret.codegen(schedule, **given), **given)
     found = run(loops.arguments(subject.device))

@@ -112,12 +112,12 @@ class Level(abc.ABC):
                 return self.failure(item, candidate, found, subject, settings)
         return self.passed(item, subject) if compared else Outcome(self.name, item, "skipped", reason)
 
-    def passed(self, item: str, subject: Subject, count: int = 1) -> Outcome:
-        """The outcome of an item of which nothing is wrong; ``count``: the programs of it."""
+    def passed(self, item: str, subject: Subject) -> Outcome:
+        """The outcome of an item of which nothing is wrong."""
         if not subject.is_turret:
-            return Outcome(self.name, item, "right", count=count)
+            return Outcome(self.name, item, "right")
         reason = subject.observer.why_eager
-        return Outcome(self.name, item, "eager" if reason else "right", reason, subject.observer.made, count)
+        return Outcome(self.name, item, "eager" if reason else "right", reason, subject.observer.made)
 
     def failure(self, item: str, candidate: Any, found: Symptom, subject: Subject, settings: Settings) -> Outcome:
         """The outcome of an item that fails, as small as shrinking makes it."""
