@@ -7,11 +7,19 @@ from typing import Any
 
 from turret.testing.isolation import Death
 from turret.testing.levels import LEVELS, Settings, file_text
+from turret.testing.levels.level import symptom_of
 from turret.testing.subject import Subject
 from turret.testing.worker import worker_for
 
 HANG_TIME = 10.0
 """Seconds after which a candidate counts as one that hangs, where the item did."""
+
+
+def run_eagerly(level: str, item: str, subject: Subject, settings: Settings) -> None:
+    """Run an item without compiling anything: the process may not survive it."""
+    if LEVELS[level].has_eager:
+        for candidate in LEVELS[level].candidates(item, subject, settings):
+            symptom_of(lambda candidate=candidate: LEVELS[level].try_out(candidate, lambda function: function, subject))
 
 
 def shrunk(
@@ -28,7 +36,7 @@ def shrunk(
     def dies(candidate: Any) -> bool:
         if time.monotonic() > end:
             return False
-        worker.ask({"do": "nothing"})  # a new process's imports are not the candidate's time
+        worker.ask({"do": "prepare", "level": level})  # a new process's imports are not the candidate's time
         answer = worker.ask({"do": "try", "source": text(candidate)})
         return isinstance(answer, Death) and answer.kind == kind
 

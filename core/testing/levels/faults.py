@@ -214,7 +214,7 @@ def _met(fault: Fault, subject: Subject, time: float) -> Any:
     facts = {"plugins": list(subject.plugins), "device": subject.device, "options": dict(subject.options)}
     worker = worker_for(facts, time)
     try:
-        worker.ask({"do": "nothing"})
+        worker.ask({"do": "prepare"})
         return worker.ask({"do": "fault", "item": fault.name})
     finally:
         worker.close()

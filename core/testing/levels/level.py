@@ -18,6 +18,9 @@ from turret.testing.subject import Compiler, Subject
 
 Size = Literal["small", "medium", "large"]
 
+SEED = "seed"
+"""How items begin that are seeds."""
+
 REFUSED = re.compile("UnsupportedError|DataDependentOutputException|DynamicOutputShapeException|no plugin took")
 """What an error says by which a stage declines a program, as it may: Turret then runs it eagerly, on record."""
 
@@ -42,9 +45,10 @@ class Settings:
         """How many items a level has, by its own table of sizes."""
         return self.counts.get(level, sizes[self.size])
 
-    @property
-    def first_seed(self) -> int:
-        return self.seed * _FAR
+    def seeds(self, count: int) -> list[str]:
+        """Items that are seeds."""
+        first = self.seed * _FAR
+        return [f"{SEED}{seed}" for seed in range(first, first + count)]
 
 
 @attrs.frozen
@@ -65,6 +69,9 @@ class Level(abc.ABC):
     name: ClassVar[str]
     has_eager: ClassVar[bool] = True
     """Whether eager is what candidates are compared with."""
+
+    def prepare(self) -> None:  # noqa: B027 (most levels have nothing to do)
+        """Import what checking takes."""
 
     @abc.abstractmethod
     def items(self, subject: Subject, settings: Settings) -> Sequence[str]:

@@ -12,7 +12,7 @@ from turret.testing.builder import Features, Spoiled
 from turret.testing.checker import check
 from turret.testing.chooser import RandomChooser
 from turret.testing.draw import draw_program
-from turret.testing.levels.level import Level, Settings, Symptom
+from turret.testing.levels.level import SEED, Level, Settings, Symptom
 from turret.testing.program import Program, merge
 from turret.testing.shrinking import shrink
 from turret.testing.subject import Compiler, Subject
@@ -46,12 +46,11 @@ class Programs(Level):
     name = "programs"
 
     def items(self, subject: Subject, settings: Settings) -> Sequence[str]:
-        first = settings.first_seed
-        return [str(seed) for seed in range(first, first + settings.count(self.name, SIZES))]
+        return settings.seeds(settings.count(self.name, SIZES))
 
     def candidates(self, item: str, subject: Subject, settings: Settings) -> Iterator[Program]:
         features = attrs.evolve(settings.features or Features(), device=subject.device)
-        yield program_of_seed(int(item), features)
+        yield program_of_seed(int(item.removeprefix(SEED)), features)
 
     def try_out(self, candidate: Program, compiler: Compiler, subject: Subject) -> None:
         check(candidate, compiler)

@@ -11,7 +11,8 @@ import attrs
 import torch
 
 import turret
-from turret.ir import Definition, Expr, LoopProgram, call, cast, rewrite
+from turret.ir import Definition, Expr, LoopProgram, call, rewrite, walk
+from turret.plan import Launch
 from turret.products import NodePlacement, Placement
 from turret.signature import Mutation
 
@@ -25,13 +26,12 @@ class Correct:
 
 
 class OnlyPlaces:
-    """A placement, and nothing else: sines run eagerly."""
+    """A placement, and nothing else: every call runs eagerly."""
 
     @turret.hookimpl(wrapper=True)
-    def turret_place(self, graph: Any) -> Any:
+    def turret_place(self) -> Any:
         placement = yield
-        eager = {n.name: NodePlacement("eager", "asked for") for n in graph.module.graph.nodes if "sin" in n.name}
-        return Placement({**placement.nodes, **{name: e for name, e in eager.items() if name in placement.nodes}})
+        return Placement(dict.fromkeys(placement.nodes, NodePlacement("eager", "asked for")))
 
 
 class Changed:
@@ -58,31 +58,41 @@ class WrongOp(Changed):
         return call("min", *node.args) if node.op == "max" else None
 
 
-class Rounded(Changed):
-    """Products of floats go through half precision."""
+class AtKernels:
+    """Looks at the operations of kernels."""
 
-    def change(self, node: Expr) -> Expr | None:
-        if node.op != "mul" or not node.dtype.is_floating_point:
-            return None
-        return cast(cast(node, torch.float16), node.dtype)
+    @turret.hookimpl
+    def turret_codegen(self, schedule: Any) -> None:
+        roots = [root for kernel in schedule.kernels for store in kernel.stores for root in store.roots]
+        self.look({node.op for root in roots for node in walk(root)})
+
+    def look(self, operations: set[str]) -> None:
+        raise NotImplementedError
 
 
-class Hangs(Changed):
-    """Does not come back from a program with an error function."""
+class Hangs(AtKernels):
+    """Does not come back from a kernel with a sigmoid."""
 
-    def change(self, node: Expr) -> Expr | None:
-        if node.op == "erf":
+    def look(self, operations: set[str]) -> None:
+        if "sigmoid" in operations:
             time.sleep(3600)
-        return None
 
 
-class Crashes(Changed):
-    """Ends the process at a program with a hypotenuse."""
+class Crashes(AtKernels):
+    """Ends the process at a kernel with a sine."""
 
-    def change(self, node: Expr) -> Expr | None:
-        if node.op == "hypot":
+    def look(self, operations: set[str]) -> None:
+        if "sin" in operations:
             os.kill(os.getpid(), signal.SIGSEGV)
-        return None
+
+
+class NoLaunches:
+    """Plans that run no kernels."""
+
+    @turret.hookimpl(wrapper=True)
+    def turret_codegen(self) -> Any:
+        plan = yield
+        return attrs.evolve(plan, steps=tuple(step for step in plan.steps if not isinstance(step, Launch)))
 
 
 class Garbage:
