@@ -1,11 +1,10 @@
-"""Failures that end their process: shrunk by running the file of each candidate in a worker."""
+"""Failures that end their process: shrunk by running the file of each candidate in copies of a worker."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from turret.testing.isolation import Death
 from turret.testing.levels import LEVELS, Settings, file_text
 from turret.testing.levels.level import symptom_of
 from turret.testing.subject import Subject
@@ -29,6 +28,7 @@ def shrunk(
     kit, end = LEVELS[level], time.monotonic() + seconds
     timeout = min(facts["timeout"], HANG_TIME) if kind == "hang" else facts["timeout"]
     worker = worker_for(facts, timeout)
+    worker.ask({"do": "prepare", "level": level})
 
     def text(candidate: Any, message: str = f"a {kind}") -> str:
         return file_text(kit.source(candidate), subject, f"{level} {item}", message)
@@ -36,9 +36,7 @@ def shrunk(
     def dies(candidate: Any) -> bool:
         if time.monotonic() > end:
             return False
-        worker.ask({"do": "prepare", "level": level})  # a new process's imports are not the candidate's time
-        answer = worker.ask({"do": "try", "source": text(candidate)})
-        return isinstance(answer, Death) and answer.kind == kind
+        return worker.ask({"do": "try", "source": text(candidate)}) == kind
 
     try:
         for candidate in kit.candidates(item, subject, settings):

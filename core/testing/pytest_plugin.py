@@ -108,15 +108,9 @@ class Kit:
         from turret.testing.worker import worker_for
 
         worker = worker_for(self.facts, self.facts["timeout"])
-        job = {
-            "do": "shrink",
-            "level": level,
-            "item": item,
-            "kind": kind,
-            "seconds": self.config.getoption("turret_shrink"),
-        }
+        seconds = self.config.getoption("turret_shrink")
         try:
-            return worker.ask(job)
+            return worker.ask({"do": "shrink", "level": level, "item": item, "kind": kind, "seconds": seconds})
         finally:
             worker.close()
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import time
 import traceback
 import warnings
 from typing import Any
@@ -18,7 +20,7 @@ import attrs
 
 from turret.testing.isolation import Worker, serve
 
-LONG = ("prepare", "list", "shrink")
+LONG = ("prepare", "list", "shrink", "try")
 """Jobs that import what others need, or try many candidates."""
 
 PREPARE = 180.0
@@ -72,15 +74,14 @@ class Handler:
         return attrs.asdict(LEVELS[level].check(item, self.subject, self.settings))
 
     def do_try(self, source: str) -> str:
-        """Run a failure's file; what it raises is the answer."""
-        self.subject.reset()
-        namespace: dict[str, Any] = {"__name__": "failure"}
-        exec(compile(source, "<failure>", "exec"), namespace)
-        try:
-            namespace["main"]()
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
+        """Run a failure's file in a copy of this process, which has imported all and run nothing.
+
+        The answer is how the copy ended: ``"crash"``, ``"hang"``, or nothing where it did by itself.
+        """
+        child = os.fork()
+        if not child:
+            _run_and_exit(source)
+        return _how_it_ends(child, self._facts["timeout"])
 
     def do_shrink(self, level: str, item: str, kind: str, seconds: float) -> str:
         """The smallest file found of an item that ends its process so; eager comes first, and may end this one."""
@@ -94,6 +95,30 @@ class Handler:
         from turret.testing.levels.faults import meet
 
         return meet(item, self.subject)
+
+
+def _run_and_exit(source: str) -> None:
+    """In a copy of a process: run a failure's file, and end."""
+    try:
+        namespace: dict[str, Any] = {"__name__": "failure"}
+        exec(compile(source, "<failure>", "exec"), namespace)
+        namespace["main"]()
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def _how_it_ends(child: int, seconds: float) -> str:
+    """How a child process ends within some seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return "crash" if os.WIFSIGNALED(status) else ""
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "hang"
 
 
 def worker_for(facts: dict[str, Any], timeout: float) -> Worker:
