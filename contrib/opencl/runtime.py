@@ -41,7 +41,7 @@ class Driver:
     def compile(self, source: str) -> bytes:
         """The binary of a program."""
         try:
-            program = cl.Program(self.context, source).build(["-cl-std=CL1.2"], cache_dir=False)
+            program = cl.Program(self.context, source).build(["-cl-std=CL1.2", "-w"], cache_dir=False)
             return program.get_info(cl.program_info.BINARIES)[0]
         except cl.Error as error:
             raise CodegenError(f"{self.name} does not compile a program: {error}\n{source}") from error

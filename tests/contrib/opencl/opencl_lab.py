@@ -1,0 +1,42 @@
+"""Kernels built by hand, run as OpenCL and compared with torch: what the tests of this folder share."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Iterable
+
+from kernel_lab import Case, compare, evaluate
+
+from turret.artifact_cache import Entry
+from turret.contrib.opencl.kernel import emit
+from turret.contrib.opencl.language import prelude
+from turret.contrib.opencl.runtime import BINARY, LAUNCHES, OpenClLibrary, driver
+from turret.plan import Launch
+
+
+def check(drawn: Iterable[Case], threads: Iterable[int] = (1, 3), **tolerance: float) -> None:
+    """Each case in one program gives what torch gives, and reports no error."""
+    drawn = list(drawn)
+    emitted = [emit(case.kernel, case.declarations, case.sizes) for case in drawn]
+    body = "".join({made.name: made.source for made in emitted}.values())
+    launches = {}
+    for number, (case, made) in enumerate(zip(drawn, emitted, strict=True)):
+        slots, symbols = map(list, (case.tensors, case.sizes))
+        places = [*map(slots.index, made.tensors), *map(symbols.index, made.symbols), *made.streams]
+        shared = made.groups > 1 or "get_num_groups" in made.source
+        launches[f"case{number}"] = [(made.name, places, 3 if shared else 1)]
+    files = {BINARY: driver().compile(prelude(body) + body), LAUNCHES: json.dumps(launches).encode()}
+    library = OpenClLibrary(None, Entry("", "library", files))
+    for number, case in enumerate(drawn):
+        before = {name: case.tensors[name].clone() for name in case.outputs}
+        wanted = evaluate(case)
+        segment = library.segment(Launch(f"case{number}", ()))
+        slots = (ctypes.c_void_p * len(case.tensors))(*(t.data_ptr() for t in case.tensors.values()))
+        sizes = (ctypes.c_int64 * max(1, len(case.sizes)))(*case.sizes.values())
+        for count in threads:
+            for name, value in before.items():
+                case.tensors[name].copy_(value)
+            assert segment.run(ctypes.addressof(slots), ctypes.addressof(sizes), count) == 0, case.kernel
+            for name, want in wanted.items():
+                compare(case.tensors[name], want, f"{case.kernel}\n{emitted[number].source}", **tolerance)

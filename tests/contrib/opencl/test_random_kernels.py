@@ -1,0 +1,23 @@
+"""Property test: random kernels in OpenCL give what torch gives, however many work groups share them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_lab import Case
+from random_kernels import cases, has_half
+
+pytest.importorskip("pyopencl", reason="pyopencl and PoCL are there for Linux on x86-64 alone")
+
+from opencl_lab import check
+
+EXAMPLES = int(os.environ.get("TURRET_KERNEL_EXAMPLES", "12"))
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.lists(st.booleans().flatmap(cases), min_size=4, max_size=4))
+def test_random_kernels_agree_with_torch(drawn: list[Case]) -> None:
+    check(drawn, rtol=3e-2 if any(map(has_half, drawn)) else 2e-4, atol=2e-3)
