@@ -9,14 +9,12 @@ from typing import Any
 import attrs
 
 import turret
-from turret.devices import HOST, Device, device_for
+from turret.devices import HOST, device_for
 from turret.ir import Schedule
 from turret.libraries import Library, keep_library, stored_library
 from turret.plan import Plan
 from turret.plan_builder import draft_plan
 from turret.products import Target
-
-LANGUAGE = "opencl"
 
 
 class Plugin:
@@ -37,30 +35,27 @@ class Plugin:
     @turret.hookimpl
     def turret_codegen(self, context: Any, schedule: Schedule, target: Target) -> Plan | None:
         """Write and compile (or find in the cache) the program of a schedule."""
-        if LANGUAGE not in device_for(target.device_type).kernel_languages:
+        if "opencl" not in device_for(target.device_type).kernel_languages:
             return None
         from turret.contrib.opencl.kernel import emit
-        from turret.contrib.opencl.language import prelude
-        from turret.contrib.opencl.runtime import BINARY, LAUNCHES, driver
+        from turret.contrib.opencl.language import program
+        from turret.contrib.opencl.runtime import BINARY, STEPS, driver
 
         draft = draft_plan(schedule, target.device)
         if not draft.segments:
             return draft.plan
-        sources: dict[str, str] = {}
-        launches: dict[str, list] = {}
         tensors, hints = schedule.program.declarations(), schedule.program.hints
+        sources: dict[str, str] = {}
+        steps: dict[str, list[Any]] = {segment.name: [] for segment in draft.segments}
         for segment in draft.segments:
-            for kernel in segment.kernels:
-                made = emit(kernel, tensors, hints)
+            for made in (emit(kernel, tensors, hints) for kernel in segment.kernels):
                 sources[made.name] = made.source
-                slots, sizes = (draft.slot_of[t] for t in made.tensors), (draft.size_slot[s] for s in made.symbols)
-                launches.setdefault(segment.name, []).append((made.name, [*slots, *sizes, *made.streams], made.groups))
-        body = "".join(sources.values())
-        source, table = prelude(body) + body, json.dumps(launches)
+                places = [*map(draft.slot_of.get, made.tensors), *map(draft.size_slot.get, made.symbols), *made.streams]
+                steps[segment.name].append((made.groups, [list(sources).index(made.name), *places]))
+        source, table, store = program(sources), json.dumps(steps), context.store("codegen")
         key = hashlib.sha256("\0".join((source, table, driver().name)).encode()).hexdigest()
-        store = context.store("codegen")
         found = stored_library(store, key)
         context.emit("cache_hit" if found else "cache_miss", stage="codegen", message=f"the OpenCL program {key}")
         if found is None:
-            keep_library(store, key, {BINARY: driver().compile(source), LAUNCHES: table.encode()})
+            keep_library(store, key, {BINARY: driver().compile(source), STEPS: table.encode()})
         return attrs.evolve(draft.plan, source=source, library=Library(key, BINARY))

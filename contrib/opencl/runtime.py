@@ -1,12 +1,14 @@
-"""Running OpenCL kernels on the host's own memory: the device, programs as binaries, launches."""
+"""Running OpenCL programs on the host's own memory: the driver, and the device that loads plans for it."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import json
 import os
 import threading
+from typing import Any
 
 import attrs
 import numpy
@@ -19,43 +21,45 @@ from turret.libraries import find_library
 from turret.native.functions import INDEX_ERROR, OUT_OF_RANGE, ZERO_DIVISION, raise_status
 from turret.plan import Launch, Plan
 
-BINARY, LAUNCHES = "program.bin", "launches.json"
-"""Files of a library: the program, and for each segment its kernels with their tables of places and groups."""
+BINARY, STEPS = "program.bin", "steps.json"
+"""Files of a library: the program; and for each segment its steps, the groups that are worth their start and the words
+(number of a function, places) of each."""
 
 
 @attrs.frozen(eq=False)
 class Driver:
-    """An OpenCL device that shares the host's memory as it is, with one queue in order."""
+    """A processor that runs OpenCL on the memory of this process, and its queue, which keeps order."""
 
     device: cl.Device
-    context: cl.Context
     queue: cl.CommandQueue
+    name: str
     process: int
     lock: threading.Lock = attrs.field(factory=threading.Lock)
-
-    @property
-    def name(self) -> str:
-        """What binaries are made for."""
-        return f"{self.device.platform.version} {self.device.name} {self.device.driver_version}"
 
     def compile(self, source: str) -> bytes:
         """The binary of a program."""
         try:
-            program = cl.Program(self.context, source).build(["-cl-std=CL1.2", "-w"], cache_dir=False)
+            program = cl.Program(self.queue.context, source).build(["-cl-std=CL1.2", "-w"], cache_dir=False)
+            self.run(cl.Kernel(program, "turret"), 1)  # of no steps: PoCL makes the code for groups of one item
             return program.get_info(cl.program_info.BINARIES)[0]
         except cl.Error as error:
             raise CodegenError(f"{self.name} does not compile a program: {error}\n{source}") from error
 
+    def run(self, kernel: cl.Kernel, groups: int, *words: int) -> None:
+        """Queue a kernel: the address of a frame, that of steps, and how many."""
+        for number, word in enumerate(words or (0, 0, 0)):
+            kernel.set_arg(number, numpy.uint64(word))
+        cl.enqueue_nd_range_kernel(self.queue, kernel, (groups,), (1,))
+
 
 @functools.cache
 def driver() -> Driver:
-    """The first processor whose kernels take addresses of this process: fine-grained system SVM, or PoCL's."""
-    for platform in cl.get_platforms():
-        for device in platform.get_devices(cl.device_type.CPU):
-            shares = device.svm_capabilities & cl.device_svm_capabilities.FINE_GRAIN_SYSTEM
-            if shares or (platform.name == "Portable Computing Language" and device.host_unified_memory):
-                context = cl.Context([device])
-                return Driver(device, context, cl.CommandQueue(context), os.getpid())
+    """The first processor whose kernels take addresses of this process: with fine-grained system SVM, or PoCL's."""
+    for device in itertools.chain.from_iterable(p.get_devices(cl.device_type.CPU) for p in cl.get_platforms()):
+        shares = device.svm_capabilities & cl.device_svm_capabilities.FINE_GRAIN_SYSTEM
+        if shares or (device.platform.name == "Portable Computing Language" and device.host_unified_memory):
+            name = f"{device.platform.version} {device.name} {device.driver_version}"
+            return Driver(device, cl.CommandQueue(cl.Context([device])), name, os.getpid())
     raise TurretError("no OpenCL platform has a processor that shares the host's memory; install turret[opencl]")
 
 
@@ -63,36 +67,36 @@ class OpenClLibrary(PlanLibrary):
     """The program of one plan."""
 
     def __init__(self, plan: Plan, entry: Entry) -> None:
-        self.plan, self.driver = plan, driver()
-        self.launches = json.loads(entry[LAUNCHES])
-        self.program = cl.Program(self.driver.context, [self.driver.device], [entry[BINARY]]).build()
+        self.plan, self.driver, self.steps = plan, driver(), json.loads(entry[STEPS])
+        self.program = cl.Program(self.driver.queue.context, [self.driver.device], [entry[BINARY]]).build()
 
     def segment(self, launch: Launch) -> Segment:
-        made = []
-        for name, places, groups in self.launches[launch.function]:
-            kernel, table = cl.Kernel(self.program, name), numpy.array(places, numpy.uint64)
-            kernel.set_arg(1, numpy.uint64(table.ctypes.data))
-            made.append((kernel, groups, table))
-        return Segment(functools.partial(_run, self.driver, made), functools.partial(raise_status, self.plan, launch))
+        launches = []
+        steps = [(groups, numpy.array(words, numpy.uint64)) for groups, words in self.steps[launch.function]]
+        for number, group in itertools.groupby(enumerate(steps), key=lambda s: -1 if s[1][0] == 1 else s[0]):
+            made = [step for _, step in group]  # steps of one group each are one launch
+            table = numpy.array([words.ctypes.data for _, words in made], numpy.uint64)
+            launches.append((made[0][0], table.ctypes.data, len(made), (number, table, made)))
+        kernel = cl.Kernel(self.program, "turret")
+        run = functools.partial(_run, self.driver, kernel, launches)
+        return Segment(run, functools.partial(raise_status, self.plan, launch))
 
 
-def _run(driver: Driver, kernels: list[tuple[cl.Kernel, int, numpy.ndarray]], slots: int, sizes: int, threads: int) -> int:
-    """Run kernels one after another; the status of the first kind of error that any reports."""
+def _run(driver: Driver, kernel: cl.Kernel, launches: list[Any], slots: int, sizes: int, threads: int) -> int:
+    """Run launches one after another, up to one that reports an error; its status."""
     if os.getpid() != driver.process:
-        raise TurretError("OpenCL does not work in a forked process; start processes with the method 'spawn'")
+        raise TurretError("OpenCL does not run in a forked process; start processes by the method 'spawn'")
     report = ctypes.c_int64(0)
     frame = (ctypes.c_uint64 * 3)(slots, sizes, ctypes.addressof(report))
-    at = numpy.uint64(ctypes.addressof(frame))
     with driver.lock:
-        for kernel, groups, _ in kernels:
-            kernel.set_arg(0, at)
-            cl.enqueue_nd_range_kernel(driver.queue, kernel, (min(groups, threads),), (1,))
+        for groups, steps, count, _ in launches:
+            driver.run(kernel, min(groups, threads), ctypes.addressof(frame), steps, count)
     driver.queue.finish()
     return next((code for code in (INDEX_ERROR, OUT_OF_RANGE, ZERO_DIVISION) if report.value & code), 0)
 
 
 class OpenClDevice(Device):
-    """What is different for a device of the host whose kernels are OpenCL's; mixed into that device's own class."""
+    """What a device of the host does otherwise where kernels are OpenCL's; mixed into that device's own class."""
 
     kernel_languages = frozenset({"opencl"})
 

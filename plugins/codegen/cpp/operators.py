@@ -198,23 +198,6 @@ def alone_text(expr: Expr, args: list[str]) -> str:
 _VECTOR_CALL = re.compile(rf"\b((?:{'|'.join(sorted(VECTOR_MATH))})f?)\(")
 
 
-def cast_text(value: str, source: CType, target: CType) -> str:
-    """``value`` of one dtype converted to another as ``Tensor.to`` does."""
-    if target.kind == "bool":
-        return f"{value} != 0"
-    if target.is_float:
-        if source.kind == "bool":
-            return f"{value} ? 1.0{target.suffix} : 0.0{target.suffix}"  # a plain conversion does not vectorise
-        if target.half:
-            return value if source.half == target.half else target.round(f"(float){value}")
-        return value if source.value == target.value else f"({target.value}){value}"
-    if not source.is_float:
-        return f"({target.value}){value}"
-    if target.bits == 64 or target.kind == "uint":
-        return f"({target.value})to_{target.kind if target.bits == 64 else 'int'}64({value})"
-    return f"({target.value})to_int32({value})" if target.bits < 32 else f"to_int32({value})"
-
-
 def bitcast_text(value: str, source: CType, target: CType) -> str:
     """The bits of ``value`` as another dtype of the same width."""
     bits = source.pack(value) if source.half or source.kind == "bool" else value

@@ -10,8 +10,8 @@ from kernel_lab import Case, compare, evaluate
 
 from turret.artifact_cache import Entry
 from turret.contrib.opencl.kernel import emit
-from turret.contrib.opencl.language import prelude
-from turret.contrib.opencl.runtime import BINARY, LAUNCHES, OpenClLibrary, driver
+from turret.contrib.opencl.language import program
+from turret.contrib.opencl.runtime import BINARY, STEPS, OpenClLibrary, driver
 from turret.plan import Launch
 
 
@@ -19,14 +19,14 @@ def check(drawn: Iterable[Case], threads: Iterable[int] = (1, 3), **tolerance: f
     """Each case in one program gives what torch gives, and reports no error."""
     drawn = list(drawn)
     emitted = [emit(case.kernel, case.declarations, case.sizes) for case in drawn]
-    body = "".join({made.name: made.source for made in emitted}.values())
-    launches = {}
+    sources = {made.name: made.source for made in emitted}
+    steps = {}
     for number, (case, made) in enumerate(zip(drawn, emitted, strict=True)):
         slots, symbols = map(list, (case.tensors, case.sizes))
         places = [*map(slots.index, made.tensors), *map(symbols.index, made.symbols), *made.streams]
-        shared = made.groups > 1 or "get_num_groups" in made.source
-        launches[f"case{number}"] = [(made.name, places, 3 if shared else 1)]
-    files = {BINARY: driver().compile(prelude(body) + body), LAUNCHES: json.dumps(launches).encode()}
+        groups = 3 if "get_num_groups" in made.source else 1
+        steps[f"case{number}"] = [(groups, [list(sources).index(made.name), *places])]
+    files = {BINARY: driver().compile(program(sources)), STEPS: json.dumps(steps).encode()}
     library = OpenClLibrary(None, Entry("", "library", files))
     for number, case in enumerate(drawn):
         before = {name: case.tensors[name].clone() for name in case.outputs}
