@@ -10,7 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 import sympy
@@ -214,6 +214,10 @@ class LoopFacts(ExprFacts):
         return divides_by_zero(expr)
 
 
+EXACT_IN_HALF = frozenset(
+    ["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "min", "max", "where", "copysign", "fmod"]
+)
+"""Ops whose results a half format holds exactly wherever it holds the arguments."""
 _WHOLE: Mapping[Var, tuple[str, str]] = {}
 
 
@@ -230,26 +234,36 @@ class CEmitter(TextEmitter):
     narrow: ClassVar[str] = "uint32_t"
     long: ClassVar[str] = "ll"
 
-    def __init__(self, base: Block, facts: ExprFacts, nest: Nest) -> None:
-        super().__init__(base, facts)
+    def __init__(self, nest: Nest, facts: ExprFacts | None = None, base: Block | None = None) -> None:
+        super().__init__(base or Block(), facts or LoopFacts(nest))
         self.nest = nest
 
     # ------------------------------------------------------------ the language's words
 
+    ctypes: ClassVar[Mapping[torch.dtype, CType]] = {}
+
     def ctype(self, dtype: torch.dtype) -> CType:
         """The types of a dtype; ``UnsupportedError`` for those that kernels do not compute with."""
+        if dtype not in self.ctypes:
+            raise UnsupportedError(f"{self.language} kernels do not compute with {dtype}")
+        return self.ctypes[dtype]
+
+    def op_text(self, op: str, where: CType, args: list[str], constant: Any = None) -> str:
+        """One op of the table ``OPS`` on values of one type, not rounded yet.
+
+        ``constant`` is what the last argument is known to be, if anything: powers may be products.
+        """
         raise NotImplementedError
 
     def scalar_text(self, expr: Expr, args: list[str]) -> str:
         """One op of the table ``OPS`` (``masked`` apart) on names or literals, rounded to its dtype."""
-        raise NotImplementedError
+        last = expr.args[-1]
+        where = self.ctype(last.dtype)
+        text = self.op_text(expr.op, where, args, last.payload if last.op == "const" else None)
+        return text if OPS[expr.op].result == "bool" or expr.op in EXACT_IN_HALF else where.round(text)
 
     def bitcast_text(self, value: str, source: CType, target: CType) -> str:
         """The bits of a value as another type of the same width."""
-        raise NotImplementedError
-
-    def op_text(self, op: str, where: CType, args: list[str]) -> str:
-        """One op of the table ``OPS`` on values of one type, not rounded yet."""
         raise NotImplementedError
 
     def combine_text(self, kind: str, where: CType, left: str, right: str) -> str:

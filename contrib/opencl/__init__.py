@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from typing import Any
 
@@ -11,7 +10,7 @@ import attrs
 import turret
 from turret.devices import HOST, device_for
 from turret.ir import Schedule
-from turret.libraries import Library, keep_library, stored_library
+from turret.libraries import built_library
 from turret.plan import Plan
 from turret.plan_builder import draft_plan
 from turret.products import Target
@@ -52,10 +51,7 @@ class Plugin:
                 sources[made.name] = made.source
                 places = [*map(draft.slot_of.get, made.tensors), *map(draft.size_slot.get, made.symbols), *made.streams]
                 steps[segment.name].append((made.groups, [list(sources).index(made.name), *places]))
-        source, table, store = program(sources), json.dumps(steps), context.store("codegen")
-        key = hashlib.sha256("\0".join((source, table, driver().name)).encode()).hexdigest()
-        found = stored_library(store, key)
-        context.emit("cache_hit" if found else "cache_miss", stage="codegen", message=f"the OpenCL program {key}")
-        if found is None:
-            keep_library(store, key, {BINARY: driver().compile(source), STEPS: table.encode()})
-        return attrs.evolve(draft.plan, source=source, library=Library(key, BINARY))
+        source, table = program(sources), json.dumps(steps)
+        key = source, table, driver().name
+        build = lambda: {BINARY: driver().compile(source), STEPS: table.encode()}  # noqa: E731
+        return attrs.evolve(draft.plan, source=source, library=built_library(context, BINARY, key, build))

@@ -6,18 +6,15 @@ import hashlib
 from collections.abc import Mapping
 
 import attrs
-import torch
 
-from turret.c_emitter import Block, CEmitter, CType, LoopFacts
-from turret.contrib.opencl.language import CTYPES, bitcast_text, op_text, scalar_text
-from turret.errors import UnsupportedError
+from turret.c_emitter import CEmitter
+from turret.contrib.opencl.language import CTYPES, bitcast_text, op_text
 from turret.ir import Kernel, TensorDecl, divides_by_zero, product
 from turret.ir.conditions import guard_operands
 from turret.ir.index import hinted
-from turret.ir.nest import Nest, flat_load, map_roots, nest_of, plain_reduction, scan_innermost, split_loops
+from turret.ir.nest import flat_load, map_roots, nest_of, plain_reduction, scan_innermost, split_loops
 
-GROUP_WORK = 1 << 15
-"""Steps of loops that a work group should have at least."""
+GROUP_WORK = 1 << 15  # steps of loops that a work group should have at least
 
 
 @attrs.frozen
@@ -58,15 +55,7 @@ class Emitter(CEmitter):
     """The words of OpenCL C."""
 
     language, long, index_type, unsigned, narrow = "OpenCL", "l", "long", "ulong", "uint"
-    scalar_text, op_text, bitcast_text = map(staticmethod, (scalar_text, op_text, bitcast_text))
-
-    def __init__(self, nest: Nest) -> None:
-        super().__init__(Block(), LoopFacts(nest), nest)
-
-    def ctype(self, dtype: torch.dtype) -> CType:
-        if dtype not in CTYPES:
-            raise UnsupportedError(f"OpenCL kernels do not compute with {dtype}")
-        return CTYPES[dtype]
+    ctypes, op_text, bitcast_text = CTYPES, staticmethod(op_text), staticmethod(bitcast_text)
 
     def declarations(self) -> list[str]:
         """What the names stand for that the kernel's lines use."""

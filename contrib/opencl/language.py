@@ -8,7 +8,6 @@ import torch
 
 from turret.c_emitter import CType
 from turret.errors import UnsupportedError
-from turret.ir import OPS, Expr
 
 CTYPES: dict[torch.dtype, CType] = {
     torch.float32: CType("float", "float", 32, "float", "f"),
@@ -63,28 +62,19 @@ logical_not bitwise_not: !{0}
 abs sign square: {0}
 signbit: false
 pow: {0} | !{1}"""
-_OWN = {"float": _FLOAT, "int": _INTEGER, "uint": _INTEGER, "bool": _BOOL}
-_OPS = {kind: _table(_COMMON + text) for kind, text in _OWN.items()}
+_OPS = {kind: _table(_COMMON + own) for kind, own in (("float", _FLOAT), ("int", _INTEGER), ("bool", _BOOL))}
+_OPS["uint"] = _OPS["int"]
 _POWERS = {0.5: "{0} == -INFINITY ? INFINITY : sqrt({0} + 0)", 2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}"}
 
 
-def op_text(op: str, where: CType, args: list[str], exponent: object = None) -> str:
+def op_text(op: str, where: CType, args: list[str], constant: object = None) -> str:
     """A scalar op on values of one type, not rounded yet."""
     template = _OPS[where.kind].get(op)
     if template is None or (op == "nextafter" and where.half):
-        raise UnsupportedError(f"{op} of {where.half or where.value} has no meaning in OpenCL kernels")
+        raise UnsupportedError(f"OpenCL kernels have no {op} of {where.half or where.value}")
     if op == "pow" and where.is_float:
-        template = _POWERS.get(exponent, template)
+        template = _POWERS.get(constant, template)
     return template.format(*args, T=where.value, U="ulong" if where.bits == 64 else "uint")
-
-
-def scalar_text(expr: Expr, args: list[str]) -> str:
-    """One op of the table ``OPS``, rounded to its dtype."""
-    last = expr.args[-1]
-    where = CTYPES[last.dtype]
-    text = op_text(expr.op, where, args, last.payload if last.op == "const" else None)
-    exact = OPS[expr.op].result == "bool" or expr.op in ("neg", "abs", "min", "max", "where", "copysign")
-    return text if exact else where.round(text)
 
 
 def bitcast_text(value: str, source: CType, target: CType) -> str:
@@ -98,10 +88,7 @@ _HEADER = """\
 #define BUFFER(T, n) (__global T*)WORDS(WORDS(frame)[0])[places[n]]
 #define SIZE(n) (long)WORDS(WORDS(frame)[1])[places[n]]
 float bf16_load(ushort x) { return as_float((uint)x << 16); }
-ushort bf16_pack(float x) {
-  const uint bits = as_uint(x);
-  return x != x ? 0x7fc0 : (ushort)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
+ushort bf16_pack(float x) { return x != x ? 0x7fc0 : (as_uint(x) + 0x7fffu + (as_uint(x) >> 16 & 1u)) >> 16; }
 float bf16_round(float x) { return bf16_load(bf16_pack(x)); }
 float f16_load(ushort x) { return vload_half(0, (const __private half*)&x); }
 ushort f16_pack(float x) { ushort bits; vstore_half_rte(x, 0, (__private half*)&bits); return bits; }
@@ -126,13 +113,9 @@ long random_bits(uint4 w) { return w.x; }
 float random_uniform(uint4 w, int digits) { return (float)(w.x >> (32 - digits)) * (1.0f / (1 << digits)); }
 double wide(uint high, uint low, int more) { return (double)((((long)high << 21) | (low >> 11)) + more) * 0x1p-53; }
 double random_uniform_double(uint4 w) { return wide(w.x, w.y, 0); }
-double random_normal_double(uint4 w) {
-  return sqrt(-2.0 * log(wide(w.x, w.y, 1))) * cos(6.283185307179586 * wide(w.z, w.w, 0));
-}
-float random_normal(uint4 w) {
-  const float radius = (float)((w.x >> 8) + 1) * 0x1p-24f, angle = (float)(w.y >> 8) * 0x1p-24f;
-  return sqrt(-2.0f * log(radius)) * cos(6.283185307179586f * angle);
-}
+double box_muller(double r, double angle) { return sqrt(-2 * log(r)) * cos(6.283185307179586 * angle); }
+double random_normal_double(uint4 w) { return box_muller(wide(w.x, w.y, 1), wide(w.z, w.w, 0)); }
+float random_normal(uint4 w) { return box_muller(((w.x >> 8) + 1) * 0x1p-24, (w.y >> 8) * 0x1p-24); }
 """
 _FLOAT_FUNCTIONS = """\
 T mod_T(T a, T b) { const T r = fmod(a, b); return r != 0 && (b < 0) != (r < 0) ? r + b : r; }
@@ -158,24 +141,21 @@ T shr_T(T a, T b) { return (U)b < 8 * sizeof(T) ? (T)(a >> b) : (T)(a < 0 ? -1 :
 """
 _MAIN = """\
 __kernel void turret(ulong frame, ulong steps, ulong count) {
-  for (ulong n = 0; n < count && !*(volatile __global int*)WORDS(frame)[2]; n++) {
+  volatile __global int* const report = (volatile __global int*)WORDS(frame)[2];
+  for (ulong n = 0; n < count && !*report; n++) {
     __global const long* const step = (__global const long*)WORDS(steps)[n];
     int error = 0;
-    switch (*step) {
-CASES
-    }
-    if (error) atomic_or((volatile __global int*)WORDS(frame)[2], error);
+    switch (*step) { CASES }
+    if (error) atomic_or(report, error);
   }
 }
 """
 
 
 def program(functions: dict[str, str]) -> str:
-    """The source of a program: what kernels call (of a type only where it is mentioned), the kernels as functions, and
-    one kernel that runs ``count`` of them, which compiles in less time than many.
-
-    ``frame`` is the address of the addresses of slots, sizes and a word for errors; ``steps`` that of the addresses of
-    steps, each the number of a function and its places.
+    """What kernels call (of a type only where it is mentioned), the kernels as functions, and one kernel that runs
+    ``count`` of them: it compiles in less time than many.  ``frame`` has the addresses of slots, sizes and a word for
+    errors; ``steps`` those of steps, each the number of a function and its places.
     """
     body, parts = "".join(functions.values()), [_HEADER]
     for name in sorted(set(re.findall(r"\b(?:floordiv|truncdiv|f?mod|pow|shl|shr)_([a-z]+)\(", body))):

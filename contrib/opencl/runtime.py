@@ -8,29 +8,26 @@ import itertools
 import json
 import os
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 import numpy
 import pyopencl as cl
 
-from turret.artifact_cache import Entry, Store
 from turret.devices import Device, PlanLibrary, Properties, Segment
 from turret.errors import CodegenError, TurretError
 from turret.libraries import find_library
 from turret.native.functions import INDEX_ERROR, OUT_OF_RANGE, ZERO_DIVISION, raise_status
 from turret.plan import Launch, Plan
 
-BINARY, STEPS = "program.bin", "steps.json"
-"""Files of a library: the program; and for each segment its steps, the groups that are worth their start and the words
-(number of a function, places) of each."""
+BINARY, STEPS = "program.bin", "steps.json"  # of a segment: groups worth their start, and words, of each step
 
 
 @attrs.frozen(eq=False)
 class Driver:
     """A processor that runs OpenCL on the memory of this process, and its queue, which keeps order."""
 
-    device: cl.Device
     queue: cl.CommandQueue
     name: str
     process: int
@@ -40,15 +37,14 @@ class Driver:
         """The binary of a program."""
         try:
             program = cl.Program(self.queue.context, source).build(["-cl-std=CL1.2", "-w"], cache_dir=False)
-            self.run(cl.Kernel(program, "turret"), 1)  # of no steps: PoCL makes the code for groups of one item
+            self.run(cl.Kernel(program, "turret"), 1, 0, 0, 0)  # no steps: PoCL makes the code for groups of one item
             return program.get_info(cl.program_info.BINARIES)[0]
         except cl.Error as error:
             raise CodegenError(f"{self.name} does not compile a program: {error}\n{source}") from error
 
     def run(self, kernel: cl.Kernel, groups: int, *words: int) -> None:
         """Queue a kernel: the address of a frame, that of steps, and how many."""
-        for number, word in enumerate(words or (0, 0, 0)):
-            kernel.set_arg(number, numpy.uint64(word))
+        kernel.set_args(*map(numpy.uint64, words))
         cl.enqueue_nd_range_kernel(self.queue, kernel, (groups,), (1,))
 
 
@@ -59,26 +55,25 @@ def driver() -> Driver:
         shares = device.svm_capabilities & cl.device_svm_capabilities.FINE_GRAIN_SYSTEM
         if shares or (device.platform.name == "Portable Computing Language" and device.host_unified_memory):
             name = f"{device.platform.version} {device.name} {device.driver_version}"
-            return Driver(device, cl.CommandQueue(cl.Context([device])), name, os.getpid())
+            return Driver(cl.CommandQueue(cl.Context([device])), name, os.getpid())
     raise TurretError("no OpenCL platform has a processor that shares the host's memory; install turret[opencl]")
 
 
 class OpenClLibrary(PlanLibrary):
     """The program of one plan."""
 
-    def __init__(self, plan: Plan, entry: Entry) -> None:
+    def __init__(self, plan: Plan, entry: Mapping[str, bytes]) -> None:
         self.plan, self.driver, self.steps = plan, driver(), json.loads(entry[STEPS])
-        self.program = cl.Program(self.driver.queue.context, [self.driver.device], [entry[BINARY]]).build()
+        self.program = cl.Program(self.driver.queue.context, [self.driver.queue.device], [entry[BINARY]]).build()
 
     def segment(self, launch: Launch) -> Segment:
-        launches = []
         steps = [(groups, numpy.array(words, numpy.uint64)) for groups, words in self.steps[launch.function]]
-        for number, group in itertools.groupby(enumerate(steps), key=lambda s: -1 if s[1][0] == 1 else s[0]):
-            made = [step for _, step in group]  # steps of one group each are one launch
+        launches = []
+        for _, found in itertools.groupby(enumerate(steps), key=lambda step: step[0] if step[1][0] > 1 else -1):
+            made = [step for _, step in found]  # steps of one group each are one launch
             table = numpy.array([words.ctypes.data for _, words in made], numpy.uint64)
-            launches.append((made[0][0], table.ctypes.data, len(made), (number, table, made)))
-        kernel = cl.Kernel(self.program, "turret")
-        run = functools.partial(_run, self.driver, kernel, launches)
+            launches.append((made[0][0], table, made))
+        run = functools.partial(_run, self.driver, cl.Kernel(self.program, "turret"), launches)
         return Segment(run, functools.partial(raise_status, self.plan, launch))
 
 
@@ -89,8 +84,8 @@ def _run(driver: Driver, kernel: cl.Kernel, launches: list[Any], slots: int, siz
     report = ctypes.c_int64(0)
     frame = (ctypes.c_uint64 * 3)(slots, sizes, ctypes.addressof(report))
     with driver.lock:
-        for groups, steps, count, _ in launches:
-            driver.run(kernel, min(groups, threads), ctypes.addressof(frame), steps, count)
+        for groups, table, _ in launches:
+            driver.run(kernel, min(groups, threads), ctypes.addressof(frame), table.ctypes.data, len(table))
     driver.queue.finish()
     return next((code for code in (INDEX_ERROR, OUT_OF_RANGE, ZERO_DIVISION) if report.value & code), 0)
 
@@ -104,7 +99,7 @@ class OpenClDevice(Device):
         found = super().properties(index)
         return attrs.evolve(found, arch=f"{found.arch} {driver().name}")
 
-    def load(self, plan: Plan, store: Store | None) -> PlanLibrary:
+    def load(self, plan: Plan, store: Any) -> PlanLibrary:
         try:
             return OpenClLibrary(plan, find_library(plan.library, store))
         except cl.Error as error:

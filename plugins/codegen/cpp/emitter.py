@@ -26,7 +26,7 @@ class Emitter(CEmitter):
     language = "C++"
 
     def __init__(self, nest: Nest, facts: Facts, check_bounds: bool = False) -> None:
-        super().__init__(Scope(), facts, nest)
+        super().__init__(nest, facts, Scope())
         self.check_bounds = check_bounds
         self.stored = {store.tensor for store in nest.stores}
         # Where scans keep their running values; an ``@`` stands for the index of the lane within its block.

@@ -5,14 +5,20 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Iterable
+from typing import Any
 
+import pytest
 from kernel_lab import Case, compare, evaluate
 
+pytest.importorskip("pyopencl", reason="turret[opencl] brings pyopencl and PoCL, for Linux on x86-64")
+
+import turret
 from turret.artifact_cache import Entry
+from turret.contrib.opencl import Plugin
 from turret.contrib.opencl.kernel import emit
 from turret.contrib.opencl.language import program
 from turret.contrib.opencl.runtime import BINARY, STEPS, OpenClLibrary, driver
-from turret.plan import Launch
+from turret.plan import Launch, Plan
 
 
 def check(drawn: Iterable[Case], threads: Iterable[int] = (1, 3), **tolerance: float) -> None:
@@ -40,3 +46,31 @@ def check(drawn: Iterable[Case], threads: Iterable[int] = (1, 3), **tolerance: f
             assert segment.run(ctypes.addressof(slots), ctypes.addressof(sizes), count) == 0, case.kernel
             for name, want in wanted.items():
                 compare(case.tensors[name], want, f"{case.kernel}\n{emitted[number].source}", **tolerance)
+
+
+class Kernels:
+    """An observer: the plans that were made, and calls that were placed eager, with the reason."""
+
+    cache_key = "kernels"
+
+    def __init__(self) -> None:
+        self.plans: list[Plan] = []
+        self.eager: dict[str, str] = {}
+
+    @turret.hookimpl(wrapper=True)
+    def turret_place(self, graph: Any) -> Any:
+        placement = yield
+        self.eager.update({name: node.reason for name, node in placement.nodes.items() if node.where == "eager"})
+        return placement
+
+    @turret.hookimpl(wrapper=True)
+    def turret_codegen(self, schedule: Any) -> Any:
+        plan = yield
+        self.plans.append(plan)
+        return plan
+
+
+def compiled(function: Any, kernels: Kernels | None = None, **arguments: Any) -> Any:
+    """A function or module compiled with OpenCL kernels, whose failures are errors, and without a cache."""
+    plugins = [Plugin(), *([kernels] if kernels else [])]
+    return turret.compile(function, plugins=plugins, options={"on_error": "raise", "cache": False}, **arguments)
