@@ -27,9 +27,9 @@ class Plugin:
         device = yield
         if device_type != HOST.type:
             return device
-        from turret.contrib.opencl.runtime import OpenClDevice
+        from turret.contrib.opencl.runtime import opencl_device
 
-        return type("OpenClHost", (OpenClDevice, type(device)), {})()
+        return opencl_device(type(device))
 
     @turret.hookimpl
     def turret_codegen(self, context: Any, schedule: Schedule, target: Target) -> Plan | None:

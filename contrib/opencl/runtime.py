@@ -90,17 +90,20 @@ def _run(driver: Driver, kernel: cl.Kernel, launches: list[Any], slots: int, siz
     return next((code for code in (INDEX_ERROR, OUT_OF_RANGE, ZERO_DIVISION) if report.value & code), 0)
 
 
-class OpenClDevice(Device):
-    """What a device of the host does otherwise where kernels are OpenCL's; mixed into that device's own class."""
+def opencl_device(host: type[Device]) -> Device:
+    """A device of the host as its class has it, but for the kernels, which are OpenCL's."""
 
-    kernel_languages = frozenset({"opencl"})
+    class OpenClDevice(host):
+        kernel_languages = frozenset({"opencl"})
 
-    def properties(self, index: int) -> Properties:
-        found = super().properties(index)
-        return attrs.evolve(found, arch=f"{found.arch} {driver().name}")
+        def properties(self, index: int) -> Properties:
+            found = super().properties(index)
+            return attrs.evolve(found, arch=f"{found.arch} {driver().name}")
 
-    def load(self, plan: Plan, store: Any) -> PlanLibrary:
-        try:
-            return OpenClLibrary(plan, find_library(plan.library, store))
-        except cl.Error as error:
-            raise CodegenError(f"the OpenCL program of {plan.name} does not load: {error}") from error
+        def load(self, plan: Plan, store: Any) -> PlanLibrary:
+            try:
+                return OpenClLibrary(plan, find_library(plan.library, store))
+            except cl.Error as error:
+                raise CodegenError(f"the OpenCL program of {plan.name} does not load: {error}") from error
+
+    return OpenClDevice()
