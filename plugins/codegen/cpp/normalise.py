@@ -15,7 +15,7 @@ import functools
 
 import attrs
 
-from turret.ir.conditions import guard_operands
+from turret.ir.conditions import guard_operands, guard_reports
 from turret.ir.expr import (
     Expr,
     divides_by_zero,
@@ -52,7 +52,7 @@ UNROLLED_NODES = 600
 def normalise(kernel: Kernel, tensors: dict[str, TensorDecl]) -> Nest:
     """The nest of a kernel; ``UnsupportedError`` where loops cannot express it."""
     nest = adopt_row(nest_of(kernel, tensors), lambda loops: _is_short(product(v.extent for v in loops)))
-    nest = scan_innermost(guard_operands(nest, divides_by_zero))
+    nest = scan_innermost(guard_operands(guard_reports(nest), divides_by_zero))
     nest = map_roots(nest, _Simplifier(nest).replace)
     nest = _unroll_row(nest)
     if nest.reductions:
