@@ -81,9 +81,14 @@ def _resolve(name: str) -> Any:
     qualified, _, overload = name.rpartition(".")
     namespace, _, packet = qualified.partition("::")
     if namespace == "turret":
-        import turret.memory_ops
-        import turret.random_ops  # noqa: F401 (where ops of a stored plan are defined)
+        define_own_ops()
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+def define_own_ops() -> None:
+    """Make the operators of the namespace ``turret`` known, which what was stored may name."""
+    import turret.memory_ops
+    import turret.random_ops  # noqa: F401
 
 
 _resolve_once = functools.cache(_resolve)

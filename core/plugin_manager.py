@@ -124,9 +124,10 @@ def _owned(option: Option, plugin: str) -> Option:
 
 
 def _readable_name(manager: pluggy.PluginManager, plugin: Any) -> str:
-    """Module, or module and class, of a plugin; numbered where it is taken."""
+    """What a plugin calls itself (``plugin_name``), its module, or module and class; numbered where it is taken."""
     kind = type(plugin)
     name = plugin.__name__ if isinstance(plugin, types.ModuleType) else f"{kind.__module__}.{kind.__qualname__}"
+    name = getattr(plugin, "plugin_name", "") or name
     number = 2
     unique = name
     while manager.has_plugin(unique):
