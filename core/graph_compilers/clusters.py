@@ -94,6 +94,8 @@ class _Splitter:
         self.compiled, self.levels = compiled, levels
         self.outer, self.root = fx.Graph(), torch.nn.Module()
         self.made: dict[fx.Node, fx.Node] = {}
+        self.sizes: dict[str, fx.Node] = {}
+        """By the name of a symbol, the node of the outer graph that is it."""
         self.clusters: list[Cluster] = []
 
     def split(self) -> Clustered:
@@ -122,12 +124,15 @@ class _Splitter:
         members = set(nodes)
         name = f"cluster_{len(self.clusters)}"
         inputs = list(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in members))
+        sizes = self.missing_sizes(nodes, inputs)
         outputs = [n for n in nodes if any(user not in members for user in n.users) and _is_whole(n)]
         inner = fx.Graph()
         copies = {}
         for node in inputs:
             copies[node] = inner.placeholder(node.name)
             copies[node].meta.update(node.meta)
+        for size in sizes:
+            inner.placeholder(size.name).meta["val"] = size.meta["val"]
         for node in nodes:
             _refuse_symbols(node)
             copies[node] = inner.node_copy(node, copies.__getitem__)
@@ -138,11 +143,58 @@ class _Splitter:
         eager = tuple(k for k, n in enumerate(inputs) if n.op.startswith("call") and n not in self.compiled)
         self.clusters.append(Cluster(name, module, own, eager))
         setattr(self.root, name, module)
-        call = self.outer.call_module(name, tuple(self.made[n] for n in inputs))
+        call = self.outer.call_module(name, (*(self.made[n] for n in inputs), *sizes))
         call.meta["val"] = tuple(n.meta.get("val") for n in outputs)
         for number, node in enumerate(outputs):
             part = self.made[node] = self.outer.call_function(operator.getitem, (call, number))
             part.meta.update(node.meta)
+
+    def missing_sizes(self, nodes: Sequence[fx.Node], inputs: Sequence[fx.Node]) -> list[fx.Node]:
+        """Nodes of the outer graph for the symbols in a cluster's sizes that none of its inputs has for a size."""
+        needed = {symbol for node in (*nodes, *inputs) for size in _sizes(node) for symbol in _symbols(size)}
+        if not needed:
+            return []
+        given = {_symbol(size) for node in inputs for size in _sizes(node)}
+        return [self.size_node(symbol) for symbol in sorted(needed - given)]
+
+    def size_node(self, symbol: str) -> fx.Node:
+        """The node of the outer graph that is a symbol: a number, or a size of a tensor that is there by now."""
+        if symbol not in self.sizes:
+            for node, made in list(self.made.items()):
+                value = node.meta.get("val")
+                for number, size in enumerate(() if isinstance(value, (tuple, list)) else _sizes(node)):
+                    if _symbol(size) == symbol:
+                        self.sizes[symbol] = self.read_size(made, value, number, size)
+                        return self.sizes[symbol]
+            raise UnsupportedError(f"no value of the graph tells the size {symbol}")
+        return self.sizes[symbol]
+
+    def read_size(self, made: fx.Node, value: object, number: int, size: object) -> fx.Node:
+        if not isinstance(value, torch.Tensor):
+            return made
+        read = torch.ops.aten.sym_size.int if number < value.dim() else torch.ops.aten.sym_stride.int
+        node = self.outer.call_function(read, (made, number % value.dim()))
+        node.meta["val"] = size
+        return node
+
+
+def _sizes(node: fx.Node) -> list[object]:
+    """The number that a node is, or the sizes and then the strides of its tensor."""
+    value = node.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return [*value.shape, *value.stride()]
+    if isinstance(value, (tuple, list)):
+        return [size for v in value if isinstance(v, torch.Tensor) for size in (*v.shape, *v.stride())]
+    return [value]
+
+
+def _symbols(size: object) -> set[str]:
+    return {s.name for s in size.node.expr.free_symbols} if isinstance(size, torch.SymInt) else set()
+
+
+def _symbol(size: object) -> str:
+    """The name of the symbol that a size is; empty for any other."""
+    return size.node.expr.name if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol else ""
 
 
 def _is_whole(node: fx.Node) -> bool:

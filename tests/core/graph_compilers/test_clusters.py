@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import random
-
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import fx
 
 import turret
 from turret.graph_compilers.clusters import clustered
 from turret.products import NodePlacement, Placement
-from turret.testing import programs
 
 aten = torch.ops.aten
 
@@ -84,31 +79,3 @@ def test_a_write_to_an_input_comes_after_all_that_reads_it():
     made = clustered(module, placed)
     torch.testing.assert_close(made.module(value), expected)
     assert len(made.clusters) == 2
-
-
-@settings(max_examples=15)
-@given(programs(), st.integers(0, 2**32))
-def test_an_outer_graph_computes_what_the_graph_did(program, seed):
-    """Run on fake values: every call comes after what it reads, once, and nothing eager is in a cluster."""
-
-    class Look:
-        @turret.hookimpl
-        def turret_compile_graph(self, module, scope, placement):
-            if scope != "graph":
-                return None
-            chosen = {
-                name: NodePlacement("eager", "drawn") if random.Random(f"{seed} {name}").random() < 0.4 else placed
-                for name, placed in placement.nodes.items()
-            }
-            made = clustered(module, Placement(chosen))
-            inside = [n for c in made.clusters for n in c.module.graph.nodes if n.op == "call_function"]
-            outside = [n for n in made.module.graph.nodes if n.op == "call_function" and n.name in chosen]
-            assert not [n for n in inside if chosen.get(n.name, NodePlacement("compiled")).where == "eager"]
-            names = sorted(n.name for n in (*inside, *outside) if n.name in chosen)
-            assert names == sorted(n.name for n in module.graph.nodes if n.name in chosen)
-            made.module.graph.lint()
-            return module.forward
-
-    compiled = turret.compile(program.function(), plugins=[Look()], options={"cache": False, "on_error": "raise"})
-    inputs = program.build_inputs(0)
-    program.calling(compiled)(*inputs.args)
