@@ -10,6 +10,7 @@ import torch
 from turret import failing_ops  # noqa: F401  (defines ``turret::fail``, which a stored plan may name)
 from turret.control_flow import CONTROL_FLOW
 from turret.functional_ops import is_functional_op, restore_functional_op
+from turret.vouched_ops import voucher
 
 
 def out_variant(op: Any) -> Any | None:
@@ -55,6 +56,11 @@ _TRUSTED = ("aten::", "prims::", "rngprims::", "turret::")
 def is_trusted(name: str) -> bool:
     """Whether an op's fake implementation is torch's or Turret's own, and taken to be true."""
     return name.startswith(_TRUSTED) and not is_functional_op(name)
+
+
+def has_true_fake(name: str) -> bool:
+    """Whether an op's fake implementation is taken to be true: torch's, Turret's, or one that a plugin answers for."""
+    return is_trusted(name) or bool(voucher(name.partition("::")[0]))
 
 
 def op_name(op: Any) -> str:

@@ -306,7 +306,7 @@ class Pipeline:
         """The function of what was stored."""
         if isinstance(executable, Plan):
             return load(executable, cache.store)
-        from turret.graph_compilers.ask import load_assembly
+        from turret.graph_compilers.loading import load_assembly
 
         return load_assembly(self, executable)
 

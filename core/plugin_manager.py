@@ -20,6 +20,7 @@ from turret.blame import blamed, blaming, claimant
 from turret.config import CALLABLE_OPTIONS, CORE, Config, Option, nearest, resolve
 from turret.errors import OptionError, PluginError
 from turret.plugin_order import arrange, in_order
+from turret.vouched_ops import vouch
 
 BUILTINS: tuple[str, ...] = (
     "turret.contrib.dynamo",
@@ -78,6 +79,7 @@ def create(extra: tuple[Any, ...] = ()) -> Manager:
             plugin = _made(plugin)
         _register(manager, plugin, _readable_name(manager, plugin))
     arrange(manager)
+    vouch(manager)
     manager.options = _declared_options(manager)
     return manager
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from turret.errors import FakeImplementationError, StageError
-from turret.externs import is_trusted, resolve_op
+from turret.externs import has_true_fake, resolve_op
 from turret.plan import Call, Plan
 
 if TYPE_CHECKING:
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def trusts_fake_implementations(plan: Executable) -> bool:
-    """Whether an op is called whose fake implementation is neither torch's nor Turret's own."""
+    """Whether an op is called whose fake implementation nobody answers for: not torch, Turret or a plugin."""
     if not isinstance(plan, Plan):
         return plan.untrusted
-    return any(isinstance(step, Call) and not is_trusted(step.op) for step in plan.steps)
+    return any(isinstance(step, Call) and not has_true_fake(step.op) for step in plan.steps)
 
 
 def eager_where_fakes_lie(

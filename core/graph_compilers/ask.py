@@ -14,27 +14,15 @@ from torch import fx
 from turret.ambient import eagerly
 from turret.codec import dumps
 from turret.errors import CacheError, PluginError, StageError
-from turret.graph_compilers.assembly import (
-    Assembly,
-    Part,
-    assembled,
-    bytes_of,
-    eager_facts,
-    outer_nodes,
-    outer_of,
-    text_of,
-)
+from turret.graph_compilers.assembly import Assembly, Part, assembled, eager_facts, outer_nodes, text_of
 from turret.graph_compilers.clusters import Cluster, clustered
 from turret.graph_compilers.layouts import interface_of
+from turret.graph_compilers.loading import HOOK, STAGE, boxed, guarded
 from turret.op_traits import is_mutating_op, output_nodes
 from turret.pipeline import Pipeline, target_of
 from turret.products import BoxedCallable, CapturedGraph, Placement, StageGraph
 from turret.runtime import load
 from turret.source_lines import new_graph_module
-
-STAGE = "compile_graph"
-HOOK = "turret_compile_graph"
-LOAD = "turret_load_graph"
 
 Made = tuple[Assembly, BoxedCallable]
 """What is stored of a graph, and its function."""
@@ -157,52 +145,8 @@ def _offer(
             if not isinstance(saved, bytes):
                 raise StageError(STAGE, plugin, f"save() returned a {type(saved).__name__}; expected bytes")
         part = attrs.evolve(part, saved=text_of(saved))
-    return part, _guarded(pipeline, name, plugin, _boxed(function), module)
-
-
-def _boxed(function: Callable) -> BoxedCallable:
-    """A plugin's callable, taking a list; it is emptied by then."""
-    if getattr(function, "_boxed_call", False):
-        return function
-
-    def run(args: list) -> Any:
-        results = function(*args)
-        args.clear()
-        return results
-
-    return run
-
-
-def _guarded(
-    pipeline: Pipeline, name: str, plugin: str, run: BoxedCallable, module: fx.GraphModule | None
-) -> BoxedCallable:
-    """``run``, or where it raises and has not consumed its inputs, ``module`` call by call from then on.
-
-    An error that eager raises too is the program's; under ``on_error="raise"`` any other is the plugin's, named.
-    """
-    writes = module is None or any(is_mutating_op(node.target) for node in module.graph.nodes)
-    failed = False
-
-    def call(args: list) -> Any:
-        nonlocal failed
-        if failed:
-            return fx.Interpreter(module).run(*args)
-        count = len(args)
-        try:
-            return run(args)
-        except Exception as error:
-            reason = f"{name} raised {type(error).__name__}: {error}"
-            fault = StageError(STAGE, plugin, reason)
-            if writes or len(args) != count:
-                raise fault from error
-            results = fx.Interpreter(module).run(*args)
-            if pipeline.config.on_error == "raise":
-                raise fault from error
-        failed = True
-        pipeline.report_fallback(fault)
-        return results
-
-    return call
+    writes = any(is_mutating_op(node.target) for node in module.graph.nodes)
+    return part, guarded(pipeline, name, plugin, boxed(function), None if writes else module)
 
 
 def _by_turret(pipeline: Pipeline, graph: StageGraph, cluster: Cluster) -> tuple[Part, BoxedCallable]:
@@ -237,7 +181,7 @@ def _copy(module: fx.GraphModule) -> fx.GraphModule:
     return new_graph_module(module, copy.deepcopy(module.graph), type(module).__name__)
 
 
-# ------------------------------------------------ storing and loading
+# ------------------------------------------------ as plain data
 
 
 def _as_data(
@@ -264,24 +208,3 @@ def _as_data(
     except CacheError as error:
         return attrs.evolve(made, unstored=str(error))
     return attrs.evolve(made, nodes=nodes, constants=constants)
-
-
-def load_assembly(pipeline: Pipeline, assembly: Assembly) -> BoxedCallable:
-    """The function of a stored assembly.  Raises ``CacheError`` where a part's compiler is not there."""
-    store = pipeline.context.store("load")
-    parts = []
-    for part in assembly.parts:
-        run = load(part.plan, store) if part.plan is not None else _load_part(pipeline, part)
-        parts.append((part, run))
-    return assembled(assembly.name, outer_of(assembly), parts, assembly.interface, assembly.visible)
-
-
-def _load_part(pipeline: Pipeline, part: Part) -> BoxedCallable:
-    for impl in pipeline.manager.hook.turret_load_graph.get_hookimpls():
-        if impl.plugin_name == part.compiler:
-            arguments = {"context": pipeline.context, "saved": bytes_of(part.saved), "name": part.name}
-            function = impl.function(*(arguments[name] for name in impl.argnames))
-            if not callable(function):
-                raise CacheError(f"{part.compiler} loads {part.name} as a {type(function).__name__}, not as a callable")
-            return _guarded(pipeline, part.name, part.compiler, _boxed(function), None)
-    raise CacheError(f"no plugin {part.compiler!r} that implements {LOAD} is here to load {part.name}")

@@ -17,7 +17,7 @@ from torch import fx
 from turret import stored_graph
 from turret.codec import record
 from turret.errors import CacheError
-from turret.externs import is_trusted, op_name
+from turret.externs import has_true_fake, op_name
 from turret.graph_cache import Unstable
 from turret.graph_compilers.attributes import get_attribute, set_attribute
 from turret.graph_compilers.layouts import Interface, copied, input_fitter, output_fitter, sizes_of
@@ -194,4 +194,4 @@ def eager_facts(outer: fx.GraphModule | None) -> tuple[bool, bool]:
     """Whether an eager call draws random numbers, and whether one has a fake implementation of the program's own."""
     ops = [] if outer is None else [n.target for n in outer.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
     draws = any(torch.Tag.nondeterministic_seeded in op.tags for op in ops)
-    return draws, any(not is_trusted(op_name(op)) for op in ops)
+    return draws, any(not has_true_fake(op_name(op)) for op in ops)

@@ -138,8 +138,8 @@ class _Splitter:
             copies[node] = inner.node_copy(node, copies.__getitem__)
         inner.output(tuple(copies[n] for n in outputs))
         module = new_graph_module(torch.nn.Module(), inner, name)
-        placed = {n.name: self.placement.nodes[n.name] for n in nodes if n.name in self.placement.nodes}
-        own = Placement({copies[n].name: placed[n.name] for n in nodes if n.name in placed})
+        placed = {copies[n].name: self.placement.nodes.get(n.name) for n in nodes if n.target is not operator.getitem}
+        own = Placement({name: where for name, where in placed.items() if where is not None})
         eager = tuple(k for k, n in enumerate(inputs) if n.op.startswith("call") and n not in self.compiled)
         self.clusters.append(Cluster(name, module, own, eager))
         setattr(self.root, name, module)
