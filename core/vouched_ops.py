@@ -27,10 +27,10 @@ def vouch(manager: pluggy.PluginManager) -> None:
         if not namespaces or key is None:
             continue
         name = str(manager.get_name(plugin))
-        wrong = [n for n in namespaces if not isinstance(n, str) or n in _TAKEN] if _is_list(namespaces) else [namespaces]
-        if wrong:
+        if not _is_list(namespaces) or any(not isinstance(n, str) or n in _TAKEN for n in namespaces):
             raise PluginError(
-                f"plugin {name!r} has the namespaces {namespaces!r}; expected a list of namespaces of operators of its own"
+                f"plugin {name!r} has the namespaces {namespaces!r}; expected a list of names, each the namespace of "
+                "operators of its own"
             )
         for namespace in namespaces:
             _vouched.setdefault(namespace, {})[name] = str(key)

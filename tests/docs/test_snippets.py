@@ -11,7 +11,15 @@ import pytest
 from turret import hookspecs
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/index.md", "docs/plugins.md", "docs/debugging.md", "docs/stages.md", "docs/partition.md")
+PAGES = (
+    "README.md",
+    "docs/index.md",
+    "docs/plugins.md",
+    "docs/debugging.md",
+    "docs/stages.md",
+    "docs/partition.md",
+    "docs/graph-compilers.md",
+)
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([\w./]+\.md)")
 
