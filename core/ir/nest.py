@@ -166,7 +166,7 @@ def map_roots(nest: Nest, replace: Callable[[Expr], Expr | None]) -> Nest:
 
 def change_roots(nest: Nest, change: Callable[[Expr], Expr]) -> Nest:
     """``nest`` with every expression changed, those in offsets included."""
-    return attrs.evolve(nest, stores=tuple(_changed(store, change, {}) for store in nest.stores))
+    return attrs.evolve(nest, stores=tuple(change_store(store, change) for store in nest.stores))
 
 
 def substitute(
@@ -180,10 +180,14 @@ def substitute(
             done[root] = rewrite(root, mapping, rebind=rebind)
         return done[root]
 
-    return tuple(_changed(store, moved, mapping) for store in nest.stores)
+    return tuple(change_store(store, moved, mapping) for store in nest.stores)
 
 
-def _changed(store: FlatStore, change: Callable[[Expr], Expr], mapping: dict[Var, Index]) -> FlatStore:
+def change_store(
+    store: FlatStore, change: Callable[[Expr], Expr], mapping: Mapping[Var, Index] | None = None
+) -> FlatStore:
+    """A store with its expressions changed, those in offsets included, and loop variables of offsets replaced."""
+    mapping = mapping or {}
     return FlatStore(
         store.tensor,
         store.offset.substitute(mapping, change),

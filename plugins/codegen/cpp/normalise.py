@@ -17,7 +17,7 @@ import attrs
 import torch
 
 from turret.errors import UnsupportedError
-from turret.ir.conditions import guard_operands
+from turret.ir.conditions import guard_operands, guard_reports
 from turret.ir.expr import (
     Expr,
     call,
@@ -57,7 +57,7 @@ UNROLLED_NODES = 600
 def normalise(kernel: Kernel, tensors: dict[str, TensorDecl]) -> Nest:
     """The nest of a kernel; ``UnsupportedError`` where loops cannot express it."""
     nest = adopt_row(nest_of(kernel, tensors), lambda loops: _is_short(product(v.extent for v in loops)))
-    nest = _free_scan(guard_operands(nest, divides_by_zero))
+    nest = _free_scan(guard_operands(guard_reports(nest), divides_by_zero))
     nest = map_roots(nest, _Simplifier(nest).replace)
     nest = _unroll_row(nest)
     if nest.reductions:
