@@ -11,6 +11,9 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from turret.op_traits import written_tensors
 
 
 def _with_autocast_keys() -> list[str]:
@@ -131,38 +134,72 @@ def mode_values() -> dict[tuple[Callable, tuple], tuple]:
     return found
 
 
-def eagerly(module: fx.GraphModule) -> Callable[..., Any]:
-    """A captured graph as a function that runs it eagerly.
+def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """A captured graph as a function that runs it eagerly, or runs ``call``, which somebody made of it.
 
     The program's ``with`` blocks are calls of setters in it, which an error would leave half done; the modes are then
     made what they were before the graph.  An error is marked where it came before any write to an input.
     """
     nodes = module.graph.find_nodes(op="call_function", target=getattr)
+    call = module if call is None else call
     hides_writes = any(node.args[1] == "data" for node in nodes)
     sets_modes = any(node.op == "call_function" and node.target in SETTERS for node in module.graph.nodes)
 
     def run(*args: Any) -> Any:
-        before, counts = mode_values() if sets_modes else {}, _write_counts(args)
+        before = mode_values() if sets_modes else {}
+        given = [v for v in args if isinstance(v, torch.Tensor)]
+        watch: Any = _Writes(given) if hides_writes or any(v.is_inference() for v in given) else _Versions(given)
         try:
-            return module(*args)
+            with watch:
+                return call(*args)
         except BaseException as error:
             for (setter, leading), value in before.items():
                 setter(*leading, *value)
-            if not hides_writes and None not in counts and counts == _write_counts(args):
+            if not watch.wrote():
                 error.__turret_wrote_nothing__ = True
             raise
 
     return run
 
 
+class _Versions(contextlib.nullcontext):
+    """Whether tensors are written to, by autograd's counts."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._before = [(v, v._version) for v in tensors]
+
+    def wrote(self) -> bool:
+        return any(tensor._version != version for tensor, version in self._before)
+
+
+class _Writes(TorchDispatchMode):
+    """Whether memory of some tensors is written to, seen op by op: autograd does not count every write."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._memory = {v.untyped_storage()._cdata for v in tensors if _has_storage(v)}
+        self._all_known = all(map(_has_storage, tensors))
+        self._found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func._schema.is_mutable and not self._found:
+            written = written_tensors(func, args, kwargs or {})
+            self._found = any(not _has_storage(v) or v.untyped_storage()._cdata in self._memory for v in written)
+        return result
+
+    def wrote(self) -> bool:
+        return self._found or not self._all_known
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and torch._C._has_storage(tensor)
+
+
 def wrote_nothing(error: BaseException) -> bool:
     """Whether an error came out of a graph that ran eagerly, before it wrote to any of its inputs."""
     return getattr(error, "__turret_wrote_nothing__", False)
-
-
-def _write_counts(values: Sequence[Any]) -> list[int | None]:
-    """How often autograd has seen each tensor written to; None for one that does not count."""
-    return [None if v.is_inference() else v._version for v in values if isinstance(v, torch.Tensor)]
 
 
 def neutral() -> contextlib.AbstractContextManager:

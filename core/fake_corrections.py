@@ -74,6 +74,14 @@ def _index_put(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
 _INDEX_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.bool)
 
 
+def _of_parts(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """``complex`` and ``polar``: two tensors of one dtype; no version of torch asks for that."""
+    dtypes = [v.dtype for v in (*args, *kwargs.values())]
+    if len(set(dtypes)) > 1:
+        raise RuntimeError(f"a complex tensor is made of two of one dtype, not of {' and '.join(map(str, dtypes))}")
+    return run(args, kwargs)
+
+
 def _select(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
     """``select``: the index lies in the dimension; up to torch 2.11 any number will do."""
     made, (x, dim, index) = run(args, kwargs), args
@@ -108,6 +116,8 @@ _CORRECTIONS: dict[Any, Callable[[Run, tuple, Mapping[str, Any]], Any]] = {
     aten.native_group_norm.default: _statistics,
     aten.index_put.default: _index_put,
     aten.index_put_.default: _index_put,
+    aten.complex.default: _of_parts,
+    aten.polar.default: _of_parts,
     aten.select.int: _select,
     aten.select_scatter.default: _scattered,
     aten.slice_scatter.default: _scattered,

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import sympy
 import torch
 from torch import fx
 
@@ -51,6 +50,18 @@ def is_view_op(target: Any) -> bool:
     schema = target._schema
     returned = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
     return returned and not schema.is_mutable
+
+
+def written_tensors(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+    """The tensors among a call's arguments that its op writes to, lists of them included."""
+    found: list[torch.Tensor] = []
+    for number, argument in enumerate(op._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            given = args[number] if number < len(args) else kwargs.get(argument.name)
+            found += [
+                v for v in (given if isinstance(given, (list, tuple)) else (given,)) if isinstance(v, torch.Tensor)
+            ]
+    return found
 
 
 @functools.cache
@@ -192,6 +203,8 @@ def size_hint(size: Any, default: int = 64) -> int:
         return default
     if node.has_hint():
         return int(node.hint)
+    import sympy  # a warm start asks for no hint, and needs no sympy
+
     for guess in (default, 1):
         value = node.expr.xreplace(dict.fromkeys(node.expr.free_symbols, sympy.Integer(guess)))
         if value.is_Integer and value > 0:

@@ -7,6 +7,9 @@ one: under a condition that differs from element to element they would leave ele
 
 ``guard_operands`` makes both safe to compute at every point: where any element of the row wants the result, all of its
 operands are wanted; elsewhere they are zeros, and the result is not used.
+
+Loops are conditions too: what none of a loop's variables determines is computed ahead of it, and a loop over a size
+that depends on data may have no step.  ``guard_reports`` keeps what is computed for no element from reporting an error.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable
 
+import attrs
 import torch
 
-from turret.ir.expr import Expr, call, constant, rebuild, reduce, rewrite, walk
-from turret.ir.index import Index, Size, Var
-from turret.ir.nest import Nest, always_inside, change_roots, flat_offset
+from turret.ir.expr import Expr, call, constant, divides_by_zero, rebuild, reduce, rewrite, size_value, walk
+from turret.ir.index import Index, Size, Var, provably_nonnegative
+from turret.ir.nest import FlatStore, Nest, always_inside, change_roots, change_store, flat_offset
 from turret.ir.program import TensorDecl
 
 Predicate = Callable[[Expr], bool]
@@ -54,6 +58,64 @@ def both(outer: Expr | None, condition: Expr, needs_guard: Predicate) -> Expr:
     if needs_guard(condition):
         return call("masked", outer, condition, constant(False, torch.bool))
     return call("logical_and", outer, condition)
+
+
+def guard_reports(nest: Nest) -> Nest:
+    """``nest`` with operands under which no check fails where a loop around it, that it does not mention, is empty."""
+    if not any(_may_be_empty(v) for v in nest.loops) and not any(map(_may_be_empty, _reduced(nest))):
+        return nest
+    inner = frozenset(nest.inner)
+
+    def guarded(store: FlatStore) -> FlatStore:
+        loops = nest.loops if store.variables & inner else nest.outer
+        return change_store(store, _ReportGuard(loops).change)
+
+    return attrs.evolve(nest, stores=tuple(map(guarded, nest.stores)))
+
+
+def _reduced(nest: Nest) -> list[Var]:
+    return [v for node in nest.reductions for v in node.payload.variables]
+
+
+def _may_be_empty(variable: Var) -> bool:
+    return not provably_nonnegative(variable.extent - 1)
+
+
+class _ReportGuard:
+    """Changes expressions inside of ``loops``."""
+
+    def __init__(self, loops: Iterable[Var]) -> None:
+        self._loops = tuple(loops)
+        self._open = [v for v in self._loops if _may_be_empty(v)]
+        self._done: dict[Expr, Expr] = {}
+
+    def change(self, expr: Expr) -> Expr:
+        if not expr.reports:
+            return expr
+        if expr not in self._done:
+            self._done[expr] = self._changed(expr)
+        return self._done[expr]
+
+    def _changed(self, expr: Expr) -> Expr:
+        inside = _ReportGuard((*self._loops, *expr.payload.variables)) if expr.op == "reduce" else self
+        args = tuple(map(inside.change, expr.args))
+        coords = tuple(coord.substitute({}, self.change) for coord in expr.coords)
+        if expr.op == "check_index":
+            args = (self._wanted(expr, args[0]), *args[1:])
+        elif divides_by_zero(expr):
+            args = (args[0], self._wanted(expr, args[1]))
+        return rebuild(expr, args, coords)
+
+    def _wanted(self, check: Expr, operand: Expr) -> Expr:
+        """The operand that a check fails for: where some loop is empty, one that it lets through."""
+        sizes = [size_value(v.extent) for v in self._open if v not in check.variables]
+        if not sizes:
+            return operand
+        some = functools.reduce(
+            functools.partial(call, "logical_and"), [call("gt", n, constant(0, torch.int64)) for n in sizes]
+        )
+        harmless = constant(0 if check.op == "check_index" else 1, operand.dtype)
+        return call("masked", some, operand, harmless)
 
 
 def guard_operands(nest: Nest, reports: Predicate = lambda node: False) -> Nest:

@@ -107,10 +107,10 @@ class Perturbed(TorchDispatchMode):
             args = tuple(self._signed(a) if isinstance(a, Tensor) else a for a in args)
         if func is torch.ops.aten.view.dtype and args[0].is_floating_point() and not args[1].is_floating_point:
             return self._bits(*args)
-        if name in _EXACT or _is_view(func):
-            return self._by_path(name, func, args, kwargs)
         if func._schema.is_mutable and self._sums:
             args = self._apart(args)
+        if name in _EXACT or _is_view(func):
+            return self._by_path(name, func, args, kwargs)
         args, kwargs = self._move_operands(func, args, kwargs, _HALF if name in _ELEMENTARY else None)
         result = self._by_path(name, func, args, kwargs)
         if name in _ACCUMULATING and self._alike:

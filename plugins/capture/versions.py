@@ -11,6 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from turret.op_traits import written_tensors
 from turret.plugins.capture.errors import Unsupported
 
 
@@ -81,15 +82,12 @@ class _Writes(TorchDispatchMode):
             if isinstance(value, torch.Tensor) and value.is_inference():
                 self.counts.setdefault(value.untyped_storage()._cdata, 0)
         if func._schema.is_mutable:
-            for number, argument in enumerate(func._schema.arguments):
-                if _is_written(argument):
-                    given = args[number] if number < len(args) else kwargs.get(argument.name)
-                    self.note(given)
+            self.note(written_tensors(func, args, kwargs))
         return func(*args, **kwargs)
 
-    def note(self, written: Any) -> None:
-        """Count a change of each tensor in what was written to; a view as another dtype was not made in the mode."""
-        for value in tree_leaves(written):
-            if isinstance(value, torch.Tensor) and value.untyped_storage()._cdata in self.counts:
+    def note(self, written: list[torch.Tensor]) -> None:
+        """Count a change of each tensor that was written to; a view as another dtype was not made in the mode."""
+        for value in written:
+            if value.untyped_storage()._cdata in self.counts:
                 self.found = True
                 self.counts[value.untyped_storage()._cdata] += 1

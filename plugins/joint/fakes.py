@@ -19,7 +19,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from turret.devices import uses_host_kernels
 from turret.fake_corrections import corrected
 from turret.plugins.joint.layouts import expanded_strides, has_layout_rule, in_eagers_layout, laid_out
-from turret.plugins.joint.sizes import is_dense
+from turret.plugins.joint.sizes import is_backed, is_broadcast, is_dense, is_empty
 from turret.plugins.joint.strides import elementwise_strides
 
 _UNSAFE_TAGS = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view))
@@ -135,19 +135,18 @@ def _repeated(value: torch.Tensor, repeats: Sequence[Any]) -> torch.Tensor:
 
 def _elementwise_strides(
     out: FakeTensor, operands: list[torch.Tensor], number: bool, func: Any
-) -> tuple[int, ...] | None:
+) -> tuple[Any, ...] | None:
     """Eager's strides of an elementwise op's new result, or None where the fake implementation's are to be trusted."""
-    plain = len(operands) + number > 1 and all(type(t) is FakeTensor and _is_static(t) for t in (out, *operands))
-    if not plain or out.dim() < 2 or out.numel() == 0 or func._schema.is_mutable or _is_several_ops(func):
+    plain = all(type(t) is FakeTensor and _is_strided(t) and is_backed(t) for t in (out, *operands))
+    if not plain or len(operands) + number < 2 or out.dim() < 2 or func._schema.is_mutable or _is_several_ops(func):
         return None
-    shape = tuple(out.shape)
-    if torch.broadcast_shapes(*(t.shape for t in operands)) != shape:
+    if is_empty(out.shape) or not is_broadcast([t.shape for t in operands], out.shape):
         return None
     if func is aten.where.self:
         operands = [operands[0], *_cast_to_one_type(operands[1:])]
     elif uses_host_kernels(out.fake_device):
         operands = _cast_to_one_type(operands)
-    return elementwise_strides([*operands, torch.empty(())] if number else operands, shape)
+    return elementwise_strides([*operands, torch.empty(())] if number else operands, out.shape)
 
 
 def _cast_to_one_type(operands: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -252,12 +251,12 @@ def _is_plain(value: torch.Tensor) -> bool:
 
 
 def _is_static(value: torch.Tensor) -> bool:
-    return (
-        value.layout is torch.strided
-        and not value.is_conj()
-        and not value.is_neg()
-        and all(type(s) is int for s in (*value.shape, *value.stride(), value.storage_offset()))
-    )
+    numbers = (*value.shape, *value.stride(), value.storage_offset())
+    return _is_strided(value) and all(type(n) is int for n in numbers)
+
+
+def _is_strided(value: torch.Tensor) -> bool:
+    return value.layout is torch.strided and not value.is_conj() and not value.is_neg()
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

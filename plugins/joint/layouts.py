@@ -13,7 +13,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 
 from turret.devices import uses_host_kernels
-from turret.plugins.joint.sizes import contiguous_strides, same_sizes
+from turret.plugins.joint.sizes import contiguous_strides, is_backed, is_empty, same_sizes
 from turret.plugins.joint.strides import elementwise_strides
 
 aten = torch.ops.aten
@@ -88,9 +88,9 @@ def _like_first(out: torch.Tensor, args: tuple) -> Sequence[Any]:
 
 def _scaled(out: torch.Tensor, args: tuple) -> Sequence[Any]:
     """``ldexp``: the first argument times a row-major power of two of the second."""
-    if out.numel() == 0 or not all(type(s) is int for t in (out, *args) for s in (*t.shape, *t.stride())):
+    if is_empty(out.shape) or not all(map(is_backed, (out, *args))):
         return out.stride()
-    return elementwise_strides([args[0], torch.empty(args[1].shape)], tuple(out.shape))
+    return elementwise_strides([args[0], torch.empty(args[1].shape)], out.shape)
 
 
 def _pooled_3d(out: torch.Tensor, args: tuple) -> Sequence[Any]:
@@ -108,8 +108,7 @@ def _indexed(out: torch.Tensor, args: tuple) -> Sequence[Any]:
     source, indices = args[0], [*args[1], *[None] * (args[0].dim() - len(args[1]))]
     given = [i for i in indices if i is not None]
     masks = any(i.dtype in (torch.bool, torch.uint8) for i in given)
-    static = all(type(s) is int for t in (out, source, *given) for s in (*t.shape, *t.stride()))
-    if masks or not static or out.numel() == 0:
+    if masks or is_empty(out.shape) or not all(map(is_backed, (out, source, *given))):
         return out.stride()
     at = [d for d, i in enumerate(indices) if i is not None]
     if at != list(range(at[0], at[-1] + 1)):
@@ -122,7 +121,7 @@ def _indexed(out: torch.Tensor, args: tuple) -> Sequence[Any]:
     expanded = [i.expand(shape)[(None,) * before + (...,) + (None,) * after] for i in given]
     if not uses_host_kernels(out.device) and any(i.stride() != expanded[0].stride() for i in expanded):
         expanded = [i.contiguous() for i in expanded]
-    return elementwise_strides([source.as_strided(out.shape, strides), *expanded], tuple(out.shape))
+    return elementwise_strides([source.as_strided(out.shape, strides), *expanded], out.shape)
 
 
 def _strides_in(memory_format: torch.memory_format, shape: Sequence[Any]) -> Sequence[Any]:

@@ -37,6 +37,30 @@ def same_sizes(one: Sequence[Any], other: Sequence[Any]) -> bool:
     return len(one) == len(other) and all(map(same_size, one, other))
 
 
+def is_backed(value: torch.Tensor) -> bool:
+    """Whether no size and no stride depends on data, so that each has a value for the sizes at hand."""
+    return not any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in (*value.shape, *value.stride()))
+
+
+def is_empty(shape: Sequence[Any]) -> bool:
+    """Whether a dimension has extent 0, whatever the symbols are."""
+    return any(type(extent) is int and extent == 0 for extent in shape)
+
+
+def is_broadcast(shapes: Sequence[Sequence[Any]], to: Sequence[Any]) -> bool:
+    """Whether shapes broadcast to another as they are written, each extent of it that of one of them."""
+    found = [type(extent) is int and extent == 1 for extent in to]
+    for shape in shapes:
+        for dim, extent in enumerate(shape, len(to) - len(shape)):
+            if dim < 0:
+                return False
+            if same_size(extent, to[dim]):
+                found[dim] = True
+            elif not (type(extent) is int and extent == 1):
+                return False
+    return all(found)
+
+
 def same_places(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether strides and offset are written the same."""
     return same_sizes(one.stride(), other.stride()) and same_sizes((one.storage_offset(),), (other.storage_offset(),))

@@ -2,33 +2,42 @@
 
 All elementwise ops lay out their result by one rule, which ranks dimensions by the operands' strides, earlier operands
 first.  Fake tensors run other code: decompositions that have operands in another order, or that broadcast first.
+Where symbols leave it open which of two strides is the larger, the answer for the sizes at hand becomes a guard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from turret.plugins.joint.sizes import contiguous_strides, is_dense
+from turret.plugins.joint.sizes import contiguous_strides, is_dense, same_sizes
 
 _CHANNELS_LAST = (0, 2, 3, 1)
 
 
-def elementwise_strides(operands: Sequence[torch.Tensor], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides of a result of ``shape`` (static, no extent 0) of operands that broadcast to it, in the op's order."""
-    alike = all(tuple(t.shape) == shape for t in operands)
-    if alike and all(t.is_contiguous() for t in operands):
+def elementwise_strides(operands: Sequence[torch.Tensor], shape: Sequence[Any]) -> tuple[Any, ...]:
+    """Strides of a result of ``shape`` (no extent 0) of operands that broadcast to it, in the op's order."""
+    alike = all(same_sizes(t.shape, shape) for t in operands)
+    if alike and all(map(_is_row_major, operands)):
         return contiguous_strides(shape)
-    if alike and len(shape) == 4 and all(t.is_contiguous(memory_format=torch.channels_last) for t in operands):
+    if alike and len(shape) == 4 and all(_is_row_major(t.permute(_CHANNELS_LAST)) for t in operands):
         return _packed(shape, _CHANNELS_LAST)
-    first = tuple(operands[0].stride())
-    if alike and all(tuple(t.stride()) == first and is_dense(t.shape, t.stride()) for t in operands):
-        return first
+    first = operands[0].stride()
+    if alike and all(same_sizes(t.stride(), first) and is_dense(t.shape, t.stride()) for t in operands):
+        return tuple(first)
     return _packed(shape, _ranked(shape, [_broadcast_strides(t, shape) for t in operands]))
 
 
-def _broadcast_strides(operand: torch.Tensor, shape: tuple[int, ...]) -> list[int]:
+def _is_row_major(value: torch.Tensor) -> bool:
+    """Whether strides are written as a row-major tensor's; those of dimensions of extent 1 do not count."""
+    expected = contiguous_strides(value.shape)
+    counted = [d for d, extent in enumerate(value.shape) if not (type(extent) is int and extent == 1)]
+    return same_sizes([value.stride(d) for d in counted], [expected[d] for d in counted])
+
+
+def _broadcast_strides(operand: torch.Tensor, shape: Sequence[Any]) -> list[Any]:
     """An operand's strides, 0 along dimensions that it is repeated along or lacks."""
     missing = len(shape) - operand.dim()
     own = [
@@ -38,7 +47,7 @@ def _broadcast_strides(operand: torch.Tensor, shape: tuple[int, ...]) -> list[in
     return [0] * missing + own
 
 
-def _ranked(shape: tuple[int, ...], strides: Sequence[Sequence[int]]) -> list[int]:
+def _ranked(shape: Sequence[Any], strides: Sequence[Sequence[Any]]) -> list[int]:
     """Dimensions, the slowest first: an insertion sort, since the order of dimensions is no total one."""
     order = list(reversed(range(len(shape))))
     for placed in range(1, len(order)):
@@ -53,21 +62,22 @@ def _ranked(shape: tuple[int, ...], strides: Sequence[Sequence[int]]) -> list[in
     return order[::-1]
 
 
-def _compare(one: int, other: int, shape: tuple[int, ...], strides: Sequence[Sequence[int]]) -> int:
+def _compare(one: int, other: int, shape: Sequence[Any], strides: Sequence[Sequence[Any]]) -> int:
     """Negative where dimension ``one`` is the faster of the two, positive where it is the slower, 0 where none says."""
     for stride in strides:
         if stride[one] == 0 or stride[other] == 0:
             continue
         if stride[one] != stride[other]:
-            return stride[one] - stride[other]
+            return -1 if stride[one] < stride[other] else 1
         if shape[one] > shape[other]:
             return 1
     return 0
 
 
-def _packed(shape: tuple[int, ...], slowest_first: Sequence[int]) -> tuple[int, ...]:
+def _packed(shape: Sequence[Any], slowest_first: Sequence[int]) -> tuple[Any, ...]:
     """Strides of a block without gaps whose dimensions lie in memory in the order given."""
-    strides, step = [0] * len(shape), 1
+    strides: list[Any] = [0] * len(shape)
+    step: Any = 1
     for dimension in reversed(slowest_first):
         strides[dimension] = step
         step *= shape[dimension]

@@ -38,6 +38,9 @@ def load_taken(x: TensorValue, where: Sequence[Index]) -> Expr:
 
 @lowering("embedding")
 def embedding(b: Builder, weight: TensorValue, indices: TensorValue, *_: Any, **__: Any) -> TensorValue:
+    if _may_be_without_elements(weight.shape[1:]):
+        return NotImplemented
+
     def body(index: tuple[Index, ...]) -> Expr:
         row = taken(indices.load(index[:-1]), weight.shape[0], wraps=False)
         return load_taken(weight, (row, index[-1]))
@@ -50,6 +53,8 @@ def index_select(b: Builder, x: TensorValue, dim: int, indices: TensorValue) -> 
     if not x.shape:
         return NotImplemented
     dim %= len(x.shape)
+    if _may_be_without_elements((*x.shape[:dim], *x.shape[dim + 1 :])):
+        return NotImplemented
 
     def body(index: tuple[Index, ...]) -> Expr:
         where = [index[dim]] if indices.shape else []
@@ -57,6 +62,11 @@ def index_select(b: Builder, x: TensorValue, dim: int, indices: TensorValue) -> 
         return load_taken(x, [chosen if d == dim else i for d, i in enumerate(index)])
 
     return b.define(b.result, body)
+
+
+def _may_be_without_elements(shape: Sequence[Size]) -> bool:
+    """Whether rows of a shape may have no elements: eager checks their index all the same, loops over them do not."""
+    return not all(provably_nonnegative(extent - 1) for extent in shape)
 
 
 _ERRORS: dict[Any, type[Exception]] = {

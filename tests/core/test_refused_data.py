@@ -175,3 +175,37 @@ def test_a_scatter_into_nothing_raises_and_writes_nothing():
             index = torch.zeros(1, 2, dtype=torch.int64)
             expected, found = (outcome(f, torch.ones(2), index, n) for f in (program, compiled))
             assert found is expected if isinstance(expected, type) else torch.equal(found, expected)
+
+
+NARROWED = {
+    "index": lambda x, i, n: x[:, : max(n, 0)][i],
+    "index of the last": lambda x, i, n: x[: max(n, 0)][:, i].sum(0),
+    "index_select": lambda x, i, n: x[:, : max(n, 0)].index_select(0, i),
+    "embedding": lambda x, i, n: torch.nn.functional.embedding(i, x[:, : max(n, 0)]).sum(-1),
+    "index_put": lambda x, i, n: x[:, : max(n, 0)].clone().index_put((i,), torch.ones(()), accumulate=True),
+    "index_add": lambda x, i, n: x[:, : max(n, 0)].clone().index_add(0, i, x[:1, : max(n, 0)]),
+    "repeated": lambda x, i, n: x[i.expand(max(n, 0))].sum(0),
+    "division": lambda x, i, n: (x.long()[:, : max(n, 0)] // (i - i)).sum(-1),
+}
+
+
+def result_and_gradient(function: Callable, *args: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+    x = torch.arange(28.0).reshape(7, 4).requires_grad_()
+    result = function(x, *args)
+    if result.requires_grad:
+        result.sum().backward()
+    return result.detach(), x.grad
+
+
+@pytest.mark.parametrize("name", NARROWED)
+def test_what_is_computed_for_no_element_raises_where_eager_s_does(name):
+    program = NARROWED[name]
+    compiled = turret.compile(program, dynamic=True, options={"cache": False})
+    for size, at in ((3, 1), (2, 50), (0, 1), (0, 50), (-2, 50), (0, -50)):
+        seen = []
+        for run in (program, compiled):
+            seen.append(outcome(result_and_gradient, run, torch.tensor([at]), size))
+        if isinstance(seen[0], type):
+            assert seen[1] is seen[0], (size, at)
+        else:
+            torch.testing.assert_close(seen[1], seen[0], rtol=0, atol=0)

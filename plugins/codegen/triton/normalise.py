@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import attrs
 
 from turret.errors import UnsupportedError
-from turret.ir.conditions import guard_operands
+from turret.ir.conditions import guard_operands, guard_reports
 from turret.ir.expr import Expr, call, constant
 from turret.ir.index import Var, product
 from turret.ir.nest import (
@@ -45,7 +45,7 @@ def normalise(kernel: Kernel, tensors: dict[str, TensorDecl], hints: Mapping[str
     nest = _without_trivial_loops(nest)
     if nest.inner or not nest.scattered:
         nest = adopt_row(nest, is_short)
-    nest = _free_scan(guard_operands(nest))
+    nest = _free_scan(guard_operands(guard_reports(nest)))
     nest = map_roots(nest, lambda node: flat_load(node, tensors) if node.op == "load" else None)
     nest = map_roots(nest, unroll(frozenset(nest.inner)))
     nest = _without_short_row(nest)

@@ -151,12 +151,15 @@ def test_a_write_at_indices_of_a_dtype_that_eager_refuses_raises_after_the_write
     assert seen[0] == seen[1] == seen[2] == seen[3]
 
 
-def test_a_graph_that_runs_eagerly_and_raises_before_it_writes_is_run_again_as_python():
-    class Refusing:
-        @hookimpl
-        def turret_joint(self, context, captured, decompositions):
-            raise NotImplementedError("no graph at all")
+class Refusing:
+    """Every graph runs eagerly."""
 
+    @hookimpl
+    def turret_joint(self, context, captured, decompositions):
+        raise NotImplementedError("no graph at all")
+
+
+def test_a_graph_that_runs_eagerly_and_raises_before_it_writes_is_run_again_as_python():
     def program(x, index, log):
         log.append("before")
         x[index] = 1
@@ -171,3 +174,41 @@ def test_a_graph_that_runs_eagerly_and_raises_before_it_writes_is_run_again_as_p
             except IndexError:
                 assert told == ["before"]
             assert log == told and x.sum() == len(told) - 1
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("through", [lambda x: x, lambda x: x.data], ids=["itself", "data"])
+def test_a_graph_that_runs_eagerly_writes_to_what_it_made_and_raises_is_run_again_as_python(inference, through):
+    def program(x, index, log):
+        log.append("before")
+        mine = through(x + 1)
+        mine.add_(1)
+        log.append(mine[index])
+        through(x).zero_()
+
+    with torch.inference_mode(inference):
+        seen = []
+        for run in (program, turret.compile(program, plugins=[Refusing()], options={"cache": False})):
+            x, log = torch.ones(3), []
+            run(x, torch.tensor([1]), log)
+            with pytest.raises(IndexError):
+                run(x, torch.tensor([9]), log)
+            seen.append((x.tolist(), [str(entry) for entry in log]))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("function", [torch.complex, torch.polar])
+def test_parts_of_two_dtypes_raise_from_the_program_s_line_after_its_effects(function):
+    def program(x, log):
+        log.append("before")
+        function(x, torch.ones(3))
+        log.append("after")
+
+    for kind, told in ((torch.float32, ["before", "after"]), (torch.float64, ["before"])):
+        for run in (program, turret.compile(program)):
+            log = []
+            try:
+                run(torch.ones(3, dtype=kind), log)
+            except RuntimeError:
+                assert kind == torch.float64
+            assert log == told

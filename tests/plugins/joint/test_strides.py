@@ -7,8 +7,14 @@ import random
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from tests.plugins.joint_harness import assert_same
+from turret.op_traits import size_hint
+from turret.plugins.joint.fakes import FakeRunner, layout_key
 from turret.plugins.joint.layouts import expanded_strides
 from turret.plugins.joint.strides import elementwise_strides
 
@@ -65,6 +71,39 @@ def test_the_rule_gives_the_strides_of_eager(op):
 )
 def test_elementwise_results_have_eagers_strides(function, one, other):
     assert_same(function, [one, other])
+
+
+def spread(shape, order, gap):
+    """A tensor whose dimensions lie in memory in ``order``, the slowest first, with ``gap`` places to each element."""
+    packed = torch.rand([shape[d] for d in order] + [gap])[..., 0] + 0.5
+    return packed.permute([order.index(d) for d in range(len(shape))])
+
+
+aten = torch.ops.aten
+OVERLOADS = [
+    *(aten.add.Tensor, aten.logical_or.default, aten.copysign.Tensor, aten.xlogy.Tensor, aten.maximum.default),
+    *(aten.logaddexp.default, aten.lt.Tensor, aten.heaviside.default, aten.floor_divide.default, aten.ldexp.Tensor),
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_elementwise_results_of_symbolic_sizes_have_eagers_strides(data):
+    op = data.draw(st.sampled_from(OVERLOADS), "op")
+    shape = data.draw(st.permutations([3, 4, 5]), "shape")
+
+    def operand(name):
+        own = [data.draw(st.sampled_from([n, n, 1]), name) for n in shape][data.draw(st.integers(0, 1), name) :]
+        order = data.draw(st.permutations(range(len(own))), name)
+        return spread(own, order, data.draw(st.sampled_from([1, 3]), name))
+
+    one, other = operand("one"), operand("other")
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    dynamic = [StatelessSymbolicContext([DimDynamic.DYNAMIC] * v.dim()) for v in (one, other)]
+    fakes = tuple(mode.from_tensor(v, symbolic_context=c) for v, c in zip((one, other), dynamic, strict=True))
+    with mode:
+        result = FakeRunner(mode, layout_key)(op, fakes, {})
+    assert [size_hint(s) for s in result.stride()] == list(op(one, other).stride())
 
 
 @pytest.mark.parametrize("order", itertools.permutations(range(4)))
