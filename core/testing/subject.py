@@ -35,7 +35,7 @@ class Observer:
 
     def reset(self) -> None:
         """Forget what was seen."""
-        self.graphs = self.kernels = 0
+        self.graphs = self.kernels = self.taken = 0
         self.externs: collections.Counter[str] = collections.Counter()
         self.eager_calls: dict[str, str] = {}
         self.fallbacks: list[str] = []
@@ -55,16 +55,23 @@ class Observer:
         elif event.kind == "product" and event.stage == "place":
             eager = {name: node.reason for name, node in event.product.nodes.items() if node.where == "eager"}
             self.eager_calls.update(eager)
+        elif event.kind == "product" and event.stage == "compile_graph":
+            self.taken += 1
         elif event.kind == "product" and event.stage == "schedule":
             self.kernels += len(event.product.kernels)
             self.externs.update(str(extern.op) for extern in event.product.externs)
 
     @property
     def made(self) -> str:
-        """``"kernels"``, ``"library"`` (calls of the device's libraries), ``"both"``, ``"eager"``, or ``"views"``."""
+        """``"kernels"``, ``"library"`` (calls of the device's libraries), ``"both"``, ``"eager"``, or ``"views"``.
+
+        ``"compiler"``: graphs or clusters that a compiler of others took (``turret_compile_graph``).
+        """
         library = sum(self.externs.values()) - len(self.eager_calls)
         if self.kernels:
-            return "both" if self.externs else "kernels"
+            return "both" if self.externs or self.taken else "kernels"
+        if self.taken:
+            return "compiler"
         if self.externs:
             return "library" if library > 0 else "eager"
         return "views" if self.graphs else "eager"

@@ -58,6 +58,11 @@ def test_a_plugin_that_only_places_passes_and_what_it_places_is_listed_as_eager(
     assert (sine.status, sine.made) == ("eager", "eager") and "asked for" in sine.message
 
 
+def test_a_plugin_that_only_compiles_graphs_passes_and_takes_what_is_right() -> None:
+    sine = check_item("ops", "sin:float32", planted.OnlyCompilesGraphs())
+    assert (sine.status, sine.made) == ("right", "compiler"), sine.message
+
+
 def check_item(level: str, item: str, *plugins: object) -> Outcome:
     """One item of a level, in this process."""
     return LEVELS[level].check(item, Subject(plugins), Settings())
