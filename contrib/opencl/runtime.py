@@ -83,10 +83,12 @@ def _run(driver: Driver, kernel: cl.Kernel, launches: list[Any], slots: int, siz
         raise TurretError("OpenCL does not run in a forked process; start processes by the method 'spawn'")
     report = ctypes.c_int64(0)
     frame = (ctypes.c_uint64 * 3)(slots, sizes, ctypes.addressof(report))
-    with driver.lock:
-        for groups, table, _ in launches:
-            driver.run(kernel, min(groups, threads), ctypes.addressof(frame), table.ctypes.data, len(table))
-    driver.queue.finish()
+    try:
+        with driver.lock:
+            for groups, table, _ in launches:
+                driver.run(kernel, min(groups, threads), ctypes.addressof(frame), table.ctypes.data, len(table))
+    finally:
+        driver.queue.finish()  # what was queued works on this call's memory
     return next((code for code in (INDEX_ERROR, OUT_OF_RANGE, ZERO_DIVISION) if report.value & code), 0)
 
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -146,6 +147,16 @@ def test_errors_in_kernels_are_eagers(function, arguments, error) -> None:
         function(*arguments)
     with pytest.raises(error):
         compiled(function)(*arguments)
+
+
+def test_threads_share_a_program() -> None:
+    function = compiled(lambda x: (x.softmax(-1), (x * 2).sum(0)))
+    inputs = [torch.randn(50, 60) for _ in range(16)]
+    function(inputs[0])
+    with ThreadPoolExecutor(8) as pool:
+        for x, (rows, total) in zip(inputs * 4, pool.map(function, inputs * 4), strict=True):
+            torch.testing.assert_close(rows, x.softmax(-1))
+            torch.testing.assert_close(total, (x * 2).sum(0))
 
 
 def test_random_numbers_are_those_of_the_other_code_generators() -> None:
