@@ -19,6 +19,7 @@ PAGES = (
     "docs/stages.md",
     "docs/partition.md",
     "docs/opencl.md",
+    "docs/testing.md",
 )
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([\w./]+\.md)")
