@@ -51,6 +51,7 @@ class Driver:
 @functools.cache
 def driver() -> Driver:
     """The first processor whose kernels take addresses of this process: with fine-grained system SVM, or PoCL's."""
+    os.environ.setdefault("POCL_SIGFPE_HANDLER", "0")  # signals are the program's: kernels divide by no zero
     for device in itertools.chain.from_iterable(p.get_devices(cl.device_type.CPU) for p in cl.get_platforms()):
         shares = device.svm_capabilities & cl.device_svm_capabilities.FINE_GRAIN_SYSTEM
         if shares or (device.platform.name == "Portable Computing Language" and device.host_unified_memory):

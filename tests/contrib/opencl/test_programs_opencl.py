@@ -13,13 +13,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from opencl_lab import Kernels, compiled
-from opinfo_cases import cases
 from opinfo_check import RIGHT, Subject, check_case
 from torch.nn import functional as F
 
 import turret
 from turret.contrib.opencl import Plugin
 from turret.testing import Program, assert_same, check, programs
+from turret.testing.op_table import cases
 
 CASES = cases()
 EVERY = 41
