@@ -134,13 +134,14 @@ def mode_values() -> dict[tuple[Callable, tuple], tuple]:
     return found
 
 
-def eagerly(module: fx.GraphModule) -> Callable[..., Any]:
-    """A captured graph as a function that runs it eagerly.
+def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """A captured graph as a function that runs it eagerly, or runs ``call``, which somebody made of it.
 
     The program's ``with`` blocks are calls of setters in it, which an error would leave half done; the modes are then
     made what they were before the graph.  An error is marked where it came before any write to an input.
     """
     nodes = module.graph.find_nodes(op="call_function", target=getattr)
+    call = module if call is None else call
     hides_writes = any(node.args[1] == "data" for node in nodes)
     sets_modes = any(node.op == "call_function" and node.target in SETTERS for node in module.graph.nodes)
 
@@ -150,7 +151,7 @@ def eagerly(module: fx.GraphModule) -> Callable[..., Any]:
         watch: Any = _Writes(given) if hides_writes or any(v.is_inference() for v in given) else _Versions(given)
         try:
             with watch:
-                return module(*args)
+                return call(*args)
         except BaseException as error:
             for (setter, leading), value in before.items():
                 setter(*leading, *value)

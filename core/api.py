@@ -16,6 +16,9 @@ from turret.module import CompiledModule, wrap_module
 
 Backend = str | Callable
 
+OWN_BACKENDS = ("eager", "aot_eager")
+"""Names of ``torch.compile``'s backends that run on Turret's own capture here, beside functions."""
+
 
 def compile(
     model: Callable | None = None,
@@ -31,10 +34,12 @@ def compile(
     """Compile a function, a method or a module; arguments mean what they mean to ``torch.compile``.
 
     ``fullgraph``: raise ``CaptureError`` where the program cannot be captured as one graph.  ``dynamic``: None makes
-    a dimension dynamic once it was seen to change, True from the start, False never.  ``backend``: ``"turret"``, or
-    any backend of torch.compile (a name or a function of a graph and example inputs).  ``mode``, ``options``: see
-    ``turret.list_mode_options`` and ``turret.list_options``.  ``plugins``: objects, modules or dotted names
-    that hold for this callable alone, asked before all others.  ``disable``: give ``model`` back as it is.
+    a dimension dynamic once it was seen to change, True from the start, False never.  ``backend``: ``"turret"``, a
+    function that makes a callable of a captured graph and example inputs, ``"eager"`` (graphs run as captured),
+    ``"aot_eager"`` (forward and backward are traced, and run call by call), or another name that torch.compile knows.
+    ``mode``, ``options``: see ``turret.list_mode_options`` and ``turret.list_options``; those of a function go to it.
+    ``plugins``: objects, modules or dotted names that hold for this callable alone, asked before all others.
+    ``disable``: give ``model`` back as it is.
     Without ``model``, returns a decorator.
 
     Raises ``OptionError`` for an unknown mode, option or backend, ``PluginError`` for a plugin that does not fit and
@@ -60,8 +65,11 @@ def compile(
     if backend in ("turret", None):
         with compiling.here():
             call = _compile_callable(target, fullgraph, dynamic, mode, options, plugins)
-    else:
+    elif isinstance(backend, str) and backend not in OWN_BACKENDS:
         call = _compile_elsewhere(model, fullgraph, dynamic, backend, mode, options, plugins)
+    else:
+        with compiling.here():
+            call = _compile_by_backend(target, fullgraph, dynamic, backend, mode, options, plugins)
     return wrap_module(model, call, again) if isinstance(model, torch.nn.Module) else call
 
 
@@ -109,8 +117,8 @@ def _compile_callable(
     return captured
 
 
-def _compile_elsewhere(
-    model: Callable,
+def _compile_by_backend(
+    target: Callable,
     fullgraph: bool,
     dynamic: bool | None,
     backend: Backend,
@@ -118,18 +126,44 @@ def _compile_elsewhere(
     options: Mapping[str, Any] | None,
     plugins: Sequence[Any],
 ) -> Callable:
-    """Compile with another backend of torch.compile, whose modes and options are its own."""
-    if plugins:
-        raise OptionError(f"plugins are Turret's, and backend={backend!r} does not ask them; leave one of the two out")
+    """Capture with Turret, and have graphs run eagerly or by what a function makes of them.
+
+    Modes and options are Turret's, unless a function is the backend: then they are its own, as in torch.compile.
+    """
+    from turret import backends
+
+    if isinstance(backend, str):
+        return _compile_callable(target, fullgraph, dynamic, mode, options, (*plugins, backends.named(backend)))
+    _refuse_mode_and_options(backend, mode, options)
+    given = {"mode": mode} if mode is not None else {"options": dict(options)} if options else {}
+    plugin = backends.FunctionBackend(backend, given)
+    return _compile_callable(target, fullgraph, dynamic, None, None, (*plugins, plugin))
+
+
+def _refuse_mode_and_options(backend: Backend, mode: str | None, options: Mapping[str, Any] | None) -> None:
     if mode is not None and options:
         raise OptionError(f"backend={backend!r} takes a mode or options, not both; given {mode!r} and {options!r}")
-    if isinstance(backend, str):
-        from turret.config import nearest
 
-        known = torch.compiler.list_backends(exclude_tags=())
-        if backend not in known:
-            known = ["turret", *known]
-            raise OptionError(f"unknown backend {backend!r}{nearest(backend, known)}; known: {', '.join(known)}")
+
+def _compile_elsewhere(
+    model: Callable,
+    fullgraph: bool,
+    dynamic: bool | None,
+    backend: str,
+    mode: str | None,
+    options: Mapping[str, Any] | None,
+    plugins: Sequence[Any],
+) -> Callable:
+    """Compile with another backend that torch.compile knows by name, whose modes and options are its own."""
+    from turret.config import nearest
+
+    if plugins:
+        raise OptionError(f"plugins are Turret's, and backend={backend!r} does not ask them; leave one of the two out")
+    _refuse_mode_and_options(backend, mode, options)
+    known = torch.compiler.list_backends(exclude_tags=())
+    if backend not in known:
+        known = sorted({"turret", *OWN_BACKENDS, *known})
+        raise OptionError(f"unknown backend {backend!r}{nearest(backend, known)}; known: {', '.join(known)}")
     given = {"mode": mode} if mode is not None else {"options": dict(options)} if options else {}
     try:
         return torch.compile(model, backend=backend, fullgraph=fullgraph, dynamic=dynamic, **given)

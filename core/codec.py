@@ -6,6 +6,7 @@ A class takes part by ``@record``; its fields must hold what this module can wri
 from __future__ import annotations
 
 import enum
+import importlib
 import json
 import math
 from typing import Any
@@ -16,6 +17,13 @@ import torch
 from turret.errors import CacheError
 
 _RECORDS: dict[str, type] = {}
+_HOMES = {
+    "Assembly": "turret.graph_compilers.assembly",
+    "Part": "turret.graph_compilers.assembly",
+    "Interface": "turret.graph_compilers.layouts",
+    "TensorLayout": "turret.graph_compilers.layouts",
+}
+"""Modules of records that are loaded when one is read, and not before."""
 
 
 def record(cls: type) -> type:
@@ -112,6 +120,8 @@ def _decode(value: Any) -> Any:
         case "tensor":
             return _decode_tensor(value)
         case kind:
+            if kind in _HOMES:
+                importlib.import_module(_HOMES[kind])
             cls = _RECORDS[kind]
             if issubclass(cls, enum.Enum):
                 return cls(value["v"])

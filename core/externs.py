@@ -10,6 +10,7 @@ import torch
 from turret import failing_ops  # noqa: F401  (defines ``turret::fail``, which a stored plan may name)
 from turret.control_flow import CONTROL_FLOW
 from turret.functional_ops import is_functional_op, restore_functional_op
+from turret.vouched_ops import voucher
 
 
 def out_variant(op: Any) -> Any | None:
@@ -57,6 +58,11 @@ def is_trusted(name: str) -> bool:
     return name.startswith(_TRUSTED) and not is_functional_op(name)
 
 
+def has_true_fake(name: str) -> bool:
+    """Whether an op's fake implementation is taken to be true: torch's, Turret's, or one that a plugin answers for."""
+    return is_trusted(name) or bool(voucher(name.partition("::")[0]))
+
+
 def op_name(op: Any) -> str:
     """``namespace::name.overload``, the name under which ``resolve_op`` finds the op again."""
     if isinstance(op, torch._ops.HigherOrderOperator):
@@ -81,9 +87,14 @@ def _resolve(name: str) -> Any:
     qualified, _, overload = name.rpartition(".")
     namespace, _, packet = qualified.partition("::")
     if namespace == "turret":
-        import turret.memory_ops
-        import turret.random_ops  # noqa: F401 (where ops of a stored plan are defined)
+        define_own_ops()
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+
+
+def define_own_ops() -> None:
+    """Make the operators of the namespace ``turret`` known, which what was stored may name."""
+    import turret.memory_ops
+    import turret.random_ops  # noqa: F401
 
 
 _resolve_once = functools.cache(_resolve)

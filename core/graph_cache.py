@@ -16,7 +16,7 @@ import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
@@ -35,6 +35,9 @@ from turret.op_code import OPERATORS, library_operator, library_patches
 from turret.plan import Plan
 from turret.products import CapturedGraph
 from turret.signature import GraphSignature
+
+if TYPE_CHECKING:
+    from turret.graph_compilers.assembly import Assembly
 
 TAGS = ("recompute", "ac_graph_id")
 """Notes on nodes of a captured graph that change what it compiles to."""
@@ -237,12 +240,12 @@ def _text(value: Any, numbers: dict[fx.Node, int]) -> str:
 @record
 @attrs.frozen(eq=False)
 class Artifact:
-    """What a graph compiled to: one plan, and for a forward how to join it to user code.
+    """What a graph compiled to: a plan, or what compilers of others made, and of a forward how to join it to user code.
 
-    A backward's has the plan alone.
+    A backward has the plan alone.
     """
 
-    plan: Plan
+    plan: Plan | Assembly
     signature: GraphSignature | None = None
     saved_tensors: int = 0
     saved_sizes: int = 0

@@ -125,6 +125,38 @@ def turret_place(context: CompileContext, graph: StageGraph) -> Placement | None
     """Say for each call node whether it is compiled for the target or runs eagerly, and why.  First result."""
 
 
+@hookspec(firstresult=True)
+def turret_compile_graph(
+    context: CompileContext,
+    module: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    scope: str,
+    role: str,
+    placement: Placement | None,
+    target: Target,
+    name: str,
+) -> Callable | None:
+    """Compile a graph with a compiler of one's own; what is returned runs in its place, and no later stage sees it.
+
+    ``scope`` is ``"captured"`` (torch calls as the program made them, before autograd is traced; the callable has to
+    record what gradients need), ``"graph"`` (a forward, backward or inference graph: functional ATen, with the
+    ``placement`` of its calls) or ``"cluster"`` (calls of a graph placed as compiled, as a graph by itself; eager calls
+    run between clusters).  A graph that nobody takes is offered in clusters, and a cluster that nobody takes is
+    compiled by the stages that follow.  ``role`` is ``"inference"``, ``"forward"`` or ``"backward"``.
+
+    ``module`` is the plugin's to edit.  ``example_inputs`` are the call's own tensors where the scope is ``"captured"``
+    and capture has them, else fake ones; sizes that change are SymInts.  The callable takes the graph's inputs and
+    returns a tuple or list of its outputs, in their dtypes and shapes; behind the trace, one whose attribute
+    ``_boxed_call`` is true takes a list of inputs, which it empties, and one with a method ``save() -> bytes`` is
+    stored beside the graph, if the plugin has a ``cache_key``, and loaded by ``turret_load_graph``.  First result.
+    """
+
+
+@hookspec(firstresult=True)
+def turret_load_graph(context: CompileContext, saved: bytes, name: str) -> Callable | None:
+    """The callable again whose ``save()`` gave ``saved``, in another process.  The plugin that saved it is asked."""
+
+
 @hookspec
 def turret_lowerings(context: CompileContext, target: Target) -> Mapping[Any, Callable] | None:
     """``OpOverload -> lowering``: a function ``(builder, *args, **kwargs)`` that defines loop-level tensors.
@@ -192,7 +224,10 @@ def turret_wrap_runtime(
     context: CompileContext, function: BoxedCallable, partitioned: PartitionedGraph, role: str
 ) -> BoxedCallable | None:
     """Wrap an executable.  ``role`` is ``"inference"``, ``"forward"`` or ``"backward"``.  In turn: each gets what
-    the one before returned, and None leaves it as it is."""
+    the one before returned, and None leaves it as it is.
+
+    A plugin that has a ``cache_key`` and does not name ``partitioned`` leaves the cache on: it wraps what is loaded.
+    """
 
 
 @hookspec

@@ -20,6 +20,7 @@ import torch
 from torch import fx
 
 from turret.code_fingerprint import LIBRARY_ROOTS, PLAIN, UNSEEN, Opaque, fingerprint, is_library, is_library_function
+from turret.vouched_ops import voucher
 
 _LIBRARY_NAMESPACES = frozenset(
     {
@@ -72,8 +73,16 @@ def _qualified(op: Any) -> str:
     return op._schema.name if isinstance(op, torch._ops.OpOverload) else op._qualified_op_name
 
 
+def voucher_of(op: Any) -> str:
+    """What plugins say of an operator that is theirs; empty where none does."""
+    return "" if isinstance(op, torch._ops.HigherOrderOperator) else voucher(_qualified(op).partition("::")[0])
+
+
 def registrations(op: Any) -> Iterator[Any]:
     """What a trace may run of an operator of the program's own.  Raises ``Opaque`` for what cannot be looked at."""
+    if text := voucher_of(op):
+        yield text
+        return
     if isinstance(op, torch._ops.HigherOrderOperator):
         yield from (sorted(map(str, op.py_kernels)), list(op.py_kernels.values()), type(op))
         return
@@ -187,7 +196,7 @@ def traced_code(module: fx.GraphModule) -> frozenset[types.CodeType]:
 def _own_operators(module: fx.GraphModule) -> list[Any]:
     graphs = [part.graph for part in module.modules() if isinstance(part, fx.GraphModule)]
     called = dict.fromkeys(n.target for graph in graphs for n in graph.nodes if isinstance(n.target, OPERATORS))
-    return [op for op in called if not library_operator(op)]
+    return [op for op in called if not library_operator(op) and not voucher_of(op)]
 
 
 def _patches() -> list[Any]:

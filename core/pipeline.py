@@ -45,7 +45,10 @@ from turret.runtime.sizes import compile_sizes
 from turret.sharing import eager_where_shared_otherwise, sharing_check, writes_inputs
 
 if TYPE_CHECKING:
+    from turret.graph_compilers.assembly import Assembly
     from turret.ir import LoopProgram, Schedule
+
+    Executable = Plan | Assembly
 
 _compile_ids = itertools.count(1)
 
@@ -140,18 +143,24 @@ class Pipeline:
 
     def stage(self, hook: str, name: str, **arguments: Any) -> Any:
         """Call a first-result hook of the pipeline; its product must not be None."""
-        stage = hook.removeprefix("turret_")
+        product, plugin = self.offer(hook, name, **arguments)
+        if product is None:
+            raise StageError(hook.removeprefix("turret_"), plugin, "no plugin took the graph")
+        return product
+
+    def offer(self, hook: str, named: str, /, **arguments: Any) -> tuple[Any, str]:
+        """Call a first-result hook; its product, None where nobody took the graph, and whose it is."""
+        stage, name = hook.removeprefix("turret_"), named
         self.context.emit("stage_started", stage=stage, name=name)
         start = time.perf_counter()
         with self.failures(stage, hook):
             product, self.answered[stage] = plugin_manager.first_result(
                 self.manager, hook, {"context": self.context, **arguments}
             )
-        if product is None:
-            raise StageError(stage, self.answered[stage], "no plugin took the graph")
         self.context.emit("stage_ended", stage=stage, name=name, seconds=time.perf_counter() - start)
-        self.context.emit("product", stage=stage, name=name, product=product)
-        return product
+        if product is not None:
+            self.context.emit("product", stage=stage, name=name, product=product)
+        return product, self.answered[stage]
 
     def passes(self, phase: str, module: fx.GraphModule) -> None:
         """Run every graph pass of a phase; the graph is as it was before the one that fails."""
@@ -163,7 +172,15 @@ class Pipeline:
         With it comes the key under which all of it is stored, or None.  ``keep_graph``: store the graph, too.
         """
         with self.compilation(captured.name):
+            inputs, captured = captured.real_inputs, attrs.evolve(captured, real_inputs=())
             self.context.emit("product", stage="capture", name=captured.name, product=captured)
+            if self.asks_graph_compilers():
+                from turret.graph_compilers.ask import compile_captured
+
+                taken = compile_captured(self, captured, inputs or captured.example_inputs)
+                if taken is not None:
+                    return taken, None
+            del inputs
             if self.without_kernels(captured):
                 return eagerly(captured.module), None
             with self.failures("graph_cache"):
@@ -189,6 +206,10 @@ class Pipeline:
             if self.config.on_error == "fallback":
                 function = eager_where_fakes_lie(function, eagerly(captured.module), stored.plan, self.report_fallback)
         return function, key if alone else None
+
+    def asks_graph_compilers(self) -> bool:
+        """Whether a plugin may take graphs to a compiler of its own."""
+        return bool(self.manager.hook.turret_compile_graph.get_hookimpls())
 
     def key_of(self, captured: CapturedGraph) -> str | None:
         """The key of a graph; None, on record, for one that has none."""
@@ -253,10 +274,10 @@ class Pipeline:
     def graph_cache(self) -> GraphCache | None:
         """The cache, unless it is off or a foreign plugin without a ``cache_key`` has a say in what is compiled.
 
-        Wrappers of executables are made anew for each, which a stored plan would go around.
+        What is stored has no wrappers, and is wrapped when it is loaded, by plugins that can do without the graph.
         """
         wrappers = self.manager.hook.turret_wrap_runtime.get_hookimpls()
-        if not self.config.cache or wrappers or self.settings() is None:
+        if not self.config.cache or self.settings() is None or any("partitioned" in w.argnames for w in wrappers):
             return None
         report = functools.partial(self.context.emit, "cache_failure", stage="graph")
         return GraphCache(self.context.store("graph"), lambda text: report(message=text))
@@ -267,15 +288,27 @@ class Pipeline:
         if artifact is None or not fits_device(artifact.plan):
             return None, None
         try:
-            return artifact, load(artifact.plan, cache.store)
+            function = self.load(artifact.plan, cache)
         except CacheError as error:
             reason = str(error)
         except Exception as error:  # whatever is wrong with what was stored, it can be compiled anew
             reason = f"{type(error).__name__}: {error}"
-            if artifact.plan.library is not None:
-                forget_library(artifact.plan.library, cache.store)
+            for plan in _plans(artifact.plan):
+                if plan.library is not None:
+                    forget_library(plan.library, cache.store)
+        else:
+            training = artifact.signature is None or artifact.signature.training
+            return artifact, self.wrapped(function, role if training else "inference", None)
         cache.discard(key, role, reason)
         return None, None
+
+    def load(self, executable: Executable, cache: GraphCache) -> BoxedCallable:
+        """The function of what was stored."""
+        if isinstance(executable, Plan):
+            return load(executable, cache.store)
+        from turret.graph_compilers.loading import load_assembly
+
+        return load_assembly(self, executable)
 
     def settings(self) -> str | None:
         """Text of everything but the graph that decides what it compiles to; None where a plugin cannot be named."""
@@ -348,27 +381,40 @@ class Pipeline:
 
     def executable(
         self, partitioned: PartitionedGraph, role: Any, target: Target, captured: CapturedGraph
-    ) -> tuple[Plan, BoxedCallable]:
-        """One graph of the partition through place, lower, schedule and codegen to a plan and its callable."""
+    ) -> tuple[Executable, BoxedCallable]:
+        """One graph of the partition as what is stored of it, and as a callable.
+
+        It goes through place, lower, schedule and codegen; what a plugin takes to a compiler of its own after place
+        goes no further.
+        """
         name = f"{partitioned.name}.{role}"
+        static_inputs = captured.static_inputs if role != "backward" else frozenset()
         with neutral():
-            plan = self.plan(partitioned, role, name, target, captured)
-        with self.failures("load"):
-            function = load(plan, self.context.store("load"))
-        self.context.emit("product", stage="load", name=name, product=function)
+            graph, placement = self.placed(self.stage_graph(partitioned, role, name, target, static_inputs))
+            made = self.compiled_elsewhere(graph, placement)
+            plan = self.plan_placed(graph, placement) if made is None else None
+        if made is None:
+            with self.failures("load"):
+                made = plan, load(plan, self.context.store("load"))
+        self.context.emit("product", stage="load", name=name, product=made[1])
+        return made[0], self.wrapped(made[1], role, partitioned)
+
+    def wrapped(self, function: BoxedCallable, role: str, partitioned: PartitionedGraph | None) -> BoxedCallable:
+        """An executable in the wrappers of all plugins; ``partitioned`` is None for one that was stored."""
         for wrap in in_order(self.manager, "turret_wrap_runtime"):
             arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}
             with self.failures("wrap_runtime"), blaming(wrap.plugin_name):
                 wrapped = wrap.function(*(arguments[a] for a in wrap.argnames))
             function = function if wrapped is None else wrapped
-        return plan, function
+        return function
 
-    def plan(
-        self, partitioned: PartitionedGraph, role: Any, name: str, target: Target, captured: CapturedGraph
-    ) -> Plan:
-        """One graph of the partition through place, lower, schedule and codegen."""
-        static_inputs = captured.static_inputs if role != "backward" else frozenset()
-        return self.plan_graph(self.stage_graph(partitioned, role, name, target, static_inputs))
+    def compiled_elsewhere(self, graph: StageGraph, placement: Placement) -> tuple[Assembly, BoxedCallable] | None:
+        """A placed graph, or some of its clusters, in the hands of plugins' compilers; None where nobody takes it."""
+        if not self.asks_graph_compilers():
+            return None
+        from turret.graph_compilers.ask import compile_placed
+
+        return compile_placed(self, graph, placement)
 
     def stage_graph(
         self, partitioned: PartitionedGraph, role: Any, name: str, target: Target, static_inputs: frozenset[int]
@@ -387,15 +433,16 @@ class Pipeline:
         )
 
     def plan_graph(self, graph: StageGraph) -> Plan:
-        """One graph through place, lower, schedule and codegen, after the plans of its branches."""
-        graph, placement = self.placed(graph)
+        """One graph through place, lower, schedule and codegen."""
+        return self.plan_placed(*self.placed(graph))
+
+    def plan_placed(self, graph: StageGraph, placement: Placement) -> Plan:
+        """A placed graph through lower, schedule and codegen."""
         program = self.lowered(graph, placement)
         return self.generated(self.scheduled(program, graph.target), graph.target)
 
     def placed(self, graph: StageGraph, placement: Placement | None = None) -> tuple[StageGraph, Placement]:
-        """A graph and where each of its calls runs; graphs that calls of control flow hold are plans by then."""
-        for branch in branches_of(graph.module):
-            self.plan_branch(graph, branch)
+        """A graph and where each of its calls runs."""
         self.context.emit("product", stage="graph_pass", name=graph.name, product=graph)
         if plugin_manager.is_foreign(self.manager, "turret_lowerings"):
             self.lowerings(graph.target)  # what is no table is refused before placement asks for it
@@ -408,7 +455,9 @@ class Pipeline:
         return graph, placement
 
     def lowered(self, graph: StageGraph, placement: Placement) -> LoopProgram:
-        """A graph as a loop program, verified."""
+        """A graph as a loop program, verified; graphs that calls of control flow hold are plans by then."""
+        for branch in branches_of(graph.module):
+            self.plan_branch(graph, branch)
         lowerings = self.lowerings(graph.target)
         program = self.stage("turret_lower", graph.name, graph=graph, placement=placement, lowerings=lowerings)
         from turret.ir import verify  # expressions of sizes are sympy's, whose import a warm start does without
@@ -456,7 +505,7 @@ class Pipeline:
         """Whether no code generator serves a graph's device, on record: it then runs as captured, call by call."""
         kind = target_of(captured).device_type
         with self.failures("device", "turret_device"):
-            if device_for(kind).kernel_languages:
+            if device_for(kind).kernel_languages or self.asks_graph_compilers():
                 return False
         message = f"no plugin makes kernels for the device type {kind}: graphs on it run call by call"
         self.context.emit("fallback", stage="device", name=captured.name, message=message)
@@ -471,6 +520,14 @@ class Pipeline:
             check(product)
         except TurretError as error:
             raise StageError(stage, whose(error) or self.answered[stage], str(error)) from error
+
+
+def _plans(executable: Executable) -> Iterator[Plan]:
+    """The plans in what was stored."""
+    if isinstance(executable, Plan):
+        yield executable
+    else:
+        yield from (part.plan for part in executable.parts if part.plan is not None)
 
 
 def _check_table(stage: str, plugin: str, table: Any) -> None:
@@ -543,6 +600,12 @@ class _Graph:
         return artifact, function
 
     def store(self, role: str, artifact: Artifact) -> None:
+        """Store what a graph compiled to; nothing more of a graph whose executable cannot be."""
+        unstored = getattr(artifact.plan, "unstored", "")
+        if unstored and self.cache is not None:
+            self.cache = None
+            message = f"{self.captured.name} is compiled in every process: {unstored}"
+            self.pipeline.context.emit("perf_hint", stage="graph_cache", name=self.captured.name, message=message)
         if self.cache is not None:
             with self.pipeline.failures("graph_cache"):
                 self.cache.put(self.key, role, artifact)

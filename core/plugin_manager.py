@@ -20,6 +20,7 @@ from turret.blame import blamed, blaming, claimant
 from turret.config import CALLABLE_OPTIONS, CORE, Config, Option, nearest, resolve
 from turret.errors import OptionError, PluginError
 from turret.plugin_order import arrange, in_order
+from turret.vouched_ops import vouch
 
 BUILTINS: tuple[str, ...] = (
     "turret.contrib.dynamo",
@@ -78,6 +79,7 @@ def create(extra: tuple[Any, ...] = ()) -> Manager:
             plugin = _made(plugin)
         _register(manager, plugin, _readable_name(manager, plugin))
     arrange(manager)
+    vouch(manager)
     manager.options = _declared_options(manager)
     return manager
 
@@ -124,9 +126,10 @@ def _owned(option: Option, plugin: str) -> Option:
 
 
 def _readable_name(manager: pluggy.PluginManager, plugin: Any) -> str:
-    """Module, or module and class, of a plugin; numbered where it is taken."""
+    """What a plugin calls itself (``plugin_name``), its module, or module and class; numbered where it is taken."""
     kind = type(plugin)
     name = plugin.__name__ if isinstance(plugin, types.ModuleType) else f"{kind.__module__}.{kind.__qualname__}"
+    name = getattr(plugin, "plugin_name", "") or name
     number = 2
     unique = name
     while manager.has_plugin(unique):

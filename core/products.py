@@ -59,6 +59,7 @@ class CapturedGraph:
     ``static_inputs`` are the positions of parameters and buffers: the same storage on every call.
     ``grad_enabled`` and ``inference_mode`` are the modes at the time of capture.  Where passes see it, and where
     ``turret.captured_graph`` gives it, every node has ``meta["val"]`` (an input's as it was before the call).
+    ``real_inputs`` are those of the call under way, where capture has them; the pipeline keeps none of them.
     """
 
     module: fx.GraphModule
@@ -68,6 +69,7 @@ class CapturedGraph:
     grad_enabled: bool = True
     inference_mode: bool = False
     name: str = "graph"
+    real_inputs: tuple[Any, ...] = ()
 
     def __str__(self) -> str:
         return _print_graph(self.name, self.module)

@@ -8,22 +8,29 @@ epilogue does, after it), so the graph can then run again from its start, with t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from turret.errors import FakeImplementationError, StageError
-from turret.externs import is_trusted, resolve_op
+from turret.externs import has_true_fake, resolve_op
 from turret.plan import Call, Plan
 
+if TYPE_CHECKING:
+    from turret.graph_compilers.assembly import Assembly
 
-def trusts_fake_implementations(plan: Plan) -> bool:
-    """Whether the plan calls an op whose fake implementation is neither torch's nor Turret's own."""
-    return any(isinstance(step, Call) and not is_trusted(step.op) for step in plan.steps)
+    Executable = Plan | Assembly
+
+
+def trusts_fake_implementations(plan: Executable) -> bool:
+    """Whether an op is called whose fake implementation nobody answers for: not torch, Turret or a plugin."""
+    if not isinstance(plan, Plan):
+        return plan.untrusted
+    return any(isinstance(step, Call) and not has_true_fake(step.op) for step in plan.steps)
 
 
 def eager_where_fakes_lie(
-    function: Callable[..., Any], eager: Callable[..., Any], plan: Plan, report: Callable[[StageError], None]
+    function: Callable[..., Any], eager: Callable[..., Any], plan: Executable, report: Callable[[StageError], None]
 ) -> Callable[..., Any]:
     """``function``, or ``eager`` from the first call on that meets a wrong fake implementation; ``report`` is told."""
     draws = _draws_random_numbers(plan)
@@ -46,6 +53,8 @@ def eager_where_fakes_lie(
     return call
 
 
-def _draws_random_numbers(plan: Plan) -> bool:
+def _draws_random_numbers(plan: Executable) -> bool:
+    if not isinstance(plan, Plan):
+        return plan.draws
     seeded = torch.Tag.nondeterministic_seeded
     return any(isinstance(step, Call) and seeded in resolve_op(step.op).tags for step in plan.steps)

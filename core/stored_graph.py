@@ -16,6 +16,7 @@ from torch import fx
 from turret import codec
 from turret.codec import record
 from turret.errors import CacheError
+from turret.externs import define_own_ops
 from turret.graph_cache import TAGS, Unstable, function_name
 from turret.products import CapturedGraph
 from turret.source_lines import new_graph_module
@@ -97,7 +98,7 @@ def stored(captured: CapturedGraph) -> StoredGraph | None:
     if any(i is None for i in inputs) or len(storages) != len(inputs):
         return None
     try:
-        nodes = codec.dumps(_nodes(captured.module))
+        nodes = nodes_text(captured.module.graph)
     except (CacheError, Unstable):
         return None
     modes = captured.grad_enabled, captured.inference_mode
@@ -115,12 +116,20 @@ def _input(value: Any) -> StoredInput | None:
     return StoredInput(shape, stride, offset, value.dtype, str(value.device), *grad, parameter)
 
 
-def _nodes(module: fx.GraphModule) -> list[StoredNode]:
+def nodes_text(graph: fx.Graph, held: bool = False) -> str:
+    """The nodes of a graph as text, attributes and modules by their names where they are ``held`` elsewhere.
+
+    Raises ``Unstable`` or ``CacheError`` for a node that cannot be written.
+    """
+    return codec.dumps(_nodes(graph, held))
+
+
+def _nodes(graph: fx.Graph, held: bool) -> list[StoredNode]:
     numbers: dict[fx.Node, int] = {}
     found = []
-    for node in module.graph.nodes:
+    for node in graph.nodes:
         numbers[node] = len(numbers)
-        if node.op in ("get_attr", "call_module") or node.meta.get("unbacked_bindings"):
+        if (node.op in ("get_attr", "call_module") and not held) or node.meta.get("unbacked_bindings"):
             raise Unstable
         target = function_name(node.target) if node.op == "call_function" else str(node.target)
         if node.op == "call_function" and _function(target) is not node.target:
@@ -158,6 +167,8 @@ def _function(name: str) -> Any:
     kind, _, rest = name.partition(" ")
     try:
         if kind in ("OpOverload", "OpOverloadPacket"):
+            if rest.startswith("turret."):
+                define_own_ops()
             return _walk(torch.ops, rest)
         if name.startswith("torch:"):
             simple = name.removeprefix("torch:")
@@ -178,14 +189,8 @@ def _walk(found: Any, path: str) -> Any:
     return found
 
 
-def restored(graph: StoredGraph, name: str) -> CapturedGraph:
-    """The captured graph again, over fake inputs of its own; raises ``CacheError`` for a call that is not known."""
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    from turret.fake_corrections import CorrectedFakeTensorMode
-
-    mode = CorrectedFakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    inputs = tuple(_fake(mode, i) for i in graph.inputs)
+def graph_of(text: str) -> fx.Graph:
+    """The graph that ``nodes_text`` wrote; raises ``CacheError`` for a call that is not known."""
     made = fx.Graph()
     nodes: list[fx.Node] = []
 
@@ -209,15 +214,26 @@ def restored(graph: StoredGraph, name: str) -> CapturedGraph:
             raise CacheError(f"a stored graph calls {text}, which is not there")
         return found
 
-    for stored_node in codec.loads(graph.nodes):
+    for stored_node in codec.loads(text):
         target = function(stored_node.target) if stored_node.op == "call_function" else stored_node.target
         node = made.create_node(
             stored_node.op, target, value(stored_node.args), value(stored_node.kwargs), stored_node.name
         )
         node.meta.update(stored_node.tags, stack_trace=stored_node.stack_trace)
         nodes.append(node)
+    return made
+
+
+def restored(graph: StoredGraph, name: str) -> CapturedGraph:
+    """The captured graph again, over fake inputs of its own; raises ``CacheError`` for a call that is not known."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    from turret.fake_corrections import CorrectedFakeTensorMode
+
+    mode = CorrectedFakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    inputs = tuple(_fake(mode, i) for i in graph.inputs)
     return CapturedGraph(
-        module=new_graph_module(torch.nn.Module(), made),
+        module=new_graph_module(torch.nn.Module(), graph_of(graph.nodes)),
         example_inputs=inputs,
         fake_mode=mode,
         static_inputs=frozenset(graph.static_inputs),

@@ -13,6 +13,7 @@ from typing import Any
 
 from turret.errors import CacheError
 from turret.signature import GraphSignature, Layout, SizeText
+from turret.size_source import SizeSource
 
 Sizes = dict[str, int]
 _FUNCTIONS = {"min": min, "max": max, "abs": abs, "int": int, "float": float, "round": round, "math": math}
@@ -27,7 +28,7 @@ def size_reader(signature: GraphSignature) -> Callable[[Sequence[Any]], Sizes]:
     if not signature.symbols:
         empty: Sizes = {}
         return lambda args: empty
-    readers = tuple((name, source.input, _reader(source)) for name, source in signature.symbols.items())
+    readers = tuple((name, source.input, source_reader(source)) for name, source in signature.symbols.items())
     return lambda args: {name: read(args[position]) for name, position, read in readers}
 
 
@@ -39,7 +40,8 @@ def number_reader(signature: GraphSignature) -> Callable[[Sizes, Sequence[Any]],
     return lambda sizes, results: {**sizes, **{name: results[index] for name, index in places}}
 
 
-def _reader(source: Any) -> Callable[[Any], int]:
+def source_reader(source: SizeSource) -> Callable[[Any], int]:
+    """What reads a size from the input that it is one of."""
     dimension = source.dimension
     if source.kind == "offset":
         return lambda value: value.storage_offset()

@@ -327,6 +327,7 @@ class _Attempt:
             grad_enabled=self.modes[0],
             inference_mode=self.modes[1],
             name=f"graph{next(_numbers)}",
+            real_inputs=tuple(i.real if isinstance(i.example, torch.Tensor) else i.example for i in inputs),
         )
         compiler = self.settings.compile_graph
         function, key = compiler.with_key(captured) if hasattr(compiler, "with_key") else (compiler(captured), None)

@@ -65,6 +65,8 @@ def reference_of(value: Any, label: str = "") -> Reference | None:
 
 
 def _candidates(value: Any, label: str) -> list[Reference]:
+    if isinstance(value, torch._ops._OpNamespace):
+        return [["op", value.name]]
     if isinstance(value, types.ModuleType):
         return [["module", value.__name__]]
     if type(value) is dict and isinstance(value.get("__name__"), str):

@@ -111,8 +111,8 @@ class _Lowerer:
                 self.symbols[expression.name] = SizeSource(number, None, kind)
                 if isinstance(value, torch.SymInt):
                     self._note_hint(expression.name, value)
-            elif has_float(expression) or any(map(depends_on_data, getattr(expression, "free_symbols", ()))):
-                # Saved by a forward that knew what it was computed from; here it is a number of its own.
+            elif isinstance(value, torch.SymFloat) or _is_given(expression):
+                # Who hands it over knew what it was computed from; here it is a number of its own.
                 integer = isinstance(value, torch.SymInt)
                 expression = sympy.Symbol(
                     self.builder.unique(f"number_{node.name}"), real=True, integer=integer or None
@@ -327,6 +327,11 @@ class _Lowerer:
     def _lent(self, value: TensorValue) -> bool:
         """Whether the memory is an input's or a constant's."""
         return value.base in self.inputs or value.base.name in self.constants
+
+
+def _is_given(expression: Any) -> bool:
+    """Whether a number that is an input can be computed from no sizes."""
+    return has_float(expression) or any(map(depends_on_data, getattr(expression, "free_symbols", ())))
 
 
 def _same_strides(shape: Any, strides: Any, wanted: Any) -> bool:

@@ -215,21 +215,9 @@ def test_disable_gives_the_callable_back():
     assert turret.compile(disable=True)(layer) is layer
 
 
-def test_other_backends_of_torch_compile_take_the_graph():
-    seen = []
-
-    def backend(module, example_inputs):
-        seen.append(module)
-        return module.forward
-
+def test_a_backend_of_torch_s_own_names_is_torch_compile_s():
     x = torch.randn(3, 5)
-    for chosen in ("eager", backend):
-        torch.testing.assert_close(turret.compile(double, backend=chosen)(x), double(x))
-    assert len(seen) == 1
-    layer = turret.compile(nn.Linear(5, 2), backend=backend)
-    assert layer(x).shape == (3, 2)
-    assert list(layer.state_dict()) == ["weight", "bias"]
-    assert len(seen) == 2
+    torch.testing.assert_close(turret.compile(double, backend="eager_noexcept")(x), double(x))
 
 
 def test_backends_that_do_not_fit_are_refused_with_what_is_known():
@@ -240,7 +228,7 @@ def test_backends_that_do_not_fit_are_refused_with_what_is_known():
     with pytest.raises(OptionError, match="not both"):
         turret.compile(double, backend="inductor", mode="default", options={"max_autotune": True})
     with pytest.raises(OptionError, match="does not ask them"):
-        turret.compile(double, backend="eager", plugins=[Count()])
+        turret.compile(double, backend="inductor", plugins=[Count()])
 
 
 def test_plugins_hold_for_one_callable_alone():

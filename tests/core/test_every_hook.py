@@ -100,6 +100,12 @@ class Place(Outsider):
         return self.keep(Placement(dict.fromkeys(calls, NodePlacement("eager", "outside"))))
 
 
+class CompileGraph(Outsider):
+    @turret.hookimpl
+    def turret_compile_graph(self, module, scope):
+        return self.keep(module.forward) if scope == "graph" else None
+
+
 class Lowerings(Outsider):
     @turret.hookimpl
     def turret_lowerings(self):
@@ -175,7 +181,7 @@ OUTSIDERS = {
     next(name for name in vars(kind) if name.startswith("turret_")): kind for kind in Outsider.__subclasses__()
 }
 PRODUCTS = {"turret_joint", "turret_partition", "turret_place", "turret_lower", "turret_schedule", "turret_codegen"}
-ELSEWHERE = {"turret_device"}
+ELSEWHERE = {"turret_device", "turret_load_graph"}
 """Hooks whose outsider is a test of its own."""
 
 

@@ -20,6 +20,7 @@ PAGES = (
     "docs/partition.md",
     "docs/opencl.md",
     "docs/testing.md",
+    "docs/graph-compilers.md",
 )
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([\w./]+\.md)")

@@ -1,0 +1,28 @@
+"""Attributes of modules by dotted names, as ``get_attr`` nodes have them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+def get_attribute(module: torch.nn.Module, path: str) -> Any:
+    """The attribute at a dotted path."""
+    found: Any = module
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found
+
+
+def set_attribute(module: torch.nn.Module, path: str, value: Any) -> None:
+    """Put an attribute at a dotted path, with modules on the way where there are none."""
+    *parents, last = path.split(".")
+    for name in parents:
+        if not hasattr(module, name):
+            setattr(module, name, torch.nn.Module())
+        module = getattr(module, name)
+    if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+        module.register_buffer(last, value)
+    else:
+        setattr(module, last, value)
