@@ -17,7 +17,7 @@ from opinfo_check import RIGHT, Subject, check_case
 from torch.nn import functional as F
 
 import turret
-from turret.contrib.opencl import Plugin
+from turret.contrib.opencl import Plugin, language
 from turret.testing import Program, assert_same, check, programs
 from turret.testing.op_table import cases
 
@@ -170,6 +170,17 @@ def test_random_numbers_are_those_of_the_other_code_generators() -> None:
     torch.manual_seed(3)
     for one, other in zip(found, turret.compile(drawn)(x), strict=True):
         torch.testing.assert_close(one, other)
+
+
+def test_what_kernels_cannot_do_runs_eagerly_with_a_warning_or_is_an_error(monkeypatch) -> None:
+    monkeypatch.delitem(language._OPS["float"], "tanh")
+    x = torch.randn(7)
+    reason = r"turret\.contrib\.opencl\.Plugin.*OpenCL kernels have no tanh of float"
+    with pytest.raises(turret.TurretError, match=reason):
+        compiled(lambda x: x.tanh() + 1)(x)
+    function = turret.compile(lambda x: x.tanh() + 1, plugins=[PLUGIN], options={"cache": False})
+    with pytest.warns(turret.TurretWarning, match=reason):
+        torch.testing.assert_close(function(x), x.tanh() + 1)
 
 
 PROCESS = """
