@@ -8,14 +8,18 @@ import hashlib
 import itertools
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
 from turret.artifact_cache import Entry, Store, open_store, process_cache
 from turret.codec import record
 from turret.errors import CacheError
+
+if TYPE_CHECKING:
+    from turret.context import CompileContext
 
 ROLE = "library"
 _numbers = itertools.count(1)
@@ -40,6 +44,21 @@ def stored_library(store: Store, key: str) -> Entry | None:
     """The entry of native code that ``store`` has, kept for this process, which will load it next; or None."""
     found = store.get(key, ROLE)
     return None if found is None else process_cache.put(key, ROLE, found.files)
+
+
+def built_library(
+    context: CompileContext, file: str, parts: Iterable[str], build: Callable[[], dict[str, bytes]]
+) -> Library:
+    """Native code under a key made of ``parts``, all that it depends on: from the cache, else what ``build`` makes.
+
+    ``file`` is the one of its files that a plan names.
+    """
+    key, store = hashlib.sha256("\0".join(parts).encode()).hexdigest(), context.store("codegen")
+    found = stored_library(store, key) is not None
+    context.emit("cache_hit" if found else "cache_miss", stage="codegen", message=f"the library {key}")
+    if not found:
+        keep_library(store, key, build())
+    return Library(key, file)
 
 
 def forget_library(library: Library, store: Store) -> None:

@@ -10,7 +10,6 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import sympy
 import torch
 from torch import fx
 
@@ -204,6 +203,8 @@ def size_hint(size: Any, default: int = 64) -> int:
         return default
     if node.has_hint():
         return int(node.hint)
+    import sympy  # a warm start asks for no hint, and needs no sympy
+
     for guess in (default, 1):
         value = node.expr.xreplace(dict.fromkeys(node.expr.free_symbols, sympy.Integer(guess)))
         if value.is_Integer and value > 0:

@@ -6,6 +6,7 @@ is its own matter; each of them takes a nest and gives one that computes the sam
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
@@ -13,8 +14,8 @@ import attrs
 import torch
 
 from turret.errors import UnsupportedError
-from turret.ir.expr import Expr, call, constant, keep_checks, load, rebuild, rewrite, walk
-from turret.ir.index import Div, Index, Mod, Size, Var, divide_exactly, provably_nonnegative
+from turret.ir.expr import Expr, call, cast, constant, keep_checks, load, rebuild, reduce, rewrite, size_value, walk
+from turret.ir.index import Div, Index, Mod, Size, Var, divide_exactly, product, provably_nonnegative
 from turret.ir.program import ScatterMode, TensorDecl
 from turret.ir.schedule import Kernel
 
@@ -73,6 +74,18 @@ class Nest:
     def swept(self) -> bool:
         """Whether some store sums over the last outer loop."""
         return any(store.mode == "sum" for store in self.stores)
+
+    @property
+    def independent(self) -> tuple[Var, ...]:
+        """The outer loops whose iterations may run in any order.
+
+        In a kernel that writes elements more than once, those of which different iterations write different ones.
+        """
+        loops = self.outer
+        for store in self.stores:
+            if store.mode is not None:
+                loops = tuple(v for v in loops if any(coord.single_variable is v for coord in store.coords))
+        return loops
 
     @property
     def reductions(self) -> list[Expr]:
@@ -235,6 +248,81 @@ def scan_variable(nest: Nest) -> Var | None:
     if len(variables) > 1:
         raise UnsupportedError(f"one kernel with scans over several variables ({', '.join(map(str, variables))})")
     return variables[0] if variables else None
+
+
+def scan_innermost(nest: Nest) -> Nest:
+    """``nest`` with the variable of its scans as the innermost of the row."""
+    variable = scan_variable(nest)
+    if variable is None:
+        return nest
+    if variable in nest.outer and nest.inner:
+        raise UnsupportedError(f"a scan over {variable} around a row over {', '.join(map(str, nest.inner))}")
+    outer = tuple(v for v in nest.outer if v is not variable)
+    inner = (*(v for v in nest.inner if v is not variable), variable)
+    return attrs.evolve(nest, outer=outer, inner=inner)
+
+
+# ---------------------------------------------------------------- reductions
+
+
+def accumulator_dtype(kind: str, dtype: torch.dtype) -> torch.dtype:
+    """What a serial reduction or scan is carried in: double for sums and products of narrower floats, as eager's."""
+    return torch.float64 if dtype.is_floating_point and kind in ("sum", "prod") else dtype
+
+
+def identity(kind: str, dtype: torch.dtype) -> float | int | bool:
+    """The value that leaves any other unchanged under a kind of reduction."""
+    if kind in ("sum", "any", "prod", "all"):
+        return int(kind in ("prod", "all"))
+    smallest = kind == "max"
+    if dtype.is_floating_point:
+        return -math.inf if smallest else math.inf
+    if dtype == torch.bool:
+        return not smallest
+    bounds = torch.iinfo(dtype)
+    return bounds.min if smallest else bounds.max
+
+
+Reducer = Callable[[str, tuple[Var, ...], Expr], Expr]
+
+
+def plain_reduction(
+    node: Expr, make: Reducer = reduce, computed_alike: Callable[[Expr], Expr] = lambda value: value
+) -> Expr | None:
+    """A Welford or arg reduction as plain ones, made by ``make``; None for other nodes.
+
+    A moment is two sums (the second around the mean); an arg reduction is the best value and its first position, for
+    which values that are computed twice must come out equal: ``computed_alike`` sees to it.
+    """
+    if node.op == "part" and node.args[0].op == "reduce":
+        return _moment(node, make)
+    if node.op == "reduce" and node.payload.kind in ("argmin", "argmax"):
+        return _first_best(node, make, computed_alike(node.args[0]))
+    return None
+
+
+def _moment(node: Expr, make: Reducer) -> Expr:
+    welford = node.args[0]
+    variables, value = welford.payload.variables, welford.args[0]
+    count = size_value(product(v.extent for v in variables), value.dtype)
+    mean = call("div", make("sum", variables, value), count)
+    if node.payload == "mean":
+        return mean
+    return make("sum", variables, call("square", call("sub", value, mean)))
+
+
+def _first_best(node: Expr, make: Reducer, value: Expr) -> Expr:
+    number, variables = node.args[1], node.payload.variables
+    best = make("max" if node.payload.kind == "argmax" else "min", variables, value)
+    hit = call("eq", value, best)
+    if value.dtype.is_floating_point:
+        hit = call("logical_or", hit, call("logical_and", call("isnan", value), call("isnan", best)))
+    # Positions that fit are compared as 32-bit numbers: twice the lanes.
+    low, high = number.payload.bounds() if number.op == "index" else (None, None)
+    fits = isinstance(low, int) and isinstance(high, int) and low >= 0 and high < 1 << 31
+    dtype = torch.int32 if fits else torch.int64
+    none = constant(torch.iinfo(dtype).max, dtype)
+    return cast(make("min", variables, call("where", hit, cast(number, dtype), none)), torch.int64)
 
 
 # ---------------------------------------------------------------- unrolling

@@ -1,57 +1,57 @@
-"""The testing kit: drawn programs, a checker against eager, a conformance run for any compiler.
+"""The testing kit: drawn programs, a checker against eager, a conformance run for plugins and for any compiler.
 
     turret.testing.assert_same(f, turret.compile(f), lambda: (torch.randn(3),))
-    report = turret.testing.conformance(my_compiler, programs=500)
+    report = turret.testing.conformance(plugins=[MyPlugin()])
+    pytest -p turret.testing.pytest_plugin --turret-plugin my_package:MyPlugin
 
 A compiler is any callable that takes a function and returns one that must behave the same.  ``programs()`` is a
-hypothesis strategy (install hypothesis to use it); everything else needs torch alone.
+hypothesis strategy (install hypothesis to use it); everything else needs torch alone.  Names load on first use: pytest
+imports this package wherever Turret is installed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import Any
 
-from turret.testing.builder import DTYPES, Features, Spoiled
-from turret.testing.check import Compiler, Mismatch, assert_same, check
-from turret.testing.chooser import RandomChooser
-from turret.testing.compare import Difference
-from turret.testing.conformance import ConformanceReport, Failure, conformance, program_of_seed
-from turret.testing.draw import draw_program
-from turret.testing.program import Inputs, InputSpec, Program, Step, StorageSpec, merge
-from turret.testing.shrink import shrink
+_HOMES = {
+    "DTYPES": "builder",
+    "Compiler": "subject",
+    "Difference": "compare",
+    "Features": "builder",
+    "InputSpec": "program",
+    "Inputs": "program",
+    "Mismatch": "checker",
+    "Outcome": "outcome",
+    "Program": "program",
+    "RandomChooser": "chooser",
+    "Report": "outcome",
+    "Spoiled": "builder",
+    "Step": "program",
+    "StorageSpec": "program",
+    "Subject": "subject",
+    "assert_same": "checker",
+    "check": "checker",
+    "conformance": "runs",
+    "draw_program": "draw",
+    "merge": "program",
+    "object_of": "subject",
+    "program_of_seed": "levels.programs",
+    "programs": "strategies",
+    "shrink": "shrinking",
+}
 
-if TYPE_CHECKING:
-    from turret.testing.strategies import programs
-
-__all__ = [
-    "DTYPES",
-    "Compiler",
-    "ConformanceReport",
-    "Difference",
-    "Failure",
-    "Features",
-    "InputSpec",
-    "Inputs",
-    "Mismatch",
-    "Program",
-    "RandomChooser",
-    "Spoiled",
-    "Step",
-    "StorageSpec",
-    "assert_same",
-    "check",
-    "conformance",
-    "draw_program",
-    "merge",
-    "program_of_seed",
-    "programs",
-    "shrink",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name == "programs":
-        from turret.testing.strategies import programs
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
 
-        return programs
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

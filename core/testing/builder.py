@@ -42,6 +42,7 @@ class Features:
     ``random`` allows dropout and the like: only for a compiler that draws the same random numbers as eager.
     ``layouts`` allows calls of one compiled function with other sizes, and integers that change; ``settings`` calls in
     inference mode, without gradients, or checkpointed; ``complex`` complex inputs, conjugate views among them.
+    ``device``: where tensors are; a statement that eager does not take there is not drawn.
     """
 
     dtypes: tuple[tuple[torch.dtype, int], ...] = DTYPES
@@ -59,6 +60,7 @@ class Features:
     layouts: bool = True
     settings: bool = True
     complex: bool = True
+    device: str = "cpu"
 
 
 class Declined(Exception):
@@ -275,7 +277,7 @@ class Builder:
         return spec.name
 
     def _build(self, specs: list[InputSpec]) -> tuple[Any, ...]:
-        return Program(tuple(self.storages), tuple(specs), (), ()).build_inputs().args
+        return Program(tuple(self.storages), tuple(specs), (), (), device=self.features.device).build_inputs().args
 
     def _fill(self, dtype: torch.dtype) -> str:
         if dtype == torch.bool:
@@ -392,6 +394,7 @@ class Builder:
             backward,
             numbers=tuple(self.numbers),
             resized=self.resized,
+            device=self.features.device,
         )
         if backward == "first" and not _zero_tangents_are_harmless(program):
             program = attrs.evolve(program, backward="all")

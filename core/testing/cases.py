@@ -13,17 +13,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from turret.testing.inputs import inputs_on
 from turret.testing.program import Inputs
 
 
 @attrs.frozen(eq=False)
 class Case:
-    """``function`` on ``make_inputs(call)``; ``needs`` names what a compiler must support: gradients, mutation."""
+    """``function`` on ``make_inputs(call, device)``; ``needs`` is what a compiler must support: gradients, mutation."""
 
     name: str
     function: Callable[..., Any]
-    make_inputs: Callable[[int], Inputs]
+    build: Callable[[int], Inputs]
     needs: frozenset[str]
+
+    def make_inputs(self, call: int, device: str = "cpu") -> Inputs:
+        """The arguments of one call, on a device."""
+        return inputs_on(device, self.build(call))
 
 
 CASES: dict[str, Case] = {}
@@ -296,7 +301,7 @@ def ties_share_or_take_the_gradient(x: Tensor) -> tuple[Tensor, ...]:
 
 @_case(_leaves((4, 5)), "gradients")
 def repeated_indices_accumulate(x: Tensor) -> tuple[Tensor, Tensor]:
-    index = torch.tensor([0, 2, 2, 0])
+    index = torch.tensor([0, 2, 2, 0], device=x.device)
     return x[index], F.embedding(index.view(2, 2), x)
 
 
@@ -329,7 +334,7 @@ def dtypes_promote(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
         x.sum(),
         y.sum(),
         (x > 0) + x,
-        x + torch.tensor(1.5, dtype=torch.float64),
+        x + torch.tensor(1.5, dtype=torch.float64, device=x.device),
         y.mean(),
     )
 

@@ -7,7 +7,7 @@ hypothesis's shrinking.  In every choice the first alternative is the simplest.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -30,6 +30,34 @@ class RandomChooser:
         return self._random.randint(low, high)
 
 
+class ListChooser:
+    """Choices from a list, each moved into its range, and the simplest one when there are no more.
+
+    ``made`` lists the choices that were made: from those the same comes again.
+    """
+
+    def __init__(self, choices: Sequence[int]) -> None:
+        self._left = list(reversed(choices))
+        self.made: list[int] = []
+
+    def integer(self, low: int, high: int) -> int:
+        chosen = min(max(self._left.pop() if self._left else low, low), high)
+        self.made.append(chosen)
+        return chosen
+
+
+class RecordingChooser:
+    """Choices from another chooser, listed in ``made``."""
+
+    def __init__(self, chooser: Chooser) -> None:
+        self._chooser = chooser
+        self.made: list[int] = []
+
+    def integer(self, low: int, high: int) -> int:
+        self.made.append(self._chooser.integer(low, high))
+        return self.made[-1]
+
+
 class DrawnChooser:
     """Choices from hypothesis: ``draw_integer(low, high)`` draws one."""
 
@@ -38,6 +66,19 @@ class DrawnChooser:
 
     def integer(self, low: int, high: int) -> int:
         return low if low == high else self._draw_integer(low, high)
+
+
+def smaller_choices(choices: Sequence[int]) -> Iterator[list[int]]:
+    """Lists of choices that stand for something simpler: parts left out, the longest first, or lower choices."""
+    length = len(choices) // 2
+    while length:
+        for start in range(len(choices) - length, -1, -length):
+            yield [*choices[:start], *choices[start + length :]]
+        length //= 2
+    for position, value in enumerate(choices):
+        for lower in dict.fromkeys((0, value // 2, value - 1)):
+            if 0 <= lower < value:
+                yield [*choices[:position], lower, *choices[position + 1 :]]
 
 
 def choice(chooser: Chooser, items: Sequence[T]) -> T:

@@ -1,6 +1,7 @@
 """Jobs in worker processes that may crash or hang: a dead worker costs the job that it was on and no other.
 
-A worker is a process that calls ``serve``; jobs and results are JSON, one line each.  The driver is ``run_jobs``.
+A worker is a process that calls ``serve``; jobs and results are JSON, one line each.  ``Worker`` is the driver's end of
+one, and ``run_jobs`` keeps several busy.
 """
 
 from __future__ import annotations
@@ -8,26 +9,120 @@ from __future__ import annotations
 import faulthandler
 import json
 import os
+import selectors
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import IO, Any, Literal
+
+import attrs
 
 
 def serve(handle: Callable[[Any], Any], timeout: float) -> None:
-    """In a worker: answer each job on stdin with ``handle(job)``; exit with status 1 when one takes too long.
+    """In a worker: answer each job on stdin with ``handle(job)``; exit, stacks printed, when one takes too long.
 
     What the job prints goes to stderr, so that it cannot mix with results.
     """
     results = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    faulthandler.enable()
     for line in sys.stdin:
         faulthandler.dump_traceback_later(timeout, exit=True)
         answer = handle(json.loads(line))
         faulthandler.cancel_dump_traceback_later()
         results.write(json.dumps(answer) + "\n")
         results.flush()
+
+
+@attrs.frozen
+class Death:
+    """How a worker ended in the middle of a job: ``kind``, one sentence, and the end of what it printed."""
+
+    kind: Literal["crash", "hang"]
+    reason: str
+    printed: str
+
+
+class Worker:
+    """A worker process, started when a job is first asked of it, and anew after one that ended it.
+
+    ``timeout``: seconds that a job may take, for workers that do not watch the time themselves or cannot.
+    """
+
+    def __init__(self, command: list[str], timeout: float, environment: Mapping[str, str] | None = None) -> None:
+        self._command, self._timeout = command, timeout
+        self._environment = {**os.environ, **(environment or {})}
+        self._process: subprocess.Popen | None = None
+        self._printed: IO[bytes] | None = None
+
+    def ask(self, job: Any) -> Any:
+        """The answer to a job, or the ``Death`` of the process."""
+        if self._process is None:
+            self._start()
+        assert self._process is not None and self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(job).encode() + b"\n")
+            self._process.stdin.flush()
+            line = self._line()
+        except BrokenPipeError:
+            line = b""
+        return json.loads(line) if line else self._death(in_time=line is not None)
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+        if self._printed is not None:
+            self._printed.close()
+            self._printed = None
+
+    def _start(self) -> None:
+        self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._printed}
+        self._process = subprocess.Popen(self._command, **pipes, env=self._environment)
+
+    def _line(self) -> bytes | None:
+        """The next line of results; nothing at the end of the process, None when time has run out."""
+        assert self._process is not None and self._process.stdout is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            if not selector.select(self._timeout):
+                return None
+        return self._process.stdout.readline()
+
+    def _death(self, in_time: bool) -> Death:
+        assert self._process is not None and self._printed is not None
+        if not in_time:
+            self._process.kill()
+        status = self._process.wait()
+        self._printed.seek(0)
+        printed = self._printed.read().decode(errors="replace")
+        self.close()
+        hung = not in_time or "Timeout (" in _about_the_end(printed)
+        reason = f"no answer within {self._timeout:g} s" if not in_time else "out of time" if hung else _ending(status)
+        return Death("hang" if hung else "crash", reason, _about_the_end(printed))
+
+
+def _about_the_end(printed: str) -> str:
+    """What a process printed at its end: the stacks of its threads, innermost calls first, else its last words."""
+    start = max(printed.rfind("Fatal Python error"), printed.rfind("Timeout ("))
+    return printed[start:][:6000] if start >= 0 else printed[-6000:]
+
+
+def _ending(status: int) -> str:
+    """What the status of a process says."""
+    if status < 0:
+        return f"the process died of {signal.Signals(-status).name}"
+    return f"the process ended with status {status}"
+
+
+_AT_MOST = 24 * 3600.0
+"""Seconds for a job of ``run_jobs``, whose workers watch the time themselves."""
 
 
 def run_jobs(
@@ -48,24 +143,17 @@ def run_jobs(
     lock = threading.Lock()
 
     def drive() -> None:
-        worker: subprocess.Popen | None = None
+        worker = Worker(command, _AT_MOST, environment)
         try:
             for job in _shared(source, lock):
-                if worker is None:
-                    worker = _start(command, environment)
-                answer = _ask(worker, job)
-                if answer is None:
-                    reason = f"the worker died with status {worker.wait()} (1: an error of its own, or out of time)"
-                    worker = None
-                    with lock:
-                        on_death(job, reason)
-                else:
-                    with lock:
+                answer = worker.ask(job)
+                with lock:
+                    if isinstance(answer, Death):
+                        on_death(job, answer.reason)
+                    else:
                         on_result(job, answer)
         finally:
-            if worker is not None:
-                worker.kill()
-                worker.wait()
+            worker.close()
 
     threads = [threading.Thread(target=drive) for _ in range(workers)]
     for thread in threads:
@@ -82,26 +170,3 @@ def _shared(source: Iterator[Any], lock: threading.Lock) -> Iterator[Any]:
             except StopIteration:
                 return
         yield job
-
-
-def _start(command: list[str], environment: dict[str, str] | None) -> subprocess.Popen:
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        env=os.environ | (environment or {}),
-    )
-
-
-def _ask(worker: subprocess.Popen, job: Any) -> Any:
-    """The worker's answer, or None when it died."""
-    assert worker.stdin is not None and worker.stdout is not None
-    try:
-        worker.stdin.write(json.dumps(job) + "\n")
-        worker.stdin.flush()
-        line = worker.stdout.readline()
-    except BrokenPipeError:
-        return None
-    return json.loads(line) if line else None

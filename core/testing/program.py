@@ -130,6 +130,7 @@ class Program:
     numbers: tuple[NumberSpec, ...] = ()
     resized: tuple[tuple[tuple[int, int], ...], ...] = ()
     setting: Setting = ""
+    device: str = "cpu"
 
     @property
     def layouts(self) -> int:
@@ -176,7 +177,7 @@ class Program:
         for index, storage in enumerate(self.storages):
             if not any(spec.storage == index for spec in self.inputs):
                 continue
-            lines.append(f"    s{index} = {_fill_source(storage, self._sizes_of(index), self._bounds_of(storage))}")
+            lines.append(f"    s{index} = {self._fill_source(index)}")
             if storage.computed:
                 if storage.requires_grad:
                     lines.append(f"    s{index}.requires_grad_()")
@@ -201,6 +202,13 @@ class Program:
         lines.append(f"    return ({names.rstrip()}), ({''.join(f'{leaf}, ' for leaf in leaves).rstrip()})")
         return "\n".join(lines)
 
+    def _fill_source(self, index: int) -> str:
+        storage, device = self.storages[index], "" if self.device == "cpu" else f".to({self.device!r})"
+        values = FILLS[storage.fill].format(
+            n=self._sizes_of(index), g=f"generator({storage.seed} + 7919 * variant)", bound=self._bounds_of(storage)
+        )
+        return f"{values}.to({storage.dtype}){device}"
+
     def _sizes_of(self, storage: int) -> str:
         """How many elements a storage has, as text."""
         specs = [spec for spec in self.inputs if spec.storage == storage]
@@ -224,6 +232,11 @@ class Program:
     def run(self, inputs: Inputs) -> tuple:
         """Call the program eagerly."""
         return self.calling(self.function())(*inputs.args)
+
+    @property
+    def calls_through(self) -> bool:
+        """Whether the source defines ``call(function, *args)``, by which the program's setting has it called."""
+        return bool(_CALLS[self.setting])
 
     def calling(self, function: Callable[..., tuple]) -> Callable[..., tuple]:
         """``function``, called in the program's setting."""
@@ -296,12 +309,6 @@ def _by_call(texts: Sequence[str], spread: str = "", each: str = "{}") -> str:
     return f"{spread}({', '.join(map(each.format, texts))})[variant % {len(texts)}]"
 
 
-def _fill_source(storage: StorageSpec, count: str, bound: str) -> str:
-    generator = f"generator({storage.seed} + 7919 * variant)"
-    text = FILLS[storage.fill].format(n=count, g=generator, bound=bound)
-    return f"{text}.to({storage.dtype})"
-
-
 _numbers = itertools.count()
 
 
@@ -320,14 +327,14 @@ def _execute(source: str) -> dict[str, Any]:
 def merge(programs: Sequence[Program]) -> Program:
     """One program that runs several, one after the other, on inputs of their own; outputs are concatenated.
 
-    The programs must agree in ``backward`` and have one layout and no setting; raises ``ValueError`` otherwise.  For
-    compilers whose cost per program is mostly fixed.
+    The programs must agree in ``backward`` and device, and have one layout and no setting; raises ``ValueError``
+    otherwise.  For compilers whose cost per program is mostly fixed.
     """
     if any(program.layouts > 1 or program.setting for program in programs):
         raise ValueError("programs to merge have several layouts, or a setting")
-    modes = {program.backward for program in programs}
+    modes = {(program.backward, program.device) for program in programs}
     if len(modes) != 1:
-        raise ValueError(f"programs to merge differ in backward: {sorted(modes)}")
+        raise ValueError(f"programs to merge differ in backward or device: {sorted(modes)}")
     storages: list[StorageSpec] = []
     inputs: list[InputSpec] = []
     steps: list[Step] = []
@@ -343,4 +350,5 @@ def merge(programs: Sequence[Program]) -> Program:
         inputs += [attrs.evolve(s, name=prefix + s.name, storage=first + s.storage) for s in program.inputs]
         steps += [attrs.evolve(s, results=renamed(s.results), args=renamed(s.args)) for s in program.steps]
         outputs += renamed(program.outputs)
-    return Program(tuple(storages), tuple(inputs), tuple(steps), tuple(outputs), modes.pop())
+    ((backward, device),) = modes
+    return Program(tuple(storages), tuple(inputs), tuple(steps), tuple(outputs), backward, device=device)

@@ -89,6 +89,8 @@ class Tracer(TorchDispatchMode):
             raise UnsupportedError(f"the higher-order op {func} is not supported here")
         if func is torch.ops.prim.device.default:
             return Tracer._device
+        if func in _QUESTIONS:
+            return Tracer._answered
         if func.namespace == "prim":
             return Tracer._unrecorded
         if func in IDENTITIES:
@@ -222,6 +224,9 @@ class Tracer(TorchDispatchMode):
 
     def _device(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.device:
         return args[0].fake_device if isinstance(args[0], FakeTensor) else func(*args)
+
+    def _answered(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        return _QUESTIONS[func](args[0])
 
     def _unrecorded(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         return func(*args, **kwargs)
@@ -572,6 +577,12 @@ class Tracer(TorchDispatchMode):
         return target
 
 
+_QUESTIONS: dict[Any, Callable[[torch.Tensor], Any]] = {
+    aten.size.default: lambda tensor: tuple(map(int, tensor.shape)),
+    aten.stride.default: lambda tensor: tuple(map(int, tensor.stride())),
+    aten.storage_offset.default: lambda tensor: int(tensor.storage_offset()),
+}
+"""What torch's kernels for conjugated tensors ask of a tensor with symbolic sizes: numbers, which become guards."""
 _OF_SOMETHING = frozenset((aten.amax.default, aten.amin.default))
 """Ops that refuse to reduce no elements; what they are part of (softmax) does not, and kernels know what they give."""
 _LIFTS = frozenset((aten.lift_fresh.default, aten.lift.default))

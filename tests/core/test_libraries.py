@@ -13,7 +13,16 @@ import pytest
 from turret import libraries
 from turret.artifact_cache import ArtifactCache, process_cache
 from turret.errors import CacheError
-from turret.libraries import Library, as_path, find_library, forget_library, keep_library, open_anew, open_library
+from turret.libraries import (
+    Library,
+    as_path,
+    built_library,
+    find_library,
+    forget_library,
+    keep_library,
+    open_anew,
+    open_library,
+)
 
 KEY = "cd" + "0" * 62
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -107,3 +116,31 @@ def test_a_library_is_found_in_this_process_when_the_folder_is_cleared(tmp_path,
     forget_library(Library(KEY, "library.so"), store)
     with pytest.raises(CacheError):
         find_library(Library(KEY, "library.so"), store)
+
+
+class Context:
+    """What a code generator is handed, as far as libraries need it."""
+
+    def __init__(self, folder) -> None:
+        self.folder, self.events = folder, []
+
+    def store(self, stage: str):
+        return ArtifactCache(self.folder)
+
+    def emit(self, kind: str, **fields) -> None:
+        self.events.append(kind)
+
+
+def test_a_library_is_built_once_for_equal_parts(tmp_path):
+    tmp_path.chmod(0o700)
+    context, built = Context(tmp_path), []
+
+    def build():
+        built.append(1)
+        return {"program": b"code", "table": b"{}"}
+
+    first = built_library(context, "program", ("source", "flags"), build)
+    assert built_library(context, "program", ("source", "flags"), build) == first and len(built) == 1
+    other = built_library(context, "program", ("sourcef", "lags"), build)
+    assert other.key != first.key and len(built) == 2 and context.events == ["cache_miss", "cache_hit", "cache_miss"]
+    assert find_library(first, context.store(""))["table"] == b"{}"

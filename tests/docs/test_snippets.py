@@ -18,6 +18,8 @@ PAGES = (
     "docs/debugging.md",
     "docs/stages.md",
     "docs/partition.md",
+    "docs/testing.md",
+    "docs/opencl.md",
     "docs/graph-compilers.md",
 )
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -32,6 +34,8 @@ def snippets(page: str) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_snippets_of_a_page_run(page, monkeypatch, tmp_path):
+    if page == "docs/opencl.md":
+        pytest.importorskip("pyopencl", reason="turret[opencl] brings pyopencl and PoCL, for Linux on x86-64")
     monkeypatch.setenv("TURRET_ON_ERROR", "raise")
     monkeypatch.chdir(tmp_path)
     namespace: dict = {"__name__": "snippets"}

@@ -69,7 +69,7 @@ def work(options: argparse.Namespace) -> None:
     """Check the seeds of each job; threads alternate between one and two, fixed by the seed."""
     import torch
 
-    from turret.testing.conformance import check_seeds
+    from turret.testing.levels.programs import check_seeds
 
     compiler, features = compiler_under_test(options), features_of(options)
     jobs = 0

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 import turret
-from turret.testing import Features, Program, check, conformance, programs
+from turret.testing import Features, Program, check, program_of_seed, programs
+from turret.testing.levels.programs import check_seeds
 
 pytestmark = pytest.mark.skipif(not hasattr(turret, "compile"), reason="turret.compile is not there yet")
 
@@ -52,14 +53,13 @@ PLAIN = Features(layouts=False, settings=False, complex=False)
 
 
 def test_programs_of_fixed_seeds_match_eager():
-    report = conformance(compiler, programs=40, seed=1_000_000)
-    assert report.passed, str(report)
+    checked = check_seeds(range(1_000_000, 1_000_040), compiler)
+    assert not checked.failures, str(checked.failures)
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS)
 def test_programs_that_once_failed_match_eager(seed: int):
-    report = conformance(compiler, programs=1, seed=seed, features=PLAIN)
-    assert report.passed, str(report)
+    check(program_of_seed(seed, PLAIN), compiler)
 
 
 @given(programs(Features(max_steps=5)))

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from observer import ScheduleCounter
-from opinfo_cases import Case, samples, skip_reason
 
 import turret
 from turret.testing import Mismatch, assert_same
 from turret.testing.compare import summary_of
 from turret.testing.observe import observe
+from turret.testing.op_table import Case, samples, skip_reason
+from turret.testing.subject import Observer
 
 
 class Subject:
@@ -23,7 +23,7 @@ class Subject:
         self.reset()
 
     def reset(self) -> None:
-        self.counter = ScheduleCounter()
+        self.counter = Observer()
 
     def __call__(self, function: Callable) -> Callable:
         if self.name == "eager":
@@ -77,8 +77,8 @@ def check_case(case: Case, subject: Subject, count: int, forward: bool) -> dict[
         "message": message,
         "samples": compared,
         "backward": backward != "none",
-        "made": counter.classification if subject.name == "turret" else "",
+        "made": counter.made if subject.name == "turret" else "",
         "kernels": counter.kernels,
         "externs": dict(counter.externs),
-        "notes": sorted(set(counter.notes)),
+        "notes": sorted({*counter.breaks, *counter.fallbacks}),
     }

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from opinfo_cases import cases
 from opinfo_check import RIGHT, Subject, check_case
 
 from turret.testing.isolation import run_jobs, serve
+from turret.testing.op_table import cases
 
 
 def parse() -> argparse.Namespace:

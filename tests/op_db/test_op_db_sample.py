@@ -8,8 +8,9 @@ import turret
 
 pytest.importorskip("expecttest", reason="torch's table of operations imports it")
 
-from opinfo_cases import SKIPPED, Case, cases, samples
 from opinfo_check import RIGHT, Subject, check_case
+
+from turret.testing.op_table import SKIPPED, Case, cases, samples
 
 CASES = cases()
 EVERY = 29

@@ -14,19 +14,13 @@ from __future__ import annotations
 import functools
 
 import attrs
-import torch
 
-from turret.errors import UnsupportedError
 from turret.ir.conditions import guard_operands, guard_reports
 from turret.ir.expr import (
     Expr,
-    call,
-    cast,
-    constant,
     divides_by_zero,
     reduce,
     rewrite,
-    size_value,
     walk,
 )
 from turret.ir.index import Div, Index, Mod, Size, Var, product, provably_less, size, unflatten
@@ -39,8 +33,9 @@ from turret.ir.nest import (
     fresh,
     map_roots,
     nest_of,
+    plain_reduction,
     points,
-    scan_variable,
+    scan_innermost,
     split_loops,
     substitute,
 )
@@ -57,7 +52,7 @@ UNROLLED_NODES = 600
 def normalise(kernel: Kernel, tensors: dict[str, TensorDecl]) -> Nest:
     """The nest of a kernel; ``UnsupportedError`` where loops cannot express it."""
     nest = adopt_row(nest_of(kernel, tensors), lambda loops: _is_short(product(v.extent for v in loops)))
-    nest = _free_scan(guard_operands(guard_reports(nest), divides_by_zero))
+    nest = scan_innermost(guard_operands(guard_reports(nest), divides_by_zero))
     nest = map_roots(nest, _Simplifier(nest).replace)
     nest = _unroll_row(nest)
     if nest.reductions:
@@ -71,10 +66,7 @@ def normalise(kernel: Kernel, tensors: dict[str, TensorDecl]) -> Nest:
 
 
 class _Simplifier:
-    """Loads at flat offsets, and only plain reductions: those over the row as ``row`` nodes.
-
-    Welford becomes two sums (the second around the mean), an arg reduction the best value and its first position.
-    """
+    """Loads at flat offsets, and only plain reductions: those over the row as ``row`` nodes."""
 
     def __init__(self, nest: Nest) -> None:
         self.tensors, self.row = nest.tensors, frozenset(nest.inner)
@@ -83,40 +75,15 @@ class _Simplifier:
         """The simpler form of a node whose operands are simple already."""
         if node.op == "load":
             return flat_load(node, self.tensors)
-        if node.op == "part" and node.args[0].op == "reduce":
-            return self._moment(node)
-        if node.op != "reduce" or node.payload.kind == "welford":
-            return None
-        kind, variables = node.payload.kind, node.payload.variables
-        return self._best(node) if kind in ("argmin", "argmax") else self._reduce(kind, variables, node.args[0])
+        plain = plain_reduction(node, self._reduce, lambda value: rewrite(value, replace=_alone))
+        if plain is not None or node.op != "reduce" or node.payload.kind == "welford":
+            return plain
+        return self._reduce(node.payload.kind, node.payload.variables, node.args[0])
 
     def _reduce(self, kind: str, variables: tuple[Var, ...], value: Expr) -> Expr:
         if variables and frozenset(variables) == self.row:
             return Expr.make("row", (value,), value.dtype, kind)
         return reduce(kind, variables, value)
-
-    def _moment(self, node: Expr) -> Expr:
-        welford = node.args[0]
-        variables, value = welford.payload.variables, welford.args[0]
-        count = size_value(product(v.extent for v in variables), value.dtype)
-        mean = call("div", self._reduce("sum", variables, value), count)
-        if node.payload == "mean":
-            return mean
-        return self._reduce("sum", variables, call("square", call("sub", value, mean)))
-
-    def _best(self, node: Expr) -> Expr:
-        value, number = rewrite(node.args[0], replace=_alone), node.args[1]
-        variables = node.payload.variables
-        best = self._reduce("max" if node.payload.kind == "argmax" else "min", variables, value)
-        hit = call("eq", value, best)
-        if value.dtype.is_floating_point:
-            hit = call("logical_or", hit, call("logical_and", call("isnan", value), call("isnan", best)))
-        # Positions that fit are compared as 32-bit numbers: twice the lanes.
-        low, high = number.payload.bounds() if number.op == "index" else (None, None)
-        fits = isinstance(low, int) and isinstance(high, int) and low >= 0 and high < 1 << 31
-        dtype = torch.int32 if fits else torch.int64
-        none = constant(torch.iinfo(dtype).max, dtype)
-        return cast(self._reduce("min", variables, call("where", hit, cast(number, dtype), none)), torch.int64)
 
 
 def _alone(node: Expr) -> Expr | None:
@@ -126,18 +93,6 @@ def _alone(node: Expr) -> Expr | None:
 
 def _has_rows(nest: Nest) -> bool:
     return any(node.op == "row" for node in walk(*nest.roots))
-
-
-def _free_scan(nest: Nest) -> Nest:
-    """Make the variable of scans the innermost of the row."""
-    variable = scan_variable(nest)
-    if variable is None:
-        return nest
-    if variable in nest.outer and nest.inner:
-        raise UnsupportedError(f"a scan over {variable} around a row over {', '.join(map(str, nest.inner))}")
-    outer = tuple(v for v in nest.outer if v is not variable)
-    inner = (*(v for v in nest.inner if v is not variable), variable)
-    return attrs.evolve(nest, outer=outer, inner=inner)
 
 
 # ---------------------------------------------------------------- unrolling

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from turret.c_emitter import EXACT_IN_HALF
 from turret.errors import UnsupportedError
 from turret.ir.expr import OPS, Expr
 from turret.plugins.codegen.cpp.dtypes import CType, ctype
@@ -145,11 +146,6 @@ _FLOAT32 = {
 
 _TABLES = {"float": _FLOAT, "int": _INTEGER, "uint": _INTEGER, "bool": _BOOL}
 
-# Results that a half format holds exactly wherever it holds the arguments.
-_EXACT_IN_HALF = frozenset(
-    ["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "min", "max", "where", "copysign", "fmod"]
-)
-
 _POWERS = {
     0.5: "{0} == -__builtin_inf{f}() ? __builtin_inf{f}() : __builtin_sqrt{f}({0} + 0.0{f})",
     1.0: "{0}",
@@ -180,7 +176,7 @@ def scalar_text(expr: Expr, args: list[str]) -> str:
         I=f"int{where.register_bytes * 8}_t",
         f=where.suffix,
     )
-    return text if expr.op in _EXACT_IN_HALF or expr.dtype != expr.args[-1].dtype else where.round(text)
+    return text if expr.op in EXACT_IN_HALF or expr.dtype != expr.args[-1].dtype else where.round(text)
 
 
 def calls_vector_math(expr: Expr) -> bool:
@@ -196,23 +192,6 @@ def alone_text(expr: Expr, args: list[str]) -> str:
 
 
 _VECTOR_CALL = re.compile(rf"\b((?:{'|'.join(sorted(VECTOR_MATH))})f?)\(")
-
-
-def cast_text(value: str, source: CType, target: CType) -> str:
-    """``value`` of one dtype converted to another as ``Tensor.to`` does."""
-    if target.kind == "bool":
-        return f"{value} != 0"
-    if target.is_float:
-        if source.kind == "bool":
-            return f"{value} ? 1.0{target.suffix} : 0.0{target.suffix}"  # a plain conversion does not vectorise
-        if target.half:
-            return value if source.half == target.half else target.round(f"(float){value}")
-        return value if source.value == target.value else f"({target.value}){value}"
-    if not source.is_float:
-        return f"({target.value}){value}"
-    if target.bits == 64 or target.kind == "uint":
-        return f"({target.value})to_{target.kind if target.bits == 64 else 'int'}64({value})"
-    return f"({target.value})to_int32({value})" if target.bits < 32 else f"to_int32({value})"
 
 
 def bitcast_text(value: str, source: CType, target: CType) -> str:

@@ -238,7 +238,7 @@ INLINE Words philox(uint64_t key, uint64_t counter, uint64_t stream) {  // Philo
     "random_bits": """\
 INLINE int64_t random_bits(Words w) { return w.w0; }""",
     "random_uniform": """\
-template <int bits> INLINE float random_uniform(Words w) {
+INLINE float random_uniform(Words w, int bits) {
   return (float)(int32_t)(w.w0 >> (32 - bits)) * (1.0f / (1 << bits));
 }""",
     "random_wide": """\

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from loop_lab import at, index_at, number, points, value_at
 
 from turret.errors import UnsupportedError
-from turret.ir import Expr, Index, Kernel, Store, TensorDecl, Var, call, constant, index_value, reduce, scan
+from turret.ir import Expr, Index, Kernel, Store, TensorDecl, Var, call, constant, index_value, load, reduce, scan
 from turret.ir.nest import (
     Nest,
     adopt_row,
@@ -155,3 +155,16 @@ def test_an_offset_is_inside_where_its_bounds_say_so(offset: Index, inside: bool
 def test_a_fresh_variable_has_a_name_of_its_own() -> None:
     nest = nest_of(kernel_of(at("x", L, J)), DECLARED)
     assert fresh(nest, "i", 3).name not in {"i0", "i1"}
+
+
+def test_loops_of_a_scatter_are_independent_where_each_iteration_has_elements_of_its_own():
+    i, j = Var("i0", 4), Var("i1", 5)
+    place = Index.of_value(load("at", (j,), I64))
+    added = Store("out", (i.index, place), load("x", (i, j), torch.float32), "add")
+    plain = Store("copy", (i.index, j.index), load("x", (i, j), torch.float32))
+    tensors = {
+        name: TensorDecl(name, (4, 5), (5, 1), torch.float32, torch.device("cpu")) for name in ("out", "x", "copy")
+    }
+    tensors["at"] = TensorDecl("at", (5,), (1,), torch.int64, torch.device("cpu"))
+    assert nest_of(Kernel("k", (i, j), (), (plain,)), tensors).independent == (i, j)
+    assert nest_of(Kernel("k", (i, j), (), (plain, added)), tensors).independent == (i,)

@@ -186,3 +186,17 @@ def test_random_chains_of_views_and_writes_are_those_of_eager(before, steps):
         warnings.simplefilter("ignore")
         assert_same(seen(fast(given)), seen(program(same)))
     assert_same(seen([mine, given]), seen([theirs, same]))
+
+
+def test_slices_at_numbers_of_a_conjugated_input_in_inference_mode_are_one_graph():
+    def program(x, start, end):
+        x[:, -(start // 2) : end].mul_(2)
+        return x + 1
+
+    compiled = turret.compile(program, dynamic=True, options={"on_error": "raise"})
+    with torch.inference_mode():
+        for start, end in ((-2, 2), (2, -3), (-3, 1)):
+            x = torch.randn(2, 2, dtype=torch.complex64)
+            expected, mine = x.clone().conj(), x.clone().conj()
+            torch.testing.assert_close(compiled(mine, start, end), program(expected, start, end))
+            torch.testing.assert_close(mine, expected)

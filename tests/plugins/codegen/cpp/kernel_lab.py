@@ -10,24 +10,12 @@ import attrs
 import torch
 
 from turret.ir import Expr, Kernel, Store, TensorDecl, load
-from turret.ir.index import Div, Index, Mod, Size, Value, Var, product
+from turret.ir.index import Div, Index, Mod, Size, Value, Var
 from turret.plugins.codegen.cpp import CppKernel, compile_unit, emit, find_compiler, translation_unit
 from turret.plugins.codegen.cpp import load as load_library
+from turret.testing.loop_programs import at_sizes, declare
 
 CPU = torch.device("cpu")
-
-
-def declare(name: str, value: torch.Tensor, shape: tuple[Size, ...] | None = None) -> TensorDecl:
-    """A declaration that fits ``value`` (contiguous over ``shape`` where that is symbolic)."""
-    if shape is None:
-        return TensorDecl(name, tuple(value.shape), tuple(value.stride()), value.dtype, CPU)
-    stride = [product(shape[k + 1 :]) for k in range(len(shape))]
-    return TensorDecl(name, shape, tuple(stride), value.dtype, CPU)
-
-
-def at_sizes(value: Size, sizes: Mapping[str, int]) -> int:
-    """A size with numbers for its symbols."""
-    return value if isinstance(value, int) else int(value.subs({s: sizes[s.name] for s in value.free_symbols}))
 
 
 @attrs.define

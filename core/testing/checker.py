@@ -14,9 +14,7 @@ from turret.testing.compare import Difference, differences
 from turret.testing.observe import Observation, observe
 from turret.testing.program import Backward, Inputs, Program
 from turret.testing.stochastic import Perturbed
-
-Compiler = Callable[[Callable], Callable]
-"""The system under test: takes a function, returns one that must behave the same."""
+from turret.testing.subject import Compiler
 
 
 class Mismatch(AssertionError):

@@ -1,11 +1,12 @@
 """Cases from torch's own table of operations: one operation at one dtype, with its first samples.
 
 Every case becomes a plain function over flat tensors, written as source, so that each argument that is not a
-tensor is a constant of the function as it would be in a user's program.
+tensor is a constant of the function as it would be in a user's program.  The table takes ``expecttest`` to import.
 """
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,8 @@ from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
-from turret.testing import Inputs
+from turret.testing.inputs import Mover
+from turret.testing.program import Inputs
 
 OTHER_DTYPES = (torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
 """Beside float32, one of these is tried, a different one for different operations."""
@@ -93,11 +95,12 @@ class Case:
 
 @attrs.frozen(eq=False)
 class SampleProgram:
-    """One sample of a case as a function of flat tensors; ``make_inputs()`` builds fresh ones."""
+    """One sample of a case as a function of flat tensors; ``make_inputs()`` builds fresh ones.  ``size``: elements."""
 
     source: str
     function: Callable
     make_inputs: Callable[[], Inputs]
+    size: int
 
 
 def cases(device: str = "cpu") -> list[Case]:
@@ -126,20 +129,17 @@ def skip_reason(case: Case) -> str:
     return SKIPPED.get(case.op.name) or SKIPPED.get(case.name, "")
 
 
-def samples(case: Case, count: int) -> Iterator[SampleProgram]:
-    """The first ``count`` samples that are determined by their inputs."""
+def samples(case: Case, count: int, on: str = "") -> Iterator[SampleProgram]:
+    """The first ``count`` samples that are determined by their inputs; ``on``: the device to have them on, if another
+    than they are made on."""
     torch.manual_seed(0)
-    left = count
-    for sample in case.op.sample_inputs(case.device, case.dtype, requires_grad=case.differentiable):
-        if left <= 0:
-            return
-        if sample.kwargs.get("dropout_p", 0.0) or sample.kwargs.get("dropout", 0.0):
-            continue
-        left -= 1
-        yield sample_program(case, sample)
+    made = case.op.sample_inputs(case.device, case.dtype, requires_grad=case.differentiable)
+    determined = (s for s in made if not s.kwargs.get("dropout_p", 0.0) and not s.kwargs.get("dropout", 0.0))
+    for sample in list(itertools.islice(determined, count)):  # all at once: whoever reads them draws numbers, too
+        yield sample_program(case, sample, on)
 
 
-def sample_program(case: Case, sample: SampleInput) -> SampleProgram:
+def sample_program(case: Case, sample: SampleInput, on: str = "") -> SampleProgram:
     """Write a function that calls the operation on the sample, its tensors as parameters."""
     tensors: list[Tensor] = []
     constants: dict[str, Any] = {"op": case.op.op, "select": sample.output_process_fn_grad}
@@ -165,16 +165,7 @@ def sample_program(case: Case, sample: SampleInput) -> SampleProgram:
     exec(compile(source, f"<op_db {case.id}>", "exec"), namespace)
 
     def make_inputs() -> Inputs:
-        fresh = tuple(_fresh(tensor) for tensor in tensors)
+        fresh = tuple(Mover(on or case.device)(tensor) for tensor in tensors)
         return Inputs(fresh, tuple(t for t in fresh if t.requires_grad))
 
-    return SampleProgram(source, namespace["call"], make_inputs)
-
-
-def _fresh(tensor: Tensor) -> Tensor:
-    """A leaf with the tensor's values, strides and ``requires_grad``, in memory of its own."""
-    if tensor.layout is not torch.strided or tensor.is_conj() or tensor.is_neg():
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-    storage = tensor.detach().untyped_storage().clone()
-    fresh = tensor.detach().new_empty(0).set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
-    return fresh.requires_grad_(tensor.requires_grad)
+    return SampleProgram(source, namespace["call"], make_inputs, sum(tensor.numel() for tensor in tensors))

@@ -1,0 +1,19 @@
+"""Property test: random kernels in OpenCL give what torch gives, however many work groups share them."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_lab import Case
+from opencl_lab import check
+from random_kernels import cases, has_half
+
+EXAMPLES = int(os.environ.get("TURRET_KERNEL_EXAMPLES", "12"))
+
+
+@settings(max_examples=EXAMPLES)
+@given(st.lists(st.booleans().flatmap(cases), min_size=4, max_size=4))
+def test_random_kernels_agree_with_torch(drawn: list[Case]) -> None:
+    check(drawn, rtol=3e-2 if any(map(has_half, drawn)) else 2e-4, atol=2e-3)

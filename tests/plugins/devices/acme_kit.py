@@ -1,0 +1,11 @@
+"""The device "acme" for the conformance kit: ``pytest --turret-plugin acme_kit:plugin --turret-device acme``."""
+
+from __future__ import annotations
+
+import acme_shim
+from acme_plugin import AcmePlugin
+
+
+def plugin() -> AcmePlugin:
+    """A plugin on the driver of this process, whose device torch knows from here on."""
+    return AcmePlugin(acme_shim.load())
