@@ -25,7 +25,7 @@ from turret.libraries import ROLE
 pytestmark = pytest.mark.usefixtures("fresh")
 
 NOT_ASKED = {"turret_options", "turret_load_graph"}
-"""Asked when plugins are registered (a declaration that fails is refused at once), or for what the same plugin saved."""
+"""Asked when plugins are registered (a declaration that fails is refused), or for what the same plugin saved."""
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("turret_") and name not in NOT_ASKED)
 IGNORED = {"turret_event"}
 """Observers have no say in what is compiled: one that fails is passed over, whatever ``on_error`` is."""
