@@ -112,6 +112,18 @@ def test_a_model_trains():
     assert_same(model, compiled_with(Watch(), model), lambda: (torch.randn(3, 4),))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_trains(causal):
+    def attend(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    def make(call):
+        drawn = torch.Generator().manual_seed(call)
+        return [torch.randn(2, 3, 5, 8, generator=drawn, requires_grad=True) for _ in range(3)]
+
+    assert_same(attend, compiled_with(Watch(), attend), make)
+
+
 SPECIAL = torch.tensor([[0.0, -0.0, 1.5, float("nan")], [float("inf"), -2.0, 0.3, float("-inf")], [1.0, 2.0, 3.0, 4.0]])
 INTEGERS = torch.tensor([[0, -3, 7], [2, 2, -1]])
 FLAGS = torch.tensor([[True, False, True, False]])
