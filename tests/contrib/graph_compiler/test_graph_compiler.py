@@ -217,6 +217,15 @@ def test_models_are_stored_and_loaded(recipes, tmp_path):
     assert len(recipes.sessions) == 2
 
 
+def test_arguments_may_have_any_name(recipes):
+    def function(t0, c0, out0, constant_0):
+        return t0 * 2 + c0, out0 + constant_0
+
+    values = [torch.randn(3, 4) for _ in range(4)]
+    torch.testing.assert_close(compiled_with(Watch(), function)(*values), function(*values))
+    assert recipes.launched
+
+
 def test_equal_clusters_are_one_recipe(recipes):
     with torch.no_grad():
         compiled = compiled_with(Watch(), lambda v: torch.tanh(torch.tanh(v).cumsum(0)).cumsum(0))
