@@ -423,7 +423,8 @@ class Pipeline:
             return None
         from turret.graph_compilers.ask import compile_placed
 
-        return compile_placed(self, graph, placement)
+        with self.failures("compile_graph"):
+            return compile_placed(self, graph, placement)
 
     def stage_graph(
         self, partitioned: PartitionedGraph, role: Any, name: str, target: Target, static_inputs: frozenset[int]
