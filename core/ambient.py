@@ -13,8 +13,6 @@ import torch
 from torch import fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from turret.op_traits import written_tensors
-
 
 def _with_autocast_keys() -> list[str]:
     """Device types with a dispatch key of their own for autocast, by names that hold whatever a program calls them."""
@@ -185,6 +183,8 @@ class _Writes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func._schema.is_mutable and not self._found:
+            from turret.op_traits import written_tensors  # a warm start has no use for it
+
             written = written_tensors(func, args, kwargs or {})
             self._found = any(not _has_storage(v) or v.untyped_storage()._cdata in self._memory for v in written)
         return result

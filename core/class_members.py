@@ -14,6 +14,12 @@ def class_member(kind: type, name: str) -> Any:
     return ABSENT if owner is None else owner.__dict__[name]
 
 
+def find_in_mro(kind: type, name: str) -> tuple[Any, Any]:
+    """The class that defines ``name`` and the raw attribute; (None, None) where no class does."""
+    owner = member_owner(kind, name)
+    return (None, None) if owner is None else (owner, owner.__dict__[name])
+
+
 def member_owner(kind: type, name: str) -> type | None:
     """The first class along a class's method resolution order that defines a name, or None."""
     return next((base for base in kind.__mro__ if name in base.__dict__), None)

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from turret import failing_ops  # noqa: F401  (defines ``turret::fail``, which a stored plan may name)
 from turret.control_flow import CONTROL_FLOW
 from turret.functional_ops import is_functional_op, restore_functional_op
 from turret.vouched_ops import voucher
@@ -93,6 +92,7 @@ def _resolve(name: str) -> Any:
 
 def define_own_ops() -> None:
     """Make the operators of the namespace ``turret`` known, which what was stored may name."""
+    import turret.failing_ops
     import turret.memory_ops
     import turret.random_ops  # noqa: F401
 

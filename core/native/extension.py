@@ -21,7 +21,7 @@ import attrs
 from turret.artifact_cache import open_store
 from turret.errors import CodegenError
 from turret.libraries import ROLE, as_path
-from turret.native import prebuilt, toolchain
+from turret.native import prebuilt
 
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-w")
 
@@ -101,6 +101,8 @@ class Extension:
                 f"{self.purpose} needs the Python headers, and {headers} lacks them; install them "
                 f"(Debian and Ubuntu: apt install python{sys.version_info[0]}.{sys.version_info[1]}-dev)"
             )
+        from turret.native import toolchain  # most processes find a binary
+
         compiler = toolchain.find_command(self.purpose)
         with tempfile.TemporaryDirectory(prefix="turret-extension-") as scratch:
             made = Path(scratch, self.library)

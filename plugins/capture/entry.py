@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from turret.class_members import find_in_mro
 from turret.context import CompileContext
 from turret.errors import CaptureError, warn
 from turret.frame_hook import keep_torch_off
 from turret.hookspecs import hookimpl
 from turret.plugins.capture.disabled import without_wrapper
 from turret.plugins.capture.dispatch import Settings, enter, holds_tensors
-from turret.plugins.capture.values.classes import find_in_mro
 from turret.products import CapturedGraph
 
 CACHE_KEY = "turret.plugins.capture"

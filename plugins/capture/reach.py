@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from turret.class_members import ABSENT
-from turret.plugins.capture.values.classes import find_in_mro
+from turret.class_members import ABSENT, find_in_mro
 
 if TYPE_CHECKING:
     from turret.plugins.capture.provenance import Provenance

@@ -17,12 +17,13 @@ import torch
 from torch import nn
 
 from turret import marks
+from turret.class_members import find_in_mro
 from turret.guards import TensorProperties
 from turret.plugins.capture import lookups
 from turret.plugins.capture.constructors import ScriptFunction
 from turret.plugins.capture.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Value
-from turret.plugins.capture.values.classes import Class, find_in_mro
+from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.floats import ChangingFloat
 from turret.plugins.capture.values.functions import (
     Builtin,

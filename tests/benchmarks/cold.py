@@ -90,6 +90,8 @@ def launch(model: str, system: str, training: bool, threads: int, caches: Path, 
     """Run ``child`` in a fresh process whose caches live under ``caches``; raises ``RuntimeError`` with its error."""
     environment = os.environ | {name: str(caches / folder) for name, folder in _CACHE_VARIABLES.items()}
     environment.pop("TORCHINDUCTOR_FORCE_DISABLE_CACHES", None)
+    if environment.pop("PYTHONDONTWRITEBYTECODE", None):  # compiling modules would be most of a warm start
+        environment["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir(), "turret-benchmark-bytecode"))
     environment |= {"OMP_NUM_THREADS": str(threads), "TMPDIR": str(caches), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, __file__, "--child", "--models", model, "--systems", system]
     command += ["--kinds", "training" if training else "inference", "--threads", str(threads)]

@@ -9,7 +9,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
-from turret.class_members import ABSENT, member_owner
+from turret.class_members import ABSENT, find_in_mro
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.fingerprints import HEAP_TYPE
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
@@ -35,12 +35,6 @@ _FIELD = type(collections.namedtuple("_Sample", "field").field)
 def builtin_base(kind: type) -> type:
     """The class written in C that a class derives from first."""
     return next((base for base in kind.__mro__ if not base.__flags__ & HEAP_TYPE), object)
-
-
-def find_in_mro(kind: type, name: str) -> tuple[Any, Any]:
-    """The class that defines ``name`` and the raw attribute; (None, None) where no class does."""
-    owner = member_owner(kind, name)
-    return (None, None) if owner is None else (owner, owner.__dict__[name])
 
 
 def look_up(t: Tracer, kind: type, name: str) -> tuple[Any, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from turret.class_members import find_in_mro
 from turret.plugins.capture import lookups
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
@@ -19,7 +20,6 @@ from turret.plugins.capture.values.classes import (
     builtin_base,
     changed_in_class,
     defines,
-    find_in_mro,
     look_up,
 )
 from turret.plugins.capture.values.functions import Callable_, Handler, Known, Method
