@@ -24,10 +24,7 @@ _NUMPY = {kind: helper.tensor_dtype_to_np_dtype(element) for kind, element in EL
 
 
 class Builder:
-    """Collects the nodes of one model; a value is its name, or a tuple of names for a call with several results.
-
-    Names that are made here begin with a slash, which those of inputs do not.
-    """
+    """Collects the nodes of one model; a value is its name (made here: with a slash before it), or a tuple of names."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []

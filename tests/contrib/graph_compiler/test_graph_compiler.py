@@ -180,6 +180,7 @@ def test_a_translation_computes_what_eager_does(op, recipes):
         (lambda v: v + 1, PLAIN.bfloat16(), "torch.bfloat16 of aten.add"),
         (lambda v: v + 1, PLAIN.to(torch.complex64), "torch.complex64 of aten.add"),
         (lambda v: v.cumsum(0), PLAIN, "no translation of aten.cumsum"),
+        (lambda v: torch.where(v, ~v, v.flip(0)), FLAGS, "a choice between bools"),
         (lambda v: v + 1, PLAIN[:0], "a tensor of shape (0, 4)"),
         (lambda v: v + PLAIN, torch.ones(4, dtype=torch.int64), "operands"),
         (
