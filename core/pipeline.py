@@ -27,7 +27,16 @@ from turret.branches import Branch, branches_of
 from turret.config import Config
 from turret.context import CompileContext
 from turret.devices import HOST, device_for, devices_of
-from turret.errors import CacheError, CodegenError, StageError, TurretError, UnsupportedError, VerificationError, warn
+from turret.errors import (
+    CacheError,
+    CodegenError,
+    PluginError,
+    StageError,
+    TurretError,
+    UnsupportedError,
+    VerificationError,
+    warn,
+)
 from turret.events import Event
 from turret.executed_code import recorded, unrecorded
 from turret.fork_safety import Lock, compiling
@@ -487,6 +496,7 @@ class Pipeline:
     def generated(self, schedule: Schedule, target: Target) -> Plan:
         """The plan that runs a schedule."""
         plan = self.stage("turret_codegen", schedule.program.name, schedule=schedule, target=target)
+        self.verify("codegen", _check_plan, plan)
         return attrs.evolve(plan, arch=target.arch) if plan.device == target.device else plan
 
     def plan_branch(self, graph: StageGraph, branch: Branch) -> None:
@@ -531,6 +541,12 @@ class Pipeline:
             check(product)
         except TurretError as error:
             raise StageError(stage, whose(error) or self.answered[stage], str(error)) from error
+
+
+def _check_plan(plan: Any) -> None:
+    """Refuse what is no plan."""
+    if not isinstance(plan, Plan):
+        raise PluginError(f"turret_codegen gave {plan!r}; expected a turret.plan.Plan")
 
 
 def _plans(executable: Executable) -> Iterator[Plan]:

@@ -9,10 +9,8 @@ import attrs
 
 import turret
 from turret.devices import HOST, device_for
-from turret.ir import Schedule
 from turret.libraries import built_library
 from turret.plan import Plan
-from turret.plan_builder import draft_plan
 from turret.products import Target
 
 
@@ -32,13 +30,14 @@ class Plugin:
         return opencl_device(type(device))
 
     @turret.hookimpl
-    def turret_codegen(self, context: Any, schedule: Schedule, target: Target) -> Plan | None:
+    def turret_codegen(self, context: Any, schedule: Any, target: Target) -> Plan | None:
         """Write and compile (or find in the cache) the program of a schedule."""
         if "opencl" not in device_for(target.device_type).kernel_languages:
             return None
         from turret.contrib.opencl.kernel import emit
         from turret.contrib.opencl.language import program
         from turret.contrib.opencl.runtime import BINARY, STEPS, driver
+        from turret.plan_builder import draft_plan
 
         draft = draft_plan(schedule, target.device)
         if not draft.segments:

@@ -55,15 +55,14 @@ bitwise_not: ({T})~{0}
 abs: ({T})({0} < 0 ? 0 - ({U}){0} : ({U}){0})
 floordiv truncdiv mod fmod pow shl shr: @_{T}({0}, {1})"""
 _BOOL = """
-logical_and logical_or logical_xor: {0} [& | ^] {1}
-bitwise_and bitwise_or bitwise_xor: {0} [& | ^] {1}
+logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor: {0} [& | ^ & | ^] {1}
 add mul min max sub: {0} [| & & | ^] {1}
 logical_not bitwise_not: !{0}
 abs sign square: {0}
 signbit: false
 pow: {0} | !{1}"""
-_OPS = {kind: _table(_COMMON + own) for kind, own in (("float", _FLOAT), ("int", _INTEGER), ("bool", _BOOL))}
-_OPS["uint"] = _OPS["int"]
+_OWN = {"float": _FLOAT, "int": _INTEGER, "uint": _INTEGER, "bool": _BOOL}
+_OPS = {kind: _table(_COMMON + own) for kind, own in _OWN.items()}
 _POWERS = {0.5: "{0} == -INFINITY ? INFINITY : sqrt({0} + 0)", 2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}"}
 
 

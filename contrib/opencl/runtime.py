@@ -51,6 +51,7 @@ class Driver:
 @functools.cache
 def driver() -> Driver:
     """The first processor whose kernels take addresses of this process: with fine-grained system SVM, or PoCL's."""
+    os.environ.setdefault("POCL_SIGFPE_HANDLER", "0")  # signals are the program's: kernels divide by no zero
     for device in itertools.chain.from_iterable(p.get_devices(cl.device_type.CPU) for p in cl.get_platforms()):
         shares = device.svm_capabilities & cl.device_svm_capabilities.FINE_GRAIN_SYSTEM
         if shares or (device.platform.name == "Portable Computing Language" and device.host_unified_memory):
@@ -83,10 +84,12 @@ def _run(driver: Driver, kernel: cl.Kernel, launches: list[Any], slots: int, siz
         raise TurretError("OpenCL does not run in a forked process; start processes by the method 'spawn'")
     report = ctypes.c_int64(0)
     frame = (ctypes.c_uint64 * 3)(slots, sizes, ctypes.addressof(report))
-    with driver.lock:
-        for groups, table, _ in launches:
-            driver.run(kernel, min(groups, threads), ctypes.addressof(frame), table.ctypes.data, len(table))
-    driver.queue.finish()
+    try:
+        with driver.lock:
+            for groups, table, _ in launches:
+                driver.run(kernel, min(groups, threads), ctypes.addressof(frame), table.ctypes.data, len(table))
+    finally:
+        driver.queue.finish()  # what was queued works on this call's memory
     return next((code for code in (INDEX_ERROR, OUT_OF_RANGE, ZERO_DIVISION) if report.value & code), 0)
 
 

@@ -1,17 +1,24 @@
-"""Failures that end their process: shrunk by running the file of each candidate in a worker."""
+"""Failures that end their process: shrunk by running the file of each candidate in copies of a worker."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from turret.testing.isolation import Death
 from turret.testing.levels import LEVELS, Settings, file_text
+from turret.testing.levels.level import symptom_of
 from turret.testing.subject import Subject
 from turret.testing.worker import worker_for
 
 HANG_TIME = 10.0
 """Seconds after which a candidate counts as one that hangs, where the item did."""
+
+
+def run_eagerly(level: str, item: str, subject: Subject, settings: Settings) -> None:
+    """Run an item without compiling anything: the process may not survive it."""
+    if LEVELS[level].has_eager:
+        for candidate in LEVELS[level].candidates(item, subject, settings):
+            symptom_of(lambda candidate=candidate: LEVELS[level].try_out(candidate, lambda function: function, subject))
 
 
 def shrunk(
@@ -21,6 +28,7 @@ def shrunk(
     kit, end = LEVELS[level], time.monotonic() + seconds
     timeout = min(facts["timeout"], HANG_TIME) if kind == "hang" else facts["timeout"]
     worker = worker_for(facts, timeout)
+    worker.ask({"do": "prepare", "level": level})
 
     def text(candidate: Any, message: str = f"a {kind}") -> str:
         return file_text(kit.source(candidate), subject, f"{level} {item}", message)
@@ -28,9 +36,7 @@ def shrunk(
     def dies(candidate: Any) -> bool:
         if time.monotonic() > end:
             return False
-        worker.ask({"do": "nothing"})  # a new process's imports are not the candidate's time
-        answer = worker.ask({"do": "try", "source": text(candidate)})
-        return isinstance(answer, Death) and answer.kind == kind
+        return worker.ask({"do": "try", "source": text(candidate)}) == kind
 
     try:
         for candidate in kit.candidates(item, subject, settings):

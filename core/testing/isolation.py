@@ -21,8 +21,10 @@ from typing import IO, Any, Literal
 import attrs
 
 
-def serve(handle: Callable[[Any], Any], timeout: float) -> None:
+def serve(handle: Callable[[Any], Any], timeout: float | Callable[[Any], float]) -> None:
     """In a worker: answer each job on stdin with ``handle(job)``; exit, stacks printed, when one takes too long.
+
+    ``timeout``: seconds for a job, or what gives them for one.
 
     What the job prints goes to stderr, so that it cannot mix with results.
     """
@@ -30,8 +32,9 @@ def serve(handle: Callable[[Any], Any], timeout: float) -> None:
     os.dup2(2, 1)
     faulthandler.enable()
     for line in sys.stdin:
-        faulthandler.dump_traceback_later(timeout, exit=True)
-        answer = handle(json.loads(line))
+        job = json.loads(line)
+        faulthandler.dump_traceback_later(timeout(job) if callable(timeout) else timeout, exit=True)
+        answer = handle(job)
         faulthandler.cancel_dump_traceback_later()
         results.write(json.dumps(answer) + "\n")
         results.flush()

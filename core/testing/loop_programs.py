@@ -6,7 +6,7 @@ They are drawn from a ``Chooser``, so that a seed, a list of choices or hypothes
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -31,6 +31,7 @@ from turret.ir import (
     load,
     part,
     reduce,
+    rewrite,
     scan,
     unflatten,
     wrap_index,
@@ -94,15 +95,17 @@ class DrawnLoops:
         return Kernel("random", self.outer, self.inner, tuple(stores))
 
     def program(self, device: str = "cpu") -> LoopProgram:
-        """A loop program with a definition for each output; sizes are its last inputs."""
+        """A loop program with a definition for each reduction and each output; sizes are its last inputs."""
         where = torch.device(device)
         declared = {name: attrs.evolve(decl, device=where) for name, decl in self.declarations.items()}
+        apart = _Reductions(where)
+        outputs = [Definition(declared[o.name], o.loops, rewrite(o.expr, replace=apart)) for o in self.outputs]
         inputs = self.inputs
         symbols = {name: SizeSource(len(inputs) + k, None) for k, name in enumerate(self.sizes)}
         return LoopProgram(
             "random",
             (*(declared[name] for name in inputs), *(None for _ in self.sizes)),
-            tuple(Definition(declared[o.name], o.loops, o.expr) for o in self.outputs),
+            (*apart.definitions, *outputs),
             tuple(Ref(o.name) for o in self.outputs),
             symbols=symbols,
             hints=dict(self.sizes),
@@ -112,6 +115,33 @@ class DrawnLoops:
         """Fresh inputs of the program on a device."""
         move = Mover(device)
         return [*(move(self.tensors[name]) for name in self.inputs), *self.sizes.values()]
+
+
+class _Reductions:
+    """Takes reductions out of expressions, into definitions of their own with variables of their own."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.definitions: list[Definition] = []
+
+    def __call__(self, node: Expr) -> Expr | None:
+        """The load of a reduction's result; operands have been dealt with."""
+        if node.op == "part":
+            return self._taken_out(node.args[0], lambda reduction: part(reduction, node.payload))
+        if node.op == "reduce" and node.payload.kind != "welford":
+            return self._taken_out(node, lambda reduction: reduction)
+        return None
+
+    def _taken_out(self, node: Expr, result: Callable[[Expr], Expr]) -> Expr:
+        loops = tuple(sorted(node.variables, key=lambda v: v.name))
+        own = {v: Var(f"r{k}", v.extent) for k, v in enumerate(node.payload.variables)}
+        moved = {v: other.index for v, other in own.items()}
+        expr = result(reduce(node.payload.kind, own.values(), *(rewrite(arg, moved) for arg in node.args)))
+        shape = tuple(v.extent for v in loops)
+        stride = tuple(product(shape[k + 1 :]) for k in range(len(shape)))
+        name = f"reduced{len(self.definitions)}"
+        self.definitions.append(Definition(TensorDecl(name, shape, stride, expr.dtype, self.device), loops, expr))
+        return load(name, [v.index for v in loops], expr.dtype)
 
 
 def draw_loops(chooser: Chooser, symbolic: bool) -> DrawnLoops:

@@ -30,8 +30,8 @@ FAILURES = ("wrong", "error", "crash", "hang")
 class Outcome:
     """What came of one item of a level.
 
-    ``made``: what the operation became (``turret.testing.subject.Observer.made``).  ``count``: programs of the item.
-    ``source``: Python that shows a failure by itself.
+    ``made``: what the operation became (``turret.testing.subject.Observer.made``).  ``source``: Python that shows a
+    failure by itself.
     """
 
     level: str
@@ -39,7 +39,6 @@ class Outcome:
     status: Status
     message: str = ""
     made: str = ""
-    count: int = 1
     source: str = ""
 
     @property
@@ -69,7 +68,7 @@ class Report:
         table: dict[str, dict[str, int]] = {}
         for outcome in self.outcomes:
             row = table.setdefault(outcome.level, dict.fromkeys(STATUSES, 0))
-            row[outcome.status] += outcome.count
+            row[outcome.status] += 1
         return table
 
     def operations(self) -> dict[str, dict[str, Any]]:
@@ -89,11 +88,20 @@ class Report:
         return found
 
     def __str__(self) -> str:
-        return "\n".join([table_text(self.counts()), *self._operation_lines(), *map(_failure_text, self.failures)])
+        return "\n".join([self.summary(), *map(_failure_text, self.failures)])
 
     def summary(self, every: bool = False) -> str:
-        """The table, and the operations that are not simply right (all of them where ``every``)."""
-        return "\n".join([table_text(self.counts()), *self._operation_lines(every)])
+        """The table, the operations that are not right (all where ``every``), and why items ran eagerly."""
+        return "\n".join([table_text(self.counts()), *self._operation_lines(every), *self._eager_lines()])
+
+    def _eager_lines(self) -> list[str]:
+        """Reasons why items of other levels ran eagerly, the most frequent first."""
+        eager = [o for o in self.outcomes if o.status == "eager" and o.level != "ops"]
+        reasons = collections.Counter(_reason(o.message) for o in eager)
+        shown = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
+        lines = [f"  {count:4}  {reason}" for reason, count in shown[:_REASONS]]
+        more = [f"        and {len(shown) - _REASONS} more"] if len(shown) > _REASONS else []
+        return ["", "ran eagerly, and why:", *lines, *more] if lines else []
 
     def _operation_lines(self, every: bool = False) -> list[str]:
         operations = self.operations()
@@ -104,7 +112,7 @@ class Report:
         shown = {name: row for name, row in operations.items() if every or row["status"] not in ("right", "skipped")}
         width = max(map(len, shown), default=0)
         for name, row in sorted(shown.items()):
-            line = row["message"].strip().splitlines()[0][:100] if row["message"].strip() else row["made"]
+            line = _reason(row["message"]) or row["made"]
             lines.append(f"  {name:{width}}  {row['status']:7}  {line}".rstrip())
         return lines
 
@@ -126,6 +134,16 @@ def table_text(counts: Mapping[str, Mapping[str, int]]) -> str:
     total = {status: sum(row[status] for row in counts.values()) for status in STATUSES}
     lines.append("all       " + "".join(f"{total[status]:9}" for status in STATUSES))
     return "\n".join(lines)
+
+
+_REASONS = 12
+"""Reasons that are shown."""
+
+
+def _reason(message: str) -> str:
+    """What a message says at last: the stages that it came through are the same for all."""
+    line = message.strip().splitlines()[0] if message.strip() else ""
+    return line.rpartition("UnsupportedError: ")[2][:110]
 
 
 def _listed(counts: Mapping[str, int]) -> str:

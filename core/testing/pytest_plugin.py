@@ -35,6 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--turret-seed", type=int, default=0, help="moves all that is drawn")
     add("--turret-option", action="append", default=[], metavar="KEY=JSON", help="an option of turret.compile")
     add("--turret-timeout", type=float, default=120.0, metavar="SECONDS", help="for one item")
+    add("--turret-shrink", type=float, default=60.0, metavar="SECONDS", help="for making a crash or a hang smaller")
     add("--turret-json", metavar="FILE", help="write the outcome of every item there")
     add("--turret-failures", default="turret_failures", metavar="FOLDER", help="where files that show failures go")
 
@@ -91,29 +92,27 @@ class Kit:
         """What came of an item; one that ends the worker is shrunk in another."""
         from turret.testing.isolation import Death
 
-        self.worker.ask({"do": "nothing"})  # what a new worker imports is no time of the item's
+        self.worker.ask({"do": "prepare", "level": level})  # what a new worker imports is no time of the item's
         answer = self.worker.ask({"do": "check", "level": level, "item": item})
         if not isinstance(answer, Death):
             return _answer(answer)
-        outcome = {"level": level, "item": item, "count": 1, "source": ""}
-        if isinstance(self.worker.ask({"do": "eager", "level": level, "item": item}), Death):
-            told = f"so it goes in eager on {self.facts['device']}: {answer.reason}"
-            return {**outcome, "status": "skipped", "message": told}
-        told = f"{answer.reason}\n{answer.printed.strip()}"
         source = self._shrunk(level, item, answer.kind)
-        return {**outcome, "status": answer.kind, "message": told, "source": source}
+        if isinstance(source, Death):
+            told = f"so it goes in eager on {self.facts['device']}: {source.reason}"
+            return {"level": level, "item": item, "status": "skipped", "message": told}
+        told = f"{answer.reason}\n{answer.printed.strip()}"
+        return {"level": level, "item": item, "status": answer.kind, "message": told, "source": source}
 
-    def _shrunk(self, level: str, item: str, kind: str) -> str:
+    def _shrunk(self, level: str, item: str, kind: str) -> Any:
+        """The file of an item that ends its process, or the death of one that ran it in eager."""
         from turret.testing.worker import worker_for
 
-        seconds = min(60.0, self.facts["timeout"])
-        worker = worker_for(self.facts, 3 * seconds + self.facts["timeout"])
+        worker = worker_for(self.facts, self.facts["timeout"])
+        seconds = self.config.getoption("turret_shrink")
         try:
-            job = {"do": "shrink", "level": level, "item": item, "kind": kind, "seconds": seconds}
-            source = worker.ask(job)
+            return worker.ask({"do": "shrink", "level": level, "item": item, "kind": kind, "seconds": seconds})
         finally:
             worker.close()
-        return source if isinstance(source, str) else ""
 
     def write(self, outcome: dict[str, Any]) -> str:
         """Write the file that shows a failure; its path."""

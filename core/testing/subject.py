@@ -17,10 +17,14 @@ import torch
 from turret.errors import PluginError
 from turret.events import Event
 from turret.hookspecs import hookimpl
-from turret.plugin_manager import Manager
+from turret.plugin_manager import Manager, default_manager
 
 Compiler = Callable[[Callable], Callable]
 """A system under test: takes a function, returns one that must behave the same."""
+
+
+BUILT_IN = "turret"
+"""What stands for no plugin: the built-in stages are under test."""
 
 
 class Observer:
@@ -80,7 +84,8 @@ class Observer:
 class Subject:
     """Plugins of Turret's, or any other compiler, on a device.
 
-    ``plugins``: names as ``module:object`` (a plugin, or a class or function that makes one), or plugin objects.
+    ``plugins``: names as ``module:object`` (a plugin, or a class or function that makes one), or plugin objects;
+    ``"turret"`` for the built-in stages alone.
     ``compiler``, where given, is what is under test, and neither plugins nor options matter.  ``options`` are those of
     ``turret.compile``.
     """
@@ -94,7 +99,7 @@ class Subject:
     """The plugins as objects."""
 
     def __attrs_post_init__(self) -> None:
-        self.made = tuple(plugin_of(given) for given in self.plugins)
+        self.made = tuple(plugin_of(given) for given in self.plugins if given != BUILT_IN)
 
     def __str__(self) -> str:
         if self.compiler is not None:
@@ -107,6 +112,11 @@ class Subject:
         """Whether what is under test is Turret with plugins."""
         return self.compiler is None
 
+    @property
+    def to_give(self) -> list[Any]:
+        """The plugins that are to be given to a compilation: installed ones take part by themselves."""
+        return not_installed(self.made)
+
     def implements(self, hook: str) -> bool:
         """Whether one of the plugins implements a hook."""
         return any(hook in hooks_of(plugin) for plugin in self.made)
@@ -118,7 +128,7 @@ class Subject:
         import turret
 
         chosen = {"on_error": "raise", "cache": False, **self.options, **options}
-        return turret.compile(function, plugins=[*self.made, self.observer], options=chosen)
+        return turret.compile(function, plugins=[*self.to_give, self.observer], options=chosen)
 
     def reset(self) -> None:
         """Forget what was compiled."""
@@ -153,6 +163,11 @@ class Subject:
             if not any(folder == path or path in folder.parents for path in installed):
                 found[str(folder)] = None
         return list(found)
+
+
+def not_installed(plugins: Sequence[Any]) -> list[Any]:
+    """Plugins but for those that an installed entry point brings."""
+    return [plugin for plugin in plugins if not default_manager().is_registered(plugin)]
 
 
 def hooks_of(plugin: Any) -> list[str]:

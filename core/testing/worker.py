@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import time
 import traceback
 import warnings
 from typing import Any
@@ -17,6 +19,12 @@ from typing import Any
 import attrs
 
 from turret.testing.isolation import Worker, serve
+
+LONG = ("prepare", "list", "shrink", "try")
+"""Jobs that import what others need, or try many candidates."""
+
+PREPARE = 180.0
+"""Seconds for those at least."""
 
 
 class Handler:
@@ -43,8 +51,12 @@ class Handler:
         self.settings = Settings(facts.get("size", "small"), facts.get("seed", 0), facts.get("counts", {}))
         return self.__dict__[name]
 
-    def do_nothing(self) -> str:
-        """Be ready."""
+    def do_prepare(self, level: str = "") -> str:
+        """Import all that a level needs, so that it is no item's time."""
+        if level:
+            from turret.testing.levels import LEVELS
+
+            LEVELS[level].prepare()
         return str(self.subject)
 
     def do_list(self, levels: list[str]) -> dict[str, Any]:
@@ -61,32 +73,21 @@ class Handler:
         self.subject.reset()
         return attrs.asdict(LEVELS[level].check(item, self.subject, self.settings))
 
-    def do_eager(self, level: str, item: str) -> str:
-        """Run an item without compiling anything: whether eager itself ends the process."""
-        from turret.testing.levels import LEVELS
-        from turret.testing.levels.level import symptom_of
-
-        kit = LEVELS[level]
-        if kit.has_eager:
-            for candidate in kit.candidates(item, self.subject, self.settings):
-                symptom_of(lambda candidate=candidate: kit.try_out(candidate, lambda f: f, self.subject))
-        return ""
-
     def do_try(self, source: str) -> str:
-        """Run a failure's file; what it raises is the answer."""
-        self.subject.reset()
-        namespace: dict[str, Any] = {"__name__": "failure"}
-        exec(compile(source, "<failure>", "exec"), namespace)
-        try:
-            namespace["main"]()
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return ""
+        """Run a failure's file in a copy of this process, which has imported all and run nothing.
+
+        The answer is how the copy ended: ``"crash"``, ``"hang"``, or nothing where it did by itself.
+        """
+        child = os.fork()
+        if not child:
+            _run_and_exit(source)
+        return _how_it_ends(child, self._facts["timeout"])
 
     def do_shrink(self, level: str, item: str, kind: str, seconds: float) -> str:
-        """The smallest file found of an item that ends its process in this way."""
-        from turret.testing.deaths import shrunk
+        """The smallest file found of an item that ends its process so; eager comes first, and may end this one."""
+        from turret.testing.deaths import run_eagerly, shrunk
 
+        run_eagerly(level, item, self.subject, self.settings)
         return shrunk(level, item, kind, self._facts, self.subject, self.settings, seconds)
 
     def do_fault(self, item: str) -> str:
@@ -96,16 +97,45 @@ class Handler:
         return meet(item, self.subject)
 
 
+def _run_and_exit(source: str) -> None:
+    """In a copy of a process: run a failure's file, and end."""
+    try:
+        namespace: dict[str, Any] = {"__name__": "failure"}
+        exec(compile(source, "<failure>", "exec"), namespace)
+        namespace["main"]()
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def _how_it_ends(child: int, seconds: float) -> str:
+    """How a child process ends within some seconds."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return "crash" if os.WIFSIGNALED(status) else ""
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "hang"
+
+
 def worker_for(facts: dict[str, Any], timeout: float) -> Worker:
     """A worker for what is under test, with this process's import path; ``timeout``: seconds for a job."""
     command = [sys.executable, "-m", "turret.testing.worker", json.dumps({**facts, "timeout": timeout})]
-    return Worker(command, timeout + 30, {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    return Worker(command, max(timeout, PREPARE) + 30, {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
 
 
 def main() -> None:
     facts = json.loads(sys.argv[1])
     warnings.simplefilter("ignore")
-    serve(Handler(facts), facts["timeout"])
+    serve(Handler(facts), lambda job: _time(job, facts["timeout"]))
+
+
+def _time(job: dict[str, Any], timeout: float) -> float:
+    """Seconds for a job: an item's, or more where it is not one item that takes them."""
+    return max(timeout, PREPARE) if job["do"] in LONG or job.get("level") == "faults" else timeout
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ PAGES = (
     "docs/debugging.md",
     "docs/stages.md",
     "docs/partition.md",
-    "docs/testing.md",
     "docs/opencl.md",
+    "docs/testing.md",
     "docs/graph-compilers.md",
 )
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -31,11 +31,11 @@ from turret.testing.isolation import Death
 from turret.testing.levels.level import Level, Settings, Symptom, file_text, symptom_of
 from turret.testing.outcome import Outcome
 from turret.testing.program import Inputs
-from turret.testing.subject import Compiler, Subject, hooks_of
+from turret.testing.subject import Compiler, Subject, hooks_of, not_installed
 from turret.testing.worker import worker_for
 
-TIME = 10.0
-"""Seconds that a hook is given that hangs."""
+TIMES = (5.0, 30.0)
+"""Seconds that a hook is given that hangs; more where the first were up before it was come to."""
 
 KINDS = {"hangs": "hang", "crashes": "crash"}
 """Faults that end a process, and how."""
@@ -154,7 +154,8 @@ class Attempt:
         import turret
 
         plugin, asked = fault.make(subject.made[fault.plugin])
-        plugins = [*subject.made[: fault.plugin], plugin, *subject.made[fault.plugin + 1 :]]
+        others = [*subject.made[: fault.plugin], *subject.made[fault.plugin + 1 :]]
+        plugins = [*not_installed(others), plugin]
         options = {"cache": False, **subject.options, "on_error": policy}
         turret.reset()
 
@@ -197,19 +198,26 @@ def _in_a_process(fault: Fault, subject: Subject) -> tuple[str, str]:
     """A fault that ends a process, in one of its own."""
     if not all(isinstance(given, str) for given in subject.plugins):
         return "skipped", "runs in a process of its own, which takes plugins by name"
+    hook, _, what = fault.name.rpartition(": ")[2].rpartition(" ")
+    answer: Any = None
+    for time in TIMES:
+        answer = _met(fault, subject, time)
+        if not isinstance(answer, Death):
+            return ("skipped", "the probe does not come to it") if answer == "not asked" else ("error", str(answer))
+        if answer.kind == KINDS[what] and FAULTS[what].__name__ in answer.printed:
+            return "right", f"found out: {answer.reason}, in {hook}"
+    return "error", f"found out as a {answer.kind}, not in {hook}: {answer.printed}"
+
+
+def _met(fault: Fault, subject: Subject, time: float) -> Any:
+    """What a worker answers that meets a fault, or its death."""
     facts = {"plugins": list(subject.plugins), "device": subject.device, "options": dict(subject.options)}
-    worker = worker_for(facts, TIME)
+    worker = worker_for(facts, time)
     try:
-        worker.ask({"do": "nothing"})
-        answer = worker.ask({"do": "fault", "item": fault.name})
+        worker.ask({"do": "prepare"})
+        return worker.ask({"do": "fault", "item": fault.name})
     finally:
         worker.close()
-    if not isinstance(answer, Death):
-        return ("skipped", "the probe does not come to it") if answer == "not asked" else ("error", str(answer))
-    hook, _, what = fault.name.rpartition(": ")[2].rpartition(" ")
-    if answer.kind != KINDS[what] or FAULTS[what].__name__ not in answer.printed:
-        return "error", f"found out as a {answer.kind}, not in {hook}: {answer.printed}"
-    return "right", f"found out: {answer.reason}, in {hook}"
 
 
 def meet(name: str, subject: Subject) -> str:

@@ -11,7 +11,7 @@ import torch
 from turret.testing.checker import Mismatch
 from turret.testing.chooser import ListChooser, RandomChooser, RecordingChooser, smaller_choices
 from turret.testing.compare import Difference
-from turret.testing.levels.level import REFUSED, Level, Settings, Symptom, symptom_of
+from turret.testing.levels.level import REFUSED, SEED, Level, Settings, Symptom, symptom_of
 from turret.testing.loop_programs import DrawnLoops, draw_loops
 from turret.testing.subject import Compiler, Subject
 
@@ -38,8 +38,7 @@ class Kernels(Level):
     has_eager = False
 
     def items(self, subject: Subject, settings: Settings) -> Sequence[str]:
-        first = settings.first_seed
-        return [str(seed) for seed in range(first, first + settings.count(self.name, SIZES))]
+        return settings.seeds(settings.count(self.name, SIZES))
 
     def why_skipped(self, item: str, subject: Subject) -> str:
         if not subject.is_turret:
@@ -49,8 +48,8 @@ class Kernels(Level):
         return ""
 
     def candidates(self, item: str, subject: Subject, settings: Settings) -> Iterator[Choices]:
-        chooser = RecordingChooser(RandomChooser(int(item)))
-        symbolic = int(item) % 2 == 1
+        seed = int(item.removeprefix(SEED))
+        chooser, symbolic = RecordingChooser(RandomChooser(seed)), seed % 2 == 1
         draw_loops(chooser, symbolic)
         yield Choices(tuple(chooser.made), symbolic)
 
@@ -98,7 +97,7 @@ def check_loops(loops: DrawnLoops, subject: Subject) -> None:
 
     expected = run_program(loops.program(), loops.arguments())
     program = loops.program(subject.device)
-    given = {"plugins": [*subject.made, subject.observer], "options": {"cache": False, **subject.options}}
+    given = {"plugins": [*subject.to_give, subject.observer], "options": {"cache": False, **subject.options}}
     schedule = turret.schedule(program, **given)
     run = turret.load(turret.codegen(schedule, **given), **given)
     found = run(loops.arguments(subject.device))

@@ -18,6 +18,9 @@ from turret.testing.subject import Compiler, Subject
 
 Size = Literal["small", "medium", "large"]
 
+SEED = "seed"
+"""How items begin that are seeds."""
+
 REFUSED = re.compile("UnsupportedError|DataDependentOutputException|DynamicOutputShapeException|no plugin took")
 """What an error says by which a stage declines a program, as it may: Turret then runs it eagerly, on record."""
 
@@ -42,9 +45,10 @@ class Settings:
         """How many items a level has, by its own table of sizes."""
         return self.counts.get(level, sizes[self.size])
 
-    @property
-    def first_seed(self) -> int:
-        return self.seed * _FAR
+    def seeds(self, count: int) -> list[str]:
+        """Items that are seeds."""
+        first = self.seed * _FAR
+        return [f"{SEED}{seed}" for seed in range(first, first + count)]
 
 
 @attrs.frozen
@@ -65,6 +69,9 @@ class Level(abc.ABC):
     name: ClassVar[str]
     has_eager: ClassVar[bool] = True
     """Whether eager is what candidates are compared with."""
+
+    def prepare(self) -> None:  # noqa: B027 (most levels have nothing to do)
+        """Import what checking takes."""
 
     @abc.abstractmethod
     def items(self, subject: Subject, settings: Settings) -> Sequence[str]:
@@ -112,12 +119,12 @@ class Level(abc.ABC):
                 return self.failure(item, candidate, found, subject, settings)
         return self.passed(item, subject) if compared else Outcome(self.name, item, "skipped", reason)
 
-    def passed(self, item: str, subject: Subject, count: int = 1) -> Outcome:
-        """The outcome of an item of which nothing is wrong; ``count``: the programs of it."""
+    def passed(self, item: str, subject: Subject) -> Outcome:
+        """The outcome of an item of which nothing is wrong."""
         if not subject.is_turret:
-            return Outcome(self.name, item, "right", count=count)
+            return Outcome(self.name, item, "right")
         reason = subject.observer.why_eager
-        return Outcome(self.name, item, "eager" if reason else "right", reason, subject.observer.made, count)
+        return Outcome(self.name, item, "eager" if reason else "right", reason, subject.observer.made)
 
     def failure(self, item: str, candidate: Any, found: Symptom, subject: Subject, settings: Settings) -> Outcome:
         """The outcome of an item that fails, as small as shrinking makes it."""

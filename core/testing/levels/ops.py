@@ -49,6 +49,10 @@ class Ops(Level):
 
     name = "ops"
 
+    def prepare(self) -> None:
+        if importlib.util.find_spec("expecttest") is not None:
+            table()
+
     def items(self, subject: Subject, settings: Settings) -> Sequence[str]:
         if importlib.util.find_spec("expecttest") is None:
             return ["all"]

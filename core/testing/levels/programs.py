@@ -12,15 +12,12 @@ from turret.testing.builder import Features, Spoiled
 from turret.testing.checker import check
 from turret.testing.chooser import RandomChooser
 from turret.testing.draw import draw_program
-from turret.testing.levels.level import Level, Settings, Symptom
-from turret.testing.outcome import Outcome
+from turret.testing.levels.level import SEED, Level, Settings, Symptom
 from turret.testing.program import Program, merge
 from turret.testing.shrinking import shrink
 from turret.testing.subject import Compiler, Subject
 
 SIZES = {"small": 24, "medium": 200, "large": 2000}
-BATCH = 4
-"""Programs of one item, which are compiled as one function where they can be."""
 
 
 def program_of_seed(seed: int, features: Features | None = None) -> Program:
@@ -44,33 +41,22 @@ def groups(programs: Sequence[Program]) -> list[list[Program]]:
 
 
 class Programs(Level):
-    """Items are ranges of seeds, as ``0-3``."""
+    """Items are seeds."""
 
     name = "programs"
 
     def items(self, subject: Subject, settings: Settings) -> Sequence[str]:
-        first, count = settings.first_seed, settings.count(self.name, SIZES)
-        starts = range(first, first + count, BATCH)
-        return [f"{start}-{min(start + BATCH, first + count) - 1}" for start in starts]
+        return settings.seeds(settings.count(self.name, SIZES))
 
     def candidates(self, item: str, subject: Subject, settings: Settings) -> Iterator[Program]:
-        first, _, last = item.partition("-")
         features = attrs.evolve(settings.features or Features(), device=subject.device)
-        for seed in range(int(first), int(last or first) + 1):
-            yield program_of_seed(seed, features)
+        yield program_of_seed(int(item.removeprefix(SEED)), features)
 
     def try_out(self, candidate: Program, compiler: Compiler, subject: Subject) -> None:
         check(candidate, compiler)
 
     def shrink(self, candidate: Program, fails: Callable[[Any], bool], attempts: int) -> Program:
         return shrink(candidate, fails, attempts=attempts)
-
-    def check(self, item: str, subject: Subject, settings: Settings) -> Outcome:
-        subject.observer.reset()
-        programs = list(self.candidates(item, subject, settings))
-        for program, found in self.failing(programs, subject):
-            return self.failure(item, program, found, subject, settings)
-        return self.passed(item, subject, len(programs))
 
     def failing(self, programs: Sequence[Program], subject: Subject) -> Iterator[tuple[Program, Symptom]]:
         """The programs that fail: several are compiled together, and one by one only where that fails."""

@@ -7,18 +7,19 @@ import os
 import subprocess
 import sys
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from hypothesis import given, settings
 from opencl_lab import Kernels, compiled
-from opinfo_cases import cases
 from opinfo_check import RIGHT, Subject, check_case
 from torch.nn import functional as F
 
 import turret
-from turret.contrib.opencl import Plugin
+from turret.contrib.opencl import Plugin, language
 from turret.testing import Program, assert_same, check, programs
+from turret.testing.op_table import cases
 
 CASES = cases()
 EVERY = 41
@@ -148,6 +149,16 @@ def test_errors_in_kernels_are_eagers(function, arguments, error) -> None:
         compiled(function)(*arguments)
 
 
+def test_threads_share_a_program() -> None:
+    function = compiled(lambda x: (x.softmax(-1), (x * 2).sum(0)))
+    inputs = [torch.randn(50, 60) for _ in range(16)]
+    function(inputs[0])
+    with ThreadPoolExecutor(8) as pool:
+        for x, (rows, total) in zip(inputs * 4, pool.map(function, inputs * 4), strict=True):
+            torch.testing.assert_close(rows, x.softmax(-1))
+            torch.testing.assert_close(total, (x * 2).sum(0))
+
+
 def test_random_numbers_are_those_of_the_other_code_generators() -> None:
     def drawn(x):
         noise = torch.rand_like(x), torch.randn_like(x), torch.randint_like(x, 100)
@@ -161,8 +172,19 @@ def test_random_numbers_are_those_of_the_other_code_generators() -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_what_kernels_cannot_do_runs_eagerly_with_a_warning_or_is_an_error(monkeypatch) -> None:
+    monkeypatch.delitem(language._OPS["float"], "tanh")
+    x = torch.randn(7)
+    reason = r"turret\.contrib\.opencl\.Plugin.*OpenCL kernels have no tanh of float"
+    with pytest.raises(turret.TurretError, match=reason):
+        compiled(lambda x: x.tanh() + 1)(x)
+    function = turret.compile(lambda x: x.tanh() + 1, plugins=[PLUGIN], options={"cache": False})
+    with pytest.warns(turret.TurretWarning, match=reason):
+        torch.testing.assert_close(function(x), x.tanh() + 1)
+
+
 PROCESS = """
-    import torch, turret
+    import sys, torch, turret
     from turret.contrib.opencl import Plugin
 
     class Misses:
@@ -175,18 +197,19 @@ PROCESS = """
 
     misses = Misses()
     function = turret.compile(lambda x: x.exp().sum(-1), plugins=[Plugin(), misses], options={"on_error": "raise"})
-    torch.testing.assert_close(function(torch.ones(3, 4)), torch.ones(3, 4).exp().sum(-1))
-    print(misses.count)
+    result = function(torch.ones(3, 4))
+    print(misses.count, "sympy" in sys.modules)
+    torch.testing.assert_close(result, torch.ones(3, 4).exp().sum(-1))
 """
 
 
-def test_a_second_process_takes_the_programs_binary_from_the_cache(tmp_path) -> None:
+def test_a_second_process_takes_the_programs_binary_from_the_cache_and_traces_nothing(tmp_path) -> None:
     script = tmp_path / "program.py"
     script.write_text(textwrap.dedent(PROCESS))
     environment = {**os.environ, "TURRET_CACHE_DIR": str(tmp_path / "cache"), "POCL_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, str(script)]
     runs = [subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200) for _ in range(2)]
-    assert [run.stdout.strip() for run in runs] == ["1", "0"], [run.stderr for run in runs]
+    assert [run.stdout.strip() for run in runs] == ["1 True", "0 False"], [run.stderr for run in runs]
 
 
 def test_a_forked_process_is_refused_rather_than_left_waiting() -> None:

@@ -8,7 +8,10 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
@@ -148,6 +151,43 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source) {
   return at::native::set_storage_cpu_(self, source, 0, {elements}, {1});
 }
 
+std::optional<at::Tensor> on_host(const std::optional<at::Tensor>& value) {
+  return value.has_value() && value->defined() ? std::optional(on_host(*value)) : std::nullopt;
+}
+
+at::Tensor like(const at::Tensor& made, const at::Tensor& given) {
+  return made.defined() ? made.to(given.device()) : made;
+}
+
+// The fallback copies back only what a schema says is written to, which running statistics are not.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
+    const std::optional<at::Tensor>& mean, const std::optional<at::Tensor>& variance, bool training, double momentum,
+    double epsilon) {
+  auto [result, saved_mean, saved_scale] = at::native_batch_norm(
+      on_host(input), on_host(weight), on_host(bias), on_host(mean), on_host(variance), training, momentum, epsilon);
+  return {like(result, input), like(saved_mean, input), like(saved_scale, input)};
+}
+
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
+                       at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                       at::IntArrayRef output_padding, int64_t groups) {
+  return like(at::convolution(on_host(input), on_host(weight), on_host(bias), stride, padding, dilation, transposed,
+                              output_padding, groups),
+              input);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight, at::IntArrayRef stride,
+    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups,
+    std::array<bool, 3> wanted) {
+  const std::vector<int64_t> bias = {gradient.size(1)};
+  auto [first, second, third] =
+      at::convolution_backward(on_host(gradient), on_host(input), on_host(weight), at::IntArrayRef(bias), stride, padding,
+                               dilation, transposed, output_padding, groups, wanted);
+  return {like(first, input), like(second, input), like(third, input)};
+}
+
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { at::native::cpu_fallback(op, stack); }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
@@ -166,6 +206,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("resize_", &at::native::resize_);
   m.impl("set_.source_Storage", &set_storage);
   m.impl("set_.source_Storage_storage_offset", &at::native::set_storage_cpu_);
+  m.impl("native_batch_norm", &batch_norm);
+  m.impl("convolution_overrideable", &convolution);
+  m.impl("convolution_backward_overrideable", &convolution_backward);
 }
 
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }

@@ -110,6 +110,27 @@ def a_model_trains_as_in_eager(world: World) -> None:
     assert not world.driver.strangers
 
 
+def convolutions_train_and_running_statistics_move_on(world: World) -> None:
+    def model() -> torch.nn.Module:
+        torch.manual_seed(1)
+        layers = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Flatten()
+        return torch.nn.Sequential(*layers).to("acme")
+
+    ours, eagers = model(), model()
+    compiled = world.compile(ours)
+    for _ in range(2):
+        x = rand(2, 3, 5, 5)
+        results = compiled(x), eagers(x)
+        torch.testing.assert_close(results[0].cpu(), results[1].cpu())
+        for result in results:
+            result.square().sum().backward()
+    for one, other in zip(ours.parameters(), eagers.parameters(), strict=True):
+        torch.testing.assert_close(one.grad.cpu(), other.grad.cpu(), rtol=1e-4, atol=1e-4)
+    for one, other in zip(ours.buffers(), eagers.buffers(), strict=True):
+        torch.testing.assert_close(one.cpu(), other.cpu())
+    assert bool((ours[1].running_mean.cpu() != 0).all()) and not world.driver.strangers
+
+
 def autocast_around_a_call_is_eager_s(world: World) -> None:
     def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.relu(x @ w) + 1

@@ -22,15 +22,25 @@ NAMES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What came of each check: nothing, or a traceback."""
+def environment(cache: Path) -> dict[str, str]:
+    """That of a process that finds the device's modules."""
     if not any(map(shutil.which, ("g++", "clang++"))):
         pytest.skip("needs a C++ compiler")
     found = os.pathsep.join([str(HERE), *filter(None, sys.path)])
-    environment = {**os.environ, "PYTHONPATH": found, "TURRET_CACHE_DIR": str(tmp_path_factory.mktemp("cache"))}
+    return {**os.environ, "PYTHONPATH": found, "TURRET_CACHE_DIR": str(cache)}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for what is compiled, the device among it."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def results(cache: Path) -> dict[str, str]:
+    """What came of each check: nothing, or a traceback."""
     command = [sys.executable, str(HERE / "acme_checks.py")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment(cache))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -38,3 +48,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize("name", NAMES)
 def test_acme(name: str, results: dict[str, str]) -> None:
     assert not results[name], results[name]
+
+
+def test_acme_passes_the_conformance_kit_with_its_own_memory(cache: Path, tmp_path: Path) -> None:
+    chosen = ["--turret-level=cases,kernels", "--turret-count=cases=12", "--turret-count=kernels=6"]
+    kit = ["-p", "turret.testing.pytest_plugin", "--turret-plugin=acme_kit:plugin", "--turret-device=acme", *chosen]
+    command = [sys.executable, "-m", "pytest", "-q", "--turret-json=out.json", *kit]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, env=environment(cache))
+    assert done.returncode == 0, done.stdout + done.stderr
+    levels = json.loads((tmp_path / "out.json").read_text())["levels"]
+    assert (levels["cases"]["right"], levels["kernels"]["right"]) == (12, 6), done.stdout
