@@ -27,7 +27,16 @@ from turret.branches import Branch, branches_of
 from turret.config import Config
 from turret.context import CompileContext
 from turret.devices import HOST, device_for, devices_of
-from turret.errors import CacheError, CodegenError, PluginError, StageError, TurretError, UnsupportedError, warn
+from turret.errors import (
+    CacheError,
+    CodegenError,
+    PluginError,
+    StageError,
+    TurretError,
+    UnsupportedError,
+    VerificationError,
+    warn,
+)
 from turret.events import Event
 from turret.executed_code import recorded, unrecorded
 from turret.fork_safety import Lock, compiling
@@ -38,7 +47,16 @@ from turret.op_code import runs_own_code, traced_code
 from turret.passes import give_values, run_graph_passes, run_ir_passes, run_placed_passes
 from turret.plan import Plan, SizeText, size_text
 from turret.plugin_order import in_order
-from turret.products import BoxedCallable, CapturedGraph, JointGraph, PartitionedGraph, Placement, StageGraph, Target
+from turret.products import (
+    BoxedCallable,
+    CapturedGraph,
+    JointGraph,
+    NodePlacement,
+    PartitionedGraph,
+    Placement,
+    StageGraph,
+    Target,
+)
 from turret.recourse import eager_where_fakes_lie, trusts_fake_implementations
 from turret.runtime import fits_device, load
 from turret.runtime.sizes import compile_sizes
@@ -414,7 +432,8 @@ class Pipeline:
             return None
         from turret.graph_compilers.ask import compile_placed
 
-        return compile_placed(self, graph, placement)
+        with self.failures("compile_graph"):
+            return compile_placed(self, graph, placement)
 
     def stage_graph(
         self, partitioned: PartitionedGraph, role: Any, name: str, target: Target, static_inputs: frozenset[int]
@@ -448,6 +467,7 @@ class Pipeline:
             self.lowerings(graph.target)  # what is no table is refused before placement asks for it
         if placement is None:
             placement = self.stage("turret_place", graph.name, graph=graph)
+            self.verify("place", functools.partial(_check_placement, graph), placement)
         if plugin_manager.is_foreign(self.manager, "turret_graph_pass"):
             place = functools.partial(self.stage, "turret_place", graph.name, graph=graph)
             placement = run_placed_passes(self.manager, self.context, graph, placement, place)
@@ -535,6 +555,16 @@ def _plans(executable: Executable) -> Iterator[Plan]:
         yield executable
     else:
         yield from (part.plan for part in executable.parts if part.plan is not None)
+
+
+def _check_placement(graph: StageGraph, placement: Any) -> None:
+    """Refuse what is no placement of a graph's calls."""
+    nodes = getattr(placement, "nodes", None)
+    if not isinstance(placement, Placement) or not isinstance(nodes, dict):
+        raise VerificationError(f"a {type(placement).__name__} is no Placement of {graph.name}")
+    for name, placed in nodes.items():
+        if not isinstance(placed, NodePlacement) or placed.where not in ("compiled", "eager"):
+            raise VerificationError(f"the placement of {name} is {placed!r}; expected NodePlacement, compiled or eager")
 
 
 def _check_table(stage: str, plugin: str, table: Any) -> None:

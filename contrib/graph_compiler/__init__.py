@@ -88,7 +88,8 @@ def attention(
     most = scores.amax(-1, keepdim=True)
     weights = torch.exp(scores - most)
     total = weights.sum(-1, keepdim=True)
-    return weights / total @ v, (most + total.log()).squeeze(-1).transpose(1, 2)
+    logarithms = (most + total.log()).squeeze(-1)
+    return weights / total @ v, logarithms.transpose(1, 2).contiguous().transpose(1, 2)  # laid out as the kernel's
 
 
 @turret.hookimpl

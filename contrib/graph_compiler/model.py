@@ -24,7 +24,7 @@ _NUMPY = {kind: helper.tensor_dtype_to_np_dtype(element) for kind, element in EL
 
 
 class Builder:
-    """Collects the nodes of one model; a value is its name, or a tuple of names for a call with several results."""
+    """Collects the nodes of one model; a value is its name (made here: with a slash before it), or a tuple of names."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -34,13 +34,13 @@ class Builder:
 
     def emit(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """The result of one ONNX operator."""
-        name = f"t{len(self.nodes)}"
+        name = f"/{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, inputs, [name], **attributes))
         return name
 
     def constant(self, value: Any, dtype: torch.dtype) -> str:
         """A number, or a list of numbers, known now."""
-        name = f"c{len(self.constants)}"
+        name = f"/constant {len(self.constants)}"
         self.constants.append(numpy_helper.from_array(numpy.array(value, _NUMPY[dtype]), name))
         return name
 
@@ -84,7 +84,7 @@ def model_of(module: fx.GraphModule, translations: dict[Any, Callable[..., Any]]
             case "output":
                 for number, result in enumerate(node.args[0]):
                     # A name of its own: a model may not give back an input, or one result twice, as it is.
-                    name = f"out{number}"
+                    name = f"/result {number}"
                     builder.nodes.append(helper.make_node("Identity", [builder.values[result]], [name]))
                     outputs.append(_info(name, result))
     graph = helper.make_graph(builder.nodes, "cluster", inputs, outputs, builder.constants)

@@ -36,6 +36,8 @@ def _same_dtypes(node: fx.Node) -> str:
     operands = node.args[1:] if node.target is aten.where.self else _tensors(node)
     dtypes = {dtype_of(n) for n in operands}
     numbers = [a for a in node.args if isinstance(a, float)]
+    if node.target is aten.where.self and dtypes == BOOL:
+        return "a choice between bools"
     return "" if len(dtypes) == 1 and (not numbers or dtypes == FLOAT) else "operands of several dtypes"
 
 

@@ -62,7 +62,10 @@ def compile_captured(pipeline: Pipeline, captured: CapturedGraph, inputs: Sequen
 
 
 def _has_symbols(value: Any) -> bool:
-    sizes = (*value.shape, *value.stride(), value.storage_offset()) if isinstance(value, torch.Tensor) else (value,)
+    sizes: Any = (value,)
+    if isinstance(value, torch.Tensor):
+        placed = (*value.stride(), value.storage_offset()) if value.layout is torch.strided else ()
+        sizes = (*value.shape, *placed)
     return any(isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) for size in sizes)
 
 

@@ -181,11 +181,13 @@ class _Splitter:
 def _sizes(node: fx.Node) -> list[object]:
     """The number that a node is, or the sizes and then the strides of its tensor."""
     value = node.meta.get("val")
-    if isinstance(value, torch.Tensor):
-        return [*value.shape, *value.stride()]
     if isinstance(value, (tuple, list)):
-        return [size for v in value if isinstance(v, torch.Tensor) for size in (*v.shape, *v.stride())]
-    return [value]
+        return [size for v in value if isinstance(v, torch.Tensor) for size in _of_tensor(v)]
+    return _of_tensor(value) if isinstance(value, torch.Tensor) else [value]
+
+
+def _of_tensor(value: torch.Tensor) -> list[object]:
+    return [*value.shape, *(value.stride() if value.layout is torch.strided else ())]
 
 
 def _symbols(size: object) -> set[str]:

@@ -35,7 +35,7 @@ class TensorLayout:
 @record
 @attrs.frozen(eq=False)
 class Interface:
-    """Inputs and outputs of one graph: a layout for each tensor, None for a number or for nothing."""
+    """Inputs and outputs of one graph: a layout for each strided tensor, None for anything else."""
 
     inputs: tuple[TensorLayout | None, ...]
     outputs: tuple[TensorLayout | None, ...]
@@ -55,14 +55,18 @@ def interface_of(
     (results,) = next(node for node in reversed(module.graph.nodes) if node.op == "output").args
     found = [node.meta.get("val") if isinstance(node, fx.Node) else None for node in results]
     outputs = [
-        None if not isinstance(v, torch.Tensor) else _layout(v, v.stride() if s is None else s, symbols)
+        _layout(v, v.stride() if s is None else s, symbols) if _is_strided(v) else None
         for v, s in zip(found, strides, strict=True)
     ]
     if any_stride:
         outputs = [None if o is None else attrs.evolve(o, stride=None, contiguous=False) for o in outputs]
-    inputs = [_layout(v, v.stride(), symbols) if isinstance(v, torch.Tensor) else None for v in values]
+    inputs = [_layout(v, v.stride(), symbols) if _is_strided(v) else None for v in values]
     used = {name for layout in (*inputs, *outputs) if layout is not None for name in _names(layout)}
     return Interface(tuple(inputs), tuple(outputs), {n: s for n, s in symbols.items() if n in used})
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
 def _symbols(values: Sequence[Any]) -> dict[str, SizeSource]:
@@ -72,7 +76,7 @@ def _symbols(values: Sequence[Any]) -> dict[str, SizeSource]:
         if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
             found[value.node.expr.name] = SizeSource(number, None)
     for number, value in enumerate(values):
-        if isinstance(value, torch.Tensor):
+        if _is_strided(value):
             for kind, sizes in (("size", value.shape), ("stride", value.stride())):
                 for dimension, size in enumerate(sizes):
                     if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
@@ -94,8 +98,20 @@ def _layout(value: torch.Tensor, stride: Sequence[Any], symbols: dict[str, SizeS
         str(value.device),
         tuple(texts(value.shape)),
         tuple(strides) if known else None,  # type: ignore[arg-type]
-        not known and value.is_contiguous(),
+        not known and _is_dense(value),
     )
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    """Whether strides are those of a contiguous tensor, as they are written: sizes may depend on data."""
+    from turret.ir.index import size_of_inputs
+
+    step: Any = 1
+    for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
+        if size_of_inputs(stride) != size_of_inputs(step):
+            return False
+        step = step * size
+    return True
 
 
 _FUNCTIONS = frozenset({"min", "max", "abs", "int", "float", "round", "math", "floor", "ceil", "trunc", "if", "else"})

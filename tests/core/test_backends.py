@@ -234,3 +234,49 @@ def test_a_compiled_module_shares_its_parameters():
     layer = turret.compile(nn.Linear(5, 2), backend=keep)
     assert layer(x).shape == (3, 2) and len(keep.graphs) == 1
     assert list(layer.state_dict()) == ["weight", "bias"]
+
+
+def reads_data(x):
+    number = x.sum().item()
+    return x * number, torch.nonzero(x > 0)
+
+
+def chooses(x, flag):
+    return torch.cond(flag, lambda v: v.sin(), lambda v: v.cos() + 1, (x,))
+
+
+SPARSE = torch.eye(4).to_sparse()
+STRANGE = {
+    "a sparse tensor": (lambda x: torch.sparse.mm(SPARSE, x) + 1, torch.linspace(0, 1, 12).reshape(4, 3)),
+    "complex numbers": (lambda x: (x * x.conj()).real.sum(), torch.randn(3, dtype=torch.complex64, requires_grad=True)),
+    "numbers that depend on data": (reads_data, torch.linspace(-1, 2, 6)),
+    "control flow": (lambda x: chooses(x, torch.tensor(True)), torch.randn(3)),
+    "autocast": (lambda x: torch.autocast("cpu", torch.bfloat16)(torch.mm)(x, x.t()), torch.randn(3, 4)),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("case", STRANGE)
+def test_what_kernels_are_not_made_for_is_eager_s(case, dynamic, backend):
+    function, value = STRANGE[case]
+    assert_same(
+        function, turret.compile(function, backend=BACKENDS[backend], dynamic=dynamic), lambda: (value.clone(),)
+    )
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_numbers_that_depend_on_data_stay_in_the_graph_where_asked_for(backend):
+    asked = {"capture_scalar_outputs": True, "capture_dynamic_output_shape_ops": True}
+    compiled = turret.compile(reads_data, backend=backend, options=asked, fullgraph=True)
+    for values in (torch.linspace(-1, 2, 6), torch.linspace(-1, 4, 6)):
+        torch.testing.assert_close(compiled(values), reads_data(values))
+
+
+@pytest.mark.parametrize("backend", [Keep(), "eager"])
+def test_gradients_of_gradients_are_eager_s(backend):
+    x = torch.randn(3, requires_grad=True)
+    compiled = turret.compile(lambda v: v.sin().sum(), backend=backend)
+    (first,) = torch.autograd.grad(compiled(x), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), x)
+    torch.testing.assert_close(second, -x.sin())

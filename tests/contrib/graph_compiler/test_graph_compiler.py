@@ -112,6 +112,18 @@ def test_a_model_trains():
     assert_same(model, compiled_with(Watch(), model), lambda: (torch.randn(3, 4),))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_trains(causal):
+    def attend(q, k, v):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    def make(call):
+        drawn = torch.Generator().manual_seed(call)
+        return [torch.randn(2, 3, 5, 8, generator=drawn, requires_grad=True) for _ in range(3)]
+
+    assert_same(attend, compiled_with(Watch(), attend), make)
+
+
 SPECIAL = torch.tensor([[0.0, -0.0, 1.5, float("nan")], [float("inf"), -2.0, 0.3, float("-inf")], [1.0, 2.0, 3.0, 4.0]])
 INTEGERS = torch.tensor([[0, -3, 7], [2, 2, -1]])
 FLAGS = torch.tensor([[True, False, True, False]])
@@ -168,6 +180,7 @@ def test_a_translation_computes_what_eager_does(op, recipes):
         (lambda v: v + 1, PLAIN.bfloat16(), "torch.bfloat16 of aten.add"),
         (lambda v: v + 1, PLAIN.to(torch.complex64), "torch.complex64 of aten.add"),
         (lambda v: v.cumsum(0), PLAIN, "no translation of aten.cumsum"),
+        (lambda v: torch.where(v, ~v, v.flip(0)), FLAGS, "a choice between bools"),
         (lambda v: v + 1, PLAIN[:0], "a tensor of shape (0, 4)"),
         (lambda v: v + PLAIN, torch.ones(4, dtype=torch.int64), "operands"),
         (
@@ -203,6 +216,15 @@ def test_models_are_stored_and_loaded(recipes, tmp_path):
             assert ("place" in watch.stages) is not again and ("graph" in watch.hits) is again
             turret.reset()
     assert len(recipes.sessions) == 2
+
+
+def test_arguments_may_have_any_name(recipes):
+    def function(t0, c0, out0, constant_0):
+        return t0 * 2 + c0, out0 + constant_0
+
+    values = [torch.randn(3, 4) for _ in range(4)]
+    torch.testing.assert_close(compiled_with(Watch(), function)(*values), function(*values))
+    assert recipes.launched
 
 
 def test_equal_clusters_are_one_recipe(recipes):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import fx
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import turret
 from tests.plugins.joint_graphs import make_context
+from turret.errors import StageError
 from turret.hookspecs import hookimpl
 from turret.plugins import place
-from turret.products import StageGraph, Target
+from turret.products import NodePlacement, Placement, StageGraph, Target
 
 
 def placed(function, *args, target=None, plugins=()):
@@ -69,3 +72,17 @@ def test_every_call_node_has_a_placement():
     stage = StageGraph(module, "inference", Target("cpu"), (None, None))
     names = {n.name for n in module.graph.nodes if n.op == "call_function"}
     assert set(place.turret_place(make_context(), stage).nodes) == names
+
+
+@pytest.mark.parametrize(
+    "given", [7, {"sin": "eager"}, Placement({"sin": "eager"}), Placement({"sin": NodePlacement("gpu")})]
+)
+def test_what_is_no_placement_is_refused_in_the_name_of_the_plugin(given):
+    class Wrong:
+        @hookimpl
+        def turret_place(self):
+            return given
+
+    compiled = turret.compile(torch.sin, plugins=[Wrong()], options={"cache": False, "on_error": "raise"})
+    with pytest.raises(StageError, match=r"stage 'place' .*Wrong.* (is no Placement|expected NodePlacement)"):
+        compiled(torch.randn(3))
