@@ -11,7 +11,7 @@ from turret.ir.expr import loads
 from turret.ir.index import Index, Size, hinted, product, provably_nonnegative
 from turret.lowering import HALF
 from turret.plugins.schedule.one_hot import fold_one_hot_sums
-from turret.plugins.schedule.roundings import keep_roundings, skip_rounding
+from turret.plugins.schedule.roundings import decisive_tensors, keep_roundings, skip_rounding
 from turret.plugins.schedule.units import Unit, expression_size, is_cheap, row_variables, work
 
 LARGEST_EXPRESSION = 400
@@ -44,6 +44,7 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool, hints: Mappin
     by_tensor = {unit.tensor.name: unit for unit in units if unit.is_loop}
     in_half = elide_casts and any(unit.tensor.dtype in HALF for unit in by_tensor.values())
     levels = _levels(units) if in_half else {}
+    decisive = decisive_tensors(unit.expr for unit in units if unit.expr is not None) if in_half else frozenset()
     users: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
         for name in unit.reads():
@@ -53,7 +54,7 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool, hints: Mappin
         if unit.expr is None:
             continue
         if elide_casts:
-            unit.expr = keep_roundings(unit.expr)
+            unit.expr = keep_roundings(unit.expr, decisive)
         substitute(unit, by_tensor, gone, elide_casts)
         if unit.rows:
             unit.expr = fold_one_hot_sums(unit.expr)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 import torch
 
 from turret.ir import Expr, call, cast, rewrite, walk
@@ -43,15 +45,32 @@ def _unrounded(value: Expr, dtype: torch.dtype) -> Expr | None:
     return call(value.op, *kept)
 
 
-def keep_roundings(expr: Expr) -> Expr:
-    """The value of a definition, what a jump in it loads from half tensors marked to be rounded as eager rounds it.
+def decisive_tensors(exprs: Iterable[Expr]) -> frozenset[str]:
+    """The half tensors whose roundings decide over more than the last place, by the values of all definitions.
 
     A comparison, ``floor`` or ``argmax`` of a value that was not rounded may give another result altogether:
     ``x * x > 0`` of small half numbers, ``floor(x / (x.abs() + 1))`` of large ones.
     """
-    if not any(_jumps(node) for node in walk(expr)):
-        return expr
-    return rewrite(expr, replace=lambda node: rewrite(node, replace=_marked) if _jumps(node) else None)
+    jumps = (node for expr in exprs for node in walk(expr) if _jumps(node))
+    return frozenset(inner.args[0].tensor for node in jumps for inner in walk(node) if _widens(inner))
+
+
+def keep_roundings(expr: Expr, tensors: Collection[str]) -> Expr:
+    """The value of a definition, what it loads from some half tensors marked to be rounded as eager rounds it.
+
+    Whoever else reads a decisive tensor has to see the number that the jump saw: ``x - floor(x)`` is less than 0 where
+    only one of the two is rounded.
+    """
+
+    def marked(node: Expr) -> Expr | None:
+        wanted = _widens(node) and node.args[0].tensor in tensors
+        return cast(node.args[0], node.dtype, exact=True) if wanted else None
+
+    return rewrite(expr, replace=marked) if tensors else expr
+
+
+def _widens(node: Expr) -> bool:
+    return node.op == "cast" and node.args[0].op == "load" and node.args[0].dtype in HALF
 
 
 def _jumps(node: Expr) -> bool:
@@ -60,9 +79,3 @@ def _jumps(node: Expr) -> bool:
     if node.op == "cast":
         return node.args[0].dtype.is_floating_point and not node.dtype.is_floating_point
     return node.op in _JUMPS
-
-
-def _marked(node: Expr) -> Expr | None:
-    if node.op == "cast" and node.args[0].op == "load" and node.args[0].dtype in HALF:
-        return cast(node.args[0], node.dtype, exact=True)
-    return None

@@ -1,0 +1,40 @@
+"""Roundings to half types inside a kernel: whoever reads a number that decides something sees the same one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import turret
+
+
+def squares(x):
+    return ((x[:, None] - x[None]) ** 2).sum(-1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: torch.frac(squares(x)),
+        lambda x: squares(x) - squares(x).floor(),
+        lambda x: squares(x) % 1,
+        lambda x: squares(x).ceil() - squares(x),
+    ],
+)
+def test_the_rest_of_a_half_number_after_a_step_is_a_rest(program, dtype):
+    x = torch.randint(-8, 9, (15, 31), generator=torch.Generator().manual_seed(0)).div(4).to(dtype)
+    rest = turret.compile(program, options={"cache": False})(x)
+    assert 0 <= rest.min() and rest.max() <= 1
+    torch.testing.assert_close(rest, program(x))
+
+
+def test_what_a_comparison_lets_through_is_on_its_side_of_the_bound():
+    def program(x):
+        total = squares(x)
+        return torch.where(total > 100, total - 100, 1.0)
+
+    x = torch.randint(-8, 9, (31, 31), generator=torch.Generator().manual_seed(0)).div(4).to(torch.bfloat16)
+    found = turret.compile(program, options={"cache": False})(x)
+    assert (found > 0).all()
+    torch.testing.assert_close(found, program(x))
