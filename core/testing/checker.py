@@ -97,10 +97,8 @@ def _overwritten(earlier: Sequence[Observation]) -> list[Difference]:
     """Outputs of earlier calls that a later call changed."""
     found = []
     for call, observation in enumerate(earlier):
-        for index, (facts, tensor) in enumerate(zip(observation.outputs, observation.live or (), strict=True)):
-            if not isinstance(tensor, Tensor):
-                continue
-            if not _same_values(tensor.detach().cpu(), facts.value):
+        for index, kept in enumerate(observation.live):
+            if kept is not None and not _same_values(kept[0].detach().cpu(), kept[1]):
                 where = f"output {index} of call {call}"
                 found.append(Difference(where, "values after a later call", "unchanged", "overwritten"))
     return found

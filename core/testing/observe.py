@@ -51,8 +51,9 @@ class Observation:
     gradients: tuple[TensorFacts | None, ...] = ()
     aliases: tuple[str, ...] = ()
     error: BaseException | None = None
-    live: Any = None
-    """The call's own results, so that a later call can be checked not to overwrite them."""
+    live: tuple[tuple[Tensor, Tensor] | None, ...] = ()
+    """The call's own results with what they hold after its backward (a checkpoint may write once more there), so that
+    a later call can be checked not to overwrite them."""
 
 
 def observe(function: Callable, inputs: Inputs, backward: Backward = "all", seed: int = 0) -> Observation:
@@ -72,7 +73,8 @@ def observe(function: Callable, inputs: Inputs, backward: Backward = "all", seed
         # Up to torch 2.11 a checkpoint whose function raised packs what others save for as long as its frame lives.
         return Observation(error=error.with_traceback(None))
     facts = tuple(None if g is None else TensorFacts.of(g) for g in gradients)
-    return Observation(outputs, structure, after, facts, aliases, None, leaves)
+    live = tuple((v, v.detach().to(HOST, copy=True)) if isinstance(v, Tensor) else None for v in leaves)
+    return Observation(outputs, structure, after, facts, aliases, None, live)
 
 
 def _facts(value: Any) -> Any:

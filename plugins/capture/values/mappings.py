@@ -301,9 +301,16 @@ def set_like(t: Tracer, value: Value) -> Value:
     return value.as_set(t) if isinstance(value, DictView) else value
 
 
+def _walked(items: dict[Any, Value], other: dict[Any, Value]) -> dict[Any, Value]:
+    """The intersection with what is no set, whose elements stay."""
+    return {k: v for k, v in other.items() if k in items}
+
+
 _SET_OPERATIONS = {
-    operator.or_: lambda a, b: {**a, **b},
-    operator.and_: lambda a, b: {k: v for k, v in a.items() if k in b},
+    _walked: _walked,
+    operator.or_: lambda a, b: {**a, **{k: v for k, v in b.items() if k not in a}},
+    # Of two equal elements that of the smaller set stays: CPython walks through it.
+    operator.and_: lambda a, b: {k: v for k, v in (b if len(b) <= len(a) else a).items() if k in a and k in b},
     operator.sub: lambda a, b: {k: v for k, v in a.items() if k not in b},
     operator.xor: lambda a, b: {
         **{k: v for k, v in a.items() if k not in b},
@@ -418,9 +425,12 @@ class Set(Value):
 
     def combined(self, t: Tracer, operation: Callable, others: tuple[Value, ...], inplace: bool) -> Value:
         result: Value = self
-        for other in others:
-            other = Set.of(t, other.realize().unpack(t)) if not isinstance(other.realize(), Set) else other.realize()
-            made = result.binary(t, operation, other, inplace)
+        for other in map(Value.realize, others):
+            if isinstance(other, Set):
+                made = result.binary(t, operation, other, inplace)
+            else:
+                walked = _walked if operation is operator.and_ else operation
+                made = result.binary(t, walked, Set.of(t, other.unpack(t)), inplace)
             assert made is not None
             result = made
         return self.m_copy(t) if result is self and not inplace else result
