@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from turret.op_traits import written_tensors
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import NOWHERE, Unsupported
 
 
 class Versions:
@@ -41,7 +41,8 @@ class Versions:
         with writes if self.inference else contextlib.nullcontext():
             yield
         if writes.found and not torch.is_inference_mode_enabled():
-            raise Unsupported("a write outside of inference mode to a tensor that was made in it")
+            # Eager takes it through ``detach()`` alone, which a graph ahead of a break would not hand on.
+            raise Unsupported("a write outside of inference mode to a tensor that was made in it", step=NOWHERE)
         for tensor, version in before:
             if tensor._version == version:
                 torch.autograd.graph.increment_version(tensor)

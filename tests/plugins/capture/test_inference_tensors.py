@@ -175,3 +175,18 @@ def test_a_write_outside_of_the_mode_to_a_view_as_another_dtype_is_done_once(dty
     for _ in range(2):
         assert torch.equal(compiled(mine), program(theirs))
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("size", [0, 3])
+@pytest.mark.parametrize("write", [lambda x: x.add_(1), lambda x: x.unsqueeze_(0), lambda x: x[:1].zero_()])
+def test_a_detached_tensor_of_inference_mode_is_written_to_outside_of_it_where_eager_takes_that(write, size):
+    def program(x):
+        detached = x.detach()
+        write(detached)
+        return detached + 1
+
+    with torch.inference_mode():
+        mine, theirs = torch.ones(size), torch.ones(size)
+    found, expected = outcome(turret.compile(program), (mine,), {}), outcome(program, (theirs,), {})
+    assert str(found) == str(expected)
+    assert torch.equal(mine, theirs)
