@@ -80,6 +80,12 @@ _ACCUMULATING = frozenset(["linalg_vector_norm", "mean", "norm", "std", "sum", "
 _CENTERING = frozenset(["native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit"])
 """Norms: elements that equal their mean become zeros or roundings of the mean, by the order that it is summed in."""
 
+_NORM_GRADIENTS = frozenset(["native_layer_norm_backward", "native_group_norm_backward", "native_batch_norm_backward"])
+"""Gradients of norms: which elements of a row with an infinity are infinite and which NaN, the formula decides."""
+
+_PRODUCTS = frozenset(["mul", "square"])
+"""Products that are too small for a half type: a compiler may keep them in float32, where they are not 0."""
+
 _SIGNS = frozenset(["copysign", "signbit"])
 """Operations that read the sign of a NaN."""
 
@@ -123,6 +129,10 @@ class Perturbed(TorchDispatchMode):
             result = (result[0], _plain_mean(func, args, kwargs))
         if name in _UNDERFLOWING and self._alike and not func._schema.is_mutable:
             result = self._underflown(result, args[0])
+        if name in _PRODUCTS and self._alike and result.dtype in _HALF and not func._schema.is_mutable:
+            result = self._underflown(result, torch.logical_and(*map(torch.as_tensor, (args * 2)[:2])))
+        if name in _NORM_GRADIENTS and self._alike:
+            result = tuple(v if v is None else torch.where(v.isfinite(), v, 0.0) for v in result)
         if func._schema.is_mutable:
             for tensor in pytree.tree_leaves(result):
                 if isinstance(tensor, Tensor) and tensor.is_floating_point():

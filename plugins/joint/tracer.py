@@ -10,7 +10,7 @@ Decomposed ops run twice: whole, for the strides that the user sees, and decompo
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -361,7 +361,7 @@ class Tracer(TorchDispatchMode):
     def adopt(self, func: Any, whole: Any, out: Any, taken: set[int]) -> None:
         """Give the results of a whole op the nodes of its decomposition; results in memory already taken are copied."""
         if isinstance(whole, torch.Tensor):
-            if whole.dtype != out.dtype or len(whole.shape) != len(out.shape):
+            if whole.dtype != out.dtype or _differ(whole.shape, out.shape):
                 raise VerificationError(
                     f"the decomposition of {func} gives {out.dtype}{list(out.shape)}, "
                     f"the op itself {whole.dtype}{list(whole.shape)}"
@@ -587,6 +587,12 @@ _OF_SOMETHING = frozenset((aten.amax.default, aten.amin.default))
 """Ops that refuse to reduce no elements; what they are part of (softmax) does not, and kernels know what they give."""
 _LIFTS = frozenset((aten.lift_fresh.default, aten.lift.default))
 _DETACHING = frozenset((aten.detach_.default,))
+
+
+def _differ(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Whether two shapes cannot be the same, whatever their symbols are."""
+    known = ((a, b) for a, b in zip(one, other, strict=False) if type(a) is int and type(b) is int)
+    return len(one) != len(other) or any(a != b for a, b in known)
 
 
 def _is_composite(func: Any) -> bool:

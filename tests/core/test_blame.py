@@ -80,6 +80,10 @@ def wrong_dtype(v):
     return torch.tanh(v).double()
 
 
+def wrong_size(v):
+    return torch.tanh(v).t()
+
+
 def nothing(v):
     return None
 
@@ -91,7 +95,7 @@ class Callable:
         raise RuntimeError("out of ideas")
 
 
-DECOMPOSITIONS = [out_of_ideas, wrong_shape, wrong_dtype, nothing, Callable()]
+DECOMPOSITIONS = [out_of_ideas, wrong_shape, wrong_size, wrong_dtype, nothing, Callable()]
 
 
 @pytest.mark.parametrize("function", DECOMPOSITIONS, ids=lambda f: getattr(f, "__name__", "callable"))
