@@ -13,6 +13,7 @@ from torch import fx
 
 from turret.ambient import eagerly
 from turret.codec import dumps
+from turret.devices import HOST
 from turret.errors import CacheError, PluginError, StageError
 from turret.graph_compilers.assembly import Assembly, Part, assembled, eager_facts, outer_nodes, text_of
 from turret.graph_compilers.clusters import Cluster, clustered
@@ -77,11 +78,8 @@ def _wrong_count(name: str, plugin: str, results: Any, count: int) -> str:
 @contextlib.contextmanager
 def _random_state_kept(target: Any) -> Iterator[None]:
     """Within it a plugin may run a graph to try it: the program's random numbers stay those that it would draw."""
-    if target.device_type in ("cpu", "meta"):
-        devices, kind = [], "cuda"
-    else:
-        devices, kind = [target.index or 0], target.device_type
-    with torch.random.fork_rng(devices, device_type=kind):
+    of_device = {"devices": [target.index or 0], "device_type": target.device_type}
+    with torch.random.fork_rng(**{"devices": []} if target.device_type in (HOST.type, "meta") else of_device):
         yield
 
 

@@ -15,6 +15,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from turret.devices import HOST
 from turret.testing.chooser import Chooser, chance, choice, subset, weighted
 from turret.testing.observe import seeded_backward
 from turret.testing.program import Backward, InputSpec, NumberSpec, Program, Setting, Step, StorageSpec
@@ -60,7 +61,7 @@ class Features:
     layouts: bool = True
     settings: bool = True
     complex: bool = True
-    device: str = "cpu"
+    device: str = HOST.type
 
 
 class Declined(Exception):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from turret.devices import HOST
 from turret.testing.inputs import inputs_on
 from turret.testing.program import Inputs
 
@@ -26,7 +27,7 @@ class Case:
     build: Callable[[int], Inputs]
     needs: frozenset[str]
 
-    def make_inputs(self, call: int, device: str = "cpu") -> Inputs:
+    def make_inputs(self, call: int, device: str = HOST.type) -> Inputs:
         """The arguments of one call, on a device."""
         return inputs_on(device, self.build(call))
 

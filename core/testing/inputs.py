@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from turret.devices import HOST
 from turret.testing.program import Inputs
 
 
@@ -49,7 +50,7 @@ class Mover:
 
 def inputs_on(device: str, inputs: Inputs) -> Inputs:
     """Fresh inputs on a device.  A leaf that is no argument stays where it is; its gradient comes back to it."""
-    if device == "cpu":
+    if device == HOST.type:
         return inputs
     moved = Mover(device)
     args = tuple(map(moved, inputs.args))

@@ -13,6 +13,7 @@ import attrs
 import sympy
 import torch
 
+from turret.devices import HOST
 from turret.ir import (
     Definition,
     Expr,
@@ -94,7 +95,7 @@ class DrawnLoops:
         stores = (Store(o.name, tuple(v.index for v in o.loops), o.expr) for o in self.outputs)
         return Kernel("random", self.outer, self.inner, tuple(stores))
 
-    def program(self, device: str = "cpu") -> LoopProgram:
+    def program(self, device: str = HOST.type) -> LoopProgram:
         """A loop program with a definition for each reduction and each output; sizes are its last inputs."""
         where = torch.device(device)
         declared = {name: attrs.evolve(decl, device=where) for name, decl in self.declarations.items()}
@@ -111,7 +112,7 @@ class DrawnLoops:
             hints=dict(self.sizes),
         )
 
-    def arguments(self, device: str = "cpu") -> list[Any]:
+    def arguments(self, device: str = HOST.type) -> list[Any]:
         """Fresh inputs of the program on a device."""
         move = Mover(device)
         return [*(move(self.tensors[name]) for name in self.inputs), *self.sizes.values()]

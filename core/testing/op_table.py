@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
+from turret.devices import HOST
 from turret.testing.inputs import Mover
 from turret.testing.program import Inputs
 
@@ -78,7 +79,7 @@ class Case:
 
     op: OpInfo
     dtype: torch.dtype
-    device: str = "cpu"
+    device: str = HOST.type
 
     @property
     def name(self) -> str:
@@ -103,7 +104,7 @@ class SampleProgram:
     size: int
 
 
-def cases(device: str = "cpu") -> list[Case]:
+def cases(device: str = HOST.type) -> list[Case]:
     """All operations: float32 where supported, and on the CPU one other dtype, chosen by the operation's name.
 
     On a GPU that is bfloat16, which kernels there are mostly for.
@@ -111,7 +112,7 @@ def cases(device: str = "cpu") -> list[Case]:
     found = []
     for op in op_db:
         supported = op.supported_dtypes(device)
-        if device != "cpu":
+        if device != HOST.type:
             found += [Case(op, dtype, device) for dtype in (torch.float32, torch.bfloat16) if dtype in supported]
             continue
         others = [dtype for dtype in OTHER_DTYPES if dtype in supported]

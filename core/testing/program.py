@@ -16,6 +16,8 @@ import attrs
 import torch
 from torch import Tensor
 
+from turret.devices import HOST
+
 Backward = Literal["none", "all", "first", "expanded"]
 """What is differentiated: nothing, every output with dense tangents, the first differentiable output only, or
 every output with tangents that are expanded from one number."""
@@ -130,7 +132,7 @@ class Program:
     numbers: tuple[NumberSpec, ...] = ()
     resized: tuple[tuple[tuple[int, int], ...], ...] = ()
     setting: Setting = ""
-    device: str = "cpu"
+    device: str = HOST.type
 
     @property
     def layouts(self) -> int:
@@ -203,7 +205,7 @@ class Program:
         return "\n".join(lines)
 
     def _fill_source(self, index: int) -> str:
-        storage, device = self.storages[index], "" if self.device == "cpu" else f".to({self.device!r})"
+        storage, device = self.storages[index], "" if self.device == HOST.type else f".to({self.device!r})"
         values = FILLS[storage.fill].format(
             n=self._sizes_of(index), g=f"generator({storage.seed} + 7919 * variant)", bound=self._bounds_of(storage)
         )

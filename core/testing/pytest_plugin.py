@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("turret", "conformance of Turret's plugins")
     add = group.addoption
     add("--turret-plugin", action="append", default=[], metavar="MODULE:OBJECT", help="a plugin under test; repeatable")
-    add("--turret-device", default="cpu", metavar="TYPE", help="torch's name of the device that tensors are on")
+    add("--turret-device", default="", metavar="TYPE", help="torch's name of the device of tensors, if not the host's")
     add("--turret-level", default=",".join(LEVELS), metavar="NAMES", help=f"levels, with commas: {', '.join(LEVELS)}")
     add("--turret-size", default="small", choices=("small", "medium", "large"), help="how much of each level")
     add("--turret-count", action="append", default=[], metavar="LEVEL=N", help="items of a level, over --turret-size")
@@ -98,7 +98,7 @@ class Kit:
             return _answer(answer)
         source = self._shrunk(level, item, answer.kind)
         if isinstance(source, Death):
-            told = f"so it goes in eager on {self.facts['device']}: {source.reason}"
+            told = f"so it goes in eager on {self.facts['device'] or 'the host'}: {source.reason}"
             return {"level": level, "item": item, "status": "skipped", "message": told}
         told = f"{answer.reason}\n{answer.printed.strip()}"
         return {"level": level, "item": item, "status": answer.kind, "message": told, "source": source}

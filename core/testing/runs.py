@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from turret.devices import HOST
 from turret.testing.builder import Features
 from turret.testing.levels import LEVELS, Settings
 from turret.testing.levels.level import Size
@@ -20,7 +21,7 @@ def conformance(
     compiler: Compiler | None = None,
     *,
     plugins: Sequence[Any] = (),
-    device: str = "cpu",
+    device: str = HOST.type,
     options: Mapping[str, Any] | None = None,
     levels: Sequence[str] = ("cases", "programs"),
     size: Size = "small",

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 import torch
 
+from turret.devices import HOST
 from turret.errors import PluginError
 from turret.events import Event
 from turret.hookspecs import hookimpl
@@ -98,7 +99,7 @@ class Subject:
     """
 
     plugins: Sequence[Any] = ()
-    device: str = "cpu"
+    device: str = HOST.type
     options: Mapping[str, Any] = attrs.field(factory=dict)
     compiler: Compiler | None = None
     observer: Observer = attrs.field(factory=Observer, init=False)
@@ -148,7 +149,7 @@ class Subject:
 
     def source(self) -> str:
         """A line of Python that makes this subject, named ``subject``."""
-        device = f", device={self.device!r}" if self.device != "cpu" else ""
+        device = f", device={self.device!r}" if self.device != HOST.type else ""
         if self.compiler is not None:
             return f"subject = Subject(compiler=object_of({_name_of(self.compiler)!r}){device})"
         names = [given if isinstance(given, str) else _name_of(type(given)) for given in self.plugins]

@@ -1,6 +1,6 @@
 """The worker of a conformance run: checks items, or tries sources, in a process that may crash and hang.
 
-    python -m turret.testing.worker '{"plugins": ["my_package:Plugin"], "device": "cpu", "timeout": 120}'
+    python -m turret.testing.worker '{"plugins": ["my_package:Plugin"], "device": "acme", "timeout": 120}'
 
 The argument says what is under test and how (``Subject``, ``Settings``); jobs and answers are JSON (``isolation``).
 """
@@ -43,11 +43,12 @@ class Handler:
     def __getattr__(self, name: str) -> Any:
         if name not in ("subject", "settings"):
             raise AttributeError(name)
+        from turret.devices import HOST
         from turret.testing.levels import Settings
         from turret.testing.subject import Subject
 
         facts = self._facts
-        self.subject = Subject(tuple(facts["plugins"]), facts["device"], facts["options"])
+        self.subject = Subject(tuple(facts["plugins"]), facts["device"] or HOST.type, facts["options"])
         self.settings = Settings(facts.get("size", "small"), facts.get("seed", 0), facts.get("counts", {}))
         return self.__dict__[name]
 
