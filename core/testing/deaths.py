@@ -25,10 +25,11 @@ def shrunk(
     level: str, item: str, kind: str, facts: dict[str, Any], subject: Subject, settings: Settings, seconds: float
 ) -> str:
     """The smallest file that was found, within some seconds, to end a process as the item did; nothing if none did."""
-    kit, end = LEVELS[level], time.monotonic() + seconds
+    kit = LEVELS[level]
     timeout = min(facts["timeout"], HANG_TIME) if kind == "hang" else facts["timeout"]
     worker = worker_for(facts, timeout)
     worker.ask({"do": "prepare", "level": level})
+    end = time.monotonic() + seconds
 
     def text(candidate: Any, message: str = f"a {kind}") -> str:
         return file_text(kit.source(candidate), subject, f"{level} {item}", message)
