@@ -81,7 +81,10 @@ class Kit:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        listed = _answer(self.worker.ask({"do": "list", "levels": self.levels}))
+        try:
+            listed = _answer(self.worker.ask({"do": "list", "levels": self.levels}))
+        except Failed as failure:
+            raise pytest.UsageError(str(failure)) from None
         self.subject = listed["subject"]
         root = Root.from_parent(session, name=_ASKED_FOR, nodeid=_ASKED_FOR)
         for level, names in listed["items"].items():
