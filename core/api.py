@@ -135,15 +135,15 @@ def _compile_by_backend(
 
     if isinstance(backend, str):
         return _compile_callable(target, fullgraph, dynamic, mode, options, (*plugins, backends.named(backend)))
-    _refuse_mode_and_options(backend, mode, options)
-    given = {"mode": mode} if mode is not None else {"options": dict(options)} if options else {}
-    plugin = backends.FunctionBackend(backend, given)
+    plugin = backends.FunctionBackend(backend, _own_keywords(backend, mode, options))
     return _compile_callable(target, fullgraph, dynamic, None, None, (*plugins, plugin))
 
 
-def _refuse_mode_and_options(backend: Backend, mode: str | None, options: Mapping[str, Any] | None) -> None:
+def _own_keywords(backend: Backend, mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The mode or the options of a backend that has its own, as it is given them."""
     if mode is not None and options:
         raise OptionError(f"backend={backend!r} takes a mode or options, not both; given {mode!r} and {options!r}")
+    return {"mode": mode} if mode is not None else {"options": dict(options)} if options else {}
 
 
 def _compile_elsewhere(
@@ -160,12 +160,11 @@ def _compile_elsewhere(
 
     if plugins:
         raise OptionError(f"plugins are Turret's, and backend={backend!r} does not ask them; leave one of the two out")
-    _refuse_mode_and_options(backend, mode, options)
+    given = _own_keywords(backend, mode, options)
     known = torch.compiler.list_backends(exclude_tags=())
     if backend not in known:
         known = sorted({"turret", *OWN_BACKENDS, *known})
         raise OptionError(f"unknown backend {backend!r}{nearest(backend, known)}; known: {', '.join(known)}")
-    given = {"mode": mode} if mode is not None else {"options": dict(options)} if options else {}
     try:
         return torch.compile(model, backend=backend, fullgraph=fullgraph, dynamic=dynamic, **given)
     except TypeError as error:

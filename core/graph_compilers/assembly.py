@@ -21,6 +21,7 @@ from turret.externs import has_true_fake, op_name
 from turret.graph_cache import Unstable
 from turret.graph_compilers.attributes import get_attribute, set_attribute
 from turret.graph_compilers.layouts import Interface, copied, input_fitter, output_fitter, sizes_of
+from turret.op_traits import is_random_op
 from turret.plan import Plan
 from turret.products import BoxedCallable
 from turret.source_lines import new_graph_module
@@ -193,5 +194,4 @@ def bytes_of(text: str) -> bytes:
 def eager_facts(outer: fx.GraphModule | None) -> tuple[bool, bool]:
     """Whether an eager call draws random numbers, and whether one has a fake implementation of the program's own."""
     ops = [] if outer is None else [n.target for n in outer.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
-    draws = any(torch.Tag.nondeterministic_seeded in op.tags for op in ops)
-    return draws, any(not has_true_fake(op_name(op)) for op in ops)
+    return any(map(is_random_op, ops)), any(not has_true_fake(op_name(op)) for op in ops)

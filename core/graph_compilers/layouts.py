@@ -12,6 +12,7 @@ from torch import fx
 
 from turret.codec import record
 from turret.errors import FakeImplementationError, PluginError
+from turret.op_traits import output_nodes
 from turret.plan import SizeText, size_text
 from turret.runtime.sizes import Sizes, compile_sizes, source_reader
 from turret.size_source import SizeSource
@@ -52,8 +53,7 @@ def interface_of(
     placeholders = module.graph.find_nodes(op="placeholder")
     values = [node.meta.get("val") for node in placeholders]
     symbols = _symbols(values)
-    (results,) = next(node for node in reversed(module.graph.nodes) if node.op == "output").args
-    found = [node.meta.get("val") if isinstance(node, fx.Node) else None for node in results]
+    found = [node.meta.get("val") if isinstance(node, fx.Node) else None for node in output_nodes(module.graph)]
     outputs = [
         _layout(v, v.stride() if s is None else s, symbols) if _is_strided(v) else None
         for v, s in zip(found, strides, strict=True)

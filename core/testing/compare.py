@@ -132,8 +132,7 @@ def _value_differences(
     where: str, expected: Tensor, got: Tensor, samples: Callable[[int], list[Tensor]]
 ) -> Iterator[Difference]:
     wrong = ~_within(expected, got, _rounding(expected))
-    floating = expected.is_floating_point() or expected.is_complex()
-    for count, factor in _SPREADS if floating else (*_SPREADS, _FLIPS):
+    for count, factor in _SPREADS if _rounds(expected) else (*_SPREADS, _FLIPS):
         if not bool(wrong.any()):
             return
         spread, unstable = _spread(expected, samples(count))
@@ -142,9 +141,13 @@ def _value_differences(
         yield _describe_values(where, expected, got, wrong, _rounding(expected) + _SPREADS[-1][1] * spread)
 
 
+def _rounds(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
 def _rounding(expected: Tensor) -> Tensor:
     """Absolute error that any operation may make by itself, per element; zero for integers and booleans."""
-    if not (expected.is_floating_point() or expected.is_complex()):
+    if not _rounds(expected):
         return torch.zeros(expected.shape, dtype=torch.float64)
     epsilon = torch.finfo(expected.dtype).eps
     relative, absolute = (2 * epsilon, epsilon / 4) if epsilon > 1e-4 else (8 * epsilon, 16 * epsilon)
@@ -153,7 +156,7 @@ def _rounding(expected: Tensor) -> Tensor:
 
 def _within(expected: Tensor, got: Tensor, tolerance: Tensor) -> Tensor:
     """Elementwise: equal, both NaN, or finite and no further apart than ``tolerance``."""
-    if not (expected.is_floating_point() or expected.is_complex()):
+    if not _rounds(expected):
         return expected == got
     same = (expected == got) | (expected.isnan() & got.isnan())
     return same | ((_wide(expected) - _wide(got)).abs() <= tolerance)
@@ -170,11 +173,10 @@ def _spread(expected: Tensor, samples: list[Tensor]) -> tuple[Tensor, Tensor]:
     """
     spread = torch.zeros(expected.shape, dtype=torch.float64)
     unstable = torch.zeros(expected.shape, dtype=torch.bool)
-    floating = expected.is_floating_point() or expected.is_complex()
     for sample in samples:
         if sample.shape != expected.shape:
             return spread, ~unstable
-        if not floating:
+        if not _rounds(expected):
             unstable |= sample != expected
             continue
         distance = (_wide(sample) - _wide(expected)).abs()

@@ -9,6 +9,7 @@ do not it is narrow, and where a branch flips it shows that too.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -130,7 +131,7 @@ class Perturbed(TorchDispatchMode):
         if name in _UNDERFLOWING and self._alike and not func._schema.is_mutable:
             result = self._underflown(result, args[0])
         if name in _PRODUCTS and self._alike and result.dtype in _HALF and not func._schema.is_mutable:
-            result = self._underflown(result, torch.logical_and(*map(torch.as_tensor, (args * 2)[:2])))
+            result = self._underflown(result, functools.reduce(torch.logical_and, map(torch.as_tensor, args)))
         if name in _NORM_GRADIENTS and self._alike:
             result = tuple(v if v is None else torch.where(v.isfinite(), v, 0.0) for v in result)
         if func._schema.is_mutable:

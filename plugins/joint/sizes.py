@@ -106,7 +106,7 @@ def guarded_apart(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
 
 def is_dense(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
     """Whether the elements fill one block of memory, each in a place of its own."""
-    if any(isinstance(extent, int) and extent == 0 for extent in shape):
+    if is_empty(shape):
         return True
     expected: Any = 1
     left = [d for d in zip(strides, shape, strict=True) if not (isinstance(d[1], int) and d[1] == 1)]
@@ -131,6 +131,6 @@ def contiguous_strides(shape: Sequence[Any]) -> tuple:
 
 def span(value: torch.Tensor) -> Any:
     """How many elements lie from the first of a tensor to its last, gaps included."""
-    if any(isinstance(extent, int) and extent == 0 for extent in value.shape):
+    if is_empty(value.shape):
         return 0
     return 1 + sum((extent - 1) * stride for extent, stride in zip(value.shape, value.stride(), strict=True))
