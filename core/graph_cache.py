@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import operator
 import platform
 import sys
 import types
@@ -172,9 +173,7 @@ def _target(module: fx.GraphModule, node: fx.Node, digest: Any) -> str:
     if node.op == "output":
         return ""
     if node.op in ("get_attr", "call_module"):
-        value: Any = module
-        for name in str(node.target).split("."):
-            value = getattr(value, name)
+        value: Any = operator.attrgetter(str(node.target))(module)
         if isinstance(value, fx.GraphModule):
             _hash_module(value, digest)
         elif isinstance(value, torch.Tensor):

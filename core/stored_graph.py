@@ -6,6 +6,7 @@ the graph runs eagerly.  Only graphs whose calls have names and whose sizes are 
 
 from __future__ import annotations
 
+import operator
 import sys
 from typing import Any
 
@@ -169,7 +170,7 @@ def _function(name: str) -> Any:
         if kind in ("OpOverload", "OpOverloadPacket"):
             if rest.startswith("turret."):
                 define_own_ops()
-            return _walk(torch.ops, rest)
+            return operator.attrgetter(rest)(torch.ops)
         if name.startswith("torch:"):
             simple = name.removeprefix("torch:")
             homes = (torch, torch._C._nn, torch.nn.functional)
@@ -178,15 +179,9 @@ def _function(name: str) -> Any:
         name = module
         while module not in sys.modules and "." in module:
             module = module.rpartition(".")[0]
-        return _walk(sys.modules[module], name[len(module) + 1 :])
+        return operator.attrgetter(name[len(module) + 1 :])(sys.modules[module])
     except (AttributeError, KeyError, RuntimeError):
         return None
-
-
-def _walk(found: Any, path: str) -> Any:
-    for name in path.split("."):
-        found = getattr(found, name)
-    return found
 
 
 def graph_of(text: str) -> fx.Graph:

@@ -7,6 +7,7 @@ the outer graph's nodes, and for each part its compiler's name and what that sav
 from __future__ import annotations
 
 import base64
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from turret.codec import record
 from turret.errors import CacheError
 from turret.externs import has_true_fake, op_name
 from turret.graph_cache import Unstable
-from turret.graph_compilers.attributes import get_attribute, set_attribute
+from turret.graph_compilers.attributes import set_attribute
 from turret.graph_compilers.layouts import Interface, copied, input_fitter, output_fitter, sizes_of
 from turret.op_traits import is_random_op
 from turret.plan import Plan
@@ -150,7 +151,7 @@ def _outer_function(outer: fx.GraphModule, parts: Sequence[tuple[Part, BoxedCall
     graph.output(graph.graph_copy(outer.graph, copies))
     root = torch.nn.Module()
     for node in outer.graph.find_nodes(op="get_attr"):
-        set_attribute(root, str(node.target), get_attribute(outer, str(node.target)))
+        set_attribute(root, str(node.target), operator.attrgetter(str(node.target))(outer))
     for part, run in parts:
         setattr(root, part.name, _Runs(part, run))
     return new_graph_module(root, graph).forward
@@ -158,7 +159,9 @@ def _outer_function(outer: fx.GraphModule, parts: Sequence[tuple[Part, BoxedCall
 
 def outer_nodes(outer: fx.GraphModule) -> tuple[str, dict[str, torch.Tensor]]:
     """An outer graph as plain data, with its constants.  Raises ``CacheError`` for a call that has no name."""
-    constants = {str(n.target): get_attribute(outer, str(n.target)) for n in outer.graph.find_nodes(op="get_attr")}
+    constants = {
+        str(n.target): operator.attrgetter(str(n.target))(outer) for n in outer.graph.find_nodes(op="get_attr")
+    }
     strange = [name for name, value in constants.items() if not isinstance(value, torch.Tensor)]
     if strange:
         raise CacheError(f"{strange[0]} is no tensor")

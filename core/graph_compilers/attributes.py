@@ -1,18 +1,10 @@
-"""Attributes of modules by dotted names, as ``get_attr`` nodes have them."""
+"""Putting attributes of modules at dotted names, as ``get_attr`` nodes have them."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-
-
-def get_attribute(module: torch.nn.Module, path: str) -> Any:
-    """The attribute at a dotted path."""
-    found: Any = module
-    for name in path.split("."):
-        found = getattr(found, name)
-    return found
 
 
 def set_attribute(module: torch.nn.Module, path: str, value: Any) -> None:

@@ -16,7 +16,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from turret.errors import UnsupportedError
-from turret.graph_compilers.attributes import get_attribute, set_attribute
+from turret.graph_compilers.attributes import set_attribute
 from turret.op_traits import BINDS, is_effectful, is_mutating_op, is_random_op
 from turret.products import Placement
 from turret.source_lines import new_graph_module
@@ -118,7 +118,7 @@ class _Splitter:
         _refuse_symbols(node)
         made = self.made[node] = self.outer.node_copy(node, self.made.__getitem__)
         if node.op == "get_attr":
-            set_attribute(self.root, str(made.target), get_attribute(self.module, str(node.target)))
+            set_attribute(self.root, str(made.target), operator.attrgetter(str(node.target))(self.module))
 
     def add_cluster(self, nodes: Sequence[fx.Node]) -> None:
         members = set(nodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import importlib
 import inspect
+import operator
 import sys
 import sysconfig
 from collections.abc import Callable, Mapping, Sequence
@@ -196,9 +197,7 @@ def object_of(name: str) -> Any:
                 raise
             module, _, attribute = name.rpartition(".")
     try:
-        found: Any = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
+        found: Any = operator.attrgetter(attribute)(importlib.import_module(module))
     except (ImportError, AttributeError, ValueError) as error:
         raise PluginError(
             f"no plugin {name!r}: {error}; give module:object, where the module can be imported"
