@@ -9,14 +9,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import attrs
-import sympy
 import torch
 
-from turret.emitter import ExprFacts, Guard, TextEmitter
+from turret.emitter import ExprFacts, Guard, Namer, Printer, TextEmitter, infix, written_size
 from turret.errors import UnsupportedError
 from turret.ir.expr import OPS, Expr, divides_by_zero, range_error, walk
 from turret.ir.index import Div, Mod, Size, Value, Var, provably_nonnegative
@@ -122,44 +121,26 @@ def cast_text(value: str, source: CType, target: CType) -> str:
 
 # ---------------------------------------------------------------- sizes
 
-Namer = Callable[[str], str]
-"""From a size symbol to its name in the source."""
-
 
 def size_text(value: Size, namer: Namer, language: str = "C++", long: str = "ll") -> str:
     """``value`` as an expression; ``UnsupportedError`` names a function of sizes that is not known.
 
     The text may call ``floor_div``, ``floor_mod``, ``least`` and ``most`` of two 64-bit integers.
     """
-    if isinstance(value, int):
+
+    def number(value: int) -> str:
         return str(value) if abs(value) < 1 << 31 else f"{value}{long}"
-    value = sympy.sympify(value)
-    if value.is_Integer:
-        return size_text(int(value), namer, language, long)
-    if value.is_Symbol:
-        return namer(value.name)
-    kind = type(value).__name__
-    if kind == "Pow" and value.args[1].is_Integer and value.args[1] >= 1:
-        return f"({' * '.join([size_text(value.args[0], namer, language, long)] * int(value.args[1]))})"
-    if kind == "floor":
-        value = sympy.Tuple(*value.args[0].as_numer_denom())
-    printer = _PRINTERS.get(kind)
-    if printer is None:
-        raise UnsupportedError(f"{language} kernels cannot compute the size {value} ({kind})")
-    return printer([size_text(argument, namer, language, long) for argument in value.args])
+
+    return written_size(value, namer, number, lambda kind, operands: _PRINTERS.get(kind), language)
 
 
-def _fold(function: str) -> Callable[[list[str]], str]:
+def _fold(function: str) -> Printer:
     return lambda args: functools.reduce(lambda left, right: f"{function}({left}, {right})", args)
 
 
-def _infix(sign: str) -> Callable[[list[str]], str]:
-    return lambda args: f"({sign.join(sorted(args))})"
-
-
-_PRINTERS: dict[str, Callable[[list[str]], str]] = {
-    "Add": _infix(" + "),
-    "Mul": _infix(" * "),
+_PRINTERS: dict[str, Printer] = {
+    "Add": infix(" + "),
+    "Mul": infix(" * "),
     "floor": _fold("floor_div"),
     "FloorDiv": _fold("floor_div"),
     "CleanDiv": _fold("floor_div"),

@@ -7,11 +7,13 @@ that may lie outside and checks that may report, is written under it; the rest i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+import sympy
 import torch
 
+from turret.errors import UnsupportedError
 from turret.ir.conditions import Harm, both
 from turret.ir.expr import Expr, call, constant, size_value
 from turret.ir.index import Div, Index, Mod, Size, Value, Var, provably_nonnegative
@@ -21,6 +23,50 @@ from turret.scopes import Scope
 
 Guard = Expr | None
 Key = tuple[Expr, Guard]
+
+
+Namer = Callable[[str], str]
+"""From a size symbol to its name in the source."""
+Printer = Callable[[list[str]], str]
+"""From the texts of a function's operands to that of the function."""
+
+
+def written_size(
+    value: Size,
+    namer: Namer,
+    number: Callable[[int], str],
+    printer_of: Callable[[str, tuple], Printer | None],
+    language: str,
+) -> str:
+    """A size as an expression; ``UnsupportedError`` names a function of sizes that the language does not know.
+
+    ``number`` writes an int; ``printer_of`` gives the printer of a function of sympy, by its name and operands.
+    """
+    if isinstance(value, int):
+        return number(value)
+    value = sympy.sympify(value)
+    if value.is_Integer:
+        return number(int(value))
+    if value.is_Symbol:
+        return namer(value.name)
+
+    def text(operand: Size) -> str:
+        return written_size(operand, namer, number, printer_of, language)
+
+    kind = type(value).__name__
+    if kind == "Pow" and value.args[1].is_Integer and value.args[1] >= 1:
+        return f"({' * '.join([text(value.args[0])] * int(value.args[1]))})"
+    if kind == "floor":
+        value = sympy.Tuple(*value.args[0].as_numer_denom())
+    printer = printer_of(kind, value.args)
+    if printer is None:
+        raise UnsupportedError(f"{language} kernels cannot compute the size {value} ({kind})")
+    return printer([text(operand) for operand in value.args])
+
+
+def infix(sign: str) -> Printer:
+    """The printer of a sum or a product."""
+    return lambda args: f"({sign.join(sorted(args))})"
 
 
 class ExprFacts:

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import sympy
-
-from turret.errors import UnsupportedError
+from turret.emitter import Namer, Printer, infix, written_size
 from turret.ir.index import Size, hinted, provably_nonnegative
-
-Namer = Callable[[str], str]
-"""From a size symbol to the name it has in the text."""
-
 
 GUESS = 64
 """What a size symbol counts for in heuristics."""
@@ -37,36 +31,21 @@ def size_text(value: Size, namer: Namer) -> str:
     Where an operand may be negative the text calls ``floor_div`` or ``floor_mod``: Triton's own ``//`` and ``%`` round
     towards zero.
     """
-    if isinstance(value, int):
-        return str(value)
-    value = sympy.sympify(value)
-    if value.is_Integer:
-        return str(int(value))
-    if value.is_Symbol:
-        return namer(value.name)
-    kind = type(value).__name__
-    if kind == "Pow" and value.args[1].is_Integer and value.args[1] >= 1:
-        return f"({' * '.join([size_text(value.args[0], namer)] * int(value.args[1]))})"
-    if kind == "floor":
-        value = sympy.Tuple(*value.args[0].as_numer_denom())
-    rounds = kind in _ROUNDING and not all(map(provably_nonnegative, value.args))
-    printer = (_ROUNDING if rounds else _PRINTERS).get(kind)
-    if printer is None:
-        raise UnsupportedError(f"Triton kernels cannot compute the size {value} ({kind})")
-    return printer([size_text(argument, namer) for argument in value.args])
+
+    def printer_of(kind: str, operands: tuple) -> Printer | None:
+        rounds = kind in _ROUNDING and not all(map(provably_nonnegative, operands))
+        return (_ROUNDING if rounds else _PRINTERS).get(kind)
+
+    return written_size(value, namer, str, printer_of, "Triton")
 
 
-def _infix(sign: str) -> Callable[[list[str]], str]:
-    return lambda args: f"({sign.join(sorted(args))})"
-
-
-def _pairwise(template: str) -> Callable[[list[str]], str]:
+def _pairwise(template: str) -> Printer:
     return lambda args: functools.reduce(template.format, args)
 
 
-_PRINTERS: dict[str, Callable[[list[str]], str]] = {
-    "Add": _infix(" + "),
-    "Mul": _infix(" * "),
+_PRINTERS: dict[str, Printer] = {
+    "Add": infix(" + "),
+    "Mul": infix(" * "),
     "floor": _pairwise("({0} // {1})"),
     "FloorDiv": _pairwise("({0} // {1})"),
     "CleanDiv": _pairwise("({0} // {1})"),
@@ -78,7 +57,7 @@ _PRINTERS: dict[str, Callable[[list[str]], str]] = {
     "Min": _pairwise("({0} + ({1} - {0}) * ({1} < {0}))"),
     "Abs": lambda args: f"({args[0]} * (1 - 2 * ({args[0]} < 0)))",
 }
-_ROUNDING: dict[str, Callable[[list[str]], str]] = {
+_ROUNDING: dict[str, Printer] = {
     **dict.fromkeys(("floor", "FloorDiv", "CleanDiv"), _pairwise("floor_div({0}, {1})")),
     **dict.fromkeys(("Mod", "PythonMod"), _pairwise("floor_mod({0}, {1})")),
     "CeilDiv": _pairwise("(-floor_div(-{0}, {1}))"),

@@ -8,7 +8,7 @@ import pytest
 import torch
 from kernel_lab import Case, element
 from opencl_lab import check
-from test_operators import DTYPES, FLOATS, LOOSE, operands, ops_of, special_values
+from operator_values import DTYPES, FLOATS, LOOSE, operands, ops_of, special_values
 
 from turret.errors import UnsupportedError
 from turret.ir import Expr, Kernel, Store, call, cast
