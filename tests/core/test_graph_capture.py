@@ -6,10 +6,11 @@ import struct
 from collections.abc import Sequence
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turret.graph_capture import Patch, RecordedNode, Recording, address_words
+from turret.graph_capture import AddressWord, Moved, Patch, RecordedNode, Recording, address_words, tensor_at
 
 
 class Fake(Recording):
@@ -32,16 +33,38 @@ class Fake(Recording):
 
 @given(st.lists(st.lists(st.integers(0, 5), max_size=6), max_size=5))
 def test_patched_where_two_recordings_differ_a_third_comes_out(shape: list[list[int]]) -> None:
-    """Words 0 to 2 stand for tensors that move, the others for what stays."""
+    """Words 0 to 2 stand for tensors that move, each its own way, 3 for the middle of one, others for what stays."""
 
-    def recorded(base: int) -> Fake:
-        return Fake([[base + 64 * word if word < 3 else word for word in words] for words in shape])
+    def recorded(turn: int) -> Fake:
+        places = [(turn << 40) + (turn * n << 20) for n in range(3)]
+        return Fake([[(*places, places[1] + 32)[word] if word < 4 else word for word in words] for words in shape])
 
-    first, moved = recorded(1 << 40), {n: ((1 << 40) + 64 * n, (1 << 41) + 64 * n) for n in range(3)}
-    words = address_words(first, recorded(1 << 41), moved)
-    first.patch([Patch(*place, (1 << 42) + 64 * n) for n, places in words.items() for place in places])
-    first.replay(0)
-    assert first.replayed == [recorded(1 << 42).words]
+    def place(turn: int, n: int) -> int:
+        return (turn << 40) + (turn * n << 20)
+
+    first, moved = recorded(1), {n: Moved(place(1, n), place(2, n), 64) for n in range(3)}
+    found = address_words(first, recorded(2), moved)
+    assert not found.unclear
+    replay = first.bind([found.words[n] for n in range(3)], [place(1, n) for n in range(3)])
+    for turn in (1, 3, 3, 2):
+        replay([place(turn, n) for n in range(3)], 0)
+        assert first.replayed.pop() == recorded(turn).words
+
+
+def test_only_what_moved_since_the_last_replay_is_patched() -> None:
+    class Counting(Fake):
+        patched = 0
+
+        def patch(self, patches: Sequence[Patch]) -> None:
+            self.patched += len(patches)
+            super().patch(patches)
+
+    made = Counting([[64], [128, 64]])
+    replay = made.bind([[AddressWord(0, 0), AddressWord(1, 8)], [AddressWord(1, 0)]], [64, 128])
+    for addresses, patched in (([64, 128], 0), ([64, 256], 1), ([64, 256], 1), ([512, 256], 3)):
+        replay(addresses, 0)
+        assert made.patched == patched
+        assert made.replayed[-1] == [[addresses[0]], [addresses[1], addresses[0]]]
 
 
 def test_recordings_of_other_work_are_refused() -> None:
@@ -49,8 +72,26 @@ def test_recordings_of_other_work_are_refused() -> None:
         address_words(Fake([[1]]), Fake([[1], [2]]), {})
     with pytest.raises(ValueError, match="node 0 is kernel k1 in one recording, kernel k2 in the other"):
         address_words(Fake([[1]]), Fake([[1, 2]]), {})
+    with pytest.raises(ValueError, match="equally far"):
+        address_words(Fake([]), Fake([]), {"x": Moved(0, 64, 8), "y": Moved(8, 72, 8)})
 
 
-def test_a_difference_that_is_no_address_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"bytes 8 of k2 \(node 0\) differ, and are no address that moved: \(7, 9\)"):
-        address_words(Fake([[1, 7]]), Fake([[2, 9]]), {"x": (1, 2)})
+def test_a_difference_that_is_no_address_leaves_nothing_clear() -> None:
+    found = address_words(Fake([[1, 7]]), Fake([[2, 9]]), {"x": Moved(1, 2, 8), "y": Moved(100, 200, 8)})
+    assert not found.words and set(found.unclear) == {"x", "y"}
+    assert found.unclear["x"] == "bytes 8 of k2 (node 0) differ, and are no address that moved"
+
+
+def test_a_word_outside_of_what_moved_makes_that_unclear_alone() -> None:
+    found = address_words(Fake([[50, 100]]), Fake([[51, 200]]), {"x": Moved(1, 2, 8), "y": Moved(100, 200, 8)})
+    assert found.words == {"y": (AddressWord(0, 8),)}
+    assert found.unclear == {"x": "bytes 0 of k2 (node 0) moved with it and lie outside of it"}
+
+
+@pytest.mark.parametrize("stride", [(4, 1), (1, 3), (0, 1)])
+def test_a_tensor_lies_where_it_is_told(stride: tuple[int, int]) -> None:
+    memory = torch.arange(16.0)
+    found = tensor_at(memory.data_ptr() + 8, (3, 4), stride, torch.float32, memory.device)
+    assert torch.equal(found, memory.as_strided((3, 4), stride, 2))
+    found[0, 1] = -1
+    assert memory.as_strided((3, 4), stride, 2)[0, 1] == -1

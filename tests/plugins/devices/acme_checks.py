@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from acme_plugin import AcmePlugin
 
 import turret
-from turret.graph_capture import Patch, address_words
+from turret.graph_capture import AddressWord, Moved, Patch, address_words
 from turret.native.functions import NativeFunctions
 
 
@@ -332,7 +332,7 @@ class Recorder:
     @turret.hookimpl
     def turret_wrap_runtime(self, function: Any) -> Any:
         runs: list[tuple[Any, list[torch.Tensor]]] = []
-        words: dict[int, tuple[tuple[int, int], ...]] = {}
+        words: dict[int, tuple[AddressWord, ...]] = {}
 
         def record(inputs: list) -> None:
             results: list[torch.Tensor] = []
@@ -344,11 +344,14 @@ class Recorder:
                 record(args)
                 record([x.clone() for x in args])  # the same work over other memory
                 (first, old), (second, other) = runs
-                moved = {n: (a.data_ptr(), b.data_ptr()) for n, (a, b) in enumerate(zip(old, other, strict=True))}
-                words.update(address_words(first, second, moved))
+                both = enumerate(zip(old, other, strict=True))
+                moved = {n: Moved(a.data_ptr(), b.data_ptr(), a.untyped_storage().nbytes()) for n, (a, b) in both}
+                words.update(address_words(first, second, moved).words)
             recording, old = runs[0]
             memory = [*args, *map(torch.empty_like, old[len(args) :])]
-            recording.patch([Patch(*place, memory[n].data_ptr()) for n, places in words.items() for place in places])
+            recording.patch(
+                [Patch(w.node, w.offset, memory[n].data_ptr() + w.delta) for n, found in words.items() for w in found]
+            )
             recording.replay(0)
             self.replays += 1
             return memory[len(args) :]

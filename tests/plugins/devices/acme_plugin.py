@@ -16,7 +16,7 @@ import torch
 
 import turret
 from turret.devices import Device, KernelFamily, PlanLibrary, Properties, Segment
-from turret.graph_capture import GraphCapture, Patch, RecordedNode, Recording
+from turret.graph_capture import GraphCapture, MemoryPool, Patch, RecordedNode, Recording
 from turret.libraries import Library, find_library, keep_library, open_library
 from turret.plan import Launch, Plan
 from turret.products import Target
@@ -124,7 +124,10 @@ class AcmeCapture(GraphCapture):
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
 
-    def record(self, index: int, run: Callable[[], Any]) -> Recording:
+    def pool(self, index: int) -> MemoryPool:
+        raise turret.TurretError("acme's allocator has no pools")
+
+    def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
         made = self._driver.recording = AcmeRecording(self._driver)
         try:
             run()
