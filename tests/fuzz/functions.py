@@ -17,6 +17,7 @@ import logging
 import re
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,12 +53,21 @@ def _stop(*_: Any) -> None:
 
 
 def fault_of(text: str, seed: int, watch: Watch, *, with_compiler: bool, seconds: float = _SECONDS) -> str | None:
-    """What is wrong with a program; None where captured and plain execution agree."""
+    """What is wrong with a program; None where captured and plain execution agree, or neither comes to an end."""
+    compile = functools.partial(compiled if with_compiler else captured, watch=watch)
+    fault = _fault_in_time(text, seed, compile, not with_compiler, seconds)
+    if fault == _LATE and _fault_in_time(text, seed, lambda function: function, True, seconds) == _LATE:
+        return None
+    return fault
+
+
+def _fault_in_time(
+    text: str, seed: int, compile: Callable[[Callable], Callable], exact: bool, seconds: float
+) -> str | None:
     signal.signal(signal.SIGALRM, _stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        compile = functools.partial(compiled if with_compiler else captured, watch=watch)
-        check(text, seed, compile, exact=not with_compiler)
+        check(text, seed, compile, exact=exact)
     except Difference as difference:
         return str(difference)
     except _OutOfTime:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
+import functions
 import pytest
 from function_capture import Watch
 from function_prelude import MARK
@@ -22,13 +26,28 @@ def test_a_random_function_is_the_same_for_the_same_seed():
     assert program_of(7) == program_of(7) != program_of(8)
 
 
-def test_a_difference_is_noticed_and_shrunk():
-    head = program_of(0).partition(MARK)[0]
-    text = (
-        head
-        + MARK
-        + "def program(x, **rest):\n    y = x + 1\n    z = y * 2\n    return z, __debug__\nentry = program\n"
+def program_with(*lines: str) -> str:
+    body = "".join(f"    {line}\n" for line in lines)
+    return (
+        f"{program_of(0).partition(MARK)[0]}{MARK}def program(x, **rest):\n{body}entry = program\nBY_KEYWORD = False\n"
     )
+
+
+def test_what_has_no_end_plainly_either_is_no_difference():
+    assert fault_of(program_with("while True: pass"), 0, Watch(), with_compiler=False, seconds=0.5) is None
+
+
+def test_what_has_no_end_when_captured_alone_is_noticed(monkeypatch: pytest.MonkeyPatch):
+    def without_end(function: Callable, watch: Watch) -> Callable:
+        return lambda *args, **named: time.sleep(60)
+
+    monkeypatch.setattr(functions, "captured", without_end)
+    text = program_with("return x")
+    assert fault_of(text, 0, Watch(), with_compiler=False, seconds=0.5) == "the program takes too long"
+
+
+def test_a_difference_is_noticed_and_shrunk():
+    text = program_with("y = x + 1", "z = y * 2", "return z, __debug__")
 
     def fails(candidate: str) -> bool:
         return "return" in candidate.partition(MARK)[2] and "x + 1" in candidate

@@ -82,7 +82,7 @@ def a_model_trains_as_in_eager(world: World) -> None:
     assert not world.driver.strangers
 
 
-def convolutions_train_and_running_statistics_move_on(world: World) -> None:
+def convolutions_train_and_running_statistics_move_on_and_serve_afterwards(world: World) -> None:
     def model() -> torch.nn.Module:
         torch.manual_seed(1)
         layers = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Flatten()
@@ -100,7 +100,11 @@ def convolutions_train_and_running_statistics_move_on(world: World) -> None:
         torch.testing.assert_close(one.grad.cpu(), other.grad.cpu(), rtol=1e-4, atol=1e-4)
     for one, other in zip(ours.buffers(), eagers.buffers(), strict=True):
         torch.testing.assert_close(one.cpu(), other.cpu())
-    assert bool((ours[1].running_mean.cpu() != 0).all()) and not world.driver.strangers
+    assert bool((ours[1].running_mean.cpu() != 0).all())
+    for recording in (True, False):
+        with torch.set_grad_enabled(recording):
+            torch.testing.assert_close(compiled.eval()(x).cpu(), eagers.eval()(x).cpu())
+    assert not world.driver.strangers
 
 
 def autocast_around_a_call_is_eager_s(world: World) -> None:
