@@ -95,9 +95,12 @@ class Graphed:
 
     def warms_up(self, key: Key, stream: int, into: bool) -> None:
         """Note the first call of some sizes; what recording it would load is loaded now."""
-        self.work.prepare(into)
         self.warm.add((stream, key))
         self.warm_ups += 1
+        try:
+            self.work.prepare(into)
+        except Exception as error:
+            self.refuse(key, error)
 
     def note(self, node: Node, why: str) -> None:
         """Note a recording; ``why`` there is another one for the same sizes, else empty."""

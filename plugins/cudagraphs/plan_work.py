@@ -33,7 +33,9 @@ class PlanWork(Work):
         own_memory: bool,
     ) -> None:
         if plan.float_symbols:
-            raise NotRecordable(f"its numbers {', '.join(plan.float_symbols)} are floats, which change from call to call")
+            raise NotRecordable(
+                f"its numbers {', '.join(plan.float_symbols)} are floats, which change from call to call"
+            )
         self.name, self.role, self.static, self.written = plan.name, role, static, written
         self._plan, self._load, self._own_memory = plan, load, own_memory
         self._into_plan, self._buffers = into_buffers(plan)

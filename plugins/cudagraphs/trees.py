@@ -24,23 +24,26 @@ from turret.plugins.cudagraphs.work import Key, Place, Shapes
 Nodes = WeakKeyDictionary[Graphed, dict[Key, list[Node]]]
 
 
-def _invocations() -> int:
-    return frame_hook.load().invocations()
-
-
 class GraphTrees:
     """All that is recorded on one stream of a device with outputs in the pool.
 
     A *generation* is what runs between two points where outputs may be overwritten.  A new one begins with a call of a
     compiled function from outside of any, unless a forward still waits for its backward.  Where the user marks steps,
-    one begins with each mark and at no other point.  ``invocations()`` counts calls from outside.
+    one begins with each mark and at no other point.  ``invocations()`` counts calls from outside,
+    ``marks()`` is another number after each mark.
     """
 
     outputs = "pool"
 
-    def __init__(self, place: Place, stream: int, invocations: Callable[[], int] = _invocations) -> None:
+    def __init__(
+        self,
+        place: Place,
+        stream: int,
+        invocations: Callable[[], int] = frame_hook.invocations,
+        marks: Callable[[], int] = step_marks,
+    ) -> None:
         self.place, self.stream, self.lock = place, stream, Lock()
-        self._invocations = invocations
+        self._invocations, self._marks = invocations, marks
         self._roots: Nodes = WeakKeyDictionary()
         self._numbers = itertools.count()
         self._pool: MemoryPool | None = None
@@ -82,7 +85,7 @@ class GraphTrees:
 
     def _turn(self) -> None:
         """Begin a new generation, or a new path, where that is possible."""
-        marks = step_marks()
+        marks = self._marks()
         seen = ("marks", marks) if marks else ("calls", self._invocations())
         path = self._path
         if path.calls:

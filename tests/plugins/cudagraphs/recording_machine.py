@@ -157,7 +157,9 @@ class Machine(GraphCapture):
         made.untyped_storage().block = _Held(pool, address)
         return made
 
-    def launch(self, name: str, function: Callable[..., None], *tensors: torch.Tensor, hidden: Sequence[bool] = ()) -> None:
+    def launch(
+        self, name: str, function: Callable[..., None], *tensors: torch.Tensor, hidden: Sequence[bool] = ()
+    ) -> None:
         """Queue a kernel: its function over its tensors."""
         if self.local.recording is None:
             function(*tensors)
@@ -307,5 +309,3 @@ def _base(output: str) -> tuple[str, int | None]:
         return output, None
     name, rest = output.split("[")
     return name, int(rest.split(":")[0])
-
-
