@@ -136,7 +136,7 @@ class GraphTrees:
                 function.drop(node)
             raise
         if results is not None:
-            held = _held(node.shapes, results)
+            held = _held(node.shapes, results) if node.blocks else []
             path.add(Given(node.name, node, node.blocks, held, node.state, node.live_after))
         return results
 

@@ -41,14 +41,16 @@ def turret_wrap_runtime(context: CompileContext, function: BoxedCallable, role: 
         return None
     device = device_for(torch.device(plan.device).type)
     if device.graphs is None:
-        return _skipped(context, function, role, f"{plan.device} records nothing")
-    obstacles = capture_obstacles(plan)
-    if obstacles:
-        return _skipped(context, function, role, "; ".join(obstacles))
-    try:
-        return _graphed(context, function, plan, role, device)
-    except NotRecordable as error:
-        return _skipped(context, function, role, str(error))
+        reason = f"{plan.device} records nothing"
+    elif obstacles := capture_obstacles(plan):
+        reason = "; ".join(obstacles)
+    else:
+        try:
+            return _graphed(context, function, plan, role, device)
+        except NotRecordable as error:
+            reason = str(error)
+    _skip(context, function, role, reason)
+    return None
 
 
 def _graphed(context: CompileContext, function: BoxedCallable, plan: Plan, role: str, device: Device) -> BoxedCallable:
@@ -107,7 +109,7 @@ class _Skipped:
         return self.report
 
 
-def _skipped(context: CompileContext, function: BoxedCallable, role: str, reason: str) -> None:
+def _skip(context: CompileContext, function: BoxedCallable, role: str, reason: str) -> None:
     """Leave a function as it is, on record for as long as it is there."""
     plan = function.plan
     message = f"{plan.name} is not captured: {reason}"

@@ -86,18 +86,19 @@ class Play:
 
     def step(self) -> None:
         """One action, and a look at all that is held."""
-        actions = (
-            (self.call, 12),
-            (self.drop, 2),
-            (self.write, 2),
-            (self.fail, 1),
-            (self.lose_the_device, 1),
-            (self.replace, 1),
-            (self.forget, 0.3),
-            (self.mark, 0.5),
-            (self.call_in_threads, 1 if self.outputs == "fresh" else 0),
-        )
-        self.r.choices([a for a, _ in actions], [w for _, w in actions])[0]()
+        actions = {
+            self.call: 12,
+            self.drop: 2,
+            self.write: 2,
+            self.fail: 1,
+            self.lose_the_device: 1,
+            self.replace: 1,
+            self.forget: 0.3,
+            self.mark: 0.5,
+        }
+        if self.outputs == "fresh":
+            actions[self.call_in_threads] = 1
+        self.r.choices(list(actions), list(actions.values()))[0]()
         self.look()
 
     def look(self, may_be_overwritten: bool = False) -> None:

@@ -35,7 +35,7 @@ def test_training_steps_are_eager_s(world: World) -> None:
     other.load_state_dict(model.state_dict())
     compiled = world.compile(model, **GRAPHS)
     ours, theirs = (torch.optim.SGD(m.parameters(), 0.1) for m in (model, other))
-    for step in range(6):
+    for _ in range(6):
         x = rand(5, 8)
         for run, optimizer in ((compiled, ours), (other, theirs)):
             optimizer.zero_grad()
