@@ -41,6 +41,9 @@ _HOMES = {
     "TurretWarning": "turret.errors",
 }
 
+_MODULES = frozenset({"cudagraphs"})
+"""Names that stand for their homes themselves."""
+
 __all__ = sorted(_HOMES)
 
 
@@ -68,7 +71,7 @@ def __getattr__(name: str) -> Any:
     if home is None:
         raise AttributeError(f"module 'turret' has no attribute {name!r}")
     module = importlib.import_module(home)
-    value = module if home == f"{__name__}.{name}" else getattr(module, name)
+    value = module if name in _MODULES else getattr(module, name)
     globals()[name] = value
     return value
 
