@@ -135,6 +135,10 @@ class GraphCapture(abc.ABC):
     def pool(self, index: int) -> MemoryPool:
         """A new pool on device ``index``, which lives as long as it or a recording in it does."""
 
+    def is_recording(self, index: int) -> bool:
+        """Whether what this thread launches on a device now is recorded, by whomever: nothing can be begun then."""
+        return False
+
     @abc.abstractmethod
     def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
         """Record what ``run`` launches on device ``index``, which is queued for nothing; ``run`` itself runs once.
