@@ -23,8 +23,9 @@ class Option:
     """One option: what ``turret_options`` returns a sequence of.
 
     ``name`` is a lower-case identifier.  Values have exactly the type ``kind`` (that of ``default``, unless given), are
-    among ``choices`` where there are any, and lie between ``low`` and ``high``.  ``environment`` is the variable that
-    overrides the default (``TURRET_<NAME>``, unless given).  ``plugin`` is filled in: who declared it.
+    among ``choices`` where there are any, and lie between ``low`` and ``high``.  A tuple's elements are of type
+    ``item``; it may be given as a list, too, and as text with commas.  ``environment`` is the variable that overrides
+    the default (``TURRET_<NAME>``, unless given).  ``plugin`` is filled in: who declared it.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Option:
     choices: tuple = ()
     low: float | None = None
     high: float | None = None
+    item: type = str
     environment: str = attrs.field(
         default=attrs.Factory(lambda self: f"TURRET_{str(self.name).upper()}", takes_self=True)
     )
@@ -44,6 +46,8 @@ class Option:
         kind, low, high = self.kind, self.low, self.high
         if kind is float and type(value) is int:
             value = float(value)
+        if kind is tuple:
+            return self._elements(value)
         if type(value) is not kind:
             raise self._error(value, f"a {kind.__name__}")
         if self.choices and value not in self.choices:
@@ -52,14 +56,26 @@ class Option:
             raise self._error(value, f"at least {low}" if high is None else f"{low} to {high}")
         return value
 
+    def _elements(self, value: Any) -> tuple:
+        """A tuple of an option that is one."""
+        expected = f"a tuple of {self.item.__name__}, or text with commas between them"
+        if type(value) is str:
+            try:
+                return tuple(self.item(part.strip()) for part in value.split(",") if part.strip())
+            except ValueError:
+                raise self._error(value, expected) from None
+        if type(value) not in (tuple, list) or any(type(element) is not self.item for element in value):
+            raise self._error(value, expected)
+        return tuple(value)
+
     def _error(self, value: Any, expected: str) -> OptionError:
         return OptionError(f"option {self.name!r} is {value!r}, expected {expected}: {self.doc}{self._owner}")
 
     def from_text(self, text: str) -> Any:
         """The value of the environment variable, or ``OptionError`` that names the variable."""
         try:
-            value = _SWITCHES[text.lower()] if self.kind is bool else self.kind(text)
-            return self.checked(value)
+            kind = str if self.kind is tuple else self.kind
+            return self.checked(_SWITCHES[text.lower()] if kind is bool else kind(text))
         except (KeyError, ValueError) as error:
             expected = f"expected a {self.kind.__name__}: {self.doc}{self._owner}"
             reason = error if isinstance(error, OptionError) else expected

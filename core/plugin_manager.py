@@ -37,6 +37,7 @@ BUILTINS: tuple[str, ...] = (
     "turret.plugins.codegen.cpp",
     "turret.plugins.codegen.triton",
     "turret.plugins.wrap_runtime",
+    "turret.plugins.cudagraphs",
     "turret.logs",
     "turret.debug_folder",
     "turret.progress",

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import turret
+from turret import plugin_manager
 from turret.errors import CacheError, CaptureError, OptionError, PluginError, TurretError
 from turret.hookspecs import hookimpl
 
@@ -345,6 +346,9 @@ def test_what_is_no_plugin_is_an_error_that_says_so(value):
 @pytest.mark.parametrize("value", [object(), [], {"a": 1}, None, torch.ones(2), b"x"], ids=lambda v: type(v).__name__)
 def test_a_wrong_option_is_an_error_that_says_what_is_expected(option, value):
     if option == "guard_filter_fn" and value is None:
+        return
+    declared = plugin_manager.default_manager().options.get(option)
+    if declared is not None and declared.kind is tuple and value == []:
         return
     with pytest.raises(OptionError, match=rf"{option}.*expected"):
         turret.compile(double, options={option: value})

@@ -27,6 +27,8 @@ def good_values(option):
     if kind is str:
         return st.text(st.characters(codec="ascii", categories=["L", "N"]), max_size=8)
     low, high = option.low, option.high
+    if kind is tuple:
+        return st.lists(st.integers() if option.item is int else st.text(max_size=8), max_size=3).map(tuple)
     return st.integers(low, high) if kind is int else st.floats(low, high)
 
 
@@ -40,7 +42,8 @@ def test_valid_options_are_kept_and_the_rest_stay_at_their_defaults(options):
 
 
 @given(
-    st.sampled_from(sorted(OPTIONS)), st.one_of(st.none(), st.binary(), st.lists(st.integers()), st.complex_numbers())
+    st.sampled_from(sorted(OPTIONS)),
+    st.one_of(st.none(), st.binary(), st.lists(st.none(), min_size=1), st.complex_numbers()),
 )
 @settings(max_examples=60, deadline=None)
 def test_values_of_another_type_are_refused_by_name(name, value):

@@ -157,3 +157,42 @@ def test_two_plugins_cannot_declare_one_name():
         PluginError, match=r"plugin '.*Other' declares the option 'acme_limit', which is one of .*Limited"
     ):
         turret.compile(program, plugins=[Limited(), Other()])
+
+
+ROOMS = declaring(
+    turret.Option(name="acme_rooms", default=(), doc="which rooms"),
+    turret.Option(name="acme_floors", default=(1,), item=int, doc="which floors"),
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "rooms"), [(("a", "b"), ("a", "b")), (["a"], ("a",)), ("a, b,", ("a", "b")), ("", ()), ((), ())]
+)
+def test_a_tuple_is_given_as_one_as_a_list_or_as_text_with_commas(monkeypatch, given, rooms):
+    manager = plugin_manager.create((ROOMS,))
+    assert plugin_manager.configure(manager, options={"acme_rooms": given}).acme_rooms == rooms
+    if isinstance(given, str):
+        monkeypatch.setenv("TURRET_ACME_ROOMS", given)
+        assert plugin_manager.configure(manager).acme_rooms == rooms
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"acme_rooms": 3}, "'acme_rooms' is 3, expected a tuple of str, or text with commas"),
+        ({"acme_rooms": ("a", 3)}, "expected a tuple of str"),
+        ({"acme_floors": ("1",)}, "expected a tuple of int"),
+        ({"acme_floors": "1,b"}, "'acme_floors' is '1,b', expected a tuple of int"),
+    ],
+)
+def test_what_is_no_tuple_of_the_right_elements_is_refused(options, says):
+    with pytest.raises(OptionError, match=says):
+        plugin_manager.configure(plugin_manager.create((ROOMS,)), options=options)
+
+
+def test_a_tuple_of_numbers_comes_from_the_environment(monkeypatch):
+    monkeypatch.setenv("TURRET_ACME_FLOORS", "2,3")
+    assert plugin_manager.configure(plugin_manager.create((ROOMS,))).acme_floors == (2, 3)
+    monkeypatch.setenv("TURRET_ACME_FLOORS", "2,x")
+    with pytest.raises(OptionError, match=r"TURRET_ACME_FLOORS is '2,x'.*tuple of int"):
+        plugin_manager.configure(plugin_manager.create((ROOMS,)))

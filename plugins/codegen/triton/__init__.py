@@ -60,7 +60,6 @@ def turret_options() -> tuple[Option, ...]:
     tuning = "time alternative kernels on the device and keep the fastest (GPU only)"
     workers = "processes that compile GPU kernels; 0 is one for each core"
     return (
-        Option(name="cudagraphs", default=False, doc="replay kernels as CUDA graphs (GPU only)"),
         Option(name="max_autotune", default=False, doc=tuning),
         Option(name="compile_workers", default=0, doc=workers, low=0),
     )

@@ -1,0 +1,58 @@
+"""The options of graph capture; schedulers read those that say where a graph is cut."""
+
+from __future__ import annotations
+
+from turret.config import Option
+from turret.hookspecs import hookimpl
+
+
+@hookimpl
+def turret_options() -> tuple[Option, ...]:
+    """Whether calls are recorded, where graphs are cut, and how many recordings are kept."""
+    return (
+        Option(
+            name="cudagraphs",
+            default=False,
+            doc="record the launches of a call and replay them in later ones, on devices that can; "
+            "the mode 'reduce-overhead' turns it on",
+        ),
+        Option(
+            name="cudagraph_trees",
+            default=True,
+            doc="recordings share one memory pool a device; off: each has its own pool, and inputs are copied to it",
+        ),
+        Option(
+            name="cudagraph_outputs",
+            default="fresh",
+            doc="where outputs of a replay lie: in fresh memory, or in the pool, where a later call overwrites them",
+            choices=("fresh", "pool"),
+        ),
+        Option(
+            name="cudagraph_split_ops",
+            default=(),
+            doc="ops that are left out of recordings, such as 'aten::bmm' or 'mylib::attention'",
+        ),
+        Option(
+            name="cudagraph_skip_dynamic_graphs",
+            default=False,
+            doc="record no graph that has dynamic sizes",
+        ),
+        Option(
+            name="cudagraph_capture_sizes",
+            default=(),
+            item=int,
+            doc="dynamic sizes that are recorded; none named: all",
+        ),
+        Option(
+            name="cudagraph_max_recorded_sizes",
+            default=50,
+            doc="sizes of one graph that are recorded, past which further ones run without a recording",
+            low=1,
+        ),
+        Option(
+            name="cudagraph_unexpected_rerecord_limit",
+            default=128,
+            doc="recordings that one graph is made again because its inputs moved, past which it runs without",
+            low=0,
+        ),
+    )
