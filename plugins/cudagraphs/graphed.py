@@ -43,6 +43,7 @@ class Graphed:
     ) -> None:
         self.work, self.plain, self.place, self.settings = work, plain, place, settings
         self._manager_for, self._tell, self._stream = manager_for, tell, place.current_stream
+        self._is_recording = place.capture.is_recording
         self._managers: dict[int, Any] = {}
         self.forget()
         cudagraphs.functions.add(self)
@@ -61,6 +62,8 @@ class Graphed:
         self.nodes: list[Node] = []
 
     def __call__(self, args: list) -> list:
+        if self._is_recording(self.place.index):
+            return self.run_plainly(args, "it is called while somebody else records")
         stream = self._stream()
         manager = self._managers.get(stream)
         if manager is None:

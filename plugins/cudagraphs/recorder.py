@@ -1,7 +1,7 @@
 """Recording a call so that a replay can run over other memory: which words of its arguments are addresses of what.
 
-The call is recorded three times: twice over memory that lies elsewhere, to see which words follow, and at last over its
-own.  What has words that are not understood is *pinned*: it lies in the pool, where it lay when it was recorded.
+The call is recorded four times: over its own memory, to see which words are noise, twice over memory that lies
+elsewhere, to see which words follow, and at last over its own.  What has words that are not understood is *pinned*: it lies in the pool, where it lay when it was recorded.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class Recorder:
         others: list[tuple[Recording, dict[Item, Moved]]] = []
         failed = ""
         try:
+            again = self._made(run, free, held).recording
             for moved, tensors in _elsewhere(self._place, free):
                 others.append((self._made(run, tensors, held).recording, moved))
         except Exception as error:
@@ -92,7 +93,7 @@ class Recorder:
         made = self._made(run, free, held)
         if failed:
             return made, {}, dict.fromkeys(free, failed)
-        return made, *_words(made.recording, others, free)
+        return made, *_words(made.recording, again, others, free)
 
     def _made(self, run: Run, tensors: Mapping[Item, torch.Tensor], held: Mapping[Item, Layout]) -> _Made:
         """One recording, with memory in the pool for what is held there while it is made."""
@@ -142,11 +143,14 @@ def _elsewhere(place: Place, free: Mapping[Item, torch.Tensor]) -> list[tuple[di
 
 
 def _words(
-    recording: Recording, others: Sequence[tuple[Recording, dict[Item, Moved]]], free: Mapping[Item, Any]
+    recording: Recording,
+    again: Recording,
+    others: Sequence[tuple[Recording, dict[Item, Moved]]],
+    free: Mapping[Item, Any],
 ) -> tuple[dict[Item, tuple[AddressWord, ...]], dict[Item, str]]:
     """Words that two comparisons agree on, and reasons for the rest."""
     try:
-        (one, two) = (address_words(recording, other, moved) for other, moved in others)
+        (one, two) = (address_words(recording, other, moved, again) for other, moved in others)
     except ValueError as error:
         return {}, dict.fromkeys(free, str(error))
     unclear = {key: str(reason) for key, reason in {**two.unclear, **one.unclear}.items()}
