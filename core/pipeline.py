@@ -406,12 +406,15 @@ class Pipeline:
         goes no further.
         """
         name = f"{partitioned.name}.{role}"
-        static_inputs = captured.static_inputs if role != "backward" else frozenset()
+        static_inputs = captured.static_inputs
+        if role == "backward":
+            static_inputs = saved_static_inputs(partitioned, static_inputs)
         with neutral():
             graph, placement = self.placed(self.stage_graph(partitioned, role, name, target, static_inputs))
             made = self.compiled_elsewhere(graph, placement)
             plan = self.plan_placed(graph, placement) if made is None else None
         if made is None:
+            plan = attrs.evolve(plan, static_inputs=tuple(sorted(static_inputs)))
             with self.failures("load"):
                 made = plan, load(plan, self.context.store("load"))
         self.context.emit("product", stage="load", name=name, product=made[1])
@@ -727,6 +730,16 @@ def _target(devices: Sequence[torch.device]) -> Target:
     device = others[0] if others else HOST
     facts = device_for(device.type).properties(device.index or 0)
     return Target(device.type, device.index, facts.arch, facts.cores, facts.memory)
+
+
+def saved_static_inputs(partitioned: PartitionedGraph, static_inputs: frozenset[int]) -> frozenset[int]:
+    """Positions of a backward's inputs that are static inputs of the forward, saved as they are."""
+    inputs = partitioned.forward.graph.find_nodes(op="placeholder")
+    static = {inputs[number] for number in static_inputs}
+    (output,) = next(n for n in reversed(partitioned.forward.graph.nodes) if n.op == "output").args
+    saved = output[partitioned.num_forward_outputs :][: len(partitioned.saved_tensors)]
+    first = len(partitioned.saved_sizes)
+    return frozenset(first + number for number, node in enumerate(saved) if node in static)
 
 
 def output_strides(partitioned: PartitionedGraph, role: str) -> tuple[tuple[Any, ...] | None, ...]:
