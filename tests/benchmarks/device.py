@@ -46,7 +46,11 @@ class Result:
     output_errors: list[float] = attrs.field(factory=list)
     gradient_errors: list[float] = attrs.field(factory=list)
     """One a draw of the weights."""
+    host_seconds: float = float("nan")
+    """Until a call returns to a program that does not wait for the device."""
     peak_bytes: int = 0
+    reserved_bytes: int = 0
+    """Of all systems of a process together: name one to see what it takes."""
     failure: str = ""
 
 
@@ -122,11 +126,24 @@ def timed(results: list[Result], subjects: dict[str, bench.Subject], options: ar
         if result.system not in subjects:
             continue
         result.seconds = statistics.median(times[result.system]) / options.calls
+        result.host_seconds = statistics.median(_host_seconds(subjects[result.system].step, options.device))
         if options.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
             subjects[result.system].step()
             result.peak_bytes = torch.cuda.max_memory_allocated() - before
+            result.reserved_bytes = torch.cuda.max_memory_reserved()
+
+
+def _host_seconds(step: Callable[[], Any], device: str, repeats: int = 11) -> list[float]:
+    found = []
+    for _ in range(repeats):
+        _wait(device)
+        start = time.perf_counter()
+        step()
+        found.append(time.perf_counter() - start)
+    _wait(device)
+    return found
 
 
 def _wait(device: str) -> None:
@@ -154,6 +171,7 @@ def _start(name: str, kind: str, cache: str, options: argparse.Namespace) -> sub
 def run(options: argparse.Namespace) -> list[Result]:
     """All models and kinds, at most ``--jobs`` processes compiling at a time; a batch is timed before the next."""
     jobs = [(name, kind) for name in options.models.split(",") for kind in options.kinds.split(",")]
+    jobs = [(name, kind) for name, kind in jobs if kind == "inference" or name not in device_models.INFERENCE_ALONE]
     results: list[Result] = []
     for first in range(0, len(jobs), options.jobs):
         with tempfile.TemporaryDirectory(prefix="device-") as cache:
@@ -180,14 +198,26 @@ def _line(process: subprocess.Popen) -> str:
 def report(results: list[Result]) -> str:
     """A line a model, kind and system, then the geometric mean of eager's time over each system's."""
     accuracy = ["output error/1e-3", "gradient error/1e-3"]
-    header = ["model", "system", "ms", "x eager", "first s", *accuracy, "peak MiB", "failure"]
+    header = [
+        "model",
+        "system",
+        "ms",
+        "x eager",
+        "host ms",
+        "first s",
+        *accuracy,
+        "peak MiB",
+        "reserved MiB",
+        "failure",
+    ]
     eager = {(r.model, r.kind): r.seconds for r in results if r.system == "eager"}
     rows: list[list[object]] = []
     for r in results:
         ratio = eager.get((r.model, r.kind), float("nan")) / r.seconds
-        figures = [f"{r.seconds * 1e3:.3f}", f"{ratio:.2f}", f"{r.first_seconds:.1f}"]
-        errors = [_mean(r.output_errors), _mean(r.gradient_errors), f"{r.peak_bytes / 2**20:.0f}"]
-        rows.append([f"{r.model} {r.kind}", r.system, *figures, *errors, r.failure[:60]])
+        figures = [f"{r.seconds * 1e3:.3f}", f"{ratio:.2f}", f"{r.host_seconds * 1e3:.3f}", f"{r.first_seconds:.1f}"]
+        errors = [_mean(r.output_errors), _mean(r.gradient_errors)]
+        held = [f"{r.peak_bytes / 2**20:.0f}", f"{r.reserved_bytes / 2**20:.0f}"]
+        rows.append([f"{r.model} {r.kind}", r.system, *figures, *errors, *held, r.failure[:60]])
     lines = [measure.table(header, rows)]
     for kind in dict.fromkeys(r.kind for r in results):
         for system in dict.fromkeys(r.system for r in results if r.system != "eager"):

@@ -27,9 +27,12 @@ class Size:
     elements: int = 1 << 27
     rows: int = 16384
     columns: int = 4096
+    decoder_layers: int = 16
+    decoder_hidden: int = 2048
+    cache: int = 1024
 
 
-TINY = Size(2, 64, 2, 16, 128, 2, 32, 1 << 12, 16, 32)
+TINY = Size(2, 64, 2, 16, 128, 2, 32, 1 << 12, 16, 32, 2, 128, 16)
 """To see on a CPU that every model runs."""
 
 
@@ -102,6 +105,35 @@ def vit_base(size: Size) -> Workload:
     return _images(module, size)
 
 
+def clip(size: Size) -> Workload:
+    from transformers import CLIPConfig, CLIPModel, CLIPTextConfig, CLIPVisionConfig
+
+    ends = {"bos_token_id": 0, "eos_token_id": 1}
+    text = CLIPTextConfig(vocab_size=size.vocabulary, max_position_embeddings=77, **ends, **_sides(size, 512))
+    vision = CLIPVisionConfig(image_size=size.pixels, patch_size=16, **_sides(size, 768))
+    module = models.CLIP(CLIPModel(CLIPConfig(text_config=text.to_dict(), vision_config=vision.to_dict())))
+    ids = torch.randint(2, size.vocabulary, (size.batch, min(77, size.length)))
+    ids[:, -1] = 1
+    inputs = ids, torch.randn(size.batch, 3, size.pixels, size.pixels)
+    return Workload(module, inputs, inputs, _mean_square)
+
+
+def _sides(size: Size, most: int) -> dict[str, int]:
+    width = min(size.hidden, most)
+    heads = width // 64
+    return {
+        "hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": size.layers,
+        "num_attention_heads": heads,
+    }  # fmt: skip
+
+
+def decode(size: Size) -> Workload:
+    """One token of a decoder whose cache is half full."""
+    module = models.Decoder(size.decoder_layers, size.decoder_hidden, size.vocabulary, size.cache)
+    inputs = torch.randint(0, size.vocabulary, (1,)), torch.tensor([size.cache // 2])
+    return Workload(module, inputs, inputs, _mean_square)
+
+
 def dlrm(size: Size) -> Workload:
     del size
     dense, sparse = torch.randn(2048, 13), torch.randint(0, 2000, (2048, 8, 4))
@@ -140,11 +172,17 @@ MODELS: dict[str, Callable[[Size], Workload]] = {
     "resnet50": resnet50,
     "convnext_tiny": convnext_tiny,
     "vit_base": vit_base,
+    "clip": clip,
+    "decode": decode,
     "dlrm": dlrm,
     "nested": nested,
     "pointwise": pointwise,
     "layer_norm": layer_norm,
 }
+
+
+INFERENCE_ALONE = frozenset({"decode"})
+"""Models that nobody trains as they are called here."""
 
 
 def build(name: str, size: Size, training: bool, device: str, dtype: torch.dtype) -> Workload:

@@ -99,6 +99,61 @@ class FirstOutput(nn.Module):
 _HIDDEN, _HEADS, _VOCABULARY, _BATCH, _LENGTH = 256, 4, 4096, 4, 128
 
 
+class CLIP(nn.Module):
+    """Similarities of images and texts."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, images: Tensor) -> Tensor:
+        return self.model(input_ids=ids, pixel_values=images, return_dict=False)[0]
+
+
+class DecoderBlock(nn.Module):
+    """A layer of a Llama-like decoder for one token of one sequence; keys and values so far lie in static buffers."""
+
+    def __init__(self, hidden: int, cache: int) -> None:
+        super().__init__()
+        self.heads = hidden // 64
+        self.qkv, self.out = nn.Linear(hidden, 3 * hidden, bias=False), nn.Linear(hidden, hidden, bias=False)
+        self.up, self.down = nn.Linear(hidden, 6 * hidden, bias=False), nn.Linear(3 * hidden, hidden, bias=False)
+        self.first, self.second = nn.RMSNorm(hidden), nn.RMSNorm(hidden)
+        self.register_buffer("keys", torch.randn(self.heads, cache, 64))
+        self.register_buffer("values", torch.randn(self.heads, cache, 64))
+
+    def forward(self, x: Tensor, position: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.first(x)).view(3, self.heads, 1, 64).unbind(0)
+        q, k = (t * cos + torch.cat([-t[..., 32:], t[..., :32]], -1) * sin for t in (q, k))
+        self.keys.index_copy_(1, position, k)
+        self.values.index_copy_(1, position, v)
+        attended = F.scaled_dot_product_attention(q[None], self.keys[None], self.values[None], attn_mask=mask)
+        x = x + self.out(attended.reshape(1, -1))
+        gate, up = self.up(self.second(x)).chunk(2, -1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Decoder(nn.Module):
+    """Logits of the token after the one at ``position``: a decode step over a static cache."""
+
+    def __init__(self, layers: int, hidden: int, vocabulary: int, cache: int) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(vocabulary, hidden), nn.Linear(hidden, vocabulary, bias=False)
+        self.blocks = nn.ModuleList(DecoderBlock(hidden, cache) for _ in range(layers))
+        self.norm = nn.RMSNorm(hidden)
+        angles = torch.outer(torch.arange(cache).float(), 10000 ** (-torch.arange(0, 64, 2) / 64)).repeat(1, 2)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+        self.register_buffer("places", torch.arange(cache))
+
+    def forward(self, token: Tensor, position: Tensor) -> Tensor:
+        x, cos, sin = self.embedding(token), self.cos[position], self.sin[position]
+        mask = (self.places <= position)[None]
+        for block in self.blocks:
+            x = block(x, position, cos, sin, mask)
+        return self.head(self.norm(x))
+
+
 def _ids(length: int = _LENGTH) -> Tensor:
     return torch.randint(0, _VOCABULARY, (_BATCH, length))
 

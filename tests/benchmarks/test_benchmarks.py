@@ -9,6 +9,7 @@ import time
 import bench
 import cold
 import device
+import many_steps
 import measure
 import models
 import pytest
@@ -86,3 +87,12 @@ def test_the_device_benchmark_times_each_model_in_its_own_process(tmp_path, monk
     assert "geometric mean" not in capsys.readouterr().out
     (entry,) = json.loads((tmp_path / "device.json").read_text())
     assert entry["failure"] == "" and entry["seconds"] > 0 and max(entry["output_errors"]) < 1e-2
+
+
+def test_many_steps_compare_what_systems_learn(tmp_path, capsys):
+    record = tmp_path / "steps.json"
+    arguments = ["--device", "cpu", "--tiny", "--models", "gpt2", "--systems", "eager", "--lengths", "3"]
+    assert many_steps.main([*arguments, "--json", str(record)]) == 0
+    (entry,) = json.loads(record.read_text())
+    assert len(entry["losses"]) == 6 and entry["loss_error"] == entry["weight_error"] == 0
+    assert "gpt2" in capsys.readouterr().out

@@ -6,44 +6,16 @@ import json
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import acme_shim
 import torch
 import torch.nn.functional as F
-from acme_plugin import AcmePlugin
+from acme_world import World, rand
 
 import turret
 from turret.graph_capture import AddressWord, Moved, Patch, address_words
 from turret.native.functions import NativeFunctions
-
-
-class World:
-    """The device, a fresh plugin, and ways to compile with it."""
-
-    def __init__(self, native: Any) -> None:
-        self.native, self.plugin = native, AcmePlugin(native)
-        self.driver = self.plugin.device.driver
-        torch.manual_seed(0)
-        turret.reset()
-
-    def compile(self, function: Any, *further: Any, **options: Any) -> Any:
-        given = {"on_error": "raise", "cache": False, **options}
-        return turret.compile(function, plugins=[self.plugin, *further], options=given)
-
-    def agree(self, function: Callable, *inputs: Any) -> Any:
-        """Compiled and eager give the same, on the device, by kernels of the device."""
-        expected = function(*inputs)
-        found = self.compile(function)(*inputs)
-        assert self.driver.launched and not self.driver.strangers
-        assert found.device == expected.device and found.dtype == expected.dtype and found.stride() == expected.stride()
-        torch.testing.assert_close(found.cpu(), expected.cpu())
-        return found
-
-
-def rand(*shape: int, **options: Any) -> torch.Tensor:
-    return torch.randn(*shape).to("acme").requires_grad_(options.get("grad", False))
 
 
 def kernels_run_on_the_device_s_own_memory(world: World) -> None:
@@ -110,7 +82,7 @@ def a_model_trains_as_in_eager(world: World) -> None:
     assert not world.driver.strangers
 
 
-def convolutions_train_and_running_statistics_move_on(world: World) -> None:
+def convolutions_train_and_running_statistics_move_on_and_serve_afterwards(world: World) -> None:
     def model() -> torch.nn.Module:
         torch.manual_seed(1)
         layers = torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), torch.nn.Flatten()
@@ -128,7 +100,11 @@ def convolutions_train_and_running_statistics_move_on(world: World) -> None:
         torch.testing.assert_close(one.grad.cpu(), other.grad.cpu(), rtol=1e-4, atol=1e-4)
     for one, other in zip(ours.buffers(), eagers.buffers(), strict=True):
         torch.testing.assert_close(one.cpu(), other.cpu())
-    assert bool((ours[1].running_mean.cpu() != 0).all()) and not world.driver.strangers
+    assert bool((ours[1].running_mean.cpu() != 0).all())
+    for recording in (True, False):
+        with torch.set_grad_enabled(recording):
+            torch.testing.assert_close(compiled.eval()(x).cpu(), eagers.eval()(x).cpu())
+    assert not world.driver.strangers
 
 
 def autocast_around_a_call_is_eager_s(world: World) -> None:
@@ -387,7 +363,7 @@ def main() -> None:
     results = {}
     for check in CHECKS:
         try:
-            check(World(native))
+            check(World(native, keeps_arena=True))
             results[check.__name__] = ""
         except BaseException:
             results[check.__name__] = traceback.format_exc()

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import attrs
 import torch
+from acme_graphs import AcmeCapture, Launched, selected
 
 import turret
 from turret.devices import Device, KernelFamily, PlanLibrary, Properties, Segment
-from turret.graph_capture import GraphCapture, MemoryPool, Patch, RecordedNode, Recording
 from turret.libraries import Library, find_library, keep_library, open_library
 from turret.plan import Launch, Plan
 from turret.products import Target
@@ -29,20 +30,28 @@ MAGIC = b"ACME 1\n"
 class Driver:
     """The device's driver: runs kernels at once, or notes them while something is recorded.
 
-    ``launched`` lists what ran, with the stream; ``strangers`` are addresses that kernels were given of memory that is
-    not the device's.
+    ``launched`` has what ran last, with the stream; ``strangers`` are addresses that kernels were given of memory that
+    is not the device's.
     """
 
     native: ctypes.CDLL
-    launched: list[tuple[str, int]] = attrs.field(factory=list)
+    launched: Launched = attrs.field(factory=lambda: deque(maxlen=10_000))
     strangers: list[int] = attrs.field(factory=list)
-    recording: AcmeRecording | None = None
 
     def run(self, kernel: AcmeKernel, slots: Any, sizes: Any, stream: int) -> int:
-        """Run a kernel on tables that the caller has."""
+        """Run a kernel on tables that the caller has, or record it."""
+        if self.native.acme_recording():
+            return self._record(kernel, slots, sizes)
         self.strangers += [a for a in (slots[n] for n in kernel.slots) if a and not self.native.acme_owns(a)]
         self.launched.append((kernel.name, stream))
         return kernel.function(ctypes.addressof(slots), ctypes.addressof(sizes), 1)
+
+    def _record(self, kernel: AcmeKernel, slots: Any, sizes: Any) -> int:
+        read = (ctypes.c_int64 * len(kernel.slots))(*kernel.slots)
+        function = ctypes.cast(kernel.function, ctypes.c_void_p)
+        tables = slots, kernel.slot_count, sizes, kernel.size_count
+        self.native.acme_record_kernel(kernel.name.encode(), function, read, len(read), *tables)
+        return 0
 
 
 @attrs.frozen(eq=False)
@@ -80,60 +89,12 @@ class AcmeLibrary(PlanLibrary):
             slots = (ctypes.c_void_p * kernel.slot_count).from_address(slots_at)
             sizes = (ctypes.c_int64 * kernel.size_count).from_address(sizes_at)
             kernel.place(slots)
-            if self.driver.recording is not None:
-                self.driver.recording.add(kernel, slots, sizes)
-                return 0
             return self.driver.run(kernel, slots, sizes, stream)
 
         def recover(status: int, slots: Any, sizes: Any, stream: int, tensors: Mapping[int, torch.Tensor]) -> None:
             raise IndexError(f"acme: status {status} of {', '.join(launch.origins)}")
 
         return Segment(run, recover)
-
-
-class AcmeRecording(Recording):
-    """Kernels with the addresses that they get, as bytes that can be patched."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-        self._kernels: list[tuple[AcmeKernel, bytearray, Any]] = []
-
-    def add(self, kernel: AcmeKernel, slots: Any, sizes: Any) -> None:
-        addresses = struct.pack(f"<{len(kernel.slots)}Q", *(slots[n] or 0 for n in kernel.slots))
-        self._kernels.append((kernel, bytearray(addresses), type(sizes)(*sizes)))
-
-    @property
-    def nodes(self) -> Sequence[RecordedNode]:
-        return tuple(RecordedNode("kernel", kernel.name, bytes(memory)) for kernel, memory, _ in self._kernels)
-
-    def patch(self, patches: Sequence[Patch]) -> None:
-        for patch in patches:
-            struct.pack_into("<Q", self._kernels[patch.node][1], patch.offset, patch.address)
-
-    def replay(self, stream: int) -> None:
-        for kernel, memory, sizes in self._kernels:
-            slots = (ctypes.c_void_p * kernel.slot_count)()
-            for number, address in zip(kernel.slots, struct.unpack(f"<{len(kernel.slots)}Q", memory), strict=True):
-                slots[number] = address
-            self._driver.run(kernel, slots, sizes, stream)
-
-
-class AcmeCapture(GraphCapture):
-    """Recording by the driver."""
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    def pool(self, index: int) -> MemoryPool:
-        raise turret.TurretError("acme's allocator has no pools")
-
-    def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
-        made = self._driver.recording = AcmeRecording(self._driver)
-        try:
-            run()
-        finally:
-            self._driver.recording = None
-        return made
 
 
 class Acme(Device):
@@ -143,8 +104,9 @@ class Acme(Device):
     kernel_languages = frozenset({"c++"})
     eager_kernels = KernelFamily.HOST  # operations that it does not have run on the host
 
-    def __init__(self, driver: Driver) -> None:
-        self.driver, self.graphs, self.loaded = driver, AcmeCapture(driver), []
+    def __init__(self, driver: Driver, keeps_arena: bool) -> None:
+        self.driver, self.keeps_arena = driver, keeps_arena
+        self.graphs, self.loaded = AcmeCapture(driver.native, driver.launched), []
 
     def properties(self, index: int) -> Properties:
         return Properties("Acme One", "acme1", cores=4, memory=1 << 30)
@@ -160,6 +122,9 @@ class Acme(Device):
     def current_index(self) -> int:
         return self.driver.native.acme_device()
 
+    def selected(self, index: int) -> AbstractContextManager[None]:
+        return selected(self.driver.native, index)
+
     def stream_getter(self, index: int) -> Callable[[], int]:
         return lambda: self.driver.native.acme_stream(index)
 
@@ -167,10 +132,9 @@ class Acme(Device):
 class AcmePlugin:
     """What a program gives to ``turret.compile``."""
 
-    cache_key = "acme 1"
-
-    def __init__(self, native: ctypes.CDLL) -> None:
-        self.device = Acme(Driver(native))
+    def __init__(self, native: ctypes.CDLL, keeps_arena: bool = True) -> None:
+        self.device = Acme(Driver(native), keeps_arena)
+        self.cache_key = f"acme 2, {'with' if keeps_arena else 'without'} arenas"
 
     @turret.hookimpl(wrapper=True)
     def turret_codegen(self, context: Any, target: Target) -> Any:

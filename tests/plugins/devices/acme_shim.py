@@ -7,20 +7,54 @@ import hashlib
 import tempfile
 import types
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from turret.artifact_cache import open_store
 from turret.native import toolchain
 
-SOURCE = Path(__file__).with_name("acme.cpp")
+HERE = Path(__file__).parent
+SOURCE = HERE / "acme.cpp"
 _TORCH = Path(torch.__file__).parent
 _FLAGS = ("-std=c++20", "-O1", "-shared", "-fPIC", "-w")
+
+_INT, _LONG, _TEXT, _ADDRESS = ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p
+_FUNCTIONS: dict[str, tuple[Any, ...]] = {  # by name: what a function of the driver gives, and what it takes
+    "held": (_LONG,),
+    "allocations": (_LONG,),
+    "stream": (_LONG, _INT),
+    "set_stream": (None, _INT, _LONG),
+    "device": (_INT,),
+    "set_device": (None, _INT),
+    "owns": (_INT, _ADDRESS),
+    "pools": (_LONG,),
+    "pool": (_ADDRESS, _INT),
+    "pool_drop": (None, _ADDRESS),
+    "pool_reserved": (_LONG, _ADDRESS),
+    "pool_enter": (_ADDRESS, _ADDRESS),
+    "pool_checkpoint": (_LONG, _ADDRESS, _ADDRESS, _LONG),
+    "pool_restore": (_TEXT, _ADDRESS, _ADDRESS, _LONG, _ADDRESS, _LONG),
+    "invalidate": (None, _ADDRESS, _TEXT),
+    "recording": (_INT,),
+    "record_begin": (None, _ADDRESS),
+    "record_end": (_ADDRESS,),
+    "record_kernel": (None, _TEXT, _ADDRESS, _ADDRESS, _LONG, _ADDRESS, _LONG, _ADDRESS, _LONG),
+    "recording_drop": (None, _ADDRESS),
+    "recording_failure": (_TEXT, _ADDRESS),
+    "recording_length": (_LONG, _ADDRESS),
+    "node_kind": (_TEXT, _ADDRESS, _LONG),
+    "node_name": (_TEXT, _ADDRESS, _LONG),
+    "node_bytes": (_LONG, _ADDRESS, _LONG),
+    "node_arguments": (_ADDRESS, _ADDRESS, _LONG),
+    "replay": (_TEXT, _ADDRESS),
+}
 
 
 def built() -> bytes:
     """The shim, compiled once for a cache folder; ``CodegenError`` where there is no compiler."""
-    key = hashlib.sha256(f"{torch.__version__} {_FLAGS}".encode() + SOURCE.read_bytes()).hexdigest()
+    sources = b"".join(path.read_bytes() for path in sorted(HERE.glob("acme*.[ch]*")))
+    key = hashlib.sha256(f"{torch.__version__} {_FLAGS}".encode() + sources).hexdigest()
     return open_store().get_or_build(key, "library", lambda: {"acme.so": _compile()})[0]["acme.so"]
 
 
@@ -39,10 +73,9 @@ def load() -> ctypes.CDLL:
     path.write_bytes(built())
     torch.ops.load_library(str(path))
     driver = ctypes.CDLL(str(path))
-    for name in ("acme_held", "acme_allocations", "acme_stream"):
-        getattr(driver, name).restype = ctypes.c_int64
-    driver.acme_set_stream.argtypes = (ctypes.c_int, ctypes.c_int64)
-    driver.acme_owns.argtypes = (ctypes.c_void_p,)
+    for name, (result, *arguments) in _FUNCTIONS.items():
+        function = getattr(driver, f"acme_{name}")
+        function.restype, function.argtypes = result, arguments
     torch.utils.rename_privateuse1_backend("acme")
     torch._register_device_module("acme", _module(driver))
     torch.utils.generate_methods_for_privateuse1_backend()

@@ -6,13 +6,12 @@ It is torch's PrivateUse1, which a process has for good, so all checks run in on
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from acme_world import environment
 
 HERE = Path(__file__).parent
 NAMES = [
@@ -20,14 +19,6 @@ NAMES = [
     for line in (HERE / "acme_checks.py").read_text().splitlines()
     if "(world: World) ->" in line
 ]
-
-
-def environment(cache: Path) -> dict[str, str]:
-    """That of a process that finds the device's modules."""
-    if not any(map(shutil.which, ("g++", "clang++"))):
-        pytest.skip("needs a C++ compiler")
-    found = os.pathsep.join([str(HERE), *filter(None, sys.path)])
-    return {**os.environ, "PYTHONPATH": found, "TURRET_CACHE_DIR": str(cache)}
 
 
 @pytest.fixture(scope="module")

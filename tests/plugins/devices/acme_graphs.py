@@ -1,0 +1,145 @@
+"""Graph capture of the device "acme": pools of its allocator, and recordings of kernels and library calls."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import struct
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+import turret
+from turret.graph_capture import GraphCapture, MemoryPool, Patch, RecordedNode, Recording
+
+Checkpoint = tuple[tuple[int, int], ...]
+"""Address and length of each block in use."""
+
+Launched = deque[tuple[str, int]]
+"""What ran last, by name, with the stream."""
+
+
+def _check(reason: bytes | None) -> None:
+    if reason is not None:
+        raise RuntimeError(reason.decode())
+
+
+@contextlib.contextmanager
+def selected(native: ctypes.CDLL, index: int) -> Iterator[None]:
+    """A context in which one device is the current one."""
+    before = native.acme_device()
+    native.acme_set_device(index)
+    try:
+        yield
+    finally:
+        native.acme_set_device(before)
+
+
+class AcmePool(MemoryPool):
+    """A region of the device's memory, handed out first fit."""
+
+    def __init__(self, native: ctypes.CDLL, index: int) -> None:
+        self.native, self.index, self.handle = native, index, native.acme_pool(index)
+        weakref.finalize(self, native.acme_pool_drop, self.handle)
+
+    @contextlib.contextmanager
+    def allocating(self) -> Iterator[None]:
+        before = self.native.acme_pool_enter(self.handle)
+        try:
+            yield
+        finally:
+            _leave(self.native, before)
+
+    def checkpoint(self) -> Checkpoint:
+        room = 64
+        while True:
+            pairs = (ctypes.c_int64 * (2 * room))()
+            count = self.native.acme_pool_checkpoint(self.handle, pairs, room)
+            if count <= room:
+                return tuple((pairs[2 * n], pairs[2 * n + 1]) for n in range(count))
+            room = 2 * count
+
+    def restore(self, checkpoint: Checkpoint, dead: Sequence[int]) -> None:
+        pairs = (ctypes.c_int64 * (2 * len(checkpoint)))(*(word for block in checkpoint for word in block))
+        gone = (ctypes.c_int64 * len(dead))(*dead)
+        reason = self.native.acme_pool_restore(self.handle, pairs, len(checkpoint), gone, len(dead))
+        if reason is not None:
+            raise turret.TurretError(reason.decode())
+
+    def invalidate(self, storage: torch.UntypedStorage, message: str) -> None:
+        self.native.acme_invalidate(storage._cdata, message.encode())
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self.native.acme_pool_reserved(self.handle)
+
+
+def _leave(native: ctypes.CDLL, before: int | None) -> None:
+    mine = native.acme_pool_enter(before)
+    for handle in (mine, before):
+        if handle is not None:
+            native.acme_pool_drop(handle)
+
+
+class AcmeRecording(Recording):
+    """Work with the addresses that it gets, as bytes that can be patched."""
+
+    def __init__(self, native: ctypes.CDLL, handle: int, launched: Launched) -> None:
+        self._native, self._handle, self._launched = native, handle, launched
+        weakref.finalize(self, native.acme_recording_drop, handle)
+        self._count = native.acme_recording_length(handle)
+        self._kinds = [native.acme_node_kind(handle, n).decode() for n in range(self._count)]
+        self._names = [native.acme_node_name(handle, n).decode() for n in range(self._count)]
+        self._bytes = [native.acme_node_bytes(handle, n) for n in range(self._count)]
+        self._at = [native.acme_node_arguments(handle, n) for n in range(self._count)]
+
+    @property
+    def nodes(self) -> Sequence[RecordedNode]:
+        arguments = [
+            ctypes.string_at(at, count) if count else b"" for at, count in zip(self._at, self._bytes, strict=True)
+        ]
+        return tuple(map(RecordedNode, self._kinds, self._names, arguments))
+
+    def patch(self, patches: Sequence[Patch]) -> None:
+        for patch in patches:
+            if not 0 <= patch.offset <= self._bytes[patch.node] - 8:
+                raise turret.TurretError(f"{patch} lies outside of the node's {self._bytes[patch.node]} bytes")
+        for patch in patches:
+            ctypes.memmove(self._at[patch.node] + patch.offset, struct.pack("<Q", patch.address), 8)
+
+    def replay(self, stream: int) -> None:
+        _check(self._native.acme_replay(self._handle))
+        self._launched.extend((name, stream) for name in self._names)
+
+
+class AcmeCapture(GraphCapture):
+    """Recording by the driver."""
+
+    def __init__(self, native: ctypes.CDLL, launched: Launched) -> None:
+        self._native, self._launched = native, launched
+
+    def pool(self, index: int) -> AcmePool:
+        return AcmePool(self._native, index)
+
+    def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
+        native = self._native
+        if native.acme_recording():
+            raise turret.TurretError("this thread records already; one recording cannot begin inside of another")
+        if pool is None:
+            pool = self.pool(index)
+        if not isinstance(pool, AcmePool) or pool.index != index:
+            raise turret.TurretError(f"{pool} is no pool of acme:{index}; make one with pool({index})")
+        with selected(native, index), pool.allocating():
+            native.acme_record_begin(pool.handle)
+            try:
+                run()
+            finally:
+                handle = native.acme_record_end()
+                failure = native.acme_recording_failure(handle).decode()
+                made = AcmeRecording(native, handle, self._launched)
+        if failure:
+            raise RuntimeError(failure)
+        return made
