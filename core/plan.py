@@ -166,7 +166,9 @@ class Section:
         return not self.obstacles
 
     def __str__(self) -> str:
-        return "recorded" if self.captured else f"not recorded: {'; '.join(map(str, self.obstacles))}"
+        return "\n".join(
+            ["  -- recorded" if self.captured else "  -- not recorded", *(f"  --   {o}" for o in self.obstacles)]
+        )
 
 
 Step = Allocate | Launch | Call | View | Copy | Free | Compute
@@ -240,7 +242,7 @@ class Plan:
         closed = {last for _, last in self.arena_spans}
         begins = {section.first: section for section in self.sections}
         for number, step in enumerate(self.steps):
-            lines += [f"  -- {begins[number]}"] if number in begins else []
+            lines += [str(begins[number])] if number in begins else []
             lines += ["  take the arena"] if number in opened else []
             lines.append(f"  {_describe(step, self.slots)}")
             lines += ["  return the arena"] if number in closed else []

@@ -13,10 +13,10 @@ import torch
 
 from turret.devices import device_for
 from turret.externs import op_name, out_variant
-from turret.ir.expr import loads, walk
-from turret.ir.index import Size
+from turret.ir.expr import loads
 from turret.ir.program import CopyInto, Extern, LoopProgram, Number, Ref, StridedView, TensorDecl, bound_symbols
 from turret.ir.schedule import SEPARATE_BYTES, Kernel, Schedule, ScheduleSection
+from turret.ir.symbols import symbols_of_expr, symbols_of_index, symbols_of_sizes
 from turret.plan import (
     Allocate,
     Call,
@@ -274,21 +274,10 @@ def _float_symbols(program: LoopProgram) -> tuple[str, ...]:
 
 
 def kernel_symbols(kernel: Kernel, declarations: dict[str, TensorDecl]) -> tuple[str, ...]:
-    """Names of the size symbols that a kernel's loops, indices, values and tensors' strides mention, sorted."""
-    found: set[str] = set()
-
-    def note(value: Size) -> None:
-        if not isinstance(value, int):
-            found.update(s.name for s in value.free_symbols)
-
-    for variable in (*kernel.outer, *kernel.inner):
-        note(variable.extent)
+    """Names of the size symbols that a kernel's loops, indices, values and tensors' layouts mention, sorted."""
+    found = set(symbols_of_sizes(variable.extent for variable in (*kernel.outer, *kernel.inner)))
     for name in kernel_tensors(kernel):
-        decl = declarations[name]
-        for value in (*decl.shape, *decl.stride):
-            note(value)
+        found |= symbols_of_sizes((*declarations[name].shape, *declarations[name].stride))
     for store in kernel.stores:
-        for node in walk(store.expr):
-            if node.op == "size":
-                note(node.payload)
+        found = found.union(*map(symbols_of_index, store.coords), *map(symbols_of_expr, store.roots))
     return tuple(sorted(found))

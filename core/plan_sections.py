@@ -283,8 +283,8 @@ class _Splitter:
 
 
 def _end(slot: Slot) -> int:
-    """Where in the arena the memory of a slot ends, in bytes."""
-    elements = 0 if 0 in slot.shape else 1 + sum((n - 1) * s for n, s in zip(slot.shape, slot.stride, strict=True))
+    """Where in the arena the memory of a slot ends, in bytes; what has no elements has a place there, too."""
+    elements = 1 if 0 in slot.shape else 1 + sum((n - 1) * s for n, s in zip(slot.shape, slot.stride, strict=True))
     return slot.number + elements * slot.torch_dtype.itemsize
 
 

@@ -169,7 +169,9 @@ class ScheduleSection:
         return not self.obstacles
 
     def __str__(self) -> str:
-        return "recorded" if self.captured else f"not recorded: {'; '.join(map(str, self.obstacles))}"
+        return "\n".join(
+            ["  -- recorded" if self.captured else "  -- not recorded", *(f"  --   {o}" for o in self.obstacles)]
+        )
 
 
 @attrs.frozen(eq=False)
@@ -203,7 +205,7 @@ class Schedule:
         lines = [f"schedule {self.program.name}: {len(self.kernels)} kernels, {len(self.externs)} externs"]
         begins = {section.first: section for section in self.sections}
         for number, step in enumerate(self.steps):
-            lines += [f"  -- {begins[number]}"] if number in begins else []
+            lines += [str(begins[number])] if number in begins else []
             dead = self.memory.dead_after.get(number, ())
             lines.append(f"  {step}" + (f"  # frees {', '.join(dead)}" if dead else ""))
         spans = ", ".join(f"{first} to {last}" for first, last in self.memory.arena_spans)
