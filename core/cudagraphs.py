@@ -8,11 +8,14 @@ from typing import Protocol
 
 import attrs
 
+from turret import frame_hook
+
 
 @attrs.frozen
 class FunctionReport:
     """Graph capture of one function: a compiled graph, or the part of it between two cuts.
 
+    ``title``: the user's function that the graph was captured from, where it is known.
     ``outputs``: ``fresh``, ``pool`` or ``legacy``.  ``decisions``: for each input and output of the latest recording
     what is done with it, and why.  ``rerecordings``: why it was recorded more than once, a reason each.
     ``plain_calls``: calls that ran without a recording, by reason.  ``bytes_copied``: what a replay of the latest
@@ -34,13 +37,14 @@ class FunctionReport:
     nodes: int = 0
     patched_nodes: int = 0
     skipped: str = ""
+    title: str = ""
 
     def __str__(self) -> str:
         if self.skipped:
             return f"{self.name} on {self.device} is not captured: {self.skipped}"
+        counts = f"{self.warm_ups} warm-ups, {self.recordings} recordings of {self.sizes} sizes, {self.replays} replays"
         lines = [
-            f"{self.name} on {self.device}, outputs {self.outputs}: {self.warm_ups} warm-ups, {self.recordings} "
-            f"recordings of {self.sizes} sizes, {self.replays} replays",
+            f"{self.title} ({self.name}) on {self.device}, outputs {self.outputs}: {counts}",
             f"  a replay copies {self.bytes_copied} bytes; {self.patched_nodes} of {self.nodes} nodes are patched",
         ]
         lines += [f"  recorded again: {reason}" for reason in self.rerecordings]
@@ -114,7 +118,17 @@ def report() -> Report:
     return Report(tuple(told), tuple(p.reported() for p in pools))
 
 
-_marks = 0
+class _Marks:
+    """How often a step was marked, since ``turret.reset``."""
+
+    count = 0
+
+    def forget(self) -> None:
+        self.count = 0
+
+
+_marks = _Marks()
+frame_hook.captures.add(_marks)
 
 
 def cudagraph_mark_step_begin() -> None:
@@ -122,11 +136,10 @@ def cudagraph_mark_step_begin() -> None:
 
     It matters with ``cudagraph_outputs="pool"`` alone.  ``torch.compiler.cudagraph_mark_step_begin`` does the same.
     """
-    global _marks
-    _marks += 1
+    _marks.count += 1
 
 
 def step_marks() -> int:
     """A number that changes with each mark, of ours or of torch's."""
     torchs = sys.modules.get("torch._inductor.cudagraph_trees")  # imported by whoever makes such a mark
-    return _marks - (torchs.MarkStepBox.mark_step_counter if torchs is not None else 0)
+    return _marks.count - (torchs.MarkStepBox.mark_step_counter if torchs is not None else 0)

@@ -95,7 +95,7 @@ class FreshGraphs:
         why = mismatch(nodes[0], args) if nodes else ""
         moved = function.statics_that_moved(nodes, args)
         making = Making(self.place, pool, state, moved=moved, copies=self.copies, number=next(self._numbers), why=why)
-        node = make_node(making, function.work, key, args, self.pools_outputs)
+        node = make_node(making, function.work, function.name, key, args, self.pools_outputs)
         function.note(node, why)
         return node
 

@@ -45,6 +45,7 @@ class Graphed:
         self._manager_for, self._tell, self._stream = manager_for, tell, place.current_stream
         self._is_recording = place.capture.is_recording
         self._managers: dict[int, Any] = {}
+        self.title: Callable[[str], str] = str
         self.forget()
         cudagraphs.functions.add(self)
 
@@ -60,6 +61,7 @@ class Graphed:
         self.rerecordings: list[str] = []
         self.recordings = self.warm_ups = self.past_replays = 0
         self.nodes: list[Node] = []
+        self.name = ""
 
     def __call__(self, args: list) -> list:
         if self._is_recording(self.place.index):
@@ -99,6 +101,7 @@ class Graphed:
     def warms_up(self, key: Key, stream: int, into: bool) -> None:
         """Note the first call of some sizes; what recording it would load is loaded now."""
         self.warm.add((stream, key))
+        self.name = self.name or self.title(self.work.name)
         self.warm_ups += 1
         try:
             self.work.prepare(into)
@@ -139,6 +142,7 @@ class Graphed:
         node = self.latest
         return FunctionReport(
             name=self.work.name,
+            title=self.name or self.work.name,
             role=self.work.role,
             device=str(self.place.device),
             outputs=self.settings.outputs,

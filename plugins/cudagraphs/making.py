@@ -59,7 +59,7 @@ class Making:
     why: str = ""
 
 
-def make_node(making: Making, work: Work, key: Key, args: Sequence[Any], pools_outputs: bool) -> Node:
+def make_node(making: Making, work: Work, name: str, key: Key, args: Sequence[Any], pools_outputs: bool) -> Node:
     """Record a call; its outputs lie in the pool, or in memory that each replay takes anew.
 
     Nothing has run: the caller replays the node.  Raises ``NotRecordable``, or what the call or the device raises.
@@ -83,7 +83,7 @@ def make_node(making: Making, work: Work, key: Key, args: Sequence[Any], pools_o
         blocks, shapes = pool_blocks(outputs, shapes, args)
     node = Node(
         number=making.number,
-        name=work.name,
+        name=name,
         key=key,
         shapes=shapes,
         inputs=inputs,

@@ -1,7 +1,8 @@
 """Recording a call so that a replay can run over other memory: which words of its arguments are addresses of what.
 
 The call is recorded four times: over its own memory, to see which words are noise, twice over memory that lies
-elsewhere, to see which words follow, and at last over its own.  What has words that are not understood is *pinned*: it lies in the pool, where it lay when it was recorded.
+elsewhere, to see which words follow, and at last over its own.  What has words that are not understood is *pinned*: it
+lies in the pool, where it lay when it was recorded.
 """
 
 from __future__ import annotations

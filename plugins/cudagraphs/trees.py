@@ -173,7 +173,7 @@ class GraphTrees:
             results = outputs_on(self.place.device, shapes, blocks, inputs, pool)
         held = _held(shapes, results) if blocks else []
         own = frozenset(Spot(len(path.calls), n) for n in range(len(blocks)))
-        path.add(Given(work.name, None, blocks, held, state, live | own))
+        path.add(Given(function.name, None, blocks, held, state, live | own))
         self._warming_up = True
         return results
 
@@ -206,7 +206,7 @@ class GraphTrees:
             number=next(self._numbers),
             why=why,
         )
-        node = make_node(making, function.work, key, args, not gives_fresh(function))
+        node = make_node(making, function.work, function.name, key, args, not gives_fresh(function))
         own = frozenset(Spot(len(path.calls), n) for n in range(len(node.blocks)))
         node.expects_dead, node.live_after = expects_dead, live | own
         return node

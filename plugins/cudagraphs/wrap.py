@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextvars
+import functools
+import re
+import sys
+from collections.abc import Sequence
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import attrs
 import torch
@@ -15,7 +19,8 @@ from turret.cudagraphs import FunctionReport
 from turret.devices import Device, device_for
 from turret.fork_safety import Lock
 from turret.hookspecs import hookimpl
-from turret.plan import Copy, Plan
+from turret.plan import Plan
+from turret.plan_sections import PlanSection, joined, sections_of, written_inputs
 from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
 from turret.plugins.cudagraphs.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.making import NotRecordable
@@ -39,38 +44,74 @@ def turret_wrap_runtime(context: CompileContext, function: BoxedCallable, role: 
     plan = getattr(function, "plan", None)
     if not isinstance(plan, Plan):
         return None
-    device = device_for(torch.device(plan.device).type)
-    if device.graphs is None:
-        reason = f"{plan.device} records nothing"
-    elif obstacles := capture_obstacles(plan):
-        reason = "; ".join(obstacles)
-    else:
-        try:
-            return _graphed(context, function, plan, role, device)
-        except NotRecordable as error:
-            reason = str(error)
-    _skip(context, function, role, reason)
-    return None
+    obstacles = capture_obstacles(plan, context.config.cudagraph_skip_dynamic_graphs)
+    if obstacles:
+        _skip(context, function, role, "; ".join(obstacles))
+        return None
+    if not plan.sections:
+        return _graphed(context, function, plan, role, written_inputs(plan))
+    sections = sections_of(plan)
+    functions = [_section(context, section, role) for section in sections]
+    return joined(plan, sections, functions)
 
 
-def _graphed(context: CompileContext, function: BoxedCallable, plan: Plan, role: str, device: Device) -> BoxedCallable:
+def _section(context: CompileContext, section: PlanSection, role: str) -> BoxedCallable:
+    """The function of one section."""
+    function = load(section.plan, context.store("load"))
+    if section.captured:
+        return _graphed(context, function, section.plan, role, section.written)
+    _skip(context, function, role, "; ".join(map(str, section.obstacles)))
+    return function
+
+
+def _graphed(
+    context: CompileContext, function: BoxedCallable, plan: Plan, role: str, written: Sequence[int]
+) -> BoxedCallable:
+    """A function that is recorded and replayed; ``function`` itself, on record, where that cannot be."""
     now = contextvars.copy_context()  # whose devices these are
-    work = PlanWork(
-        plan,
-        function,
-        lambda variant: now.copy().run(load, variant, context.store("load")),
-        role,
-        static=frozenset(getattr(plan, "static_inputs", ())),
-        written=frozenset(plan.slots[s.target].number for s in plan.steps if isinstance(s, Copy)),
-        own_memory=device.keeps_arena,
-    )
-    place = place_of(device, torch.device(plan.device))
-    settings = settings_of(context.config)
+    device = device_for(torch.device(plan.device).type)
+    try:
+        work = PlanWork(
+            plan,
+            function,
+            lambda variant: now.copy().run(load, variant, context.store("load")),
+            role,
+            static=frozenset(plan.static_inputs),
+            written=frozenset(written),
+            own_memory=device.keeps_arena,
+        )
+    except NotRecordable as error:
+        _skip(context, function, role, str(error))
+        return function
+    place, settings = place_of(device, torch.device(plan.device)), settings_of(context.config)
 
     def tell(message: str) -> None:
         context.emit("graph_capture", stage="wrap_runtime", name=plan.name, message=message)
 
-    return Graphed(work, function, place, settings, lambda stream: manager_of(place, stream, settings.outputs), tell)
+    graphed = Graphed(work, function, place, settings, lambda stream: manager_of(place, stream, settings.outputs), tell)
+    graphed.plan, graphed.title = plan, functools.partial(_title, context, role)
+    return graphed
+
+
+_titles: WeakKeyDictionary[CompileContext, str] = WeakKeyDictionary()
+"""What the function is called that a graph was captured from, by the compilation of both its forward and backward."""
+
+_UNIT = re.compile(r"<turret (.+) \d+>")
+
+
+def _title(context: CompileContext, role: str, otherwise: str) -> str:
+    """The name of the user's function that is running, for people; asked once, in the first call."""
+    frame = sys._getframe() if role != "backward" else None
+    while frame is not None:
+        found = _UNIT.fullmatch(frame.f_code.co_filename)
+        if found and frame.f_code.co_name == "compiled":
+            _titles[context] = found[1].rpartition(".")[2]
+            break
+        frame = frame.f_back
+    title = _titles.get(context)
+    if title is None:
+        return otherwise
+    return f"{title}.backward" if role == "backward" else title
 
 
 def place_of(device: Device, where: torch.device) -> Place:
