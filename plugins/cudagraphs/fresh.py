@@ -12,7 +12,7 @@ from turret.cudagraphs import PoolReport
 from turret.fork_safety import Lock
 from turret.graph_capture import MemoryPool
 from turret.plugins.cudagraphs.graphed import Graphed
-from turret.plugins.cudagraphs.making import Making, make_node
+from turret.plugins.cudagraphs.making import Making, NotRecordable, make_node
 from turret.plugins.cudagraphs.node import Node, mismatch
 from turret.plugins.cudagraphs.tree_text import tree_text
 from turret.plugins.cudagraphs.work import Key, Place
@@ -69,8 +69,9 @@ class FreshGraphs:
         if reason := function.reason_against(key):
             return function.run_plainly(args, reason)
         if (self.stream, key) not in function.warm:
+            function.prepare(key, not self.pools_outputs)
             results = function.plain(args)
-            function.warms_up(key, self.stream, not self.pools_outputs)
+            function.warmed_up(key, self.stream)
             return results
         nodes = self._nodes.setdefault(function, {}).setdefault(key, [])
         if len(nodes) > function.settings.rerecord_limit:
@@ -80,15 +81,13 @@ class FreshGraphs:
         try:
             node = self._record(function, key, nodes, args)
         except Exception as error:
-            reason = function.refuse(key, error)
-        else:
-            nodes.insert(0, node)
-            results = self._replay(function, node, args)
-            if results is not None:
-                return results
+            return function.run_instead(key, error, args)
+        nodes.insert(0, node)
+        results = self._replay(function, node, args)
+        if results is None:
             nodes.remove(node)
-            reason = function.refuse(key, RuntimeError("a replay does not fit the call that was recorded"))
-        return function.run_plainly(args, reason)
+            return function.run_instead(key, NotRecordable("a replay does not fit the call that was recorded"), args)
+        return results
 
     def _record(self, function: Graphed, key: Key, nodes: Sequence[Node], args: list) -> Node:
         pool, state = self._memory()

@@ -91,22 +91,34 @@ class Graphed:
             return f"{len(self.sizes)} sizes are recorded (cudagraph_max_recorded_sizes)"
         return ""
 
-    def refuse(self, key: Key, error: BaseException) -> str:
-        """Record calls of these sizes no more, as recording one failed."""
+    def run_instead(self, key: Key, error: Exception, args: list) -> list:
+        """Run a call of which recording failed; if that is well, calls of these sizes are recorded no more."""
         reason = f"recording failed: {type(error).__name__}: {error}".removeprefix("recording failed: NotRecordable: ")
-        self.refused[key] = reason
-        warn(f"graph capture: {self.work.name} runs without a recording: {reason}")
-        return reason
+        error.with_traceback(None)  # its frames hold memory of the pool
+        results = self.plain(args)
+        self.refuse(key, reason)
+        self.plain_calls[reason] += 1
+        return results
 
-    def warms_up(self, key: Key, stream: int, into: bool) -> None:
-        """Note the first call of some sizes; what recording it would load is loaded now."""
-        self.warm.add((stream, key))
+    def refuse(self, key: Key, reason: str) -> None:
+        """Record calls of some sizes no more, with one warning."""
+        self.refused[key] = reason
+        message = f"{self.work.name} runs without a recording: {reason}"
+        self._tell(message)
+        warn(f"graph capture: {message}")
+
+    def prepare(self, key: Key, into: bool) -> None:
+        """Before the first call of some sizes: load what recording it would load."""
         self.name = self.name or self.title(self.work.name)
-        self.warm_ups += 1
         try:
             self.work.prepare(into)
         except Exception as error:
-            self.refuse(key, error)
+            self.refuse(key, f"loading it failed: {type(error).__name__}: {error}")
+
+    def warmed_up(self, key: Key, stream: int) -> None:
+        """Note that the first call of some sizes has run."""
+        self.warm.add((stream, key))
+        self.warm_ups += 1
 
     def note(self, node: Node, why: str) -> None:
         """Note a recording; ``why`` there is another one for the same sizes, else empty."""

@@ -74,7 +74,7 @@ class _Writer:
         mode, indent = ("    with below_autograd():\n", "        ") if self.dispatches else ("", "    ")
         source = f"def replay(args, stream):\n{mode}" + "".join(f"{indent}{line}\n" for line in self.lines)
         exec(compile(source, f"<turret replay {self.node.name} {id(self.node):x}>", "exec"), self.names)
-        function = self.names["replay"]
+        function = self.names.pop("replay")  # so that it does not hold itself
         show_lines(function, source)
         return function
 

@@ -14,7 +14,7 @@ from turret.cudagraphs import PoolReport, step_marks
 from turret.fork_safety import Lock
 from turret.graph_capture import MemoryPool
 from turret.plugins.cudagraphs.graphed import Graphed
-from turret.plugins.cudagraphs.making import Making, make_node, pool_blocks
+from turret.plugins.cudagraphs.making import Making, NotRecordable, make_node, pool_blocks
 from turret.plugins.cudagraphs.node import Block, Node, Spot, mismatch
 from turret.plugins.cudagraphs.outputs import fresh_outputs, outputs_on
 from turret.plugins.cudagraphs.path import Given, Path
@@ -151,8 +151,9 @@ class GraphTrees:
 
     def _warm_up(self, function: Graphed, key: Key, args: list) -> list:
         """Run a call as it is, in the pool, so that memory is taken and given back as it will be."""
-        if (self.stream, key) not in function.warm:
-            function.warms_up(key, self.stream, gives_fresh(function))
+        function.prepare(key, gives_fresh(function))
+        if key in function.refused:
+            return function.run_plainly(args, function.refused[key])
         pool, state, dead = self._restored()
         pool.restore(state, dead)
         work, path = function.work, self._path
@@ -171,6 +172,7 @@ class GraphTrees:
             state = pool.checkpoint()
             del made
             results = outputs_on(self.place.device, shapes, blocks, inputs, pool)
+        function.warmed_up(key, self.stream)
         held = _held(shapes, results) if blocks else []
         own = frozenset(Spot(len(path.calls), n) for n in range(len(blocks)))
         path.add(Given(function.name, None, blocks, held, state, live | own))
@@ -182,14 +184,13 @@ class GraphTrees:
         try:
             node = self._made(function, key, nodes, args, why)
         except Exception as error:
-            return function.run_plainly(args, function.refuse(key, error))
+            return function.run_instead(key, error, args)
         function.note(node, why)
         nodes.insert(0, node)
         results = self._replay(function, node, args)
         if results is None:
             nodes.remove(node)
-            error = RuntimeError("a replay does not fit the call that was recorded")
-            return function.run_plainly(args, function.refuse(key, error))
+            return function.run_instead(key, NotRecordable("a replay does not fit the call that was recorded"), args)
         return results
 
     def _made(self, function: Graphed, key: Key, nodes: Sequence[Node], args: list, why: str) -> Node:

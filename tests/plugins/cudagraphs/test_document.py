@@ -77,9 +77,7 @@ def test_access_to_an_overwritten_output_raises(world: World) -> None:
         y1 = compiled(x)
         kept = y1.clone()
         compiled(x)
-        with pytest.raises(
-            RuntimeError, match="accessing tensor output of CUDAGraphs that has been overwritten.*my_model"
-        ):
+        with pytest.raises(RuntimeError, match=r"output of CUDAGraphs that has been overwritten.*my_model"):
             y1.cpu()
         equal(kept.cpu(), my_model(x).cpu())
 
