@@ -97,10 +97,10 @@ def _launcher() -> Check:
     """Finds or builds the launcher of GPU kernels as the runtime does, and opens the CUDA driver."""
     from turret.artifact_cache import process_cache
     from turret.errors import TurretError
-    from turret.native.build import launcher
+    from turret.native.build import LAUNCHER
 
     try:
-        launcher(process_cache)
+        LAUNCHER.load(process_cache)
     except (TurretError, OSError) as error:
         return Check("kernel launcher", False, "does not start", str(error))
     return Check("kernel launcher", True, "is there, and opens the CUDA driver")

@@ -24,7 +24,10 @@ WORD = 8
 
 @attrs.frozen
 class RecordedNode:
-    """One piece of recorded work; ``arguments`` is what it was handed, as it lies in the recording."""
+    """One piece of recorded work; ``arguments`` is what it was handed, as it lies in the recording.
+
+    What cannot be patched is ``other``; without arguments it is not known which memory it works on.
+    """
 
     kind: Literal["kernel", "copy", "clear", "other"]
     name: str
@@ -132,6 +135,10 @@ class GraphCapture(abc.ABC):
     def pool(self, index: int) -> MemoryPool:
         """A new pool on device ``index``, which lives as long as it or a recording in it does."""
 
+    def is_recording(self, index: int) -> bool:
+        """Whether what this thread launches on a device now is recorded, by whomever: nothing can be begun then."""
+        return False
+
     @abc.abstractmethod
     def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
         """Record what ``run`` launches on device ``index``, which is queued for nothing; ``run`` itself runs once.
@@ -164,32 +171,52 @@ class FoundAddresses:
     unclear: dict[Hashable, str]
 
 
-def address_words(first: Recording, second: Recording, moved: Mapping[Any, Moved]) -> FoundAddresses:
+def address_words(
+    first: Recording, second: Recording, moved: Mapping[Any, Moved], again: Recording | None = None
+) -> FoundAddresses:
     """Where addresses lie in the arguments of a call that was recorded twice.
 
     How far memory moved tells which it is, so that no two may move by the same number of bytes (``ValueError``).
     Raises ``ValueError``, too, where the recordings are not of the same work.
+
+    ``again`` was recorded as the first was, over the very same memory: words that differ between the two are what
+    kernels were handed uninitialised (padding, unused ends of arrays), and hold no addresses.
     """
     distances = {m.second - m.first: key for key, m in moved.items()}
     if len(distances) != len(moved) or 0 in distances:
         raise ValueError("two of what moved lie equally far from where they were, or one did not move")
-    _check_same_work(first, second)
+    noise = set() if again is None else _differences(first, again)
     words: dict[Any, list[AddressWord]] = {key: [] for key in moved}
     unclear: dict[Any, str] = {}
-    for number, (one, other) in enumerate(zip(first.nodes, second.nodes, strict=True)):
-        for offset in range(0, len(one.arguments), WORD):
-            before, after = _word(one.arguments, offset), _word(other.arguments, offset)
-            if before == after:
-                continue
-            key = distances.get(after - before)
-            where = f"bytes {offset} of {one.name} (node {number})"
-            if key is None:
-                unclear |= dict.fromkeys(moved, f"{where} differ, and are no address that moved")
-            elif not moved[key].first <= before < moved[key].first + max(1, moved[key].nbytes):
-                unclear[key] = f"{where} moved with it and lie outside of it"
-            else:
-                words[key].append(AddressWord(number, offset, before - moved[key].first))
+    nodes, others = first.nodes, second.nodes
+    for number, node in enumerate(nodes):
+        if node.kind == "other" and not node.arguments:
+            unclear |= dict.fromkeys(moved, f"what {node.name} (node {number}) works on is not known")
+    for number, offset in sorted(_differences(first, second) - noise):
+        node = nodes[number]
+        before, after = _word(node.arguments, offset), _word(others[number].arguments, offset)
+        key = distances.get(after - before)
+        where = f"bytes {offset} of {node.name} (node {number})"
+        if key is None:
+            unclear |= dict.fromkeys(moved, f"{where} differ, and are no address that moved")
+        elif node.kind == "other":
+            unclear[key] = f"{where} hold its address, and cannot be patched"
+        elif not moved[key].first <= before < moved[key].first + max(1, moved[key].nbytes):
+            unclear[key] = f"{where} moved with it and lie outside of it"
+        else:
+            words[key].append(AddressWord(number, offset, before - moved[key].first))
     return FoundAddresses({key: tuple(w) for key, w in words.items() if key not in unclear}, unclear)
+
+
+def _differences(first: Recording, second: Recording) -> set[tuple[int, int]]:
+    """Words, by node and offset, that two recordings of the same work differ in."""
+    _check_same_work(first, second)
+    return {
+        (number, offset)
+        for number, (one, other) in enumerate(zip(first.nodes, second.nodes, strict=True))
+        for offset in range(0, len(one.arguments), WORD)
+        if _word(one.arguments, offset) != _word(other.arguments, offset)
+    }
 
 
 def _check_same_work(first: Recording, second: Recording) -> None:

@@ -14,7 +14,7 @@ from turret import codec
 from turret.artifact_cache import Entry, Store
 from turret.errors import CodegenError, TurretError
 from turret.fork_safety import Lock
-from turret.native.build import launcher, message
+from turret.native.build import LAUNCHER, message
 from turret.native.table import KernelBinary, LaunchTable
 
 DRIVER_ERROR, MISALIGNED, SIZE_TOO_LARGE = 1, 2, 3
@@ -44,7 +44,7 @@ class DeviceLibrary:
         sizes: int,
         library: ctypes.CDLL | None = None,
     ) -> None:
-        self.library = launcher(store) if library is None else library
+        self.library = LAUNCHER.load(store) if library is None else library
         self.table: LaunchTable = codec.loads(entry[TABLE].decode())
         handles = [_kernel(self.library, binary, entry[binary.file]) for binary in self.table.kernels]
         self._handles = (ctypes.c_void_p * max(1, len(handles)))(*handles)

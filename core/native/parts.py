@@ -38,7 +38,7 @@ def parts() -> tuple[Part, ...]:
     return (
         _extension("frame hook", frame_hook.EXTENSION),
         _extension("guard tree", guard_tree.extension()),
-        Part("kernel launcher", build.key(), build.LIBRARY, build.compile_launcher),
+        *(Part(made.purpose, made.key(), made.file, made.compile) for made in (build.LAUNCHER, build.GRAPHS)),
     )
 
 

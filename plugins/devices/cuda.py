@@ -11,6 +11,7 @@ import torch
 
 from turret.artifact_cache import Store
 from turret.devices import Allocator, Costs, Device, KernelFamily, PlanLibrary, Properties, Segment
+from turret.graph_capture import GraphCapture
 from turret.hookspecs import hookimpl
 from turret.libraries import find_library
 from turret.plan import Launch, Plan
@@ -58,6 +59,12 @@ class Cuda(Device):
     def stream_getter(self, index: int) -> Callable[[], int]:
         # 0.1 us; torch.cuda.current_stream costs several.
         return functools.partial(torch._C._cuda_getCurrentRawStream, index)
+
+    @functools.cached_property
+    def graphs(self) -> GraphCapture:
+        from turret.plugins.devices.cuda_graphs import CudaCapture  # who records nothing does not pay for it
+
+        return CudaCapture()
 
     def allocator(self, device: torch.device) -> Allocator:
         through_dispatcher = super().allocator(device)

@@ -79,7 +79,7 @@ def native_folder(tmp_path, monkeypatch):
     """A folder of prebuilt parts of its own, and a compiler that is quick."""
     monkeypatch.setattr(prebuilt, "folder", lambda: tmp_path / "prefix" / "native")
     monkeypatch.setattr(Extension, "build", lambda extension: extension.name.encode())
-    monkeypatch.setattr(build, "compile_launcher", lambda: b"launcher")
+    monkeypatch.setattr(build.DriverLibrary, "compile", lambda library: library.source.stem.encode())
     return tmp_path / "prefix" / "native"
 
 
@@ -98,11 +98,12 @@ def test_build_makes_every_native_part_once_and_doctor_says_so(capsys, folder, n
         assert cli.main(["build"]) == 0
         lines = capsys.readouterr().out.splitlines()
         assert [text.split(":")[0].split(maxsplit=1) for text in lines] == [
-            [state, "frame hook"], [state, "guard tree"], [state, "kernel launcher"]
+            [state, "frame hook"], [state, "guard tree"], [state, "kernel launcher"], [state, "graph patcher"]
         ]  # fmt: skip
     contents = {path.name: path.read_bytes() for path in native_folder.glob("*/*")}
     assert contents == {f"_turret_{n}.so": f"_turret_{n}".encode() for n in ("frame_hook", "guard_tree")} | {
-        "launcher.so": b"launcher"
+        "launcher.so": b"launcher",
+        "graphs.so": b"graphs",
     }
     line, _ = _native_parts(capsys)
     assert line.startswith("ok ") and all(f"{n} prebuilt" in line for n in ("frame hook", "guard tree", "launcher"))
@@ -113,7 +114,7 @@ def test_build_removes_what_older_sources_left(capsys, native_folder):
     (native_folder / ("1" * 64) / ".new-1").mkdir(parents=True)
     assert cli.main(["build"]) == 0
     assert "removed 2 libraries" in capsys.readouterr().out
-    assert len(list(native_folder.iterdir())) == 3 and not (native_folder / ("0" * 64)).exists()
+    assert len(list(native_folder.iterdir())) == 4 and not (native_folder / ("0" * 64)).exists()
 
 
 def test_build_goes_on_past_a_part_that_does_not_compile(capsys, native_folder, monkeypatch):
@@ -124,7 +125,7 @@ def test_build_goes_on_past_a_part_that_does_not_compile(capsys, native_folder, 
     assert cli.main(["build"]) == 1
     out, err = capsys.readouterr()
     assert [line.split(":")[0].split()[0] for line in err.splitlines()] == ["failed"] * 2 and "no headers" in err
-    assert out.startswith("built    kernel launcher") and len(list(native_folder.iterdir())) == 1
+    assert out.startswith("built    kernel launcher") and len(list(native_folder.iterdir())) == 2
 
 
 def test_build_into_a_folder_that_cannot_be_written_is_one_clear_line(capsys, native_folder, monkeypatch):

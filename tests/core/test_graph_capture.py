@@ -16,12 +16,12 @@ from turret.graph_capture import AddressWord, Moved, Patch, RecordedNode, Record
 class Fake(Recording):
     """Nodes of words; ``replayed`` lists the words of each replay."""
 
-    def __init__(self, nodes: Sequence[Sequence[int]]) -> None:
-        self.words, self.replayed = [list(words) for words in nodes], []
+    def __init__(self, nodes: Sequence[Sequence[int]], kind: str = "kernel") -> None:
+        self.words, self.kind, self.replayed = [list(words) for words in nodes], kind, []
 
     @property
     def nodes(self) -> Sequence[RecordedNode]:
-        return [RecordedNode("kernel", f"k{len(w)}", struct.pack(f"<{len(w)}Q", *w)) for w in self.words]
+        return [RecordedNode(self.kind, f"k{len(w)}", struct.pack(f"<{len(w)}Q", *w)) for w in self.words]
 
     def patch(self, patches: Sequence[Patch]) -> None:
         for patch in patches:
@@ -86,6 +86,41 @@ def test_a_word_outside_of_what_moved_makes_that_unclear_alone() -> None:
     found = address_words(Fake([[50, 100]]), Fake([[51, 200]]), {"x": Moved(1, 2, 8), "y": Moved(100, 200, 8)})
     assert found.words == {"y": (AddressWord(0, 8),)}
     assert found.unclear == {"x": "bytes 0 of k2 (node 0) moved with it and lie outside of it"}
+
+
+@given(st.lists(st.lists(st.integers(0, 5), max_size=6), max_size=5), st.data())
+def test_what_differs_over_the_same_memory_is_no_address_and_hides_none(
+    shape: list[list[int]], data: st.DataObject
+) -> None:
+    """Words 0 and 1 stand for tensors that move, 2 and 3 for bytes that nobody wrote, others for what stays."""
+    noise = st.integers(0, 1 << 40)
+
+    def recorded(turn: int) -> Fake:
+        places = [(turn << 40) + (turn * n << 20) for n in range(2)]
+        draw = lambda word: places[word] if word < 2 else data.draw(noise) if word < 4 else word  # noqa: E731
+        return Fake([[draw(word) for word in words] for words in shape])
+
+    first, second, again = recorded(1), recorded(2), recorded(1)
+    again.words = [
+        [a + 1 if word in (2, 3) else a for a, word in zip(line, words, strict=True)]
+        for line, words in zip(first.words, shape, strict=True)
+    ]
+    moved = {n: Moved((1 << 40) + (n << 20), (2 << 40) + (2 * n << 20), 64) for n in range(2)}
+    found = address_words(first, second, moved, again)
+    assert not found.unclear
+    for n in range(2):
+        expected = [(k, 8 * at) for k, words in enumerate(shape) for at, word in enumerate(words) if word == n]
+        assert [(w.node, w.offset) for w in found.words[n]] == expected
+
+
+def test_nodes_that_cannot_be_patched_leave_what_they_hold_unclear() -> None:
+    moved = {"x": Moved(1, 2, 8), "y": Moved(100, 200, 8)}
+    found = address_words(Fake([[1, 7]], "other"), Fake([[2, 7]], "other"), moved)
+    assert found.words == {"y": ()}
+    assert found.unclear == {"x": "bytes 0 of k2 (node 0) hold its address, and cannot be patched"}
+    found = address_words(Fake([[]], "other"), Fake([[]], "other"), moved)
+    assert not found.words
+    assert found.unclear == dict.fromkeys("xy", "what k0 (node 0) works on is not known")
 
 
 @pytest.mark.parametrize("stride", [(4, 1), (1, 3), (0, 1)])

@@ -13,7 +13,7 @@ from turret.devices import device_for
 from turret.errors import CodegenError
 from turret.ir import Kernel, Schedule
 from turret.libraries import Library, keep_library, stored_library
-from turret.native import build
+from turret.native.build import LAUNCHER
 from turret.native.device import TABLE
 from turret.native.table import LaunchTable
 from turret.plan import Plan
@@ -76,7 +76,7 @@ class _CodeGenerator:
 
     def plan(self) -> Plan:
         with ThreadPoolExecutor(1) as beside:
-            built = beside.submit(build.build, self.cache)
+            built = beside.submit(LAUNCHER.build, self.cache)
             segments = {run.name: [self._emit(kernel) for kernel in run.kernels] for run in self.draft.segments}
             chosen = self._choose(list(alternatives(segments)))
             built.result()

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from driver_lab import FakeDriver
+from graph_lab import FakeGraph
 
 from turret.artifact_cache import ArtifactCache
 from turret.libraries import open_anew
-from turret.native import build
+from turret.native.build import GRAPHS, LAUNCHER
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +26,7 @@ def built_driver(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, Path]
     driver = folder / "libcuda_fake.so"
     source = Path(__file__).with_name("fake_driver.cpp")
     subprocess.run(["g++", "-std=c++17", "-shared", "-fPIC", "-o", str(driver), str(source)], check=True, timeout=120)
-    return build.build(ArtifactCache(folder / "cache")), driver
+    return LAUNCHER.build(ArtifactCache(folder / "cache")), driver
 
 
 @pytest.fixture
@@ -33,4 +34,16 @@ def fake(built_driver: tuple[bytes, Path], tmp_path: Path) -> Iterator[FakeDrive
     launcher, driver = built_driver
     # Both hold state: each test opens a launcher and a copy of the driver of its own.
     own = shutil.copy(driver, tmp_path / driver.name)
-    yield FakeDriver(build.open_launcher(open_anew(launcher), str(own)), ctypes.CDLL(str(own)))
+    yield FakeDriver(LAUNCHER.open(open_anew(launcher), str(own)), ctypes.CDLL(str(own)))
+
+
+@pytest.fixture(scope="session")
+def built_graphs(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The library that reads and patches graphs."""
+    return GRAPHS.build(ArtifactCache(tmp_path_factory.mktemp("graphs") / "cache"))
+
+
+@pytest.fixture
+def graph(fake: FakeDriver, built_graphs: bytes) -> FakeGraph:
+    """An empty graph of the recording driver."""
+    return FakeGraph(fake, GRAPHS.open(open_anew(built_graphs), fake.driver._name))

@@ -9,12 +9,15 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace {
 
 struct Function {
   std::string name;
   int parameters;
+  std::vector<std::size_t> sizes;  // of its parameters, where a graph's node asks
 };
 
 std::string record;
@@ -56,6 +59,78 @@ int launch(const char* kind, void* handle, const unsigned* sizes, unsigned share
   if (function.name == "add_one") add_one(parameters);
   if (function.name == "twice") twice(parameters);
   return 0;
+}
+
+// Graphs, as a capture leaves them behind: nodes with copies of what they were handed, and who waits for whom.
+
+struct KernelNode {  // CUDA_KERNEL_NODE_PARAMS_v2
+  void* function;
+  unsigned sizes[6], shared;
+  void** parameters;
+  void** extra;
+  void* kernel;
+  void* context;
+};
+struct CopyNode {  // CUDA_MEMCPY3D_v2, whose halves have 11 words each
+  std::uint64_t words[25];
+  enum { kSource = 6, kTarget = 17, kWidth = 22, kHeight = 23 };
+};
+struct ClearNode {  // CUDA_MEMSET_NODE_PARAMS_v1
+  std::uint64_t target, pitch;
+  unsigned value, element_size;
+  std::uint64_t width, height;
+};
+
+struct Node {
+  int type = 0;
+  Function* function = nullptr;
+  bool in_buffer = false, by_kernel = false, hidden = false;
+  std::vector<std::vector<char>> parameters;  // one alone where they are in a buffer
+  CopyNode copy = {};
+  ClearNode clear = {};
+  // What the getter points to.
+  std::vector<void*> pointers;
+  void* extra[5];
+  std::size_t size = 0;
+};
+
+struct Graph {
+  std::vector<Node*> nodes;
+  std::vector<std::pair<Node*, Node*>> edges;
+};
+
+// What was instantiated: each node as it was last set.
+struct Executable {
+  Graph* graph;
+  std::map<Node*, Node> nodes;
+};
+std::mutex executing;
+int failing_sets = 0;
+
+const char* of_parameter(const Node& node, std::size_t number) {
+  if (!node.in_buffer) return node.parameters[number].data();
+  std::size_t at = 0;
+  for (std::size_t n = 0; n < number; ++n) at += node.function->sizes[n];
+  return node.parameters[0].data() + at;
+}
+
+void run(const Node& node) {
+  if (node.type == 1) {
+    note("copied " + std::to_string(node.copy.words[CopyNode::kWidth]));
+    std::memcpy(reinterpret_cast<void*>(node.copy.words[CopyNode::kTarget]),
+                reinterpret_cast<void*>(node.copy.words[CopyNode::kSource]), node.copy.words[CopyNode::kWidth]);
+  }
+  if (node.type == 2) {
+    note("cleared " + std::to_string(node.clear.width));
+    std::memset(reinterpret_cast<void*>(node.clear.target), static_cast<int>(node.clear.value), node.clear.width);
+  }
+  if (node.type != 0) return;
+  note("ran " + node.function->name);
+  std::vector<void*> pointers;
+  for (std::size_t n = 0; n < node.function->sizes.size(); ++n)
+    pointers.push_back(const_cast<char*>(of_parameter(node, n)));
+  if (node.function->name.find("add_one") != std::string::npos) add_one(pointers.data());
+  if (node.function->name.find("twice") != std::string::npos) twice(pointers.data());
 }
 
 struct Config {
@@ -115,6 +190,122 @@ int cuGetErrorString(int code, const char** words) {
   *words = code == 1 ? "invalid argument" : code == 200 ? "device kernel image is invalid" : "unknown error";
   return 0;
 }
+
+int cuGraphGetNodes(Graph* graph, Node** nodes, std::size_t* count) {
+  if (graph == nullptr) return 400;
+  if (nodes != nullptr) std::memcpy(nodes, graph->nodes.data(), *count * sizeof(Node*));
+  return *count = graph->nodes.size(), 0;
+}
+int cuGraphGetEdges_v2(Graph* graph, Node** from, Node** to, void* data, std::size_t* count) {
+  if (from != nullptr && data == nullptr) return 911;  // CUDA_ERROR_LOSSY_QUERY: edges of early starts carry data
+  for (std::size_t n = 0; from != nullptr && n < *count; ++n) {
+    from[n] = graph->edges[n].first;
+    to[n] = graph->edges[n].second;
+  }
+  return *count = graph->edges.size(), 0;
+}
+int cuGraphNodeGetType(Node* node, int* type) { return *type = node->type, 0; }
+int cuGraphKernelNodeGetParams_v2(Node* node, KernelNode* found) {
+  *found = {node->by_kernel ? nullptr : node->function, {2, 1, 1, 64, 1, 1}, 0, nullptr, nullptr,
+            node->by_kernel ? node->function : nullptr, nullptr};
+  if (node->hidden) return 0;
+  node->pointers.clear();
+  for (std::vector<char>& each : node->parameters) node->pointers.push_back(each.data());
+  if (!node->in_buffer) return found->parameters = node->pointers.data(), 0;
+  node->size = node->parameters[0].size();
+  void* extra[] = {reinterpret_cast<void*>(2), &node->size, reinterpret_cast<void*>(1), node->pointers[0], nullptr};
+  std::memcpy(node->extra, extra, sizeof extra);
+  return found->extra = node->extra, 0;
+}
+int cuGraphMemcpyNodeGetParams(Node* node, CopyNode* found) { return *found = node->copy, node->hidden ? 1 : 0; }
+int cuGraphMemsetNodeGetParams(Node* node, ClearNode* found) { return *found = node->clear, node->hidden ? 1 : 0; }
+int cuKernelGetFunction(void** function, void* kernel) { return *function = kernel, 0; }
+int cuFuncGetName(const char** name, Function* function) { return *name = function->name.c_str(), 0; }
+int cuFuncGetParamInfo(Function* function, std::size_t number, std::size_t* offset, std::size_t* size) {
+  if (number >= function->sizes.size()) return 1;
+  *offset = 0;
+  for (std::size_t n = 0; n <= number; ++n) {
+    *size = function->sizes[n];
+    const std::size_t aligned = *size >= 8 ? 8 : *size >= 4 ? 4 : *size >= 2 ? 2 : 1;
+    *offset = (*offset + aligned - 1) / aligned * aligned;
+    if (n < number) *offset += *size;
+  }
+  return 0;
+}
+int cuGraphExecKernelNodeSetParams_v2(Executable* executable, Node* node, const KernelNode* wanted) {
+  std::lock_guard<std::mutex> guard(executing);
+  note("set " + node->function->name);
+  if (failing_sets > 0 && --failing_sets == 0) return 1;
+  Node& own = executable->nodes.at(node);
+  if (wanted->function != (node->by_kernel ? nullptr : node->function)) return 1;
+  if (wanted->sizes[0] != 2 || wanted->sizes[3] != 64) return 1;
+  if ((wanted->extra != nullptr) != node->in_buffer || (wanted->parameters != nullptr) == node->in_buffer) return 1;
+  if (node->in_buffer) {
+    if (*static_cast<std::size_t*>(wanted->extra[3]) != own.parameters[0].size() || wanted->extra[4] != nullptr) return 1;
+    std::memcpy(own.parameters[0].data(), wanted->extra[1], own.parameters[0].size());
+  }
+  for (std::size_t n = 0; !node->in_buffer && n < own.parameters.size(); ++n)
+    std::memcpy(own.parameters[n].data(), wanted->parameters[n], own.parameters[n].size());
+  return 0;
+}
+int cuGraphExecMemcpyNodeSetParams(Executable* executable, Node* node, const CopyNode* wanted, void* context) {
+  std::lock_guard<std::mutex> guard(executing);
+  note("set memcpy in " + std::to_string(reinterpret_cast<std::uintptr_t>(context)));
+  if (wanted->words[CopyNode::kHeight] > 1) return 1;
+  return executable->nodes.at(node).copy = *wanted, 0;
+}
+int cuGraphExecMemsetNodeSetParams(Executable* executable, Node* node, const ClearNode* wanted, void* context) {
+  std::lock_guard<std::mutex> guard(executing);
+  note("set memset in " + std::to_string(reinterpret_cast<std::uintptr_t>(context)));
+  return executable->nodes.at(node).clear = *wanted, 0;
+}
+int cuGraphLaunch(Executable* executable, void* stream) {
+  std::lock_guard<std::mutex> guard(executing);
+  note("launched on " + std::to_string(reinterpret_cast<std::uintptr_t>(stream)) + " in " +
+       std::to_string(reinterpret_cast<std::uintptr_t>(current)));
+  if (failing) return failing;
+  for (Node* node : executable->graph->nodes) run(executable->nodes.at(node));
+  return 0;
+}
+
+// For tests: graphs.
+Graph* fake_graph() { return new Graph; }
+Node* fake_node(Graph* graph, int type) {
+  graph->nodes.push_back(new Node);
+  graph->nodes.back()->type = type;
+  return graph->nodes.back();
+}
+void fake_edge(Graph* graph, Node* from, Node* to) { graph->edges.emplace_back(from, to); }
+void fake_hide(Node* node) { node->hidden = true; }
+// A kernel with parameters of these sizes, whose bytes come one behind the other.
+Node* fake_kernel(Graph* graph, const char* name, const std::int64_t* sizes, int count, const char* bytes, int in_buffer,
+                  int by_kernel) {
+  Node* node = fake_node(graph, 0);
+  node->function = new Function{name, count, {sizes, sizes + count}};
+  node->in_buffer = in_buffer;
+  node->by_kernel = by_kernel;
+  if (in_buffer) node->parameters.emplace_back();
+  for (int n = 0; n < count; bytes += sizes[n++]) {
+    if (in_buffer)
+      node->parameters[0].insert(node->parameters[0].end(), bytes, bytes + sizes[n]);
+    else
+      node->parameters.emplace_back(bytes, bytes + sizes[n]);
+  }
+  return node;
+}
+void fake_copy(Node* node, std::uint64_t source, std::uint64_t target, std::uint64_t bytes, std::uint64_t height) {
+  node->copy.words[CopyNode::kSource] = source;
+  node->copy.words[CopyNode::kTarget] = target;
+  node->copy.words[CopyNode::kWidth] = bytes;
+  node->copy.words[CopyNode::kHeight] = height;
+}
+void fake_memset(Node* node, std::uint64_t target, std::uint64_t bytes) { node->clear = {target, 0, 7, 1, bytes, 1}; }
+Executable* fake_instantiate(Graph* graph) {
+  auto* made = new Executable{graph, {}};
+  for (Node* node : graph->nodes) made->nodes.emplace(node, *node);
+  return made;
+}
+void fake_fail_set(int number) { failing_sets = number; }
 
 // For tests.
 const char* fake_log() { return record.c_str(); }

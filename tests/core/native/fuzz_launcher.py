@@ -11,7 +11,7 @@ import random
 import re
 import sys
 
-from turret.native import build
+from turret.native.build import LAUNCHER, message
 from turret.native.table import (
     ArenaPointer,
     Clear,
@@ -128,7 +128,7 @@ def check_launches(log: str, steps: list[KernelLaunch | Clear], sizes: list[int]
 
 def main(launcher: str, driver: str, seed: int, tables: int) -> None:
     draw = random.Random(seed)
-    library, fake = build.open_launcher(ctypes.CDLL(launcher), driver), ctypes.CDLL(driver)
+    library, fake = LAUNCHER.open(ctypes.CDLL(launcher), driver), ctypes.CDLL(driver)
     fake.fake_log.restype = ctypes.c_char_p
     fake.fake_idle()
     one = (ctypes.c_int64 * 3)(1, 1, 1)
@@ -158,8 +158,8 @@ def main(launcher: str, driver: str, seed: int, tables: int) -> None:
         segment = library.turret_segment(device, table, len(given), kernels, 2, SLOTS, SIZES)
         if not segment:
             counts["refused"] += 1
-            assert build.message(library)
-            assert tuple(given) != words or device not in (0, 3) or None in there, (words, build.message(library))
+            assert message(library)
+            assert tuple(given) != words or device not in (0, 3) or None in there, (words, message(library))
             continue
         slots = [draw.randrange(2**40) * draw.choice([1, 16]) for _ in range(SLOTS)]
         sizes = [draw.choice([*ENDS, *range(20)]) for _ in range(SIZES)]

@@ -44,7 +44,7 @@ def on_cpu_memory(fake: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> FakeDriv
     def empty(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
         return torch.empty(*args, **kwargs)
 
-    monkeypatch.setattr(build, "_loaded", [fake.launcher])
+    monkeypatch.setattr(build, "_loaded", {build.LAUNCHER.file: fake.launcher})
     monkeypatch.setattr(type(device_for("cuda")), "stream_getter", lambda self, index: lambda: STREAM + index)
     fake_torch = SimpleNamespace(empty=empty, device=torch.device, uint8=torch.uint8)
     monkeypatch.setattr(frames, "torch", fake_torch)

@@ -16,7 +16,8 @@ from driver_lab import FakeDriver, kernel
 from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError, TurretError
 from turret.libraries import open_anew
-from turret.native import build, prebuilt
+from turret.native import prebuilt
+from turret.native.build import LAUNCHER
 from turret.native.device import MISALIGNED
 from turret.native.table import (
     ArenaPointer,
@@ -242,7 +243,7 @@ def test_no_table_crashes_the_launcher_and_good_ones_do_what_they_say(
 
 def test_without_a_driver_the_error_says_so(built_driver: tuple[bytes, Path]) -> None:
     with pytest.raises(CodegenError, match=r"the CUDA driver cannot be opened: .*libnone"):
-        build.open_launcher(open_anew(built_driver[0]), "libnone.so.1")
+        LAUNCHER.open(open_anew(built_driver[0]), "libnone.so.1")
 
 
 def test_without_a_compiler_the_error_says_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,4 +251,4 @@ def test_without_a_compiler_the_error_says_how_to_get_one(tmp_path: Path, monkey
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(prebuilt, "folder", lambda: tmp_path / "prebuilt")
     with pytest.raises(CodegenError, match=r"tried g\+\+, clang\+\+, c\+\+; install one"):
-        build.build(ArtifactCache(tmp_path / "cache"))
+        LAUNCHER.build(ArtifactCache(tmp_path / "cache"))

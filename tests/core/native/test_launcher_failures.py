@@ -62,7 +62,7 @@ def test_eager_takes_over_with_the_reason(compiler, driver, reason, tmp_path, mo
     )
     turret.compile(program, options={"on_error": "raise"})(torch.zeros(2, 3))  # what a CPU needs is there
     monkeypatch.setattr(prebuilt, "folder", lambda: tmp_path / "prebuilt")
-    monkeypatch.setattr(build, "_loaded", [])
+    monkeypatch.setattr(build, "_loaded", {})
     monkeypatch.setattr(build, "DRIVER", driver)
     real = cpp.turret_codegen
 

@@ -7,13 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import attrs
 import pytest
 from extension_lab import SOURCE
 
 from turret import frame_hook, guard_tree
 from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError, TurretError
-from turret.native import build, prebuilt
+from turret.native import prebuilt
+from turret.native.build import GRAPHS, LAUNCHER
 from turret.native.extension import Extension
 
 _LOADS_ALL = """
@@ -22,12 +24,13 @@ import sys
 sys.prefix = sys.argv[1]
 from turret import frame_hook, guard_tree
 from turret.artifact_cache import ArtifactCache
-from turret.native import build
+from turret.native.build import GRAPHS, LAUNCHER
 from turret.native.parts import parts
 
 assert all(part.prebuilt() for part in parts()) and guard_tree.is_built()
 hook, guards = frame_hook.load(), guard_tree.load()
-build.build(ArtifactCache())
+LAUNCHER.build(ArtifactCache())
+GRAPHS.build(ArtifactCache())
 print(hook.__file__, guards.__file__, len(ArtifactCache().entries()), sep="\\n")
 """
 
@@ -49,7 +52,8 @@ def extension(tmp_path: Path, folder: Path) -> Extension:
 def test_a_process_that_finds_all_parts_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hook, guards = frame_hook.EXTENSION, guard_tree.extension()
     made = [(e.key(), e.library, e.content()) for e in (hook, guards)]
-    made.append((build.key(), build.LIBRARY, build.build(ArtifactCache(tmp_path / "launcher"))))
+    libraries = [(made.key(), made.file, made.build(ArtifactCache(tmp_path / "native"))) for made in (LAUNCHER, GRAPHS)]
+    made += libraries
     with monkeypatch.context() as patch:
         patch.setattr(sys, "prefix", str(tmp_path / "prefix"))
         places = [prebuilt.put(key, library, lambda content=content: content) for key, library, content in made]
@@ -77,16 +81,14 @@ def test_a_changed_source_is_not_served_the_older_binary(extension: Extension) -
     assert prebuilt.find(extension.key(), extension.library) is None  # what is built at first use goes to the cache
 
 
-def test_a_changed_launcher_is_not_served_the_older_binary(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    older = prebuilt.put(build.key(), build.LIBRARY, build.compile_launcher)
+def test_a_changed_launcher_is_not_served_the_older_binary(folder: Path, tmp_path: Path) -> None:
+    older = prebuilt.put(LAUNCHER.key(), LAUNCHER.file, LAUNCHER.compile)
     cache = ArtifactCache()
-    assert build.build(cache) == older.read_bytes() and not cache.entries()
+    assert LAUNCHER.build(cache) == older.read_bytes() and not cache.entries()
     changed = tmp_path / "launcher.cpp"
-    changed.write_bytes(build.SOURCE.read_bytes() + b"// one more line\n")
-    monkeypatch.setattr(build, "SOURCE", changed)
-    assert build.build(cache)[:4] == b"\x7fELF" and cache.contains(build.key())
+    changed.write_bytes(LAUNCHER.source.read_bytes() + b"// one more line\n")
+    other = attrs.evolve(LAUNCHER, source=changed)
+    assert other.build(cache)[:4] == b"\x7fELF" and cache.contains(other.key())
 
 
 def test_what_cannot_be_built_leaves_nothing(extension: Extension, folder: Path) -> None:

@@ -124,6 +124,9 @@ class AcmeCapture(GraphCapture):
     def pool(self, index: int) -> AcmePool:
         return AcmePool(self._native, index)
 
+    def is_recording(self, index: int) -> bool:
+        return bool(self._native.acme_recording())
+
     def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
         native = self._native
         if native.acme_recording():

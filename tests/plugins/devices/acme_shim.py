@@ -68,11 +68,11 @@ def _compile() -> bytes:
 
 def load() -> ctypes.CDLL:
     """Make the device known to torch, for good, and return the functions of its driver."""
-    folder = tempfile.mkdtemp(prefix="acme-")
-    path = Path(folder, "acme.so")
-    path.write_bytes(built())
-    torch.ops.load_library(str(path))
-    driver = ctypes.CDLL(str(path))
+    with tempfile.TemporaryDirectory(prefix="acme-") as folder:
+        path = Path(folder, "acme.so")
+        path.write_bytes(built())
+        torch.ops.load_library(str(path))
+        driver = ctypes.CDLL(str(path))
     for name, (result, *arguments) in _FUNCTIONS.items():
         function = getattr(driver, f"acme_{name}")
         function.restype, function.argtypes = result, arguments

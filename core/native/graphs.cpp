@@ -1,0 +1,497 @@
+// Reads a captured CUDA graph through the driver API, and replays it over other memory: one call compares addresses with
+// those of the replay before, writes the ones that changed into the arguments of nodes, and launches.
+//
+// The driver is opened at run time; the structures below are those of its API (CUDA Driver API, "Graph Management" and
+// "Data types used by CUDA driver", CUDA 12.4 to 13.x), so that no CUDA header is needed, and none of torch's.
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using Result = int;
+using Handle = void*;
+using Address = std::uint64_t;
+
+constexpr int kMaxDevices = 64;
+constexpr std::size_t kWord = sizeof(Address), kMaxParameters = 4096;
+enum NodeType : int { kKernelNode = 0, kCopyNode = 1, kClearNode = 2, kEmptyNode = 5, kEventRecordNode = 7 };
+enum : std::uintptr_t { kExtraEnd = 0, kExtraBuffer = 1, kExtraSize = 2 };  // CU_LAUNCH_PARAM_*
+
+struct KernelParameters {  // CUDA_KERNEL_NODE_PARAMS_v2
+  Handle function;
+  unsigned grid[3], block[3], shared;
+  void** parameters;
+  void** extra;
+  Handle kernel;  // where `function` is null
+  Handle context;
+};
+static_assert(sizeof(KernelParameters) == 72 && offsetof(KernelParameters, parameters) == 40);
+
+struct CopySide {  // half of CUDA_MEMCPY3D_v2
+  std::size_t x, y, z, lod;
+  unsigned memory_type;
+  const void* host;
+  Address device;
+  Handle array, reserved;
+  std::size_t pitch, height;
+};
+struct CopyParameters {
+  CopySide source, target;
+  std::size_t width, height, depth;
+};
+static_assert(sizeof(CopySide) == 88 && sizeof(CopyParameters) == 200 && offsetof(CopySide, device) == 48);
+
+struct ClearParameters {  // CUDA_MEMSET_NODE_PARAMS_v1
+  Address target;
+  std::size_t pitch;
+  unsigned value, element_size;
+  std::size_t width, height;
+};
+static_assert(sizeof(ClearParameters) == 40 && offsetof(ClearParameters, width) == 24);
+
+struct EdgeData {  // CUgraphEdgeData
+  unsigned char bytes[8];
+};
+
+struct Driver {
+  Result (*init)(unsigned);
+  Result (*device_get)(int*, int);
+  Result (*retain)(Handle*, int);
+  Result (*get_current)(Handle*);
+  Result (*set_current)(Handle);
+  Result (*error_text)(Result, const char**);
+  Result (*nodes)(Handle, Handle*, std::size_t*);
+  Result (*edges)(Handle, Handle*, Handle*, EdgeData*, std::size_t*);
+  Result (*type)(Handle, int*);
+  Result (*kernel_get)(Handle, KernelParameters*);
+  Result (*copy_get)(Handle, CopyParameters*);
+  Result (*clear_get)(Handle, ClearParameters*);
+  Result (*kernel_set)(Handle, Handle, const KernelParameters*);
+  Result (*copy_set)(Handle, Handle, const CopyParameters*, Handle);
+  Result (*clear_set)(Handle, Handle, const ClearParameters*, Handle);
+  Result (*function_of)(Handle*, Handle);
+  Result (*parameter)(Handle, std::size_t, std::size_t*, std::size_t*);
+  Result (*name)(const char**, Handle);
+  Result (*launch)(Handle, Handle);
+};
+
+Driver driver;
+bool opened = false;
+std::mutex opening;
+Handle contexts[kMaxDevices];
+thread_local std::string message;
+
+bool fail(const std::string& what, Result result) {
+  const char* text = nullptr;
+  const bool known = opened && driver.error_text(result, &text) == 0 && text != nullptr;
+  message = what + ": " + (known ? text : "driver error " + std::to_string(result));
+  return false;
+}
+
+template <typename F>
+bool find(void* library, const char* name, F& function) {
+  function = reinterpret_cast<F>(dlsym(library, name));
+  if (function == nullptr)
+    message = std::string("the CUDA driver has no ") + name + "; recorded graphs need a driver of CUDA 12.4 or later";
+  return function != nullptr;
+}
+
+bool open_driver(const char* path) {
+  std::lock_guard<std::mutex> guard(opening);
+  if (opened) return true;
+  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    message = std::string("the CUDA driver cannot be opened: ") + dlerror();
+    return false;
+  }
+  Driver& d = driver;
+  const bool complete =
+      find(library, "cuInit", d.init) && find(library, "cuDeviceGet", d.device_get) &&
+      find(library, "cuDevicePrimaryCtxRetain", d.retain) && find(library, "cuCtxGetCurrent", d.get_current) &&
+      find(library, "cuCtxSetCurrent", d.set_current) && find(library, "cuGetErrorString", d.error_text) &&
+      find(library, "cuGraphGetNodes", d.nodes) && find(library, "cuGraphGetEdges_v2", d.edges) &&
+      find(library, "cuGraphNodeGetType", d.type) && find(library, "cuGraphKernelNodeGetParams_v2", d.kernel_get) &&
+      find(library, "cuGraphMemcpyNodeGetParams", d.copy_get) &&
+      find(library, "cuGraphMemsetNodeGetParams", d.clear_get) &&
+      find(library, "cuGraphExecKernelNodeSetParams_v2", d.kernel_set) &&
+      find(library, "cuGraphExecMemcpyNodeSetParams", d.copy_set) &&
+      find(library, "cuGraphExecMemsetNodeSetParams", d.clear_set) &&
+      find(library, "cuKernelGetFunction", d.function_of) && find(library, "cuFuncGetParamInfo", d.parameter) &&
+      find(library, "cuFuncGetName", d.name) && find(library, "cuGraphLaunch", d.launch);
+  if (!complete) return false;
+  if (const Result result = d.init(0)) return fail("cuInit", result);
+  opened = true;
+  return true;
+}
+
+// The primary context of a device, the one torch works in; retained once and kept.
+bool context_of(int device, Handle& context) {
+  std::lock_guard<std::mutex> guard(opening);
+  if (!opened || device < 0 || device >= kMaxDevices) {
+    message = opened ? "no device " + std::to_string(device) : "the CUDA driver is not open";
+    return false;
+  }
+  if (contexts[device] == nullptr) {
+    int handle = 0;
+    if (const Result result = driver.device_get(&handle, device)) return fail("cuDeviceGet", result);
+    if (const Result result = driver.retain(&contexts[device], handle)) return fail("cuDevicePrimaryCtxRetain", result);
+  }
+  context = contexts[device];
+  return true;
+}
+
+// A device's context is the thread's for as long as this lives.
+class Current {
+ public:
+  explicit Current(Handle context) : context_(context) {
+    driver.get_current(&before_);
+    if (before_ != context_) driver.set_current(context_);
+  }
+  ~Current() {
+    if (before_ != context_) driver.set_current(before_);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  Handle context_, before_ = nullptr;
+};
+
+std::string readable(const char* symbol) {
+  int status = 0;
+  std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(symbol, nullptr, nullptr, &status), &std::free);
+  return status == 0 && text != nullptr ? text.get() : symbol;
+}
+
+// One node, with arguments of its own that the driver reads when they are set.
+class Node {
+ public:
+  enum Kind { kKernel, kCopy, kClear, kOther };
+  Kind kind = kOther;
+  std::string name;
+  std::vector<char> arguments;
+  bool dirty = false;
+
+  explicit Node(Handle handle) : handle_(handle) {}
+
+  bool read(int type) {
+    type_ = type;
+    if (type == kKernelNode) return read_kernel();
+    if (type == kCopyNode) return read_copy();
+    if (type == kClearNode) return read_clear();
+    name = "node of type " + std::to_string(type);
+    return true;
+  }
+
+  bool holds(std::int64_t offset) const {
+    return offset >= 0 && arguments.size() >= kWord && static_cast<std::size_t>(offset) <= arguments.size() - kWord;
+  }
+
+  void write(std::int64_t offset, Address address) {
+    std::memcpy(arguments.data() + offset, &address, kWord);
+    dirty = true;
+  }
+
+  Result set(Handle executable, Handle context) {
+    if (kind == kCopy) {
+      std::memcpy(&copy_, arguments.data(), sizeof copy_);
+      return driver.copy_set(executable, handle_, &copy_, context);
+    }
+    if (kind == kClear) {
+      std::memcpy(&clear_, arguments.data(), sizeof clear_);
+      return driver.clear_set(executable, handle_, &clear_, context);
+    }
+    std::vector<void*> pointers;
+    for (const std::size_t offset : offsets_) pointers.push_back(arguments.data() + offset);
+    std::size_t size = arguments.size();
+    void* extra[] = {reinterpret_cast<void*>(kExtraBuffer), arguments.data(), reinterpret_cast<void*>(kExtraSize), &size,
+                     reinterpret_cast<void*>(kExtraEnd)};
+    kernel_.parameters = in_buffer_ ? nullptr : pointers.data();
+    kernel_.extra = in_buffer_ ? extra : nullptr;
+    return driver.kernel_set(executable, handle_, &kernel_);
+  }
+
+ private:
+  Handle handle_;
+  int type_ = -1;
+  KernelParameters kernel_ = {};
+  CopyParameters copy_ = {};
+  ClearParameters clear_ = {};
+  std::vector<std::size_t> offsets_;  // of a kernel's parameters
+  bool in_buffer_ = false;            // handed over as one buffer
+
+  bool read_kernel() {
+    if (const Result r = driver.kernel_get(handle_, &kernel_)) return fail("reading a kernel node", r);
+    Handle function = kernel_.function;
+    if (function == nullptr) {
+      if (const Result r = driver.function_of(&function, kernel_.kernel)) return fail("finding a node's kernel", r);
+    }
+    const char* symbol = nullptr;
+    name = driver.name(&symbol, function) == 0 && symbol != nullptr ? readable(symbol) : "unnamed kernel";
+    kind = kKernel;
+    if (kernel_.parameters == nullptr && kernel_.extra != nullptr) return read_buffer();
+    std::size_t end = 0, offset = 0, size = 0;
+    std::vector<std::pair<std::size_t, std::size_t>> found;
+    while (found.size() < kMaxParameters && driver.parameter(function, found.size(), &offset, &size) == 0) {
+      found.emplace_back(offset, size);
+      end = offset + size > end ? offset + size : end;
+    }
+    if (!found.empty() && kernel_.parameters == nullptr) {
+      kind = kOther;  // what it is handed cannot be seen
+      return true;
+    }
+    arguments.assign((end + kWord - 1) / kWord * kWord, 0);
+    for (std::size_t n = 0; n < found.size(); ++n) {
+      std::memcpy(arguments.data() + found[n].first, kernel_.parameters[n], found[n].second);
+      offsets_.push_back(found[n].first);
+    }
+    return true;
+  }
+
+  bool read_buffer() {
+    const char* buffer = nullptr;
+    std::size_t size = 0;
+    for (void** each = kernel_.extra; reinterpret_cast<std::uintptr_t>(*each) != kExtraEnd; each += 2) {
+      const auto what = reinterpret_cast<std::uintptr_t>(*each);
+      if (what == kExtraBuffer) buffer = static_cast<const char*>(each[1]);
+      if (what == kExtraSize) size = *static_cast<std::size_t*>(each[1]);
+    }
+    in_buffer_ = true;
+    if (buffer == nullptr)
+      kind = kOther;
+    else
+      arguments.assign(buffer, buffer + size);
+    return true;
+  }
+
+  bool read_copy() {
+    name = "memcpy";
+    if (driver.copy_get(handle_, &copy_) != 0) return true;  // what it works on is not known
+    arguments.resize(sizeof copy_);
+    std::memcpy(arguments.data(), &copy_, sizeof copy_);
+    if (copy_.height <= 1 && copy_.depth <= 1) kind = kCopy;  // others the driver does not let change
+    return true;
+  }
+
+  bool read_clear() {
+    name = "memset";
+    if (driver.clear_get(handle_, &clear_) != 0) return true;
+    arguments.resize(sizeof clear_);
+    std::memcpy(arguments.data(), &clear_, sizeof clear_);
+    if (clear_.height <= 1) kind = kClear;
+    return true;
+  }
+};
+
+struct Word {
+  std::int64_t node, offset, delta;
+};
+
+// Which words of which nodes hold the addresses that a replay is given, and which they are now.
+struct Binding {
+  std::vector<std::vector<Word>> words;  // by address
+  std::vector<Address> current;
+  bool known = true;  // whether the nodes hold `current`: not after a driver's error
+};
+
+class Graph {
+ public:
+  std::vector<Node> nodes;
+  Handle context = nullptr, executable = nullptr;
+
+  bool read(Handle graph) {
+    std::vector<Handle> handles;
+    std::vector<std::pair<Handle, Handle>> edges;
+    if (!list(graph, handles, edges)) return false;
+    for (const Handle handle : in_order(handles, edges)) {
+      int type = 0;
+      if (const Result r = driver.type(handle, &type)) return fail("reading a node's type", r);
+      if (type == kEmptyNode || type == kEventRecordNode) continue;  // they work on no memory
+      nodes.emplace_back(handle);
+      if (!nodes.back().read(type)) return false;
+    }
+    return true;
+  }
+
+  bool check(std::int64_t node, std::int64_t offset) const {
+    const bool there = node >= 0 && static_cast<std::size_t>(node) < nodes.size() && nodes[node].holds(offset);
+    if (there && nodes[node].kind != Node::kOther) return true;
+    message = "an address at byte " + std::to_string(offset) + " of node " + std::to_string(node) +
+              (there ? " (" + nodes[node].name + "), which cannot be patched"
+                     : ", where a graph of " + std::to_string(nodes.size()) + " nodes has no arguments");
+    return false;
+  }
+
+  bool patch(const Word* words, const Address* addresses, std::int64_t count) {
+    std::lock_guard<std::mutex> guard(lock_);
+    for (std::int64_t n = 0; n < count; ++n) {
+      if (!check(words[n].node, words[n].offset)) return false;
+    }
+    for (std::int64_t n = 0; n < count; ++n) write(words[n], addresses[n]);
+    const Current current(context);
+    return set_dirty();
+  }
+
+  bool replay(Binding* binding, const Address* addresses, Handle stream, bool launches) {
+    std::lock_guard<std::mutex> guard(lock_);
+    const Current current(context);
+    if (binding != nullptr && !follow(*binding, addresses)) return false;
+    if (!launches) return true;
+    if (const Result r = driver.launch(executable, stream)) return fail("launching a graph", r);
+    return true;
+  }
+
+ private:
+  std::mutex lock_;
+  std::vector<std::size_t> dirty_;
+
+  void write(const Word& word, Address address) {
+    Node& node = nodes[word.node];
+    if (!node.dirty) dirty_.push_back(static_cast<std::size_t>(word.node));
+    node.write(word.offset, address + static_cast<Address>(word.delta));
+  }
+
+  bool follow(Binding& binding, const Address* addresses) {
+    for (std::size_t n = 0; n < binding.current.size(); ++n) {
+      if (binding.known && binding.current[n] == addresses[n]) continue;
+      binding.current[n] = addresses[n];
+      for (const Word& word : binding.words[n]) write(word, addresses[n]);
+    }
+    binding.known = set_dirty();
+    return binding.known;
+  }
+
+  bool set_dirty() {
+    bool good = true;
+    for (const std::size_t number : dirty_) {
+      nodes[number].dirty = false;
+      if (!good) continue;
+      if (const Result r = nodes[number].set(executable, context))
+        good = fail("patching node " + std::to_string(number) + " (" + nodes[number].name + ")", r);
+    }
+    dirty_.clear();
+    return good;
+  }
+
+  static bool list(Handle graph, std::vector<Handle>& handles, std::vector<std::pair<Handle, Handle>>& edges) {
+    std::size_t count = 0;
+    if (const Result r = driver.nodes(graph, nullptr, &count)) return fail("listing a graph's nodes", r);
+    handles.resize(count);
+    if (count > 0) {
+      if (const Result r = driver.nodes(graph, handles.data(), &count)) return fail("listing a graph's nodes", r);
+    }
+    if (const Result r = driver.edges(graph, nullptr, nullptr, nullptr, &count)) return fail("listing its edges", r);
+    std::vector<Handle> from(count), to(count);
+    std::vector<EdgeData> data(count);  // edges of kernels that start early carry data, which has to be asked for
+    if (count > 0) {
+      if (const Result r = driver.edges(graph, from.data(), to.data(), data.data(), &count))
+        return fail("listing its edges", r);
+    }
+    for (std::size_t n = 0; n < count; ++n) edges.emplace_back(from[n], to[n]);
+    return true;
+  }
+
+  // As they depend on each other, and otherwise as the driver lists them, which is how they were made.
+  static std::vector<Handle> in_order(const std::vector<Handle>& handles,
+                                      const std::vector<std::pair<Handle, Handle>>& edges) {
+    std::map<Handle, std::size_t> number;
+    for (std::size_t n = 0; n < handles.size(); ++n) number[handles[n]] = n;
+    std::vector<std::size_t> waits(handles.size(), 0);
+    std::vector<std::vector<std::size_t>> followers(handles.size());
+    for (const auto& [from, to] : edges) {
+      followers[number.at(from)].push_back(number.at(to));
+      ++waits[number.at(to)];
+    }
+    std::set<std::size_t> ready;
+    for (std::size_t n = 0; n < handles.size(); ++n) {
+      if (waits[n] == 0) ready.insert(n);
+    }
+    std::vector<Handle> ordered;
+    while (!ready.empty()) {
+      const std::size_t next = *ready.begin();
+      ready.erase(ready.begin());
+      ordered.push_back(handles[next]);
+      for (const std::size_t follower : followers[next]) {
+        if (--waits[follower] == 0) ready.insert(follower);
+      }
+    }
+    return ordered;
+  }
+};
+
+Graph& graph_of(void* handle) { return *static_cast<Graph*>(handle); }
+
+}  // namespace
+
+extern "C" {
+
+// Opens the driver; 0, or 1 with a message.
+int turret_open(const char* path) { return open_driver(path) ? 0 : 1; }
+
+// What went wrong in the last call on this thread that said so.
+const char* turret_message() { return message.c_str(); }
+
+// The nodes of a captured graph and of what was instantiated from it, both of which have to outlive this; null with a
+// message where they cannot be read.
+void* turret_graph(int device, void* graph, void* executable) {
+  auto made = std::make_unique<Graph>();
+  if (!context_of(device, made->context)) return nullptr;
+  const Current current(made->context);
+  made->executable = executable;
+  return made->read(graph) ? made.release() : nullptr;
+}
+
+void turret_graph_free(void* graph) { delete static_cast<Graph*>(graph); }
+std::int64_t turret_graph_length(void* graph) { return static_cast<std::int64_t>(graph_of(graph).nodes.size()); }
+
+// Of node number `node`: what it is (kernel, copy, clear, other), its name, and the bytes that it is handed.
+int turret_node_kind(void* graph, std::int64_t node) { return graph_of(graph).nodes[node].kind; }
+const char* turret_node_name(void* graph, std::int64_t node) { return graph_of(graph).nodes[node].name.c_str(); }
+std::int64_t turret_node_bytes(void* graph, std::int64_t node) {
+  return static_cast<std::int64_t>(graph_of(graph).nodes[node].arguments.size());
+}
+const void* turret_node_arguments(void* graph, std::int64_t node) { return graph_of(graph).nodes[node].arguments.data(); }
+
+// Writes `count` addresses where triples of node, offset and what to add say; 0, or 1 with a message.
+int turret_graph_patch(void* graph, const std::int64_t* words, const std::uint64_t* addresses, std::int64_t count) {
+  return graph_of(graph).patch(reinterpret_cast<const Word*>(words), addresses, count) ? 0 : 1;
+}
+
+// Says where the addresses lie that replays are given: `counts[n]` triples for number n, one behind the other.  Null
+// with a message where an address lies in no node's arguments, or where it cannot be changed.
+void* turret_binding(void* graph, const std::int64_t* words, const std::int64_t* counts, const std::uint64_t* addresses,
+                     std::int64_t length) {
+  auto made = std::make_unique<Binding>();
+  const Word* next = reinterpret_cast<const Word*>(words);
+  for (std::int64_t n = 0; n < length; ++n) {
+    made->words.emplace_back(next, next + counts[n]);
+    next += counts[n];
+    for (const Word& word : made->words.back()) {
+      if (!graph_of(graph).check(word.node, word.offset)) return nullptr;
+    }
+  }
+  made->current.assign(addresses, addresses + length);
+  return made.release();
+}
+
+void turret_binding_free(void* binding) { delete static_cast<Binding*>(binding); }
+
+// Replays on a stream, over other addresses where there is a binding; with `launches` 0 only writes them.  0, or 1 with a
+// message.
+int turret_graph_replay(void* graph, void* binding, const std::uint64_t* addresses, void* stream, int launches) {
+  return graph_of(graph).replay(static_cast<Binding*>(binding), addresses, stream, launches != 0) ? 0 : 1;
+}
+}

@@ -1,0 +1,273 @@
+"""CUDA's graph capture: torch's captures and pools, nodes read and patched through the driver.
+
+A recording is captured by torch on a side stream of its pool, in thread-local mode, so that other threads work on.
+Workspaces of cuBLAS are given back before and after, so that those which a graph uses lie in its pool; a capture that
+failed is ended in the allocator and in the generators, too.  A replay is one launch through the driver; graphs that
+draw random numbers are launched by torch, which moves its generators on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+
+from turret.errors import TurretError
+from turret.fork_safety import Lock
+from turret.graph_capture import AddressWord, GraphCapture, MemoryPool, Patch, RecordedNode, Recording, Replay
+
+if TYPE_CHECKING:
+    from turret.native.graphs import NativeGraph
+
+PoolId = tuple[int, int]
+
+
+def _torch(name: str) -> Any:
+    """A function of torch's CUDA build."""
+    found = getattr(torch._C, name, None)
+    if found is None or not torch.cuda.is_available():
+        why = f"has no torch._C.{name}" if found is None else "finds no CUDA device"
+        raise TurretError(
+            f"torch {torch.__version__} {why}, which recorded graphs need; use a CUDA build of torch 2.11 or later "
+            "where there is a GPU, or set cudagraphs=False"
+        )
+    return found
+
+
+@attrs.frozen
+class CudaCheckpoint:
+    """The allocator's own state of a pool, and where the blocks in use begin."""
+
+    state: Any
+    blocks: frozenset[int]
+
+
+class CudaPool(MemoryPool):
+    """A private pool of torch's caching allocator, and the side stream on which its memory is handed out.
+
+    A block that no tensor owns, because a checkpoint brought it back, is freed by the next ``restore``.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index, self.id = index, _torch("_graph_pool_handle")()
+        self.stream = torch.cuda.Stream(device=index)
+        self._unowned: frozenset[int] = frozenset()
+        self._begin()
+        _torch("_cuda_endAllocateToPool")(index, self.id)  # what the allocator counts from here on keeps the pool
+        weakref.finalize(self, _torch("_cuda_releasePool"), index, self.id).atexit = False
+
+    def _begin(self) -> None:
+        _torch("_cuda_beginAllocateCurrentThreadToPool")(self.index, self.id)
+
+    def end(self) -> None:
+        """Stop allocating in the pool, and count one user less."""
+        _torch("_cuda_endAllocateToPool")(self.index, self.id)
+        _torch("_cuda_releasePool")(self.index, self.id)
+
+    @contextlib.contextmanager
+    def on_stream(self) -> Iterator[None]:
+        """A context in which the pool's stream is the current one, in order with the one before and afterwards."""
+        before = torch.cuda.current_stream(self.index)
+        self.stream.wait_stream(before)
+        try:
+            with torch.cuda.stream(self.stream), _workspaces_given_back():
+                yield
+        finally:
+            before.wait_stream(self.stream)
+
+    @contextlib.contextmanager
+    def allocating(self) -> Iterator[None]:
+        with self.on_stream():
+            self._begin()
+            try:
+                yield
+            finally:
+                self.end()
+
+    def checkpoint(self) -> CudaCheckpoint:
+        return CudaCheckpoint(_torch("_cuda_getCheckpointState")(self.index, self.id), self._blocks())
+
+    def restore(self, checkpoint: CudaCheckpoint, dead: Sequence[int]) -> None:
+        gone = frozenset(dead)
+        if not gone <= checkpoint.blocks:
+            unknown = ", ".join(map(hex, sorted(gone - checkpoint.blocks)))
+            raise TurretError(f"no block of the checkpoint begins at the dead addresses {unknown}")
+        owned = self._blocks() - self._unowned
+        if owned:
+            addresses = ", ".join(map(hex, sorted(owned)))
+            raise TurretError(f"a pool cannot be restored while tensors allocated from it live: at {addresses}")
+        delete = _torch("_cuda_cudaCachingAllocator_raw_delete")
+        for address in self._unowned:
+            delete(address)
+        self._unowned = frozenset()
+        _torch("_cuda_setCheckpointPoolState")(self.index, checkpoint.state, [], [])
+        for address in gone:
+            delete(address)
+        self._unowned = checkpoint.blocks - gone
+
+    def invalidate(self, storage: torch.UntypedStorage, message: str) -> None:
+        _torch("_set_storage_data_ptr_access_error_msg")(storage._cdata, message)
+
+    @property
+    def reserved_bytes(self) -> int:
+        return sum(segment["total_size"] for segment in self._segments())
+
+    def _blocks(self) -> frozenset[int]:
+        found = []
+        for segment in self._segments():
+            address = segment["address"]
+            for block in segment["blocks"]:
+                if block["state"] == "active_allocated":
+                    found.append(address)
+                address += block["size"]
+        return frozenset(found)
+
+    def _segments(self) -> list[dict[str, Any]]:
+        snapshot = _torch("_cuda_memorySnapshot")
+        try:
+            found = snapshot((*self.id, False))  # without traces
+        except TypeError:  # of older versions, which take no third part
+            found = snapshot(self.id)
+        return [s for s in found["segments"] if s["device"] == self.index and tuple(s["segment_pool_id"]) == self.id]
+
+
+@contextlib.contextmanager
+def _workspaces_given_back() -> Iterator[None]:
+    """cuBLAS takes its workspaces anew within, and anew afterwards: none of a pool's is used outside of it.
+
+    The handle of this thread is made first, which a capture must not do.
+    """
+    clear = _torch("_cuda_clearCublasWorkspaces")
+    _torch("_cuda_getCurrentBlasHandle")()
+    clear()
+    try:
+        yield
+    finally:
+        clear()
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Garbage may hold what must not be destroyed in the middle of a capture."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+class CudaRecording(Recording):
+    """A captured graph, its nodes by the driver; the pool keeps its memory as long as the graph is there."""
+
+    def __init__(self, index: int, graph: torch.cuda.CUDAGraph, native: NativeGraph) -> None:
+        self._index, self._graph, self._native = index, graph, native
+        self._lock = Lock()
+        self._draws_numbers: bool | None = None  # not known before the first replay
+
+    @property
+    def nodes(self) -> Sequence[RecordedNode]:
+        return self._native.nodes
+
+    def patch(self, patches: Sequence[Patch]) -> None:
+        self._native.patch(patches)
+
+    def replay(self, stream: int) -> None:
+        if self._draws_numbers is False:
+            self._native.replay(stream)
+        else:
+            with self._lock:
+                self._replay_by_torch(stream)
+
+    def bind(self, arguments: Sequence[Sequence[AddressWord]], addresses: Sequence[int]) -> Replay:
+        run = self._native.bind(arguments, addresses)
+
+        def replay(addresses: Sequence[int], stream: int) -> None:
+            if self._draws_numbers is False:
+                run(addresses, stream, True)
+                return
+            with self._lock:
+                run(addresses, stream, False)
+                self._replay_by_torch(stream)
+
+        return replay
+
+    def _replay_by_torch(self, stream: int) -> None:
+        """Replay with generators moved on; the first time shows whether they move."""
+        generator = torch.cuda.default_generators[self._index]
+        before = generator.get_offset() if self._draws_numbers is None else 0
+        with _current_stream(self._index, stream):
+            self._graph.replay()
+        if self._draws_numbers is None:
+            self._draws_numbers = generator.get_offset() != before
+
+
+def _current_stream(index: int, stream: int) -> contextlib.AbstractContextManager[Any]:
+    if _torch("_cuda_getCurrentRawStream")(index) == stream:
+        return contextlib.nullcontext()
+    wanted = torch.cuda.ExternalStream(stream, device=index) if stream else torch.cuda.default_stream(index)
+    return torch.cuda.stream(wanted)
+
+
+class CudaCapture(GraphCapture):
+    """Recording by torch's stream captures."""
+
+    def pool(self, index: int) -> CudaPool:
+        return CudaPool(index)
+
+    def is_recording(self, index: int) -> bool:
+        return torch.cuda.is_current_stream_capturing()
+
+    def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
+        from turret.native.graphs import NativeGraph  # a process without a GPU has no use for it
+
+        if self.is_recording(index):
+            raise TurretError("the current stream is captured already; one recording cannot begin inside of another")
+        if pool is None:
+            pool = self.pool(index)
+        if not isinstance(pool, CudaPool) or pool.index != index:
+            raise TurretError(f"{pool} is no pool of cuda:{index}; make one with pool({index})")
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        with torch.cuda.device(index), pool.on_stream(), _no_collection():
+            _capture(graph, run, pool)
+        graph.instantiate()
+        return CudaRecording(index, graph, NativeGraph(index, graph.raw_cuda_graph(), graph.raw_cuda_graph_exec()))
+
+
+def _capture(graph: torch.cuda.CUDAGraph, run: Callable[[], Any], pool: CudaPool) -> None:
+    graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")
+    try:
+        run()
+    except BaseException:
+        with contextlib.suppress(RuntimeError):  # what came out of ``run`` says more
+            _end(graph, pool)
+        raise
+    _end(graph, pool)
+
+
+def _end(graph: torch.cuda.CUDAGraph, pool: CudaPool) -> None:
+    """End a capture; where it was broken, torch leaves its allocator and its generators in the middle of it."""
+    try:
+        graph.capture_end()
+    except RuntimeError:
+        with contextlib.suppress(RuntimeError):
+            pool.end()
+        with contextlib.suppress(RuntimeError):
+            _capture_nothing(pool)
+        raise
+
+
+def _capture_nothing(pool: CudaPool) -> None:
+    """A capture that ends well, as generators have to see one."""
+    graph = torch.cuda.CUDAGraph()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is empty
+        graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")
+        graph.capture_end()

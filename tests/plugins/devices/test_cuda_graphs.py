@@ -1,0 +1,313 @@
+"""CUDA's pools and captures over a stand-in for torch's CUDA build: what is asked of it, and in which order."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from turret.errors import TurretError
+from turret.graph_capture import AddressWord, Patch, RecordedNode
+from turret.native import graphs as native_graphs
+from turret.plugins.devices.cuda_graphs import CudaCapture, CudaPool
+
+SEGMENT = 1 << 20
+
+
+class Allocator:
+    """Blocks of one private pool, with the checks that torch's bindings make."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[int, bool] = {}  # those in use, and whether a tensor owns them
+        self.users, self.underway, self.log = 0, False, []
+
+    def begin(self, index: int, pool: tuple[int, int]) -> None:
+        assert not self.underway, "already recording to mempool_id"
+        self.users, self.underway = self.users + 1, True
+
+    def end(self, index: int, pool: tuple[int, int]) -> None:
+        if not self.underway:
+            raise RuntimeError("not currently recording to mempool_id")
+        self.underway = False
+
+    def release(self, index: int, pool: tuple[int, int]) -> None:
+        self.users -= 1
+
+    def take(self) -> int:
+        address = next(a for a in range(SEGMENT, 2 * SEGMENT, 512) if a not in self.blocks)
+        self.blocks[address] = True
+        return address
+
+    def free(self, address: int) -> None:
+        del self.blocks[address]
+
+    def state(self, index: int, pool: tuple[int, int]) -> frozenset[int]:
+        assert self.users, "could not find pool of id"
+        return frozenset(self.blocks)
+
+    def set_state(self, index: int, state: frozenset[int], stale: list[int], owners: list[int]) -> None:
+        if set(self.blocks) - state:
+            raise RuntimeError("Any stale tensors which are being manually freed must be passed to set checkpoint")
+        self.blocks = dict.fromkeys(state, False)
+
+    def snapshot(self, what: Any) -> dict[str, Any]:
+        if len(what) == 3 and not self.knows_traces:
+            raise TypeError("incompatible function arguments")
+        states = ["active_allocated" if a in self.blocks else "inactive" for a in range(SEGMENT, 2 * SEGMENT, 512)]
+        blocks = [{"size": 512, "state": state} for state in states]
+        own = {"device": 0, "address": SEGMENT, "total_size": SEGMENT, "segment_pool_id": (0, 7), "blocks": blocks}
+        foreign = {**own, "address": 4 * SEGMENT, "segment_pool_id": (0, 8)}
+        return {"segments": [own, foreign, {**own, "device": 1}]}
+
+    knows_traces = True
+
+
+class Stream:
+    """A stream that notes whom it waits for."""
+
+    def __init__(self, log: list[str], name: str) -> None:
+        self.log, self.name = log, name
+
+    def wait_stream(self, other: Stream) -> None:
+        self.log.append(f"{self.name} waits for {other.name}")
+
+
+class Generator:
+    offset = 0
+
+    def get_offset(self) -> int:
+        return self.offset
+
+
+class Graph:
+    """A capture; ``broken`` ones cannot be ended."""
+
+    def __init__(self, torch_: Torch, keep_graph: bool = False) -> None:
+        self.torch, self.keep_graph, self.has_ended = torch_, keep_graph, False
+
+    def __del__(self) -> None:
+        if self.has_ended:
+            self.torch.allocator.release(0, (0, 7))
+
+    def capture_begin(self, pool: tuple[int, int], capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local" and not self.torch.capturing
+        self.torch.allocator.begin(0, pool)
+        self.torch.capturing = True
+
+    def capture_end(self) -> None:
+        self.torch.capturing = False
+        if self.torch.broken:
+            self.torch.broken = False
+            raise RuntimeError("operation failed due to a previous error during capture")
+        self.torch.allocator.end(0, (0, 7))
+        self.has_ended = True
+        self.torch.log.append("captured" if self.keep_graph else "captured nothing")
+
+    def instantiate(self) -> None:
+        pass
+
+    def raw_cuda_graph(self) -> int:
+        return 11
+
+    def raw_cuda_graph_exec(self) -> int:
+        return 12
+
+    def replay(self) -> None:
+        self.torch.log.append(f"torch launched on {self.torch.current.name}")
+        self.torch.generator.offset += self.torch.draws
+
+
+class Native:
+    """What reads a graph: it writes down what it is asked for."""
+
+    log: Any = None
+
+    def __init__(self, device: int, graph: int, executable: int) -> None:
+        assert (device, graph, executable) == (0, 11, 12)
+        self.nodes = (RecordedNode("kernel", "k", bytes(8)),)
+
+    def patch(self, patches: Sequence[Patch]) -> None:
+        self.log.append(f"patched {[p.address for p in patches]}")
+
+    def replay(self, stream: int) -> None:
+        self.log.append(f"launched on {stream}")
+
+    def bind(self, arguments: Sequence[Sequence[AddressWord]], addresses: Sequence[int]) -> Callable[..., None]:
+        return lambda new, stream, launches: self.log.append(f"bound {new} {stream if launches else 'written'}")
+
+
+class Torch:
+    """The parts of a CUDA build that are used."""
+
+    def __init__(self) -> None:
+        self.allocator, self.generator, self.log = Allocator(), Generator(), []
+        self.capturing = self.broken = False
+        self.draws = 0
+        self.current = self.user = Stream(self.log, "user")
+
+    @contextlib.contextmanager
+    def stream(self, stream: Stream) -> Iterator[None]:
+        before, self.current = self.current, stream
+        yield
+        self.current = before
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Torch:
+    made, of_torch = Torch(), torch.cuda
+    allocator = made.allocator
+    functions = {
+        "_graph_pool_handle": lambda: (0, 7),
+        "_cuda_beginAllocateCurrentThreadToPool": allocator.begin,
+        "_cuda_endAllocateToPool": allocator.end,
+        "_cuda_releasePool": allocator.release,
+        "_cuda_getCheckpointState": allocator.state,
+        "_cuda_setCheckpointPoolState": allocator.set_state,
+        "_cuda_memorySnapshot": allocator.snapshot,
+        "_cuda_cudaCachingAllocator_raw_delete": allocator.free,
+        "_cuda_getCurrentBlasHandle": lambda: made.log.append("handle"),
+        "_cuda_clearCublasWorkspaces": lambda: made.log.append("cleared"),
+        "_cuda_getCurrentRawStream": lambda index: 0 if made.current is made.user else 5,
+    }
+    for name, function in functions.items():
+        monkeypatch.setattr(torch._C, name, function, raising=False)
+    monkeypatch.setattr(of_torch, "is_available", lambda: True)
+    monkeypatch.setattr(of_torch, "Stream", lambda device: Stream(made.log, "side"))
+    monkeypatch.setattr(of_torch, "ExternalStream", lambda stream, device: Stream(made.log, f"stream {stream}"))
+    monkeypatch.setattr(of_torch, "default_stream", lambda index: made.user)
+    monkeypatch.setattr(of_torch, "current_stream", lambda index: made.current)
+    monkeypatch.setattr(of_torch, "stream", made.stream)
+    monkeypatch.setattr(of_torch, "device", lambda index: contextlib.nullcontext())
+    monkeypatch.setattr(of_torch, "CUDAGraph", lambda keep_graph=False: Graph(made, keep_graph))
+    monkeypatch.setattr(of_torch, "is_current_stream_capturing", lambda: made.capturing)
+    monkeypatch.setattr(of_torch, "default_generators", (made.generator,))
+    monkeypatch.setattr(native_graphs, "NativeGraph", Native)
+    monkeypatch.setattr(Native, "log", made.log)
+    return made
+
+
+def test_a_pool_allocates_on_its_stream_and_gives_workspaces_back(cuda: Torch) -> None:
+    pool = CudaPool(0)
+    with pool.allocating():
+        assert cuda.allocator.underway and cuda.current.name == "side"
+        cuda.log.append("work")
+    assert cuda.log == ["side waits for user", "handle", "cleared", "work", "cleared", "user waits for side"]
+    assert not cuda.allocator.underway and cuda.allocator.users == 1
+    del pool
+    assert cuda.allocator.users == 0
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(actions=st.lists(st.tuples(st.sampled_from(["take", "free", "checkpoint", "restore"]), st.integers(0, 9))))
+@pytest.mark.parametrize("knows_traces", [True, False])
+def test_what_is_restored_is_in_use_and_what_no_tensor_owns_is_freed_first(
+    cuda: Torch, knows_traces: bool, actions: list[tuple[str, int]]
+) -> None:
+    allocator = cuda.allocator
+    allocator.blocks.clear()
+    allocator.knows_traces = knows_traces
+    pool, saved = CudaPool(0), []
+    for action, number in actions:
+        owned = [a for a, is_owned in allocator.blocks.items() if is_owned]
+        if action == "take":
+            allocator.take()
+        elif action == "free" and owned:
+            allocator.free(owned[number % len(owned)])
+        elif action == "checkpoint":
+            saved.append((pool.checkpoint(), sorted(allocator.blocks)))
+        elif action == "restore" and saved:
+            checkpoint, blocks = saved[number % len(saved)]
+            dead = blocks[number % 3 :: 2]
+            if owned:
+                with pytest.raises(TurretError, match=f"while tensors allocated from it live: at .*{owned[0]:#x}"):
+                    pool.restore(checkpoint, dead)
+                continue
+            pool.restore(checkpoint, [*dead, *dead])
+            assert allocator.blocks == dict.fromkeys(set(blocks) - {*dead}, False)
+    assert pool.reserved_bytes == SEGMENT
+
+
+def test_an_address_that_is_no_block_s_cannot_be_dead(cuda: Torch) -> None:
+    pool = CudaPool(0)
+    with pytest.raises(TurretError, match="begins at the dead addresses 0x40"):
+        pool.restore(pool.checkpoint(), [64])
+
+
+def test_a_recording_is_captured_on_the_pool_s_stream_and_launched_by_the_driver(cuda: Torch) -> None:
+    pool = CudaPool(0)
+    made = CudaCapture().record(0, lambda: cuda.log.append(f"runs on {cuda.current.name}"), pool)
+    expected = [
+        "side waits for user",
+        "handle",
+        "cleared",
+        "runs on side",
+        "captured",
+        "cleared",
+        "user waits for side",
+    ]
+    assert cuda.log == expected and made.nodes == (RecordedNode("kernel", "k", bytes(8)),)
+    cuda.log.clear()
+    replay = made.bind([[AddressWord(0, 0)]], [64])
+    made.patch([Patch(0, 0, 96)])
+    made.replay(0)  # the first shows that no numbers are drawn
+    made.replay(5)
+    replay([128], 5)
+    assert cuda.log == ["patched [96]", "torch launched on user", "launched on 5", "bound [128] 5"]
+
+
+def test_a_recording_that_draws_numbers_is_always_launched_by_torch(cuda: Torch) -> None:
+    cuda.draws = 4
+    made = CudaCapture().record(0, lambda: None)
+    replay = made.bind([[AddressWord(0, 0)]], [64])
+    cuda.log.clear()
+    replay([128], 0)
+    replay([256], 9)
+    made.replay(0)
+    assert cuda.generator.offset == 12
+    written = ["bound [128] written", "torch launched on user", "bound [256] written", "torch launched on stream 9"]
+    assert cuda.log == [*written, "torch launched on user"]
+
+
+@pytest.mark.parametrize("breaks", [True, False])
+def test_an_error_comes_out_and_the_next_recording_works(cuda: Torch, breaks: bool) -> None:
+    def run() -> None:
+        cuda.broken = breaks
+        raise KeyError("mine")
+
+    pool, capture = CudaPool(0), CudaCapture()
+    with pytest.raises(KeyError, match="mine"):
+        capture.record(0, run, pool)
+    gc.collect()
+    assert not cuda.capturing and not cuda.allocator.underway and cuda.allocator.users == 1
+    assert ("captured nothing" in cuda.log) is breaks
+    capture.record(0, lambda: None, pool)
+
+
+def test_a_capture_that_was_broken_inside_is_an_error(cuda: Torch) -> None:
+    pool = CudaPool(0)
+    with pytest.raises(RuntimeError, match="previous error during capture"):
+        CudaCapture().record(0, lambda: setattr(cuda, "broken", True), pool)
+    assert not cuda.allocator.underway
+
+
+def test_recordings_do_not_nest_and_pools_are_of_their_device(cuda: Torch) -> None:
+    capture = CudaCapture()
+    with pytest.raises(TurretError, match="captured already"):
+        capture.record(0, lambda: capture.record(0, lambda: None))
+    with pytest.raises(TurretError, match=r"no pool of cuda:1; make one with pool\(1\)"):
+        capture.record(1, lambda: None, CudaPool(0))
+    assert not capture.is_recording(0)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_without_a_gpu_the_error_says_what_is_missing() -> None:
+    with pytest.raises(
+        TurretError, match=r"torch .* (has no torch\._C\._graph_pool_handle|finds no CUDA device), which recorded"
+    ):
+        CudaCapture().pool(0)
