@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import graph_replay
 import pytest
 import torch
 import torch.nn.functional as F
@@ -482,3 +483,9 @@ def test_a_random_program_s_replays_are_eager_s(world: World, names: list[str], 
 def test_the_checks_for_gpus_hold(world: World, name: str) -> None:
     (check,) = [check for check in GRAPH_CHECKS if check.__name__ == name]
     print("\n".join(check(Place(world.graphs, torch.device("acme", 0), scale=8, plugins=(world.plugin,)))))
+
+
+@on_acme
+def test_the_benchmark_of_replays_measures_patched_and_copied_ones(world: World) -> None:
+    found = graph_replay.measured(world.graphs, torch.device("acme", 0), 12, 0, lambda: None)
+    assert len(found) == 4 and all(us > 0 for us in found.values())
