@@ -103,6 +103,7 @@ def with_flat_inputs(recorder: Recorder, leaves: Sequence[Any]) -> CapturedGraph
         module=new_graph_module(captured.module, graph),
         example_inputs=tuple(examples[id(tensor)] for tensor in recorder.expected),
         static_inputs=frozenset(places[id(recorder.inputs[n])] for n in captured.static_inputs),
+        steady_inputs=frozenset(places[id(recorder.inputs[n])] for n in captured.steady_inputs),
         real_inputs=(),
     )
 

@@ -86,9 +86,10 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
 
     Raises ``Unstable`` where the program replaced a part of torch by something that cannot be compared.
     """
-    modes = (
-        None if captured is None else (captured.grad_enabled, captured.inference_mode, sorted(captured.static_inputs))
-    )
+    modes = None
+    if captured is not None:
+        places = sorted(captured.static_inputs), sorted(captured.steady_inputs)
+        modes = (captured.grad_enabled, captured.inference_mode, *places)
     return [
         torch.__version__,
         platform.python_version(),

@@ -11,6 +11,7 @@ them (one ``TensorValue``, or a tuple for an op with several results).  It runs 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -192,6 +193,12 @@ class Builder:
         # Python marks the part of the line that ran with a line of carets below it.
         lines = [line.strip() for line in trace.splitlines() if line.strip(" ^~")]
         return lines[-1] if lines else ""
+
+    def location(self) -> str:
+        """File and number of that line, where known."""
+        trace = (None if self.node is None else self.node.meta.get("stack_trace")) or ""
+        found = _PLACE.findall(trace)
+        return "{}:{}".format(*found[-1]) if found else ""
 
     # ------------------------------------------------ definitions
 
@@ -381,6 +388,7 @@ class Builder:
                 reason=reason,
                 origins=self.origins(),
                 source=self.source(),
+                location=self.location(),
                 binds=binds,
             )
         )
@@ -407,6 +415,8 @@ class Builder:
                 names += [ref.name for ref in refs if isinstance(ref, Ref)]
         return tuple(names)
 
+
+_PLACE = re.compile(r'File "([^"]*)", line (\d+)')
 
 _RESULTS = torch.Tensor | int | torch.SymInt | torch.SymFloat | torch.SymBool | None
 

@@ -127,6 +127,19 @@ def erase_unread(graph: fx.Graph) -> bool:
     return changed
 
 
+CAPTURED_CALL = "captured_call"
+"""Key of a node's ``meta``: what the program called that the node stems from, as ``called_name`` has it."""
+
+
+def called_name(target: Any) -> str:
+    """``namespace::name`` of what a captured graph calls; functions and methods of torch's are those of ATen."""
+    if isinstance(target, torch._ops.OpOverload):
+        return target._schema.name
+    if isinstance(target, torch._ops.OpOverloadPacket):
+        return target._qualified_op_name
+    return f"aten::{target if isinstance(target, str) else getattr(target, '__name__', '')}"
+
+
 BINDS = "binds"
 """Key of a node's ``meta``: the numbers that depend on data which the call gives (``ir.Binding``)."""
 

@@ -407,11 +407,15 @@ class Pipeline:
         """
         name = f"{partitioned.name}.{role}"
         static_inputs = captured.static_inputs if role != "backward" else frozenset()
+        steady = captured.static_inputs | captured.steady_inputs
+        if role == "backward":
+            steady = saved_inputs(partitioned, steady)
         with neutral():
             graph, placement = self.placed(self.stage_graph(partitioned, role, name, target, static_inputs))
             made = self.compiled_elsewhere(graph, placement)
             plan = self.plan_placed(graph, placement) if made is None else None
         if made is None:
+            plan = attrs.evolve(plan, static_inputs=tuple(sorted(steady)))
             with self.failures("load"):
                 made = plan, load(plan, self.context.store("load"))
         self.context.emit("product", stage="load", name=name, product=made[1])
@@ -727,6 +731,16 @@ def _target(devices: Sequence[torch.device]) -> Target:
     device = others[0] if others else HOST
     facts = device_for(device.type).properties(device.index or 0)
     return Target(device.type, device.index, facts.arch, facts.cores, facts.memory)
+
+
+def saved_inputs(partitioned: PartitionedGraph, wanted: frozenset[int]) -> frozenset[int]:
+    """Positions of a backward's inputs that are those of the forward at the positions ``wanted``, saved as they are."""
+    inputs = partitioned.forward.graph.find_nodes(op="placeholder")
+    among = {inputs[number] for number in wanted}
+    (output,) = next(n for n in reversed(partitioned.forward.graph.nodes) if n.op == "output").args
+    saved = output[partitioned.num_forward_outputs :][: len(partitioned.saved_tensors)]
+    first = len(partitioned.saved_sizes)
+    return frozenset(first + number for number, node in enumerate(saved) if node in among)
 
 
 def output_strides(partitioned: PartitionedGraph, role: str) -> tuple[tuple[Any, ...] | None, ...]:

@@ -15,6 +15,7 @@ import torch
 
 from turret.codec import record
 from turret.libraries import Library
+from turret.obstacles import Obstacle
 from turret.size_source import Binding, SizeSource
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class Slot:
     """A tensor in memory.
 
     ``place``: ``input`` (``number`` is the input's), ``constant`` (of the plan), ``arena`` (``number`` is the
-    offset in bytes), ``own`` (allocated in each call), ``call`` (what an extern call returns), ``view``.
+    offset in bytes), ``own`` (allocated in each call), ``call`` (what an extern call returns), ``view``; ``elsewhere``
+    (in the plan of a section: no step of it has to do with the tensor).
     """
 
     name: str
@@ -42,7 +44,7 @@ class Slot:
     stride: tuple[SizeText, ...]
     dtype: str
     device: str
-    place: Literal["input", "constant", "arena", "own", "call", "view"]
+    place: Literal["input", "constant", "arena", "own", "call", "view", "elsewhere"]
     number: int = 0
 
     @property
@@ -146,6 +148,29 @@ class Free:
     slots: tuple[int, ...]
 
 
+@record
+@attrs.frozen
+class Section:
+    """Steps ``first`` to ``last`` (both included) that are recorded together; or, with obstacles, not recorded.
+
+    ``symbols`` are the numbers that its kernels read.
+    """
+
+    first: int
+    last: int
+    obstacles: tuple[Obstacle, ...] = ()
+    symbols: tuple[str, ...] = ()
+
+    @property
+    def captured(self) -> bool:
+        return not self.obstacles
+
+    def __str__(self) -> str:
+        return "\n".join(
+            ["  -- recorded" if self.captured else "  -- not recorded", *(f"  --   {o}" for o in self.obstacles)]
+        )
+
+
 Step = Allocate | Launch | Call | View | Copy | Free | Compute
 
 
@@ -161,6 +186,9 @@ class Plan:
     arena's that kernels work in.  ``arena_spans``: from which step to which (both included) arena and scratch memory
     are there, in order, where the device does not keep them; empty for the whole call.  ``check_bounds``: its kernels
     check every access (``turret.runtime.bounds``).  ``arch``: what it was compiled for; it is loaded there alone.
+    ``static_inputs`` are the positions of inputs that lie where they lay in the call before, most likely (parameters,
+    buffers, and what of them is saved for the backward).  ``sections``: all steps, where they are cut for graph capture
+    (``turret.plan_sections``); empty where they are not.
     """
 
     name: str
@@ -180,11 +208,15 @@ class Plan:
     arena_spans: tuple[tuple[int, int], ...] = ()
     check_bounds: bool = False
     arch: str = ""
+    static_inputs: tuple[int, ...] = ()
+    sections: tuple[Section, ...] = ()
 
     @property
     def bound_symbols(self) -> tuple[str, ...]:
         """Symbols whose values are known in the middle of a call."""
-        return tuple(s for s in self.size_symbols if s not in self.size_sources)
+        bound = {s.symbol for s in self.steps if isinstance(s, Compute)}
+        bound |= {b.symbol for s in self.steps if isinstance(s, Call) for b in s.binds}
+        return tuple(s for s in self.size_symbols if s in bound)
 
     @property
     def scratch_offset(self) -> int:
@@ -199,13 +231,18 @@ class Plan:
     def __str__(self) -> str:
         lines = [f"plan {self.name} on {self.device}: {len(self.steps)} steps, arena {self.arena_bytes} bytes"]
         for number, slot in enumerate(self.slots):
+            if slot.place == "elsewhere":
+                continue
             place = f"{slot.place} {slot.number}" if slot.place in ("input", "arena") else slot.place
+            place += " (static)" if slot.place == "input" and slot.number in self.static_inputs else ""
             lines.append(
                 f"  slot {number} {slot.name}: {slot.dtype}{list(slot.shape)} stride {list(slot.stride)}, {place}"
             )
         opened = {first for first, _ in self.arena_spans}
         closed = {last for _, last in self.arena_spans}
+        begins = {section.first: section for section in self.sections}
         for number, step in enumerate(self.steps):
+            lines += [str(begins[number])] if number in begins else []
             lines += ["  take the arena"] if number in opened else []
             lines.append(f"  {_describe(step, self.slots)}")
             lines += ["  return the arena"] if number in closed else []

@@ -13,10 +13,10 @@ import torch
 
 from turret.devices import device_for
 from turret.externs import op_name, out_variant
-from turret.ir.expr import loads, walk
-from turret.ir.index import Size
+from turret.ir.expr import loads
 from turret.ir.program import CopyInto, Extern, LoopProgram, Number, Ref, StridedView, TensorDecl, bound_symbols
-from turret.ir.schedule import SEPARATE_BYTES, Kernel, Schedule
+from turret.ir.schedule import SEPARATE_BYTES, Kernel, Schedule, ScheduleSection
+from turret.ir.symbols import symbols_of_expr, symbols_of_index, symbols_of_sizes
 from turret.plan import (
     Allocate,
     Call,
@@ -25,6 +25,7 @@ from turret.plan import (
     Free,
     Launch,
     Plan,
+    Section,
     SizeRef,
     Slot,
     SlotRef,
@@ -91,9 +92,10 @@ class _Drafter:
             self._slot(self.declarations[name], "constant")
         spans = self.schedule.memory.arena_spans
         edges = {edge for first, last in spans for edge in (first, last + 1)}
+        edges |= {section.first for section in self.schedule.sections}
         for number, step in enumerate(self.schedule.steps):
             if number in edges:
-                self._flush()  # a launch runs with the arena or without it
+                self._flush()  # a launch runs with the arena or without it, and in one section
             dead = self.schedule.memory.dead_after.get(number, ())
             if isinstance(step, Kernel):
                 if any(map(self._is_separate, self.pending_dead)) and self._allocates(step):
@@ -122,8 +124,16 @@ class _Drafter:
             arena_bytes=self.schedule.memory.arena_bytes,
             float_symbols=_float_symbols(program),
             arena_spans=tuple((self.places[first][0], self.places[last][1]) for first, last in spans),
+            sections=tuple(map(self._section, self.schedule.sections)),
         )
         return PlanDraft(plan, tuple(self.segments), self.slot_of, {s: i for i, s in enumerate(symbols)})
+
+    def _section(self, section: ScheduleSection) -> Section:
+        """A section of the schedule as one of the plan."""
+        steps = self.schedule.steps[section.first : section.last + 1]
+        read = {s for step in steps if isinstance(step, Kernel) for s in kernel_symbols(step, self.declarations)}
+        first, last = self.places[section.first][0], self.places[section.last][1]
+        return Section(first, last, section.obstacles, tuple(sorted(read)))
 
     def _slot(self, decl: TensorDecl, place: Any, number: int = 0) -> int:
         slot = Slot(
@@ -264,21 +274,10 @@ def _float_symbols(program: LoopProgram) -> tuple[str, ...]:
 
 
 def kernel_symbols(kernel: Kernel, declarations: dict[str, TensorDecl]) -> tuple[str, ...]:
-    """Names of the size symbols that a kernel's loops, indices, values and tensors' strides mention, sorted."""
-    found: set[str] = set()
-
-    def note(value: Size) -> None:
-        if not isinstance(value, int):
-            found.update(s.name for s in value.free_symbols)
-
-    for variable in (*kernel.outer, *kernel.inner):
-        note(variable.extent)
+    """Names of the size symbols that a kernel's loops, indices, values and tensors' layouts mention, sorted."""
+    found = set(symbols_of_sizes(variable.extent for variable in (*kernel.outer, *kernel.inner)))
     for name in kernel_tensors(kernel):
-        decl = declarations[name]
-        for value in (*decl.shape, *decl.stride):
-            note(value)
+        found |= symbols_of_sizes((*declarations[name].shape, *declarations[name].stride))
     for store in kernel.stores:
-        for node in walk(store.expr):
-            if node.op == "size":
-                note(node.payload)
+        found = found.union(*map(symbols_of_index, store.coords), *map(symbols_of_expr, store.roots))
     return tuple(sorted(found))

@@ -56,7 +56,8 @@ class CapturedGraph:
 
     ``module`` is called with flat positional inputs (tensors, ints, SymInts) and returns a tuple or list.
     ``example_inputs`` are fake tensors of ``fake_mode`` (or ints and SymInts), in placeholder order.
-    ``static_inputs`` are the positions of parameters and buffers: the same storage on every call.
+    ``static_inputs`` are the positions of parameters: the same storage on every call.  ``steady_inputs`` are others
+    that most likely keep theirs, which nothing may rely on: buffers, and tensors whose address is marked as static.
     ``grad_enabled`` and ``inference_mode`` are the modes at the time of capture.  Where passes see it, and where
     ``turret.captured_graph`` gives it, every node has ``meta["val"]`` (an input's as it was before the call).
     ``real_inputs`` are those of the call under way, where capture has them; the pipeline keeps none of them.
@@ -70,6 +71,7 @@ class CapturedGraph:
     inference_mode: bool = False
     name: str = "graph"
     real_inputs: tuple[Any, ...] = ()
+    steady_inputs: frozenset[int] = frozenset()
 
     def __str__(self) -> str:
         return _print_graph(self.name, self.module)

@@ -86,6 +86,7 @@ class StoredGraph:
     grad_enabled: bool
     inference_mode: bool
     nodes: str
+    steady_inputs: tuple[int, ...] = ()
 
     def examples(self) -> list[torch.Tensor]:
         """Tensors without memory that are laid out as the inputs are."""
@@ -103,7 +104,8 @@ def stored(captured: CapturedGraph) -> StoredGraph | None:
     except (CacheError, Unstable):
         return None
     modes = captured.grad_enabled, captured.inference_mode
-    return StoredGraph(tuple(inputs), tuple(sorted(captured.static_inputs)), *modes, nodes)  # type: ignore[arg-type]
+    static, steady = tuple(sorted(captured.static_inputs)), tuple(sorted(captured.steady_inputs))
+    return StoredGraph(tuple(inputs), static, *modes, nodes, steady)  # type: ignore[arg-type]
 
 
 def _input(value: Any) -> StoredInput | None:
@@ -232,6 +234,7 @@ def restored(graph: StoredGraph, name: str) -> CapturedGraph:
         example_inputs=inputs,
         fake_mode=mode,
         static_inputs=frozenset(graph.static_inputs),
+        steady_inputs=frozenset(graph.steady_inputs),
         grad_enabled=graph.grad_enabled,
         inference_mode=graph.inference_mode,
         name=name,

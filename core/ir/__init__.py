@@ -51,6 +51,7 @@ from turret.ir.schedule import (
     Kernel,
     MemoryPlan,
     Schedule,
+    ScheduleSection,
     Step,
     Store,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "Ref",
     "Scatter",
     "Schedule",
+    "ScheduleSection",
     "Size",
     "SizeSource",
     "Statement",

@@ -30,11 +30,23 @@ def check_memory(schedule: Schedule) -> None:
             _fail(schedule, f"the output {name} lies in the arena, which the next call writes over")
         if spans and name in born and not any(a <= born[name] and dies[name] <= b for a, b in spans):
             _fail(schedule, f"{name} (steps {born[name]} to {dies[name]}) outlives the arena, there in {spans}")
+    _check_sections(schedule, born, dies)
     _check_overlaps(schedule, born, dies)
     for number, names in schedule.memory.dead_after.items():
         for name in names:
             if dies.get(name, number) > number:
                 _fail(schedule, f"{name} is freed after step {number}, but step {dies[name]} uses it")
+
+
+def _check_sections(schedule: Schedule, born: dict[str, int], dies: dict[str, int]) -> None:
+    """Nothing in the arena, and no memory that is taken over, lives across a border of sections."""
+    for name, buffer in schedule.memory.buffers.items():
+        kept = buffer.arena_offset is not None or buffer.reuses is not None
+        begin = born.get(buffer.reuses or name, born.get(name, 0))
+        for section in schedule.sections:
+            if kept and begin < section.first <= dies.get(name, begin):
+                span = f"steps {begin} to {dies[name]}"
+                _fail(schedule, f"{name} ({span}) lives across the border of sections at step {section.first}")
 
 
 def _check_overlaps(schedule: Schedule, born: dict[str, int], dies: dict[str, int]) -> None:

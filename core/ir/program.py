@@ -123,7 +123,8 @@ class Extern:
     ``op`` is an ``OpOverload``.  ``args`` and ``kwargs`` hold ``Ref``, sizes (``Size``), plain values, and
     lists or tuples of them.  ``outputs`` has one entry for each tensor that the op returns (None where it
     returns None or the result is not used).  ``mutates`` names arguments that the op writes to.
-    ``binds`` are the numbers that the call gives.  ``reason`` says why it is not loops.
+    ``binds`` are the numbers that the call gives.  ``reason`` says why it is not loops.  ``source`` is the user's line
+    where known, ``location`` its file and number.
     """
 
     op: Any
@@ -136,6 +137,7 @@ class Extern:
     origins: tuple[str, ...] = ()
     source: str = ""
     binds: tuple[Binding, ...] = ()
+    location: str = ""
 
     def __str__(self) -> str:
         results = ", ".join("_" if o is None else str(o) for o in self.outputs)

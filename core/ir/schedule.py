@@ -17,6 +17,7 @@ import attrs
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Var
 from turret.ir.program import CopyInto, Extern, LoopProgram, Number, ScatterMode, StridedView, Template, TensorDecl
+from turret.obstacles import Obstacle
 
 
 @attrs.frozen(eq=False)
@@ -155,14 +156,37 @@ class MemoryPlan:
     arena_spans: tuple[tuple[int, int], ...] = ()
 
 
+@attrs.frozen
+class ScheduleSection:
+    """Steps ``first`` to ``last`` (both included) that are recorded together; or, with obstacles, not recorded."""
+
+    first: int
+    last: int
+    obstacles: tuple[Obstacle, ...] = ()
+
+    @property
+    def captured(self) -> bool:
+        return not self.obstacles
+
+    def __str__(self) -> str:
+        return "\n".join(
+            ["  -- recorded" if self.captured else "  -- not recorded", *(f"  --   {o}" for o in self.obstacles)]
+        )
+
+
 @attrs.frozen(eq=False)
 class Schedule:
-    """Steps in execution order over a program's tensors, the memory plan, and the decisions taken."""
+    """Steps in execution order over a program's tensors, the memory plan, and the decisions taken.
+
+    ``sections``: all steps, where they are cut for graph capture; empty where they are not.  The memory of an arena is
+    not read beyond the section that wrote it.
+    """
 
     program: LoopProgram
     steps: tuple[Step, ...]
     memory: MemoryPlan
     decisions: tuple[FusionDecision, ...] = ()
+    sections: tuple[ScheduleSection, ...] = ()
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -179,7 +203,9 @@ class Schedule:
 
     def __str__(self) -> str:
         lines = [f"schedule {self.program.name}: {len(self.kernels)} kernels, {len(self.externs)} externs"]
+        begins = {section.first: section for section in self.sections}
         for number, step in enumerate(self.steps):
+            lines += [str(begins[number])] if number in begins else []
             dead = self.memory.dead_after.get(number, ())
             lines.append(f"  {step}" + (f"  # frees {', '.join(dead)}" if dead else ""))
         spans = ", ".join(f"{first} to {last}" for first, last in self.memory.arena_spans)

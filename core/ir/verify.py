@@ -145,7 +145,16 @@ def _(schedule: Schedule) -> None:
     for output in schedule.program.outputs:
         if isinstance(output, Ref) and output.name not in ready:
             _fail(f"schedule of {schedule.program.name}", f"output {output} is never made")
+    _check_sections(schedule)
     check_memory(schedule)
+
+
+def _check_sections(schedule: Schedule) -> None:
+    """Sections are all steps, in order."""
+    covered = [number for section in schedule.sections for number in range(section.first, section.last + 1)]
+    if schedule.sections and covered != list(range(len(schedule.steps))):
+        spans = [(section.first, section.last) for section in schedule.sections]
+        _fail(f"schedule of {schedule.program.name}", f"sections {spans} are not its {len(schedule.steps)} steps")
 
 
 def _check_store(store: Store, kernel: Kernel, tensors: dict[str, TensorDecl], ready: set[str]) -> None:

@@ -2,33 +2,57 @@
 
 A plan for a device that queues its work is written to be captured: its kernels go to torch's current stream, its arena
 comes from the caching allocator (a capture's private pool, then), and ``prepare`` of the loaded plan loads modules
-beforehand.
+beforehand.  A plan that was scheduled with the option ``cudagraphs`` is cut at what cannot be recorded
+(``turret.plan_sections``); of any other, one such step keeps all of it from being recorded.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
 from turret.devices import device_for
 from turret.externs import resolve_op
+from turret.obstacles import why_not_recorded
 from turret.plan import Call, Plan
+from turret.runtime.executor import refs
 
-_SYNCHRONISES = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
+def capture_obstacles(plan: Plan, skip_dynamic: bool = False) -> tuple[str, ...]:
+    """Why nothing of ``plan`` can be recorded, in sentences; empty where all of it can, or those sections that say so.
 
-def capture_obstacles(plan: Plan) -> tuple[str, ...]:
-    """Why one recorded call of ``plan`` cannot stand for later ones, in words; empty where it can.
-
-    Sizes are constants of a recording: a wrapper keeps one for each value of ``plan.size_symbols``.
+    Sizes are constants of a recording: a wrapper keeps one for each value of ``plan.size_symbols``, unless
+    ``skip_dynamic`` (the option ``cudagraph_skip_dynamic_graphs``) says that there are to be none.
     """
+    if device_for(torch.device(plan.device).type).graphs is None:
+        return (f"{plan.name} runs on {plan.device}, which records no launches",)
+    if skip_dynamic and plan.size_sources:
+        symbols = ", ".join(plan.size_sources)
+        return (f"{plan.name} has dynamic sizes ({symbols}), and cudagraph_skip_dynamic_graphs is set",)
+    if plan.sections:
+        if any(section.captured for section in plan.sections):
+            return ()
+        found = {str(obstacle) for section in plan.sections for obstacle in section.obstacles}
+        return tuple(sorted(found))
+    if not plan.steps:
+        return (f"{plan.name} has nothing to record",)
+    return _of_whole(plan)
+
+
+def _of_whole(plan: Plan) -> tuple[str, ...]:
+    """Obstacles of a plan that was not cut."""
     kind = torch.device(plan.device).type
-    if not device_for(kind).asynchronous:
-        return (f"the plan runs on {plan.device}, which queues nothing",)
-    if plan.bound_symbols:
-        return (f"{', '.join(plan.bound_symbols)} depend on data",)
+    obstacles = [f"{', '.join(plan.bound_symbols)} depend on data"] if plan.bound_symbols else []
     elsewhere = [slot for slot in plan.slots if torch.device(slot.device).type != kind]
-    obstacles = [f"{slot.name} is a tensor on {slot.device}" for slot in elsewhere]
+    obstacles += [f"{slot.name} is a tensor on {slot.device}" for slot in elsewhere]
     for step in plan.steps:
-        if isinstance(step, Call) and any(tag in _SYNCHRONISES for tag in resolve_op(step.op).tags):
-            obstacles.append(f"{step.op} waits for values of the device")
-    return tuple(obstacles)
+        if isinstance(step, Call):
+            why = why_not_recorded(resolve_op(step.op), step.args, _index_dtypes(step, plan))
+            obstacles += [f"{step.op} {why}"] if why else []
+    return tuple(dict.fromkeys(obstacles))
+
+
+def _index_dtypes(step: Call, plan: Plan) -> list[torch.dtype]:
+    lists: list[Any] = [a for a in step.args if isinstance(a, list | tuple)]
+    return [plan.slots[ref.slot].torch_dtype for ref in refs(lists)]

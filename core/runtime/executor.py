@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -66,7 +66,28 @@ def load(plan: Plan, store: Store | None = None) -> BoxedCallable:
     return _Writer(plan, store).build()
 
 
-_PLAN_FILE = "<turret plan"
+PLAN_FILE = "<turret plan"
+"""How the file names of generated functions begin, for ``left_inputs_as_they_were``."""
+
+
+def argument_names(plan: Plan) -> list[str]:
+    """What a generated function calls the inputs of a plan."""
+    return [f"a{i}" if slot is None else f"t{slot}" for i, slot in enumerate(plan.inputs)]
+
+
+def symbol_values(plan: Plan, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Symbols that a plan's inputs tell, each with Python source of its value."""
+    for symbol in plan.size_symbols:
+        source = plan.size_sources.get(symbol)
+        if source is None:
+            continue
+        name = names[source.input]
+        if source.dimension is None and source.kind in ("size", "float"):
+            yield symbol, name
+        elif source.kind == "offset":
+            yield symbol, f"{name}.storage_offset()"
+        else:
+            yield symbol, f"{name}.{source.kind}({source.dimension})"
 
 
 def left_inputs_as_they_were(error: BaseException) -> bool:
@@ -77,7 +98,7 @@ def left_inputs_as_they_were(error: BaseException) -> bool:
     traceback = error.__traceback__
     while traceback is not None:
         frame = traceback.tb_frame
-        if frame.f_code.co_filename.startswith(_PLAN_FILE):
+        if frame.f_code.co_filename.startswith(PLAN_FILE):
             return not frame.f_globals["writes_inputs"]
         traceback = traceback.tb_next
     return False
@@ -138,7 +159,7 @@ class _Writer:
         self.lines.append(f"result = [{', '.join(self._value(o) for o in plan.outputs)}]")
         source = self._source()
         self.names["writes_inputs"] = any(isinstance(step, Copy) for step in plan.steps)
-        filename = f"{_PLAN_FILE} {plan.name} {id(plan):x}>"
+        filename = f"{PLAN_FILE} {plan.name} {id(plan):x}>"
         exec(compile(source, filename, "exec"), self.names)
         function = self.names["run"]
         show_lines(function, source)
@@ -159,21 +180,11 @@ class _Writer:
 
     def _prologue(self) -> None:
         plan, lines = self.plan, self.lines
-        names = [f"a{i}" if slot is None else f"t{slot}" for i, slot in enumerate(plan.inputs)]
+        names = argument_names(plan)
         if names:
             lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = args")
         lines.append("args.clear()")
-        for symbol in plan.size_symbols:
-            source = plan.size_sources.get(symbol)
-            if source is None:
-                continue
-            name = names[source.input]
-            if source.dimension is None and source.kind in ("size", "float"):
-                value = name
-            elif source.kind == "offset":
-                value = f"{name}.storage_offset()"
-            else:
-                value = f"{name}.{source.kind}({source.dimension})"
+        for symbol, value in symbol_values(plan, names):
             self._number(symbol, value)
         if self.has_arena:
             self.names |= {"cdiv": _divide_up, "floor_div": int.__floordiv__, "floor_mod": int.__mod__}
@@ -378,15 +389,16 @@ def _slots_as_tensors(step: Any) -> list[int]:
             return [step.target, step.source]
         case Call():
             into = [] if step.into is None else [step.into]
-            return into + [ref.slot for ref in _refs((step.args, list(step.kwargs.values())))]
+            return into + [ref.slot for ref in refs((step.args, list(step.kwargs.values())))]
     return []
 
 
-def _refs(value: Any) -> list[SlotRef]:
+def refs(value: Any) -> list[SlotRef]:
+    """The slots among the arguments of a call."""
     if isinstance(value, SlotRef):
         return [value]
     if isinstance(value, (list, tuple)):
-        return [ref for item in value for ref in _refs(item)]
+        return [ref for item in value for ref in refs(item)]
     return []
 
 

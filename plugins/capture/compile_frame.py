@@ -324,6 +324,7 @@ class _Attempt:
             example_inputs=tuple(_pristine(tracer, item) for item in inputs),
             fake_mode=tracer.fake_mode,
             static_inputs=frozenset(n for n, item in enumerate(inputs) if item.static),
+            steady_inputs=frozenset(n for n, item in enumerate(inputs) if item.steady),
             grad_enabled=self.modes[0],
             inference_mode=self.modes[1],
             name=f"graph{next(_numbers)}",

@@ -39,7 +39,7 @@ from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence,
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 from turret.plugins.capture.versions import Versions
 from turret.source_lines import new_graph_module
-from turret.sources import BoundSource, SizeSource, Source, WeakSource
+from turret.sources import AttrSource, BoundSource, ItemSource, SizeSource, Source, WeakSource
 
 
 @attrs.frozen
@@ -55,7 +55,10 @@ class SymbolName(TorchSource):
 
 @attrs.define(eq=False)
 class GraphInput:
-    """One placeholder."""
+    """One placeholder.
+
+    ``static``: it lies where it lies now in every call.  ``steady``: it most likely does.
+    """
 
     node: fx.Node
     source: Source
@@ -63,6 +66,12 @@ class GraphInput:
     static: bool
     state: tuple | None = None
     real: Any = None
+    steady: bool = False
+
+
+def is_buffer(source: Source) -> bool:
+    """Whether a value is read from a module's buffers."""
+    return isinstance(source, ItemSource) and isinstance(source.base, AttrSource) and source.base.name == "_buffers"
 
 
 @attrs.define(eq=False)
@@ -183,7 +192,8 @@ class GraphRecorder:
         properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
         self.guard("TENSOR", source, properties)  # type: ignore[attr-defined]
         node = self.placeholder(input_name(source), fake)
-        self.inputs.append(GraphInput(node, source, fake, static, metadata(fake), real))
+        steady = is_buffer(source) or hasattr(real, "_dynamo_static_input_type")
+        self.inputs.append(GraphInput(node, source, fake, static, metadata(fake), real, steady))
         value = Tensor(node, fake, source, real)
         self.by_fake[id(fake)] = value
         return value

@@ -79,7 +79,7 @@ def set_data(t: Tracer, tensor: Tensor, value: Value) -> None:
         t.data_copies.append((current.fake, version(current.fake), data.fake, version(data.fake)))
     for item in t.inputs:
         if item.node is tensor.node:
-            item.static = False  # it lies elsewhere on the next call
+            item.static = item.steady = False  # it lies elsewhere on the next call
     t.effects.note(tensor)
     tensor.node, tensor.fake, tensor.new_data = current.node, current.fake, data
     t.by_fake[id(current.fake)] = tensor

@@ -20,6 +20,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from turret.data_numbers import evaluated
 from turret.errors import UnsupportedError
+from turret.op_traits import CAPTURED_CALL, called_name
 from turret.plugins.joint.numbers import DataNumbers
 
 aten = torch.ops.aten
@@ -46,7 +47,10 @@ class Trail:
 
 def inherited(call: fx.Node) -> dict[str, Any]:
     """What nodes have in their ``meta`` from the captured call that they stem from."""
-    return {key: call.meta[key] for key in _INHERITED if call.meta.get(key) is not None}
+    found = {key: call.meta[key] for key in _INHERITED if call.meta.get(key) is not None}
+    if call.op in ("call_function", "call_method"):
+        found[CAPTURED_CALL] = called_name(call.target)
+    return found
 
 
 class Recorder:
@@ -54,8 +58,8 @@ class Recorder:
 
     Every node gets ``meta["val"]``, ``meta["partitioner_tag"]`` (``"is_forward"`` or ``"is_backward"``),
     ``meta["original_aten"]`` (the op that was decomposed into it, if any) and, of the captured node that it
-    stems from, ``stack_trace``, ``nn_module_stack`` and checkpoint tags.  Nodes of the backward take the first two
-    from the forward call whose gradient they compute.
+    stems from, ``stack_trace``, ``nn_module_stack``, checkpoint tags and the name of what was called.  Nodes of the
+    backward take the first two from the forward call whose gradient they compute.
     """
 
     def __init__(self, shape_env: Any = None) -> None:

@@ -13,7 +13,10 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from turret.externs import op_name
 from turret.hookspecs import hookimpl
+from turret.obstacles import NAMED, is_named
+from turret.op_traits import CAPTURED_CALL, is_view_op
 from turret.products import NodePlacement, Placement, StageGraph, Target
 from turret.surface import Family, family_of, is_compiled_dtype, why_outside
 
@@ -26,7 +29,24 @@ def turret_place(context: Any, graph: StageGraph) -> Placement:
     for node in graph.module.graph.nodes:
         if node.op in ("call_function", "call_method", "call_module"):
             nodes[node.name] = _place(node, graph.target, lowered)
+    if context.config.cudagraphs and context.config.cudagraph_split_ops:
+        nodes |= _named(graph, context.config.cudagraph_split_ops)
     return Placement(nodes)
+
+
+def _named(graph: StageGraph, names: tuple[str, ...]) -> dict[str, NodePlacement]:
+    """Calls that stem from an op which the user leaves out of recordings: they are no part of kernels."""
+    calls = [n for n in graph.module.graph.nodes if n.op == "call_function" and isinstance(n.target, _OPS)]
+    return {n.name: NodePlacement("eager", NAMED) for n in calls if _is_named(n, names) and not is_view_op(n.target)}
+
+
+def _is_named(node: fx.Node, names: tuple[str, ...]) -> bool:
+    decomposed = node.meta.get("original_aten")
+    origin = op_name(decomposed) if isinstance(decomposed, torch._ops.OpOverload) else ""
+    return is_named(names, op_name(node.target), origin, node.meta.get(CAPTURED_CALL, ""))
+
+
+_OPS = (torch._ops.OpOverload, torch._ops.HigherOrderOperator)
 
 
 def _lowered_ops(context: Any, target: Target) -> frozenset[Any]:
@@ -48,9 +68,7 @@ def _place(node: fx.Node, target: Target, lowered: Any) -> NodePlacement:
 
 def _why_not_values(node: fx.Node, target: Target) -> str:
     """Why generated kernels cannot handle one of a call's tensors; empty when they can."""
-    if node.op == "call_function" and not isinstance(
-        node.target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)
-    ):
+    if node.op == "call_function" and not isinstance(node.target, _OPS):
         return ""
     for source in (node, *node.all_input_nodes):
         for value in pytree.tree_leaves(source.meta.get("val")):

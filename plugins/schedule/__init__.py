@@ -9,6 +9,7 @@ from turret.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from turret.ir import FusionCandidate, LoopProgram, Schedule
+    from turret.products import Target
 
 
 @hookimpl
@@ -22,11 +23,11 @@ def turret_options() -> tuple[Option, ...]:
 
 
 @hookimpl
-def turret_schedule(context: Any, program: LoopProgram) -> Schedule:
+def turret_schedule(context: Any, program: LoopProgram, target: Target | None) -> Schedule:
     """Fuse a program's definitions into kernels and put all steps in order."""
     from turret.plugins.schedule.stage import schedule
 
-    return schedule(context, program)
+    return schedule(context, program, target)
 
 
 @hookimpl

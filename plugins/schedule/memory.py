@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Mapping, Sequence
 
@@ -16,6 +17,7 @@ from turret.ir import (
     LoopProgram,
     MemoryPlan,
     Ref,
+    ScheduleSection,
     Step,
     StridedView,
     TensorDecl,
@@ -56,12 +58,16 @@ def reads_and_writes(step: Step) -> tuple[set[str], set[str]]:
 
 @attrs.define(eq=False)
 class _Planner:
-    """Lifetimes as step numbers: ``born`` where a tensor is made, ``dies`` where its memory is last touched."""
+    """Lifetimes as step numbers: ``born`` where a tensor is made, ``dies`` where its memory is last touched.
+
+    ``borders``: steps at which a section begins, across which nothing in an arena lives and nothing is taken over.
+    """
 
     program: LoopProgram
     steps: Sequence[Step]
     roots: Mapping[str, frozenset[str]]
     declarations: dict[str, TensorDecl]
+    borders: Sequence[int] = ()
     born: dict[str, int] = attrs.field(factory=dict)
     dies: dict[str, int] = attrs.field(factory=dict)
     heirs: dict[str, str] = attrs.field(factory=dict)
@@ -71,8 +77,9 @@ class _Planner:
         outputs = {r.name for r in self.program.outputs if isinstance(r, Ref)}
         escaping = frozenset().union(outputs, *(self.roots.get(name, frozenset()) for name in outputs))
         views = {s.tensor.name for s in self.steps if isinstance(s, StridedView)}
-        planned = {n: size for n, size in self._candidates().items() if n not in escaping and n in self.born}
-        self._take_over(planned, frozenset(self.born) - escaping - views)
+        inside = frozenset(n for n in self.born if not self._crosses(n)) - escaping
+        planned = {n: size for n, size in self._candidates().items() if n in inside}
+        self._take_over(planned, inside - views)
         kept = escaping | frozenset(self.program.constants)
         best = self._laid_out(planned, kept, views, SEPARATE_BYTES)
         by_the_call = not all(map(self._is_kept, planned))
@@ -110,6 +117,11 @@ class _Planner:
             for name in reads | writes:
                 for member in self.roots.get(name, (name,)):
                     self.dies[member] = number
+
+    def _crosses(self, name: str) -> bool:
+        """Whether a tensor's memory is touched in another section than the one that makes it."""
+        born, dies = self.born[name], self.dies.get(name, self.born[name])
+        return bisect.bisect_right(self.borders, born) != bisect.bisect_right(self.borders, dies)
 
     def _candidates(self) -> dict[str, int]:
         """Tensors that may lie in the arena, with their bytes: made by kernels, or by calls that take ``out``."""
@@ -238,6 +250,15 @@ def _runs(flags: Sequence[bool]) -> tuple[tuple[int, int], ...]:
     return tuple((run[0], run[-1]) for run in positions)
 
 
-def plan_memory(program: LoopProgram, steps: Sequence[Step], roots: Mapping[str, frozenset[str]]) -> MemoryPlan:
-    """Place what the steps make: an arena for values that die inside the call, own memory for the rest."""
-    return _Planner(program, steps, roots, program.declarations()).plan()
+def plan_memory(
+    program: LoopProgram,
+    steps: Sequence[Step],
+    roots: Mapping[str, frozenset[str]],
+    sections: Sequence[ScheduleSection] = (),
+) -> MemoryPlan:
+    """Place what the steps make: an arena for values that die inside the call, own memory for the rest.
+
+    Where steps are cut into sections, the arena is for values that die inside their section.
+    """
+    borders = tuple(section.first for section in sections)
+    return _Planner(program, steps, roots, program.declarations(), borders).plan()

@@ -11,10 +11,12 @@ from turret.plugins.schedule.inline import inline
 from turret.plugins.schedule.kernels import StepMaker, numbered
 from turret.plugins.schedule.memory import plan_memory
 from turret.plugins.schedule.order import pieces_of, settle
+from turret.plugins.schedule.sections import cut_for
 from turret.plugins.schedule.units import Unit, units_of, unread
+from turret.products import Target
 
 
-def schedule(context: Any, program: LoopProgram) -> Schedule:
+def schedule(context: Any, program: LoopProgram, target: Target | None = None) -> Schedule:
     """Fuse a program's definitions into kernels and put all steps in order."""
     elide_casts = not context.config.emulate_precision_casts
     units = units_of(program)
@@ -37,12 +39,15 @@ def schedule(context: Any, program: LoopProgram) -> Schedule:
     outputs = [output.name for output in program.outputs if isinstance(output, Ref)]
     kept = frozenset(program.constants).union(*(roots.get(name, (name,)) for name in outputs))
     pieces = pieces_of(items, graph, roots, maker.stored)
+    cut = cut_for(context, program, target, [maker.steps(item) for item in items])
     plans = []
     for order in dict.fromkeys((tuple(settle(pieces, fuser.sizes, kept)), tuple(range(len(items))))):
-        steps = tuple(step for number in order for step in maker.steps(items[number]))
-        plans.append((steps, plan_memory(program, steps, roots)))
-    steps, memory = min(plans, key=lambda plan: plan[1].peak_bytes)
-    return Schedule(program, numbered(steps), memory, tuple(fuser.decisions))
+        order = order if cut is None else cut.ordered(order, [piece.followers for piece in pieces])
+        steps = numbered([step for number in order for step in maker.steps(items[number])])
+        sections = () if cut is None else cut.sections(steps)
+        plans.append((steps, plan_memory(program, steps, roots, sections), sections))
+    steps, memory, sections = min(plans, key=lambda plan: plan[1].peak_bytes)
+    return Schedule(program, steps, memory, tuple(fuser.decisions), sections)
 
 
 def needed_in_memory(program: LoopProgram, units: list[Unit]) -> set[str]:

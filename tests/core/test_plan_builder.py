@@ -10,13 +10,15 @@ from pathlib import Path
 import attrs
 import loop_lab
 import pytest
+import sympy
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loop_lab import at, declare, pointwise, program, programs, row_sum, run_program, schedule
 
 from turret.artifact_cache import process_cache
-from turret.ir import Extern, Ref, Schedule, StridedView, TensorDecl, Var, call, constant, verify
+from turret.ir import Extern, Kernel, Ref, Schedule, Store, StridedView, TensorDecl, Var, call, constant, verify
+from turret.ir import load as load_expr
 from turret.libraries import Library, keep_library
 from turret.plan import Allocate, Call, Copy, Free, Launch, Plan, SlotRef, Step, View
 from turret.plan_builder import draft_plan, kernel_symbols, kernel_tensors
@@ -146,11 +148,6 @@ def test_views_of_inputs_show_the_same_memory(shape: tuple[int, ...], stride: tu
 
 
 def test_tensors_and_symbols_of_a_kernel_are_found_once_in_a_fixed_order() -> None:
-    import sympy
-
-    from turret.ir import Kernel, Store
-    from turret.ir import load as load_expr
-
     s0 = sympy.Symbol("s0", integer=True, positive=True)
     loop = Var("i0", s0)
     value = call("add", load_expr("x", (loop,), torch.int64), load_expr("x", (loop,), torch.int64))
@@ -158,3 +155,12 @@ def test_tensors_and_symbols_of_a_kernel_are_found_once_in_a_fixed_order() -> No
     decl = {n: TensorDecl(n, (s0,), (1,), torch.int64, torch.device("cpu")) for n in "xy"}
     assert kernel_tensors(kernel) == ("x", "y")
     assert kernel_symbols(kernel, decl) == ("s0",)
+
+
+def test_symbols_of_indices_are_symbols_of_the_kernel() -> None:
+    s0, s1, s2 = (sympy.Symbol(name, integer=True, positive=True) for name in ("s0", "s1", "s2"))
+    loop, row = Var("i0", 4), Var("r0", s2)
+    moved = load_expr("x", (loop.index + s0,), torch.int64)
+    kernel = Kernel("k", (loop,), (row,), (Store("y", (loop.index + s1,), moved),))
+    decl = {n: TensorDecl(n, (9,), (1,), torch.int64, torch.device("cpu")) for n in "xy"}
+    assert kernel_symbols(kernel, decl) == ("s0", "s1", "s2")

@@ -27,7 +27,8 @@ def make_context(*plugins: Any, **config: Any) -> SimpleNamespace:
     manager.add_hookspecs(hookspecs)
     for plugin in plugins:
         manager.register(plugin)
-    return SimpleNamespace(config=SimpleNamespace(**config), hooks=manager.hook, emit=lambda *a, **k: None)
+    options = SimpleNamespace(**{"cudagraphs": False, **config})
+    return SimpleNamespace(config=options, hooks=manager.hook, emit=lambda *a, **k: None)
 
 
 def functionalized(function: Callable) -> Callable:

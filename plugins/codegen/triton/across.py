@@ -49,7 +49,7 @@ def _shape(loops: tuple[Var, ...]) -> list:
 
 def _pairs(schedule: Schedule, properties: DeviceProperties) -> Iterator[tuple[int, int, int]]:
     """Numbers of a row kernel and a later column kernel that can go along, and shares of rows."""
-    steps = schedule.steps
+    steps, borders = schedule.steps, {section.first for section in schedule.sections}
     for first, host in enumerate(steps):
         parts = _shares(host, properties)
         if not parts:
@@ -57,7 +57,7 @@ def _pairs(schedule: Schedule, properties: DeviceProperties) -> Iterator[tuple[i
         made: set[str] = set()
         for second in range(first + 1, len(steps)):
             guest = steps[second]
-            if not isinstance(guest, (Kernel, StridedView)):
+            if second in borders or not isinstance(guest, (Kernel, StridedView)):
                 break  # a call or a copy may write to what the guest would now read earlier
             if isinstance(guest, Kernel):
                 if _fits(host, guest) and not made & {node.tensor for node in loads(*_roots(guest))}:
@@ -67,7 +67,7 @@ def _pairs(schedule: Schedule, properties: DeviceProperties) -> Iterator[tuple[i
                 made.add(guest.tensor.name)
         for second in range(first - 1, -1, -1):
             guest = steps[second]
-            if not isinstance(guest, (Kernel, StridedView)):
+            if second + 1 in borders or not isinstance(guest, (Kernel, StridedView)):
                 break
             if isinstance(guest, Kernel) and _fits(host, guest) and _may_wait(schedule, second, first):
                 yield first, second, parts
