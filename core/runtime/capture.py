@@ -44,7 +44,8 @@ def _of_whole(plan: Plan) -> tuple[str, ...]:
     """Obstacles of a plan that was not cut."""
     kind = torch.device(plan.device).type
     obstacles = [f"{', '.join(plan.bound_symbols)} depend on data"] if plan.bound_symbols else []
-    elsewhere = [slot for slot in plan.slots if torch.device(slot.device).type != kind]
+    here = [slot for slot in plan.slots if slot.place != "elsewhere"]
+    elsewhere = [slot for slot in here if torch.device(slot.device).type != kind]
     obstacles += [f"{slot.name} is a tensor on {slot.device}" for slot in elsewhere]
     for step in plan.steps:
         if isinstance(step, Call):
