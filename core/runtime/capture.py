@@ -27,8 +27,8 @@ def capture_obstacles(plan: Plan, skip_dynamic: bool = False) -> tuple[str, ...]
     """
     if device_for(torch.device(plan.device).type).graphs is None:
         return (f"{plan.name} runs on {plan.device}, which records no launches",)
-    if skip_dynamic and plan.size_sources:
-        symbols = ", ".join(plan.size_sources)
+    symbols = ", ".join(name for name, source in plan.size_sources.items() if source.kind != "float")
+    if skip_dynamic and symbols:
         return (f"{plan.name} has dynamic sizes ({symbols}), and cudagraph_skip_dynamic_graphs is set",)
     if plan.sections:
         if any(section.captured for section in plan.sections):
