@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from section_lab import Recording, Sectioned, compiler, stages
+from section_lab import OPS, Recording, Sectioned, compiler, stages
 
 import turret
 from turret import codec
@@ -19,12 +19,8 @@ from turret.plan_sections import joined, sections_of, written_inputs
 from turret.runtime import load
 from turret.testing.builder import Features
 from turret.testing.checker import check
-from turret.testing.operations import OPERATIONS
 from turret.testing.strategies import programs
 
-OPS = sorted(
-    {f"aten::{name.split('.')[0]}" for name in OPERATIONS} | {"aten::addmm", "aten::mm", "aten::native_layer_norm"}
-)
 DATA = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
 
 
