@@ -14,6 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from turret.plugins.capture.policy import History
+from turret.sources import LocalSource
+
 X = torch.tensor([0.5, -1.5, 2.5])
 
 
@@ -336,6 +339,21 @@ def test_a_solver_made_in_each_call_around_modules_made_in_each_call():
             assert_same(observed(X), each(X))
             counts.append(len(observed.graphs))
         assert counts[-1] == counts[2] > 0 and not observed.fallbacks, observed.recompiles
+
+
+def test_a_module_that_lies_where_the_one_before_lay_is_another_one():
+    history, source = History(), LocalSource(0, "module")
+    before = Doubling(nn.Linear(3, 3))
+    place, kept = id(before), []
+    assert not history.see_object(source, before) and not history.see_object(source, before)
+    del before
+    for _ in range(1000):
+        kept.append(Doubling(nn.Linear(3, 3)))
+        if id(kept[-1]) == place:
+            break
+    else:
+        pytest.skip("the interpreter puts nothing where it was")
+    assert history.see_object(source, kept[-1])
 
 
 def test_modules_of_one_kind_that_take_turns():
