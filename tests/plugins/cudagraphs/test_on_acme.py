@@ -198,3 +198,36 @@ def test_hooks_on_saved_tensors_see_what_the_backward_is_given(world: World) -> 
         expected, weight.grad = weight.grad, None
         torch.testing.assert_close(found.cpu(), expected.cpu())
     assert turret.cudagraphs.report().replays == 6
+
+
+@on_acme
+def test_random_numbers_go_on_with_each_replay_as_they_would_with_a_call(world: World) -> None:
+    def f(x):
+        return torch.nn.functional.dropout(x, 0.5, True) + 0
+
+    recorded, plain = world.compile(f, **GRAPHS), world.compile(f)
+    x = torch.ones(100).to("acme")
+    for _ in range(2):
+        recorded(x)
+    torch.manual_seed(3)
+    found = [recorded(x).cpu() for _ in range(4)]
+    torch.manual_seed(3)
+    expected = [plain(x).cpu() for _ in range(4)]
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+    assert not torch.equal(found[0], found[1])
+    assert turret.cudagraphs.report().replays == 5
+
+
+@pytest.mark.parametrize("outputs", ["fresh", "pool"])
+@on_acme
+def test_on_a_device_that_keeps_arenas_recordings_have_one_of_their_own(world: World, outputs: str) -> None:
+    def f(x, w):
+        return torch.softmax(torch.relu(x @ w) + 1, -1).cumsum(0), (x @ w).sum(0)
+
+    keeping = World(world.native, keeps_arena=True)
+    recorded = keeping.compile(f, **GRAPHS, cudagraph_outputs=outputs)
+    w = rand(16, 32)
+    for _ in range(5):
+        x = rand(8, 16)
+        torch.testing.assert_close([t.cpu() for t in recorded(x, w)], [t.cpu() for t in f(x, w)])
+    assert turret.cudagraphs.report().replays == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 from typing import Any
@@ -380,3 +381,27 @@ def test_the_report_names_each_decision_and_prints():
     assert "input 0 patched: its address is 1 words of the recording" in text
     assert "└── Graph[0] score() outputs=1" in text
     assert any(said.startswith("score recorded: ") for said in bench.said)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_child_goes_on_with_what_its_parent_recorded():
+    bench = Bench()
+    function = bench.graphed(bench.program(1, *SCALED, outputs=["t1"]))
+    for n in range(3):
+        bench.agree(function, vector(n, 1))
+    held, freed = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with bench.manager.lock:
+            held.set()
+            freed.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(30)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if function([vector(1, 2)])[0].tolist() == [8, 11] else 1)
+    freed.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
