@@ -94,6 +94,19 @@ def special(report: Report, only: str) -> None:
             print(f"  {run.__name__}", flush=True)
 
 
+def recordings(report: Report, only: str) -> None:
+    """The checks of graph capture, with what each saw."""
+    from graph_checks import GRAPH_CHECKS, Place
+
+    from turret.devices import device_for
+
+    place = Place(device_for(DEVICE).graphs, torch.device(DEVICE, 0))
+    for run in GRAPH_CHECKS:
+        if only in run.__name__ and report.alive():
+            print(f"  {run.__name__}", flush=True)
+            report.attempt(run.__name__, lambda run=run: print(*(f"    {line}" for line in run(place)), sep="\n"))
+
+
 def systems() -> dict[str, Callable]:
     """Eager, torch.compile and Turret by name."""
     return {
@@ -159,6 +172,8 @@ def main() -> int:
         if DEVICE == "cuda":
             print("streams, threads, memory:", flush=True)
             special(report, options.only)
+            print("recorded graphs:", flush=True)
+            recordings(report, options.only)
     if not options.skip_timing and not options.only and DEVICE == "cuda":
         timings(report)
     print(f"{report.passed} right, {len(report.failures)} wrong, {len(report.refused)} refused (eager by default)")

@@ -8,7 +8,10 @@ import pytest
 import torch
 from cases import CASES, Case
 from compare import check
+from graph_checks import GRAPH_CHECKS, Place
 from special import SPECIAL
+
+from turret.devices import device_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -27,3 +30,8 @@ def test_case_comes_out_as_eager_s(case: Case, dtype: torch.dtype, train: bool, 
 @pytest.mark.parametrize("run", SPECIAL, ids=lambda run: run.__name__)
 def test_special(run: Callable[[], None]) -> None:
     run()
+
+
+@pytest.mark.parametrize("run", GRAPH_CHECKS, ids=lambda run: run.__name__)
+def test_recordings(run: Callable[[Place], list[str]]) -> None:
+    print("\n".join(run(Place(device_for("cuda").graphs, torch.device("cuda", 0)))))

@@ -299,6 +299,7 @@ void acme_invalidate(void* storage, const char* message) {
   static_cast<c10::StorageImpl*>(storage)->release_data_and_set_meta_custom_data_ptr_error_msg_(std::string(message));
 }
 
+void acme_set_noise(int noisy) { acme::noisy = noisy != 0; }
 int acme_recording() { return acme::recording_here; }
 void acme_record_begin(void* pool) {
   under_way = std::make_unique<acme::Recording>(acme::Recording{pool_of(pool), {}, {}});

@@ -36,6 +36,7 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {  # by name: what a function of the dr
     "pool_checkpoint": (_LONG, _ADDRESS, _ADDRESS, _LONG),
     "pool_restore": (_TEXT, _ADDRESS, _ADDRESS, _LONG, _ADDRESS, _LONG),
     "invalidate": (None, _ADDRESS, _TEXT),
+    "set_noise": (None, _INT),
     "recording": (_INT,),
     "record_begin": (None, _ADDRESS),
     "record_end": (_ADDRESS,),

@@ -44,11 +44,15 @@ SECONDS = 280
 
 
 class World:
-    """The device, a fresh plugin, and ways to compile with it; what was compiled before is forgotten."""
+    """The device, a fresh plugin, and ways to compile with it; what was compiled before is forgotten.
 
-    def __init__(self, native: Any, keeps_arena: bool = False) -> None:
+    Recordings are as on a GPU: the arguments of each node end in a word that nobody wrote, unless ``noise`` is False.
+    """
+
+    def __init__(self, native: Any, keeps_arena: bool = False, noise: bool = True) -> None:
         self.native, self.plugin = native, AcmePlugin(native, keeps_arena)
         self.device = self.plugin.device
+        native.acme_set_noise(noise)
         self.graphs, self.driver = self.device.graphs, self.device.driver
         torch.manual_seed(0)
         turret.reset()

@@ -7,10 +7,12 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import graph_replay
 import pytest
 import torch
 import torch.nn.functional as F
 from acme_world import World, on_acme, rand
+from graph_checks import GRAPH_CHECKS, Place
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -276,12 +278,13 @@ def test_two_recordings_say_where_addresses_of_library_calls_lie(world: World, n
     def as_list(value: Any) -> list[torch.Tensor]:
         return [value] if isinstance(value, torch.Tensor) else list(value)
 
-    first = recorded(real)
+    first, again = recorded(real), recorded(real)
+    del results[1]
     step = 2 << 20
     far = [tensor_at(x.data_ptr() + n * step, x.shape, x.stride(), x.dtype, x.device) for n, x in enumerate(real, 1)]
     second = recorded(far)  # where there is no memory: nothing reads it while it is recorded
     moved = {n: Moved(x.data_ptr(), y.data_ptr(), x.nbytes) for n, (x, y) in enumerate(zip(real, far, strict=True))}
-    found = address_words(first, second, moved)
+    found = address_words(first, second, moved, again)
     assert not found.unclear
     fresh = [make() for make in makers]
     replay = first.bind([found.words[n] for n in range(len(real))], [x.data_ptr() for x in real])
@@ -413,7 +416,7 @@ def test_memory_that_is_gone_is_an_illegal_access_of_a_replay(world: World) -> N
     recording.patch([Patch(0, 0, x.data_ptr())])
     recording.replay(0)
     for bad in (Patch(0, len(node.arguments), 1), Patch(0, -8, 1)):
-        with pytest.raises(TurretError, match="lies outside of the node's 16 bytes"):
+        with pytest.raises(TurretError, match="lies outside of the node's 24 bytes"):
             recording.patch([bad])
 
 
@@ -473,3 +476,16 @@ def test_a_random_program_s_replays_are_eager_s(world: World, names: list[str], 
         recording.replay(0)
         for found, expected in zip(made, program(x.cpu()), strict=True):
             torch.testing.assert_close(found.cpu(), expected)
+
+
+@pytest.mark.parametrize("name", [check.__name__ for check in GRAPH_CHECKS])
+@on_acme
+def test_the_checks_for_gpus_hold(world: World, name: str) -> None:
+    (check,) = [check for check in GRAPH_CHECKS if check.__name__ == name]
+    print("\n".join(check(Place(world.graphs, torch.device("acme", 0), scale=8, plugins=(world.plugin,)))))
+
+
+@on_acme
+def test_the_benchmark_of_replays_measures_patched_and_copied_ones(world: World) -> None:
+    found = graph_replay.measured(world.graphs, torch.device("acme", 0), 12, 0, lambda: None)
+    assert len(found) == 4 and all(us > 0 for us in found.values())

@@ -1,0 +1,435 @@
+"""What recordings of a device must do, by its own graph capture: library calls, kernels, pools, randomness, errors.
+
+Each check takes a device's capture and a device, and gives lines that say what it saw; where something is wrong it goes
+on to its end and raises all of it.  The recording fake runs the same checks.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import turret
+from turret.devices import device_for
+from turret.graph_capture import FoundAddresses, GraphCapture, MemoryPool, Moved, Recording, address_words, tensor_at
+
+STEP = 2 << 20
+"""Bytes; addresses that move by multiples of it keep every alignment that a kernel asks for."""
+HALF = torch.bfloat16
+
+
+@attrs.frozen
+class Place:
+    """Where checks run: ``scale`` divides sizes, for devices that compute on a host."""
+
+    graphs: GraphCapture
+    device: torch.device
+    scale: int = 1
+    plugins: tuple[Any, ...] = ()
+
+    def rand(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.randn(*shape).to(dtype).to(self.device)
+
+    def stream(self) -> int:
+        return device_for(self.device.type).stream_getter(0)() if not self.plugins else 0
+
+
+@attrs.frozen
+class LibraryCall:
+    """A call, and what makes the tensors that it is given."""
+
+    name: str
+    run: Callable[..., Any]
+    make: Callable[[], Sequence[Tensor]]
+    tolerance: float = 1e-3
+
+
+def library_calls(place: Place) -> list[LibraryCall]:
+    """Calls of every library behind ATen, and of the kinds of nodes that a capture knows."""
+    n, half = 256 // place.scale, lambda *shape: place.rand(*shape, dtype=HALF)
+    w, bias, table = half(n, n), half(n), half(50_265 // place.scale**2, n)
+    filters = half(64, 64, 3, 3).to(memory_format=torch.channels_last)
+    index = lambda *shape: torch.randint(0, 40, shape).to(place.device)  # noqa: E731
+    images = lambda: [half(4, 64, 14, 14).to(memory_format=torch.channels_last)]  # noqa: E731
+    heads = lambda: [half(2, 4, 128 // place.scale, 64) for _ in range(3)]  # noqa: E731
+    one = lambda *shape: lambda: [place.rand(*shape)]  # noqa: E731
+    rows = lambda *shape: lambda: [half(*shape)]  # noqa: E731
+    return [
+        LibraryCall("mm", lambda x: x @ w, rows(4 * n, n), 2e-2),
+        LibraryCall("mm of one row", lambda x: x @ w, rows(1, n), 2e-2),
+        LibraryCall("mm to an odd vocabulary", lambda x: x @ table.t(), rows(n, n), 2e-2),
+        LibraryCall("mm of two inputs", torch.mm, lambda: [half(n, n), half(n, n)], 2e-2),
+        LibraryCall("mm in float32", lambda x: x @ x, one(n, n)),
+        LibraryCall("addmm", lambda x: torch.addmm(bias, x, w), rows(4 * n, n), 2e-2),
+        LibraryCall("bmm", torch.bmm, lambda: [half(8, n, 64), half(8, 64, n)], 2e-2),
+        LibraryCall("attention", lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), heads, 2e-2),
+        LibraryCall("convolution", lambda x: F.conv2d(x, filters, padding=1), images, 2e-2),
+        LibraryCall("layer norm", lambda x: F.layer_norm(x, (n,), bias, bias), rows(n, n), 2e-2),
+        LibraryCall("embedding", lambda i: F.embedding(i, table), lambda: [index(8, 32)]),
+        LibraryCall("softmax", lambda x: torch.softmax(x, -1), one(n, n)),
+        LibraryCall("sort", lambda x: torch.sort(x, -1)[0], one(n, n)),
+        LibraryCall("top k", lambda x: x.topk(5, -1)[0], one(n, n)),
+        LibraryCall("index put", lambda x, i: x.index_put((i,), x[0]), lambda: [place.rand(64, n), index(50)]),
+        LibraryCall("add of a transpose", lambda x, y: x + y.t(), lambda: [place.rand(n, n), place.rand(n, n)]),
+        LibraryCall("sum over strided rows", lambda x: x[:, ::2].sum(0), one(n, n)),
+        LibraryCall("cat", lambda x, y: torch.cat([x, y], 1), lambda: [place.rand(n, n), place.rand(n, 3)]),
+        LibraryCall("copy of bytes", lambda x: x.clone(), one(n, n)),
+        LibraryCall("clear", lambda x: torch.zeros_like(x).add_(x[0]), one(n, n)),
+        LibraryCall("write to an input", lambda x: x.mul_(2), one(n, n)),
+        LibraryCall("cumulative sum", lambda x: x.cumsum(0), one(n, n)),
+    ]  # fmt: skip
+
+
+@attrs.frozen
+class Trial:
+    """A call as it was recorded: the recording, its inputs, and where its results lie."""
+
+    recording: Recording
+    inputs: Sequence[Tensor]
+    results: list[tuple[int, torch.Size, tuple[int, ...], torch.dtype]]
+
+
+def _recorded(place: Place, call: LibraryCall, pool: MemoryPool, inputs: Sequence[Tensor]) -> Trial:
+    start, made = pool.checkpoint(), []
+    recording = place.graphs.record(0, lambda: made.append(call.run(*inputs)), pool)
+    results = [made.pop()]
+    results = [(t.data_ptr(), t.shape, t.stride(), t.dtype) for t in results]
+    pool.restore(start, [])
+    return Trial(recording, inputs, results)
+
+
+def _moved(one: Trial, other: Trial) -> dict[int, Moved]:
+    pairs = enumerate(zip(one.inputs, other.inputs, strict=True))
+    return {n: Moved(a.data_ptr(), b.data_ptr(), a.untyped_storage().nbytes()) for n, (a, b) in pairs}
+
+
+def _elsewhere(inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Tensors of the same layouts where there need be no memory."""
+    far = [(x.data_ptr() + n * STEP, x) for n, x in enumerate(inputs, 1)]
+    return [tensor_at(address, x.shape, x.stride(), x.dtype, x.device) for address, x in far]
+
+
+def _understood(
+    place: Place, call: LibraryCall, pool: MemoryPool, inputs: Sequence[Tensor]
+) -> tuple[Trial, FoundAddresses]:
+    first, again, second = (_recorded(place, call, pool, x) for x in (inputs, inputs, _elsewhere(inputs)))
+    return first, address_words(first.recording, second.recording, _moved(first, second), again.recording)
+
+
+def _noise(one: Trial, other: Trial) -> int:
+    pairs = zip(one.recording.nodes, other.recording.nodes, strict=True)
+    return sum(
+        a.arguments[k : k + 8] != b.arguments[k : k + 8] for a, b in pairs for k in range(0, len(a.arguments), 8)
+    )
+
+
+def _wrong_replays(place: Place, call: LibraryCall, trial: Trial, found: FoundAddresses) -> str:
+    """What is wrong with replays over other inputs; the address words say how."""
+    words = [found.words[n] for n in range(len(trial.inputs))]
+    replay = trial.recording.bind(words, [x.data_ptr() for x in trial.inputs])
+    for _ in range(3):
+        fresh = call.make()
+        expected = call.run(*[x.clone() for x in fresh])
+        replay([x.data_ptr() for x in fresh], place.stream())
+        ((address, *layout),) = trial.results
+        for old, new in zip(trial.inputs, fresh, strict=True):
+            address += new.data_ptr() - old.data_ptr() if address == old.data_ptr() else 0
+        got = tensor_at(address, *layout, place.device).double().cpu()
+        error = ((got - expected.double().cpu()).norm() / expected.double().cpu().norm()).item()
+        if not error <= call.tolerance:
+            return f"relative error {error:.2e}"
+    return ""
+
+
+def _attempt(place: Place, call: LibraryCall, kind: str) -> tuple[str, str]:
+    """A line about one call, and what is wrong with it; ``kind``: whether there is memory where inputs move to."""
+    pool = place.graphs.pool(0)
+    inputs = call.make()
+    call.run(*[x.clone() for x in inputs])
+    with pool.allocating():
+        call.run(*[x.clone() for x in inputs])
+    try:
+        first, again = (_recorded(place, call, pool, inputs) for _ in range(2))
+        others = _elsewhere(inputs) if kind == "nowhere" else _apart(call, inputs)
+        second = _recorded(place, call, pool, others)
+        found = address_words(first.recording, second.recording, _moved(first, second), again.recording)
+        wrong = "; ".join(sorted(set(found.unclear.values()))) or _wrong_replays(place, call, first, found)
+    except (RuntimeError, ValueError, turret.TurretError) as error:
+        return "", f"{call.name} ({kind}): {type(error).__name__}: {str(error)[:300]}"
+    kinds = [node.kind for node in first.recording.nodes]
+    seen = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
+    counts = f"{sum(map(len, found.words.values()))} address words, {_noise(first, again)} words of noise"
+    names = "; ".join(f"{n.name[:60]} [{len(n.arguments)}]" for n in first.recording.nodes)
+    return f"{call.name} ({kind}): {seen}; {counts}; {names}", f"{call.name} ({kind}): {wrong}" if wrong else ""
+
+
+def _apart(call: LibraryCall, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Other inputs in memory of their own, each of which lies another distance away."""
+    while True:
+        made, unused = list(call.make()), call.make()
+        if len({b.data_ptr() - a.data_ptr() for a, b in zip(inputs, made, strict=True)}) == len(made):
+            return made
+        inputs[0].new_empty(len(unused) * STEP)  # what comes next lies elsewhere
+
+
+def library_calls_are_replayed_over_other_memory(place: Place) -> list[str]:
+    """Address words are found for every call, and replays over fresh inputs give eager's results."""
+    lines, wrong = [], []
+    for call in library_calls(place):
+        for kind in ("nowhere", "elsewhere"):
+            line, problem = _attempt(place, call, kind)
+            lines += [line] if line else []
+            wrong += [problem] if problem else []
+    assert not wrong, "\n".join([*wrong, "", *lines])
+    return lines
+
+
+def _compiled(place: Place, function: Callable[..., Any]) -> Callable[..., Any]:
+    return turret.compile(function, plugins=list(place.plugins), options={"on_error": "raise", "cache": False})
+
+
+def kernels_of_plans_are_replayed_over_other_memory(place: Place) -> list[str]:
+    """What Turret compiles is recorded and replayed as library calls are, its kernels and its arena."""
+    n = 256 // place.scale
+    w = place.rand(n, n)
+    program = _compiled(place, lambda x, y: torch.softmax(torch.relu(x @ w) * 2 + y, -1).sum(1) + 1)
+    call = LibraryCall("a plan", program, lambda: [place.rand(n, n), place.rand(n)])
+    program(*call.make())
+    found = [_attempt(place, call, kind) for kind in ("nowhere", "elsewhere")]
+    assert not any(wrong for _, wrong in found), found
+    return [line for line, _ in found]
+
+
+def random_numbers_go_on_as_with_calls(place: Place) -> list[str]:
+    """Dropout, of eager and of a plan, draws with each replay what a call would have drawn."""
+    ones = torch.ones(4096, device=place.device)
+    programs = {"eager": lambda: F.dropout(ones, 0.5), "plan": _compiled(place, lambda: F.dropout(ones * 2, 0.5) + 1)}
+    for name, program in programs.items():
+        program()
+        torch.manual_seed(7)
+        expected = [program().cpu() for _ in range(4)]
+        made: list[Tensor] = []
+        torch.manual_seed(7)
+        recording = place.graphs.record(0, lambda: made.append(program()))  # noqa: B023 (called at once)
+        for turn, values in enumerate(expected):
+            recording.replay(place.stream())
+            assert torch.equal(made[0].cpu(), values), f"{name}: replay {turn} drew other numbers than a call"
+        assert not torch.equal(expected[0], expected[1])
+    return ["eager and plan draw what calls draw"]
+
+
+def replays_in_the_wrong_order_give_the_wrong_number_of_the_document(place: Place) -> list[str]:
+    """Recordings that share a pool write over each other's results, unless somebody watches."""
+    x1, x2 = (torch.tensor([v]).to(place.device) for v in (1.0, 2.0))
+    y: dict[int, Tensor] = {}
+
+    def first() -> None:
+        t1 = x1 * 3
+        y[1] = t1 + 5
+
+    def second() -> None:
+        y[2] = x2**2
+
+    pool = place.graphs.pool(0)
+    one, two = (place.graphs.record(0, f, pool) for f in (first, second))
+    seen = []
+    for order in ((one, two), (two, one)):
+        for recording in order:
+            recording.replay(place.stream())
+        seen.append((y[1].item(), y[2].item()))
+    assert seen[0] == (8.0, 4.0), seen
+    return [f"in order {seen[0]}, in the other order {seen[1]} (the document: 8.0, 3.0)"]
+
+
+def a_restored_pool_keeps_what_a_branch_still_needs(place: Place) -> list[str]:
+    """The document's diamond: a branch is recorded after a replay, with the allocator's state restored, and without."""
+    results, reserved = {}, 0
+    for restores in (True, False):
+        x, pool, values = torch.tensor([3.0]).to(place.device), place.graphs.pool(0), {}
+        a = place.graphs.record(0, lambda: values.update(y=x * x), pool)  # noqa: B023 (called at once)
+        after_a, at = pool.checkpoint(), values.pop("y").data_ptr()
+        y = tensor_at(at, (1,), (1,), torch.float32, place.device)
+        a.replay(place.stream())
+        if restores:
+            pool.restore(after_a, [])
+        c = place.graphs.record(0, lambda: values.update(t=y - 1, z=y * 10), pool)  # noqa: B023
+        c.replay(place.stream())
+        results[restores], reserved = values["z"].item(), pool.reserved_bytes
+    assert results[True] == 90.0, results
+    return [f"restored {results[True]}, stale {results[False]}; {reserved} bytes reserved"]
+
+
+def checkpoints_bring_blocks_back_and_dead_ones_are_reused(place: Place) -> list[str]:
+    """Blocks are where they were; the dead ones are handed out anew; nothing grows; owners are noticed."""
+    pool = place.graphs.pool(0)
+    empty = pool.checkpoint()
+    take = lambda n: torch.empty(n, dtype=torch.uint8, device=place.device)  # noqa: E731
+    with pool.allocating():
+        kept = [take(4 << 20), take(600), take(600)]
+    addresses, checkpoint = [t.data_ptr() for t in kept], pool.checkpoint()
+    try:
+        pool.restore(empty, [])
+    except turret.TurretError as error:
+        assert "live" in str(error)
+    else:
+        raise AssertionError("a pool was restored under tensors that own its memory")
+    kept.clear()
+    for turn in range(20):
+        pool.restore(checkpoint, [addresses[1]])
+        with pool.allocating():
+            fresh = take(600)
+        assert fresh.data_ptr() == addresses[1], f"turn {turn}: {fresh.data_ptr():#x}, not {addresses[1]:#x}"
+        del fresh
+        if turn % 5 == 4:
+            pool.restore(empty, [])
+    return [f"{pool.reserved_bytes} bytes reserved after 20 restores"]
+
+
+def errors_leave_the_device_usable(place: Place) -> list[str]:
+    """After every way to break a recording, numbers are drawn, products computed, and the same pool records."""
+    x, pool, seen, wrong = place.rand(64, 64), place.graphs.pool(0), [], []
+
+    def caught() -> None:
+        try:
+            x.sum().item()
+        except RuntimeError:
+            x.mul(2)
+
+    def mine() -> None:
+        raise KeyError("mine")
+
+    breaks = {
+        "item": lambda: x.sum().item(), "to host": lambda: (x * 2).cpu(), "nonzero": lambda: x.nonzero(),
+        "caught inside": caught, "the user's": mine,
+    }  # fmt: skip
+    for name, run in breaks.items():
+        try:
+            place.graphs.record(0, run, pool)
+        except (RuntimeError, KeyError) as error:
+            seen.append(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:120]}")
+        else:
+            wrong.append(f"{name}: was recorded")
+        try:
+            torch.testing.assert_close((x @ x).cpu(), x.cpu() @ x.cpu(), rtol=1e-2, atol=1e-2)
+            assert torch.rand(8, device=place.device).std().item() > 0
+            made: list[Tensor] = []
+            place.graphs.record(0, lambda made=made: made.append(x + 1), pool).replay(place.stream())
+            torch.testing.assert_close(made[0].cpu(), x.cpu() + 1)
+        except (RuntimeError, AssertionError, turret.TurretError) as error:
+            wrong.append(f"after {name}: {type(error).__name__}: {str(error)[:300]}")
+    assert not wrong, "\n".join([*wrong, "", *seen])
+    return seen
+
+
+def an_invalidated_storage_says_why(place: Place) -> list[str]:
+    """Whoever reads an output that was overwritten gets the message, and not the numbers."""
+    pool = place.graphs.pool(0)
+    with pool.allocating():
+        owner = torch.ones(16, device=place.device)
+    given = tensor_at(owner.data_ptr(), (4, 4), (4, 1), torch.float32, owner.device)
+    view = given[1:]
+    pool.invalidate(given.untyped_storage(), "overwritten by a later run")
+    for ask in (given.data_ptr, view.data_ptr, given.cpu, lambda: view + 1):
+        try:
+            ask()
+        except RuntimeError as error:
+            assert "overwritten by a later run" in str(error), error
+        else:
+            raise AssertionError("a storage that was invalidated was read")
+    return [f"the owner still has {owner.sum().item():g}"]
+
+
+def other_threads_work_while_one_records(place: Place) -> list[str]:
+    """A capture is of its thread: another one's products and allocations are not in it, and do not break it."""
+    x, found, failures = place.rand(64, 64), [], []
+
+    def work() -> None:
+        try:
+            found.extend((x @ x).cpu() for _ in range(20))
+        except RuntimeError as error:
+            failures.append(str(error))
+
+    def run() -> Tensor:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert place.graphs.is_recording(0)
+        return x + 1
+
+    recording = place.graphs.record(0, run)
+    assert not failures and len(recording.nodes) == 1 and not place.graphs.is_recording(0), failures
+    for value in found:
+        torch.testing.assert_close(value, x.cpu() @ x.cpu(), rtol=1e-2, atol=1e-2)
+    return [f"{len(found)} products beside a recording of {len(recording.nodes)} node"]
+
+
+def threads_replay_one_recording_over_memory_of_their_own(place: Place) -> list[str]:
+    """Replays of several threads follow one another, each over its own memory."""
+    n, wrong = 256, []
+    x, y = place.rand(n), place.rand(n)
+    call = LibraryCall("mul", lambda x, y: torch.mul(x, 2, out=y), lambda: [x, y])
+    pool = place.graphs.pool(0)
+    first, found = _understood(place, call, pool, [x, y])
+    replay = first.recording.bind([found.words[0], found.words[1]], [x.data_ptr(), y.data_ptr()])
+
+    def work(value: float) -> None:
+        for turn in range(50):
+            a, b = (torch.full((n,), v, device=place.device) for v in (value + turn, 0.0))
+            replay([a.data_ptr(), b.data_ptr()], place.stream())
+            if not bool((b == 2 * (value + turn)).all()):
+                wrong.append((value, turn))
+
+    threads = [threading.Thread(target=work, args=(1000.0 * k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong, wrong[:5]
+    return ["200 replays of four threads"]
+
+
+def the_host_time_of_a_replay_is_shown(place: Place) -> list[str]:
+    """Microseconds of a replay with ten inputs, moved in each and in none (see tests/benchmarks/graph_replay.py)."""
+    inputs, makes = 10, 2
+
+    def add_to_all(*tensors: Tensor) -> Tensor:
+        for tensor in tensors:
+            tensor.add_(1)
+        return tensors[0]
+
+    call = LibraryCall("sums", add_to_all, lambda: [place.rand(64) for _ in range(inputs)])
+    pool = place.graphs.pool(0)
+    first, found = _understood(place, call, pool, call.make())
+    replay = first.recording.bind([found.words[n] for n in range(inputs)], [x.data_ptr() for x in first.inputs])
+    kept = [call.make() for _ in range(makes)]
+    sets = [[x.data_ptr() for x in tensors] for tensors in kept]
+    lines = []
+    for title, turns in (("all moved", sets), ("none moved", sets[:1])):
+        replay(turns[0], place.stream())
+        start = time.perf_counter()
+        for turn in range(200):
+            replay(turns[turn % len(turns)], place.stream())
+        lines.append(f"{title}: {(time.perf_counter() - start) / 200 * 1e6:.1f} us a replay of {inputs} nodes")
+    return lines
+
+
+GRAPH_CHECKS: tuple[Callable[[Place], list[str]], ...] = (
+    library_calls_are_replayed_over_other_memory,
+    kernels_of_plans_are_replayed_over_other_memory,
+    random_numbers_go_on_as_with_calls,
+    replays_in_the_wrong_order_give_the_wrong_number_of_the_document,
+    a_restored_pool_keeps_what_a_branch_still_needs,
+    checkpoints_bring_blocks_back_and_dead_ones_are_reused,
+    errors_leave_the_device_usable,
+    an_invalidated_storage_says_why,
+    other_threads_work_while_one_records,
+    threads_replay_one_recording_over_memory_of_their_own,
+    the_host_time_of_a_replay_is_shown,
+)
