@@ -236,6 +236,7 @@ def test_parameters_and_buffers_are_static_and_what_is_saved_of_them(on, fresh, 
         @turret.hookimpl(before="turret.plugins.cudagraphs")
         def turret_wrap_runtime(self, function, role):
             seen[role] = function.plan
+            return lambda args: function(args)  # which nobody records
 
     def run():
         seen.clear()
