@@ -16,6 +16,8 @@ fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz/run.py --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 --out fuzz.jsonl
 	$(BIN)/python tests/fuzz/functions.py --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \
 		--out functions.jsonl
+	$(BIN)/python tests/fuzz/graph_calls.py --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \
+		--out graph_calls.jsonl
 
 bench: $(STAMP)
 	$(BIN)/python tests/benchmarks/bench.py

@@ -15,6 +15,8 @@ _HOMES = {
     "captured_graph": "turret.stages",
     "codegen": "turret.stages",
     "compile": "turret.api",
+    "cudagraph_mark_step_begin": "turret.cudagraphs",
+    "cudagraphs": "turret.cudagraphs",
     "disable": "turret.api",
     "explain": "turret.explain",
     "flat_inputs": "turret.flat_calls",
@@ -38,6 +40,9 @@ _HOMES = {
     "TurretError": "turret.errors",
     "TurretWarning": "turret.errors",
 }
+
+_MODULES = frozenset({"cudagraphs"})
+"""Names that stand for their homes themselves."""
 
 __all__ = sorted(_HOMES)
 
@@ -65,7 +70,8 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'turret' has no attribute {name!r}")
-    value = getattr(importlib.import_module(home), name)
+    module = importlib.import_module(home)
+    value = module if name in _MODULES else getattr(module, name)
     globals()[name] = value
     return value
 

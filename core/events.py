@@ -21,6 +21,7 @@ EventKind = Literal[
     "perf_hint",
     "reuse",
     "progress",
+    "graph_capture",
 ]
 
 
@@ -32,7 +33,7 @@ class Event:
     prefix; ``product`` is the stage's result (printable by ``str``) on ``"product"``; ``seconds`` is wall
     time on ``*_ended``; ``message`` is one sentence for people (of ``"progress"``: how far a stage has come);
     ``debug_dir`` is the option of that name.  A ``"cache_failure"`` is an entry of the artifact cache that was there
-    and could not be used, or one that could not be written.
+    and could not be used, or one that could not be written; a ``"graph_capture"`` a recording, or a reason against one.
     """
 
     kind: EventKind

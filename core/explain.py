@@ -19,7 +19,8 @@ class Explanation:
     ``graphs``: captured graphs; ``ops``: calls in them by name; ``kernels``, ``externs``: steps of the schedules;
     ``breaks``: one message for each graph break, the user's line and the reason; ``fallbacks``: graphs that run
     eagerly, and why; ``guards``: how many assumptions are checked in each call; ``reuses``: what capture
-    followed and the joint trace traced once and repeated, a line each.  A backward is not part of it.
+    followed and the joint trace traced once and repeated, a line each; ``not_recorded``: what graph capture leaves out,
+    and why.  A backward is not part of it.
     """
 
     graphs: int
@@ -30,6 +31,7 @@ class Explanation:
     fallbacks: tuple[str, ...]
     guards: int = 0
     reuses: tuple[str, ...] = ()
+    not_recorded: tuple[str, ...] = ()
 
     @property
     def graph_breaks(self) -> int:
@@ -43,7 +45,7 @@ class Explanation:
             f"{self.kernels} kernels, {sum(self.externs.values())} extern calls" + (f": {externs}" if externs else ""),
         ]
         lines += [f"break {number}: {message}" for number, message in enumerate(self.breaks)]
-        lines += self.reuses
+        lines += [*self.reuses, *self.not_recorded]
         return "\n".join([*lines, *(f"runs eagerly: {message}" for message in self.fallbacks)])
 
 
@@ -55,6 +57,7 @@ class _Observer:
         self.breaks: list[str] = []
         self.fallbacks: list[str] = []
         self.reuses: list[str] = []
+        self.not_recorded: list[str] = []
 
     @hookimpl
     def turret_event(self, event: Event) -> None:
@@ -64,6 +67,8 @@ class _Observer:
             self.fallbacks.append(event.message)
         elif event.kind == "reuse":
             self.reuses.append(event.message)
+        elif event.kind == "graph_capture":
+            self.not_recorded.append(event.message)
         elif event.kind == "product" and event.stage == "capture":
             self.graphs += 1
             calls = [n for n in event.product.module.graph.nodes if n.op.startswith("call")]
@@ -96,6 +101,7 @@ def explain(model: Callable, **options: Any) -> Callable[..., Explanation]:
             tuple(observer.fallbacks),
             observer.guards,
             tuple(observer.reuses),
+            tuple(observer.not_recorded),
         )
 
     return run

@@ -24,6 +24,7 @@ ARTIFACTS: dict[str, str] = {
     "fusion": "each fusion considered: made or not, bytes saved, why",
     "output_code": "generated source and the plan that runs it",
     "perf_hints": "what would make the program faster",
+    "cudagraphs": "what was recorded for replay, what was decided for each input and output, and what was not, and why",
     "cache": "what the artifact cache had, lacked and could not use, and why",
 }
 
@@ -81,6 +82,8 @@ def _texts(event: Event) -> list[tuple[str, str]]:
     """Artifacts that an event holds, with their text."""
     if event.kind in ("graph_break", "recompile", "perf_hint"):
         return [(f"{event.kind}s", event.message)]
+    if event.kind == "graph_capture":
+        return [("cudagraphs", event.message)]
     if event.kind in ("cache_hit", "cache_miss", "cache_failure"):
         said = f"{event.stage}: {event.kind.removeprefix('cache_')}"
         return [("cache", f"{said}: {event.message}" if event.message else said)]

@@ -33,6 +33,7 @@ struct ThreadState {
 
 thread_local ThreadState local;
 int users = 0;  // threads inside `call`; guarded by the GIL
+unsigned long long invocations = 0;  // outermost `call`s that began; guarded by the GIL
 _PyFrameEvalFunction previous = _PyEval_EvalFrameDefault;  // the hook that was there before this one
 Py_ssize_t extra_index = -1;
 PyObject* frame_callback = nullptr;     // (function, arguments, token) -> callable or None
@@ -367,7 +368,10 @@ PyObject* call(PyObject*, PyObject* const* args, Py_ssize_t count) {
   PyObject* kwargs = args[2] == Py_None ? nullptr : args[2];
   ThreadState saved = local;
   PyInterpreterState* interpreter = PyInterpreterState_Get();
-  if (saved.depth == 0) users++;
+  if (saved.depth == 0) {
+    users++;
+    invocations++;
+  }
   _PyFrameEvalFunction found = _PyInterpreterState_GetEvalFrameFunc(interpreter), below = previous;
   if (found != hook) {
     previous = found;
@@ -532,6 +536,8 @@ PyObject* dereference(PyObject*, PyObject* const* args, Py_ssize_t nargs) {
   return found;
 }
 
+PyObject* count_invocations(PyObject*, PyObject*) { return PyLong_FromUnsignedLongLong(invocations); }
+
 PyMethodDef methods[] = {
     {"configure", configure, METH_VARARGS, "configure(frame_callback, classify_callback)"},
     {"call", reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(call)), METH_FASTCALL,
@@ -545,6 +551,7 @@ PyMethodDef methods[] = {
     {"watch_hooks", watch_hooks, METH_O, "watch_hooks(question): have the callback choose while hooks save tensors"},
     {"mark", mark, METH_VARARGS, "mark(code, kind): 0 ask, 1 skip, 2 capture, 3 skip with all that it calls"},
     {"kind", kind, METH_O, "kind(code): as marked, 0 where not asked yet"},
+    {"invocations", count_invocations, METH_NOARGS, "how many calls began on a thread that was in none"},
     {"is_active", is_active, METH_NOARGS, "whether frames of this thread are looked at"},
     {"is_installed", is_installed, METH_NOARGS, "whether the interpreter evaluates frames through the hook"},
     {"after_fork", after_fork, METH_NOARGS, "to be called in a forked child"},

@@ -91,7 +91,7 @@ def test_hints_name_the_calls_that_run_eagerly_and_why(switched, capfd):
 def test_every_artifact_of_the_issue_is_there():
     assert set(logs.ARTIFACTS) == {
         "graph_breaks", "recompiles", "guards", "aot_graphs", "schedule", "fusion", "output_code", "perf_hints",
-        "cache",
+        "cache", "cudagraphs",
     }  # fmt: skip
 
 

@@ -21,6 +21,7 @@ PAGES = (
     "docs/opencl.md",
     "docs/testing.md",
     "docs/graph-compilers.md",
+    "docs/cudagraphs.md",
 )
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([\w./]+\.md)")

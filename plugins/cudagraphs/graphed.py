@@ -1,0 +1,176 @@
+"""A function that is recorded and replayed: what it knows of itself, whichever pool its recordings lie in."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from turret import cudagraphs
+from turret.cudagraphs import FunctionReport
+from turret.errors import warn
+from turret.plugins.cudagraphs.node import Node
+from turret.plugins.cudagraphs.work import Key, Place, Work
+from turret.products import BoxedCallable
+
+
+@attrs.frozen
+class Settings:
+    """The options of one compilation; ``outputs`` is ``fresh``, ``pool`` or ``legacy``."""
+
+    outputs: str = "fresh"
+    capture_sizes: tuple[int, ...] = ()
+    max_recorded_sizes: int = 50
+    rerecord_limit: int = 128
+
+
+class Graphed:
+    """A boxed callable that runs ``work`` by recordings where it can, and ``plain`` where not.
+
+    ``manager_for(stream)`` gives what keeps recordings on a stream; ``tell(message)`` is told of each decision.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        plain: BoxedCallable,
+        place: Place,
+        settings: Settings,
+        manager_for: Callable[[int], Any],
+        tell: Callable[[str], None],
+    ) -> None:
+        self.work, self.plain, self.place, self.settings = work, plain, place, settings
+        self._manager_for, self._tell, self._stream = manager_for, tell, place.current_stream
+        self._is_recording = place.capture.is_recording
+        self._managers: dict[int, Any] = {}
+        self.title: Callable[[str], str] = str
+        self.forget()
+        cudagraphs.functions.add(self)
+
+    def forget(self) -> None:
+        """Drop all recordings, and what was learned."""
+        self._managers.clear()
+        self.warm: set[tuple[int, Key]] = set()
+        self.sizes: set[Key] = set()
+        self.moved: frozenset[int] = frozenset()
+        self.refused: dict[Key, str] = {}
+        self.plain_calls: Counter[str] = Counter()
+        self.latest: Node | None = None
+        self.rerecordings: list[str] = []
+        self.recordings = self.warm_ups = self.past_replays = 0
+        self.nodes: list[Node] = []
+        self.name = ""
+
+    def __call__(self, args: list) -> list:
+        if self._is_recording(self.place.index):
+            return self.run_plainly(args, "it is called while somebody else records")
+        stream = self._stream()
+        manager = self._managers.get(stream)
+        if manager is None:
+            manager = self._managers[stream] = self._manager_for(stream)
+        return manager.run(self, args)
+
+    def run_plainly(self, args: list, reason: str) -> list:
+        """Run without a recording; the reason is on record, and said when it is new."""
+        self.plain_calls[reason] += 1
+        if self.plain_calls[reason] == 1:
+            self._tell(f"{self.work.name} runs without a recording: {reason}")
+        return self.plain(args)
+
+    def reason_against(self, key: Key) -> str:
+        """Why calls of some sizes are not recorded; empty where they are."""
+        known = self.refused.get(key)
+        if known is not None:
+            return known
+        settings = self.settings
+        if settings.capture_sizes and key and not set(key) <= set(settings.capture_sizes):
+            return f"sizes {key} are not among cudagraph_capture_sizes"
+        if key not in self.sizes and len(self.sizes) >= settings.max_recorded_sizes:
+            return f"{len(self.sizes)} sizes are recorded (cudagraph_max_recorded_sizes)"
+        return ""
+
+    def run_instead(self, key: Key, error: Exception, args: list) -> list:
+        """Run a call of which recording failed; if that is well, calls of these sizes are recorded no more."""
+        reason = f"recording failed: {type(error).__name__}: {error}".removeprefix("recording failed: NotRecordable: ")
+        error.with_traceback(None)  # its frames hold memory of the pool
+        results = self.plain(args)
+        self.refuse(key, reason)
+        self.plain_calls[reason] += 1
+        return results
+
+    def refuse(self, key: Key, reason: str) -> None:
+        """Record calls of some sizes no more, with one warning."""
+        self.refused[key] = reason
+        message = f"{self.work.name} runs without a recording: {reason}"
+        self._tell(message)
+        warn(f"graph capture: {message}")
+
+    def prepare(self, key: Key, into: bool) -> None:
+        """Before the first call of some sizes: load what recording it would load."""
+        self.name = self.name or self.title(self.work.name)
+        try:
+            self.work.prepare(into)
+        except Exception as error:
+            self.refuse(key, f"loading it failed: {type(error).__name__}: {error}")
+
+    def warmed_up(self, key: Key, stream: int) -> None:
+        """Note that the first call of some sizes has run."""
+        self.warm.add((stream, key))
+        self.warm_ups += 1
+
+    def note(self, node: Node, why: str) -> None:
+        """Note a recording; ``why`` there is another one for the same sizes, else empty."""
+        self.recordings += 1
+        self.sizes.add(node.key)
+        self.latest = node
+        self.nodes.append(node)
+        if why:
+            self.rerecordings.append(why)
+        again = f" again ({why})" if why else ""
+        self._tell(f"{self.work.name} recorded{again}: " + "; ".join(map(str, node.decisions)))
+
+    def drop(self, node: Node) -> None:
+        """Forget a recording; its replays stay counted."""
+        self.past_replays += node.tally.replays
+        if node in self.nodes:
+            self.nodes.remove(node)
+        if self.latest is node:
+            self.latest = None
+
+    def statics_that_moved(self, nodes: Sequence[Node], args: Sequence[Any]) -> frozenset[int]:
+        """Static inputs that lie elsewhere than in some recording: they are patched from now on."""
+        found = {
+            n
+            for node in nodes
+            for n, address in node.inputs.fixed.items()
+            if n in self.work.static and n not in node.inputs.pooled and args[n].data_ptr() != address
+        }
+        self.moved |= found
+        return self.moved
+
+    def reported(self) -> FunctionReport:
+        node = self.latest
+        return FunctionReport(
+            name=self.work.name,
+            title=self.name or self.work.name,
+            role=self.work.role,
+            device=str(self.place.device),
+            outputs=self.settings.outputs,
+            warm_ups=self.warm_ups,
+            recordings=self.recordings,
+            replays=self.past_replays + sum(n.tally.replays for n in self.nodes),
+            sizes=len(self.sizes),
+            rerecordings=tuple(self.rerecordings),
+            plain_calls=dict(self.plain_calls),
+            decisions=() if node is None else tuple(map(str, node.decisions)),
+            bytes_copied=0 if node is None else node.bytes_copied,
+            nodes=0 if node is None else len(node.recorded.recording.nodes),
+            patched_nodes=0 if node is None else node.patched_nodes,
+        )
+
+
+def too_often(nodes: Sequence[Node]) -> str:
+    """Why a call is not recorded once more."""
+    return f"it was recorded {len(nodes)} times (cudagraph_unexpected_rerecord_limit)"

@@ -1,0 +1,177 @@
+"""A compiled plan as work that can be recorded: its size key, and a variant that writes to outputs it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import torch
+
+from turret.plan import Allocate, Copy, Free, Plan, SizeRef, SlotRef, View
+from turret.plugins.cudagraphs.making import NotRecordable
+from turret.plugins.cudagraphs.work import Key, Layout, Result, Shapes, Work
+from turret.products import BoxedCallable
+from turret.runtime.sizes import Sizes, compile_size, source_reader
+
+
+class PlanWork(Work):
+    """A plan, which ``load`` makes a function of; ``plain`` is that of the plan itself.
+
+    ``own_memory``: the device keeps arenas from call to call, so that recordings need functions of their own.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        plain: BoxedCallable,
+        load: Callable[[Plan], BoxedCallable],
+        role: str,
+        *,
+        static: frozenset[int],
+        written: frozenset[int],
+        own_memory: bool,
+    ) -> None:
+        if plan.float_symbols:
+            raise NotRecordable(
+                f"its numbers {', '.join(plan.float_symbols)} are floats, which change from call to call"
+            )
+        self.name, self.role, self.static, self.written = plan.name, role, static, written
+        self._plan, self._load, self._own_memory = plan, load, own_memory
+        self._into_plan, self._buffers = into_buffers(plan)
+        self._run: BoxedCallable | None = None if own_memory else plain
+        self._into: BoxedCallable | None = None
+        self._readers = tuple((source.input, source_reader(source)) for source in self._sources())
+        self._shapes: dict[Key, Shapes] = {}
+
+    def _sources(self) -> list[Any]:
+        plan = self._plan
+        return [plan.size_sources[symbol] for symbol in plan.size_symbols if symbol in plan.size_sources]
+
+    def key(self, args: Sequence[Any]) -> Key:
+        return tuple(read(args[n]) for n, read in self._readers)
+
+    def shapes(self, key: Key) -> Shapes:
+        found = self._shapes.get(key)
+        if found is None:
+            symbols = [symbol for symbol in self._plan.size_symbols if symbol in self._plan.size_sources]
+            found = self._shapes[key] = _shapes(self._plan, self._buffers, dict(zip(symbols, key, strict=True)))
+        return found
+
+    def run(self, args: list) -> list:
+        if self._run is None:
+            self._run = self._loaded(self._plan)
+        return self._run(args)
+
+    def run_into(self, args: list, buffers: Sequence[torch.Tensor]) -> None:
+        if self._into is None:
+            self._into = self._loaded(self._into_plan)
+        args += buffers
+        self._into(args)
+
+    def prepare(self, into: bool) -> None:
+        if into and self._into is None:
+            self._into = self._loaded(self._into_plan)
+        if not into and self._run is None:
+            self._run = self._loaded(self._plan)
+
+    def _loaded(self, plan: Plan) -> BoxedCallable:
+        function = self._load(plan)
+        function.prepare()
+        if self._own_memory:
+            function.pool.give(function.pool.take())  # its frame must not come from a pool of recordings
+        return function
+
+
+def _roots(plan: Plan) -> dict[int, tuple[int, tuple[int | str, ...]]]:
+    """For each slot, the slot whose memory it lies in, and the offsets on the way there."""
+    found: dict[int, tuple[int, tuple[int | str, ...]]] = {}
+    for step in plan.steps:
+        if isinstance(step, View):
+            root, offsets = found.get(step.base, (step.base, ()))
+            found[step.slot] = root, (*offsets, step.offset)
+    return found
+
+
+def _kept(plan: Plan) -> list[int]:
+    """Slots that outputs lie in, and that each call makes anew."""
+    roots = _roots(plan)
+    kept = dict.fromkeys(roots.get(o.slot, (o.slot,))[0] for o in plan.outputs if isinstance(o, SlotRef))
+    return [slot for slot in kept if plan.slots[slot].place not in ("input", "constant")]
+
+
+def into_buffers(plan: Plan) -> tuple[Plan, tuple[int, ...]]:
+    """A plan that takes the memory of its outputs behind its inputs and returns nothing, and which slots those are.
+
+    What a library call returns is copied into it at the end; all else is written where it belongs.
+    """
+    kept = tuple(_kept(plan))
+    slots, copies, given = list(plan.slots), [], []
+    for number, slot in enumerate(kept):
+        place = plan.slots[slot].place
+        if place not in ("own", "call"):
+            raise NotRecordable(f"its output {plan.slots[slot].name} lies in memory that is not its own")
+        made = attrs.evolve(plan.slots[slot], place="input", number=len(plan.inputs) + number)
+        if place == "own":
+            slots[slot] = made
+            given.append(slot)
+        else:
+            slots.append(attrs.evolve(made, name=f"{made.name}_out"))
+            given.append(len(slots) - 1)
+            copies.append(Copy(len(slots) - 1, slot))
+    steps, spans = _without_making(plan, frozenset(kept))
+    variant = attrs.evolve(
+        plan,
+        name=f"{plan.name}.into",
+        slots=tuple(slots),
+        inputs=(*plan.inputs, *given),
+        steps=(*steps, *copies),
+        outputs=(),
+        arena_spans=spans,
+    )
+    return variant, kept
+
+
+def _without_making(plan: Plan, kept: frozenset[int]) -> tuple[list[Any], tuple[tuple[int, int], ...]]:
+    """The steps of a plan that neither make nor drop some slots, and where its arena is there among them."""
+    steps: list[Any] = []
+    before: list[int] = []  # how many steps are left before each
+    for step in plan.steps:
+        before.append(len(steps))
+        if isinstance(step, Free):
+            step = Free(tuple(s for s in step.slots if s not in kept))
+            if not step.slots:
+                continue
+        if not (isinstance(step, Allocate) and step.slot in kept):
+            steps.append(step)
+    before.append(len(steps))
+    spans = tuple((before[first], before[last + 1] - 1) for first, last in plan.arena_spans)
+    return steps, tuple((first, last) for first, last in spans if first <= last)
+
+
+def _shapes(plan: Plan, buffers: Sequence[int], sizes: Sizes) -> Shapes:
+    """Layouts of a call of these sizes."""
+
+    def layout(slot: int) -> Layout:
+        found = plan.slots[slot]
+        shape = tuple(compile_size(s)(sizes) for s in found.shape)
+        return Layout(shape, tuple(compile_size(s)(sizes) for s in found.stride), found.torch_dtype)
+
+    roots = _roots(plan)
+
+    def result(output: Any) -> Result:
+        if isinstance(output, SizeRef):
+            return Result("value", compile_size(output.text)(sizes))
+        if not isinstance(output, SlotRef):
+            return Result("value", output)
+        root, offsets = roots.get(output.slot, (output.slot, ()))
+        view = layout(output.slot) if offsets else None
+        offset = sum(compile_size(o)(sizes) for o in offsets)
+        base = plan.slots[root]
+        if base.place == "input":
+            return Result("input", base.number, view, offset)
+        if base.place == "constant":
+            return Result("constant", plan.constants[base.name], view, offset)
+        return Result("buffer", list(buffers).index(root), view, offset)
+
+    return Shapes(tuple(layout(slot) for slot in buffers), tuple(result(o) for o in plan.outputs))

@@ -1,0 +1,161 @@
+"""Recording a call so that a replay can run over other memory: which words of its arguments are addresses of what.
+
+The call is recorded four times: over its own memory, to see which words are noise, twice over memory that lies
+elsewhere, to see which words follow, and at last over its own.  What has words that are not understood is *pinned*: it
+lies in the pool, where it lay when it was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+
+from turret.graph_capture import AddressWord, MemoryPool, Moved, Recording, address_words, tensor_at
+from turret.plugins.cudagraphs.work import Layout, Place
+
+GRANULE = 512
+"""Bytes: memory is moved by multiples of it, so that it is aligned as it was."""
+
+_ATTEMPTS = 4
+"""Recordings of a call that are compared before all that could move is pinned."""
+
+Item = tuple[str, int]
+"""An input or a buffer of a call: ``("input", 3)``."""
+
+Run = Callable[[Mapping[Item, torch.Tensor]], Any]
+"""Runs the call with some of its memory replaced."""
+
+
+@attrs.frozen(eq=False)
+class Pinned:
+    """Memory in the pool that stands for an input or a buffer at each replay."""
+
+    address: int
+    layout: Layout
+    reason: str
+
+
+@attrs.frozen(eq=False)
+class Recorded:
+    """A recording, and how it is told where its memory lies.
+
+    ``words``: for each item that may move, the words that hold its address; ``pinned``: those that may not.
+    """
+
+    recording: Recording
+    words: dict[Item, tuple[AddressWord, ...]]
+    pinned: dict[Item, Pinned]
+
+
+class Recorder:
+    """Records calls in one pool, each from the same state of its bookkeeping."""
+
+    def __init__(self, place: Place, pool: MemoryPool, state: Any, dead: Sequence[int] = ()) -> None:
+        self._place, self._pool, self._state, self._dead = place, pool, state, tuple(dead)
+
+    def record(self, run: Run, items: Mapping[Item, torch.Tensor], pinned: Mapping[Item, str]) -> tuple[Recorded, Any]:
+        """Record ``run`` over ``items``; ``pinned`` says of which it is known that they cannot move, and why.
+
+        The recording comes with what the call gave, whose tensors lie in the pool.
+        """
+        pinned = dict(pinned)
+        for attempt in range(_ATTEMPTS):
+            free = {key: t for key, t in items.items() if key not in pinned}
+            held = {key: Layout.of(items[key]) for key in pinned}
+            made, words, unclear = self._attempt(run, free, held)
+            if not unclear:
+                memory = {k: Pinned(made.places[k], held[k], pinned[k]) for k in held}
+                return Recorded(made.recording, words, memory), made.result
+            # What was unclear because the pool grew meanwhile is clear at the second attempt.
+            if attempt:
+                pinned |= unclear
+            if attempt == _ATTEMPTS - 2:
+                pinned |= {key: "its recordings cannot be told apart" for key in free if key not in pinned}
+            del made
+        raise AssertionError("a call of which all is pinned has nothing unclear")
+
+    def _attempt(
+        self, run: Run, free: Mapping[Item, torch.Tensor], held: Mapping[Item, Layout]
+    ) -> tuple[_Made, dict[Item, tuple[AddressWord, ...]], dict[Item, str]]:
+        """The recording over the call's own memory, the words found by two others, and why some were not."""
+        if not free:
+            return self._made(run, free, held), {}, {}
+        others: list[tuple[Recording, dict[Item, Moved]]] = []
+        failed = ""
+        try:
+            again = self._made(run, free, held).recording
+            for moved, tensors in _elsewhere(self._place, free):
+                others.append((self._made(run, tensors, held).recording, moved))
+        except Exception as error:
+            failed = f"it cannot be recorded over other memory ({type(error).__name__}: {error})"
+        made = self._made(run, free, held)
+        if failed:
+            return made, {}, dict.fromkeys(free, failed)
+        return made, *_words(made.recording, again, others, free)
+
+    def _made(self, run: Run, tensors: Mapping[Item, torch.Tensor], held: Mapping[Item, Layout]) -> _Made:
+        """One recording, with memory in the pool for what is held there while it is made."""
+        pool, place = self._pool, self._place
+        pool.restore(self._state, self._dead)
+        memory = {}
+        with pool.allocating():
+            for key, layout in held.items():
+                memory[key] = place.empty((max(1, layout.extent),), (1,), layout.dtype)
+        places = {key: flat.data_ptr() for key, flat in memory.items()}
+        views = {key: memory[key].as_strided(held[key].shape, held[key].stride) for key in held}
+        results: list[Any] = []
+        given = {**tensors, **views}
+        recording = place.capture.record(place.index, lambda: results.append(run(given)), pool)
+        return _Made(recording, places, results[0])
+
+
+@attrs.frozen(eq=False)
+class _Made:
+    recording: Recording
+    places: dict[Item, int]
+    result: Any
+
+
+def _elsewhere(place: Place, free: Mapping[Item, torch.Tensor]) -> list[tuple[dict[Item, Moved], dict[Item, Any]]]:
+    """Two other sets of places for memory, in which no two lie equally far from where they were, nor one as before."""
+    spans = {key: max(1, Layout.of(tensor).nbytes) for key, tensor in free.items()}
+    room = sum(-(-span // GRANULE) for span in spans.values()) + 6 * len(spans) + 6
+    block = place.empty((room * GRANULE,), (1,), torch.uint8)
+    used: set[int] = {0}
+    sets = []
+    for order in (list(free), list(reversed(free))):
+        moved, tensors, cursor = {}, {}, block.data_ptr()
+        for key in order:
+            tensor, start = free[key], free[key].data_ptr()
+            cursor += (start - cursor) % GRANULE
+            while cursor - start in used:
+                cursor += GRANULE
+            used.add(cursor - start)
+            moved[key] = Moved(start, cursor, spans[key])
+            at = tensor_at(cursor, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+            at.untyped_storage().owner = block  # type: ignore[attr-defined]
+            tensors[key] = at
+            cursor += spans[key]
+        sets.append((moved, tensors))
+    return sets
+
+
+def _words(
+    recording: Recording,
+    again: Recording,
+    others: Sequence[tuple[Recording, dict[Item, Moved]]],
+    free: Mapping[Item, Any],
+) -> tuple[dict[Item, tuple[AddressWord, ...]], dict[Item, str]]:
+    """Words that two comparisons agree on, and reasons for the rest."""
+    try:
+        (one, two) = (address_words(recording, other, moved, again) for other, moved in others)
+    except ValueError as error:
+        return {}, dict.fromkeys(free, str(error))
+    unclear = {key: str(reason) for key, reason in {**two.unclear, **one.unclear}.items()}
+    for key in free:
+        if key not in unclear and one.words[key] != two.words[key]:
+            unclear[key] = "a third recording has its address in other words"
+    return dict(one.words), unclear

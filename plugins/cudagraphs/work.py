@@ -1,0 +1,107 @@
+"""What is recorded: a function of flat inputs whose layouts a size key decides, and where its device records it."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import attrs
+import torch
+
+from turret.devices import Allocator
+from turret.graph_capture import GraphCapture
+
+Key = tuple[int, ...]
+"""The sizes of a call: one recording is right for calls of equal ones."""
+
+
+@attrs.frozen
+class Layout:
+    """Shape, strides (in elements) and dtype of a tensor."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Layout:
+        return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
+
+    @property
+    def extent(self) -> int:
+        """Elements from the first to the last, gaps included."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
+
+    @property
+    def nbytes(self) -> int:
+        return self.extent * self.dtype.itemsize
+
+
+@attrs.frozen
+class Result:
+    """How one output of a call is made.
+
+    ``value``: ``source`` itself.  ``input``, ``buffer``: input or output buffer number ``source``; ``constant``: a
+    tensor.  With a ``layout`` it is a view of that, ``offset`` elements from its first.
+    """
+
+    kind: Literal["value", "input", "constant", "buffer"]
+    source: Any
+    layout: Layout | None = None
+    offset: int = 0
+
+
+@attrs.frozen
+class Shapes:
+    """What a size key decides: the buffers that outputs lie in, and how outputs are made of them."""
+
+    buffers: tuple[Layout, ...]
+    results: tuple[Result, ...]
+
+
+class Work(abc.ABC):
+    """A function that can be recorded, over flat inputs: tensors, and numbers that are part of its size key.
+
+    ``static``: inputs that lie in the same place call after call; ``written``: inputs that it writes to.
+    """
+
+    name: str
+    role: str
+    static: frozenset[int] = frozenset()
+    written: frozenset[int] = frozenset()
+
+    @abc.abstractmethod
+    def key(self, args: Sequence[Any]) -> Key:
+        """The sizes of a call."""
+
+    @abc.abstractmethod
+    def shapes(self, key: Key) -> Shapes:
+        """Layouts of a call of these sizes."""
+
+    @abc.abstractmethod
+    def run(self, args: list) -> list:
+        """Run it; empties ``args``, allocates its outputs and returns them."""
+
+    @abc.abstractmethod
+    def run_into(self, args: list, buffers: Sequence[torch.Tensor]) -> None:
+        """Run it on outputs' memory that the caller gives, laid out as ``shapes`` says."""
+
+    def prepare(self, into: bool) -> None:  # noqa: B027 (most have nothing to do)
+        """Load what the first ``run_into`` (or ``run``) would load, outside of any pool."""
+
+
+@attrs.frozen(eq=False)
+class Place:
+    """Where work runs: one device, what records on it, its allocator and its current stream."""
+
+    device: torch.device
+    capture: GraphCapture
+    empty: Allocator
+    current_stream: Callable[[], int]
+
+    @property
+    def index(self) -> int:
+        return self.device.index or 0

@@ -1,0 +1,159 @@
+"""The hook: executables of plans on devices that can record become functions that are recorded and replayed."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import attrs
+import torch
+
+from turret import cudagraphs
+from turret.context import CompileContext
+from turret.cudagraphs import FunctionReport
+from turret.devices import Device, device_for
+from turret.fork_safety import Lock
+from turret.hookspecs import hookimpl
+from turret.plan import Plan
+from turret.plan_sections import PlanSection, joined, sections_of, written_inputs
+from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
+from turret.plugins.cudagraphs.graphed import Graphed, Settings
+from turret.plugins.cudagraphs.making import NotRecordable
+from turret.plugins.cudagraphs.plan_work import PlanWork
+from turret.plugins.cudagraphs.trees import GraphTrees
+from turret.plugins.cudagraphs.work import Place
+from turret.products import BoxedCallable
+from turret.runtime import load
+from turret.runtime.capture import capture_obstacles
+
+_KINDS: dict[str, Any] = {"fresh": FreshGraphs, "pool": GraphTrees, "legacy": LegacyGraphs}
+_managers: WeakValueDictionary[tuple, Any] = WeakValueDictionary()
+_lock = Lock()
+
+
+@hookimpl
+def turret_wrap_runtime(context: CompileContext, function: BoxedCallable, role: str) -> BoxedCallable | None:
+    """Record and replay an executable, where the option ``cudagraphs`` asks for it and nothing stands in the way."""
+    if not context.config.cudagraphs:
+        return None
+    plan = getattr(function, "plan", None)
+    if not isinstance(plan, Plan):
+        return None
+    obstacles = capture_obstacles(plan, context.config.cudagraph_skip_dynamic_graphs)
+    if obstacles:
+        _skip(context, function, role, "; ".join(obstacles))
+        return None
+    if not plan.sections:
+        return _graphed(context, function, plan, role, written_inputs(plan))
+    sections = sections_of(plan)
+    functions = [_section(context, section, role) for section in sections]
+    return joined(plan, sections, functions)
+
+
+def _section(context: CompileContext, section: PlanSection, role: str) -> BoxedCallable:
+    """The function of one section."""
+    function = load(section.plan, context.store("load"))
+    if section.captured:
+        return _graphed(context, function, section.plan, role, section.written)
+    _skip(context, function, role, "; ".join(map(str, section.obstacles)))
+    return function
+
+
+def _graphed(
+    context: CompileContext, function: BoxedCallable, plan: Plan, role: str, written: Sequence[int]
+) -> BoxedCallable:
+    """A function that is recorded and replayed; ``function`` itself, on record, where that cannot be."""
+    now = contextvars.copy_context()  # whose devices these are
+    device = device_for(torch.device(plan.device).type)
+    try:
+        work = PlanWork(
+            plan,
+            function,
+            lambda variant: now.copy().run(load, variant, context.store("load")),
+            role,
+            static=frozenset(plan.static_inputs),
+            written=frozenset(written),
+            own_memory=device.keeps_arena,
+        )
+    except NotRecordable as error:
+        _skip(context, function, role, str(error))
+        return function
+    place, settings = place_of(device, torch.device(plan.device)), settings_of(context.config)
+
+    def tell(message: str) -> None:
+        context.emit("graph_capture", stage="wrap_runtime", name=plan.name, message=message)
+
+    graphed = Graphed(work, function, place, settings, lambda stream: manager_of(place, stream, settings.outputs), tell)
+    graphed.plan, graphed.title = plan, functools.partial(_title, context, role)
+    return graphed
+
+
+_titles: WeakKeyDictionary[CompileContext, str] = WeakKeyDictionary()
+"""What the function is called that a graph was captured from, by the compilation of both its forward and backward."""
+
+_UNIT = re.compile(r"<turret (.+) \d+>")
+
+
+def _title(context: CompileContext, role: str, otherwise: str) -> str:
+    """The name of the user's function that is running, for people; asked once, in the first call."""
+    frame = sys._getframe() if role != "backward" else None
+    while frame is not None:
+        found = _UNIT.fullmatch(frame.f_code.co_filename)
+        if found and frame.f_code.co_name == "compiled":
+            _titles[context] = found[1].rpartition(".")[2]
+            break
+        frame = frame.f_back
+    title = _titles.get(context)
+    if title is None:
+        return otherwise
+    return f"{title}.backward" if role == "backward" else title
+
+
+def place_of(device: Device, where: torch.device) -> Place:
+    """Where work on one device is recorded."""
+    where = torch.device(where.type, where.index if where.index is not None else device.current_index())
+    return Place(where, device.graphs, device.allocator(where), device.stream_getter(where.index))
+
+
+def settings_of(config: Any) -> Settings:
+    """The options of graph capture."""
+    return Settings(
+        config.cudagraph_outputs if config.cudagraph_trees else "legacy",
+        tuple(config.cudagraph_capture_sizes),
+        config.cudagraph_max_recorded_sizes,
+        config.cudagraph_unexpected_rerecord_limit,
+    )
+
+
+def manager_of(place: Place, stream: int, outputs: str) -> Any:
+    """What keeps recordings on a stream, for as long as a function has recordings there."""
+    key = (id(place.capture), place.index, stream, outputs)
+    with _lock:
+        found = _managers.get(key)
+        if found is None:
+            found = _managers[key] = _KINDS[outputs](place, stream)
+        return found
+
+
+@attrs.define(eq=False)
+class _Skipped:
+    """A function that is not captured, for the report."""
+
+    report: FunctionReport
+
+    def reported(self) -> FunctionReport:
+        return self.report
+
+
+def _skip(context: CompileContext, function: BoxedCallable, role: str, reason: str) -> None:
+    """Leave a function as it is, on record for as long as it is there."""
+    plan = function.plan
+    message = f"{plan.name} is not captured: {reason}"
+    context.emit("graph_capture", stage="wrap_runtime", name=plan.name, message=message)
+    function.graph_capture = _Skipped(FunctionReport(plan.name, role, plan.device, "", skipped=reason))
+    cudagraphs.functions.add(function.graph_capture)

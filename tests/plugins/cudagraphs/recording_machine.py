@@ -1,0 +1,311 @@
+"""A device in Python that records: kernels are functions over host memory, and its pools really reuse memory.
+
+An intermediate value and an output of another recording lie at one address, as on a GPU, so that a mistake in the
+bookkeeping gives wrong numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import attrs
+import torch
+
+from turret.graph_capture import GraphCapture, MemoryPool, Patch, RecordedNode, Recording, tensor_at
+from turret.plugins.cudagraphs.work import Key, Layout, Place, Result, Shapes, Work
+
+HOST = torch.device("cpu")
+GRANULE = 64
+SECRET = 0x5A5A5A5A5A5A
+"""What hides an address, so that no comparison of recordings finds it."""
+
+
+class _Held:
+    """A block that goes back to its pool with the storage that has it."""
+
+    def __init__(self, pool: Pool, address: int) -> None:
+        self.pool, self.address = pool, address
+        pool.tensors += 1
+
+    def __del__(self) -> None:
+        self.pool.tensors -= 1
+        self.pool.used.pop(self.address, None)
+
+
+class Pool(MemoryPool):
+    """First fit over one block of host memory."""
+
+    def __init__(self, machine: Machine, nbytes: int = 1 << 16) -> None:
+        self.machine = machine
+        self.memory = torch.empty(nbytes, dtype=torch.uint8)
+        self.start = -(-self.memory.data_ptr() // GRANULE) * GRANULE
+        self.used: dict[int, int] = {}
+        self.tensors = 0
+        self.peak = 0
+
+    @contextlib.contextmanager
+    def allocating(self) -> Iterator[None]:
+        before, self.machine.local.pool = self.machine.local.pool, self
+        try:
+            yield
+        finally:
+            self.machine.local.pool = before
+
+    def take(self, nbytes: int) -> int:
+        size, address = max(GRANULE, -(-nbytes // GRANULE) * GRANULE), self.start
+        for begin in sorted(self.used):
+            if address + size <= begin:
+                break
+            address = begin + self.used[begin]
+        self.used[address] = size
+        self.peak = max(self.peak, address + size - self.start)
+        assert self.peak < self.memory.numel() - GRANULE, "the fake's pool is full"
+        return address
+
+    def checkpoint(self) -> Any:
+        return dict(self.used)
+
+    def restore(self, checkpoint: Any, dead: Sequence[int]) -> None:
+        assert self.tensors == 0, "tensors of the pool live while its state is restored"
+        assert set(dead) <= set(checkpoint), "what died was not in use"
+        self.used = {address: size for address, size in checkpoint.items() if address not in dead}
+
+    def invalidate(self, storage: torch.UntypedStorage, message: str) -> None:
+        storage.overwritten = message  # type: ignore[attr-defined]
+
+    @property
+    def reserved_bytes(self) -> int:
+        return self.memory.numel()
+
+
+@attrs.define
+class _Kernel:
+    name: str
+    function: Callable[..., None]
+    arguments: bytearray
+    layouts: tuple[Layout, ...]
+    hidden: tuple[bool, ...]
+
+
+class FakeRecording(Recording):
+    """Kernels with addresses as bytes; hidden ones are scrambled, as an address in a descriptor may be."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.kernels: list[_Kernel] = []
+        self.fails = False
+
+    @property
+    def nodes(self) -> Sequence[RecordedNode]:
+        return tuple(RecordedNode("kernel", k.name, bytes(k.arguments)) for k in self.kernels)
+
+    def patch(self, patches: Sequence[Patch]) -> None:
+        for patch in patches:
+            struct.pack_into("<Q", self.kernels[patch.node].arguments, patch.offset, patch.address)
+
+    def replay(self, stream: int) -> None:
+        if self.fails:
+            self.fails = False
+            raise OSError("the device is lost")
+        for kernel in self.kernels:
+            words = struct.unpack(f"<{len(kernel.layouts)}Q", kernel.arguments)
+            tensors = [
+                tensor_at(word ^ SECRET if hidden else word, layout.shape, layout.stride, layout.dtype, HOST)
+                for word, layout, hidden in zip(words, kernel.layouts, kernel.hidden, strict=True)
+            ]
+            kernel.function(*tensors)
+
+
+class _Local(threading.local):
+    pool: Pool | None = None
+    recording: FakeRecording | None = None
+
+
+class Machine(GraphCapture):
+    """The device: what runs on it, and what is recorded instead."""
+
+    def __init__(self) -> None:
+        self.local = _Local()
+        self.stream = 0
+        self.made = 0
+        self.recordings: list[FakeRecording] = []
+
+    def pool(self, index: int) -> Pool:
+        return Pool(self)
+
+    def record(self, index: int, run: Callable[[], Any], pool: Pool | None = None) -> FakeRecording:
+        pool = pool or Pool(self)
+        made = self.local.recording = FakeRecording(pool)
+        try:
+            with pool.allocating():
+                run()
+        finally:
+            self.local.recording = None
+        self.made += 1
+        return made
+
+    def empty(self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        pool = self.local.pool
+        if pool is None:
+            return torch.empty_strided(shape, stride, dtype=dtype).fill_(-7)
+        address = pool.take(Layout(tuple(shape), tuple(stride), dtype).nbytes)
+        made = tensor_at(address, shape, stride, dtype, HOST)
+        made.untyped_storage().block = _Held(pool, address)
+        return made
+
+    def launch(
+        self, name: str, function: Callable[..., None], *tensors: torch.Tensor, hidden: Sequence[bool] = ()
+    ) -> None:
+        """Queue a kernel: its function over its tensors."""
+        if self.local.recording is None:
+            function(*tensors)
+            return
+        secret = tuple(hidden) or (False,) * len(tensors)
+        words = [t.data_ptr() ^ (SECRET if h else 0) for t, h in zip(tensors, secret, strict=True)]
+        arguments = bytearray(struct.pack(f"<{len(words)}Q", *words))
+        layouts = tuple(map(Layout.of, tensors))
+        self.local.recording.kernels.append(_Kernel(name, function, arguments, layouts, secret))
+
+    def place(self) -> Place:
+        return Place(HOST, self, self.empty, lambda: self.stream)
+
+
+def is_overwritten(tensor: torch.Tensor) -> bool:
+    """Whether a pool has said that a tensor's memory is somebody else's now (a device would raise at each access)."""
+    return hasattr(tensor.untyped_storage(), "overwritten")
+
+
+@attrs.frozen
+class Step:
+    """``target = op(sources)``, a new value; for ``add_`` the target is a value that is written to."""
+
+    op: str
+    target: str
+    sources: tuple[str, ...]
+    hidden: bool = False
+
+
+def _scale(out: torch.Tensor, x: torch.Tensor) -> None:
+    torch.mul(x, 3, out=out)
+
+
+def _plus(out: torch.Tensor, x: torch.Tensor) -> None:
+    torch.add(x, 5, out=out)
+
+
+def _sum(out: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
+    torch.add(x, y, out=out)
+
+
+def _product(out: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> None:
+    torch.mul(x, y, out=out)
+
+
+def _add_to(target: torch.Tensor, x: torch.Tensor) -> None:
+    target.add_(x)
+
+
+KERNELS = {"scale": _scale, "plus": _plus, "sum": _sum, "product": _product, "add_": _add_to}
+ARITY = {"scale": 1, "plus": 1, "sum": 2, "product": 2, "add_": 1}
+
+
+class Program(Work):
+    """Steps over vectors of one length, ``i0``, ``i1``, ...; outputs are names, or views ``name[k:]``.
+
+    The number of the last argument, where there is one more than inputs, is the length; else that of the first input.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        inputs: int,
+        steps: Sequence[Step],
+        outputs: Sequence[str],
+        *,
+        name: str = "f",
+        role: str = "inference",
+        static: Sequence[int] = (),
+        fails: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.machine, self.inputs, self.steps, self.outputs = machine, inputs, tuple(steps), tuple(outputs)
+        self.name, self.role, self.static, self.fails = name, role, frozenset(static), fails
+        self.written = frozenset(int(s.target[1:]) for s in steps if s.op == "add_" and s.target[0] == "i")
+        self.made = [s.target for s in steps if s.op != "add_"]
+        self.runs = 0
+
+    def key(self, args: Sequence[Any]) -> Key:
+        return (args[0].shape[0],)
+
+    def shapes(self, key: Key) -> Shapes:
+        layout = Layout((key[0],), (1,), torch.int64)
+        bases = [_base(o)[0] for o in self.outputs]
+        names = list(dict.fromkeys(b for b in bases if b[0] != "i"))
+        results = []
+        for output in self.outputs:
+            base, start = _base(output)
+            view = None if start is None else Layout((max(0, key[0] - start),), (1,), torch.int64)
+            offset = min(start or 0, key[0])
+            if base[0] == "i":
+                results.append(Result("input", int(base[1:]), view, offset if view else 0))
+            else:
+                results.append(Result("buffer", names.index(base), view, offset if view else 0))
+        return Shapes((layout,) * len(names), tuple(results))
+
+    def run(self, args: list) -> list:
+        values = self._compute(args, {})
+        return [self._output(values, output) for output in self.outputs]
+
+    def run_into(self, args: list, buffers: Sequence[torch.Tensor]) -> None:
+        names = list(dict.fromkeys(b for o in self.outputs if (b := _base(o)[0])[0] != "i"))
+        self._compute(args, dict(zip(names, buffers, strict=True)))
+
+    def _output(self, values: dict[str, torch.Tensor], output: str) -> torch.Tensor:
+        base, start = _base(output)
+        return values[base] if start is None else values[base][start:]
+
+    def _compute(self, args: list, buffers: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        self.runs += 1
+        values = {f"i{n}": a for n, a in enumerate(args)}
+        args.clear()
+        needed = {_base(o)[0] for o in self.outputs}
+        for number, step in enumerate(self.steps):
+            if step.op == "fail":
+                if self.fails():
+                    raise ValueError("this program fails here")
+                continue
+            sources = [values[s] for s in step.sources]
+            if step.op != "add_":
+                given = buffers.get(step.target)
+                length = sources[0].shape
+                values[step.target] = self.machine.empty(length, (1,), torch.int64) if given is None else given
+            tensors = [values[step.target], *sources]
+            self.machine.launch(step.op, KERNELS[step.op], *tensors, hidden=(step.hidden,) * len(tensors))
+            del tensors, sources
+            later = {name for s in self.steps[number + 1 :] for name in (*s.sources, s.target)}
+            for name in [n for n in values if n not in later and n not in needed]:
+                del values[name]
+        return values
+
+    def eagerly(self, args: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What a call gives, without this device."""
+        values = {f"i{n}": a for n, a in enumerate(args)}
+        for step in self.steps:
+            if step.op == "fail":
+                continue
+            sources = [values[s] for s in step.sources]
+            if step.op != "add_":
+                values[step.target] = torch.empty_like(sources[0])
+            KERNELS[step.op](values[step.target], *sources)
+        return [self._output(values, output) for output in self.outputs]
+
+
+def _base(output: str) -> tuple[str, int | None]:
+    """An output's value, and from which element on it is a view of it."""
+    if "[" not in output:
+        return output, None
+    name, rest = output.split("[")
+    return name, int(rest.split(":")[0])

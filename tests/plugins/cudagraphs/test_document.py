@@ -1,0 +1,230 @@
+"""What can go wrong where recordings share memory, example by example, in both ways of giving outputs out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from acme_world import World, on_acme, rand
+
+import turret
+from turret import cudagraphs
+
+BOTH = pytest.mark.parametrize("outputs", ["fresh", "pool"])
+
+
+def graphs(outputs: str, **options: object) -> dict[str, object]:
+    return {"cudagraphs": True, "cudagraph_outputs": outputs, **options}
+
+
+def host(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    return [t.cpu() for t in tensors]
+
+
+def equal(found: object, expected: object) -> None:
+    torch.testing.assert_close(found, expected)
+
+
+@BOTH
+@on_acme
+def test_replays_in_another_order_than_recorded_are_right(world: World, outputs: str) -> None:
+    def func1(x):
+        return torch.cumsum(x * 3, 0) + 5
+
+    def func2(x):
+        return x**2
+
+    one, two = world.compile(func1, **graphs(outputs)), world.compile(func2, **graphs(outputs))
+    turret.cudagraph_mark_step_begin()
+    for order in ("12", "12", "12", "21", "21", "2", "1", "21"):
+        turret.cudagraph_mark_step_begin()
+        x, y = rand(4), rand(4)
+        found = {n: one(x) if n == "1" else two(y) for n in order}
+        expected = {"1": func1(x), "2": func2(y)}
+        for n, tensor in found.items():
+            equal(tensor.cpu(), expected[n].cpu())
+    assert cudagraphs.report().replays > 6
+
+
+@BOTH
+@on_acme
+def test_a_branch_that_is_recorded_after_a_replay_does_not_overwrite_what_lives(world: World, outputs: str) -> None:
+    def foo(x):
+        y = torch.cumsum(x * x * torch.sign(x), 0)
+        z = y + 1 if y.sum() > 0 else y - 1
+        turret.graph_break()
+        return torch.cumsum(z, 0) * 2 + y
+
+    compiled = world.compile(foo, **graphs(outputs))
+    for sign in (1, 1, 1, -1, -1, 1, -1, -1, 1, -1, 1):
+        x = (torch.arange(1.0, 5.0) * sign).to("acme")
+        equal(compiled(x).cpu(), foo(x).cpu())
+    told = cudagraphs.report()
+    (pool,) = told.pools
+    assert pool.graphs == (5 if outputs == "pool" else 4), (
+        pool.tree
+    )  # what follows both branches is recorded behind each
+    assert told.replays >= 15
+
+
+@on_acme
+def test_access_to_an_overwritten_output_raises(world: World) -> None:
+    def my_model(x):
+        return torch.matmul(x, x)
+
+    compiled = world.compile(my_model, **graphs("pool"))
+    x = rand(10, 10)
+    for _ in range(4):
+        y1 = compiled(x)
+        kept = y1.clone()
+        compiled(x)
+        with pytest.raises(RuntimeError, match=r"output of CUDAGraphs that has been overwritten.*my_model"):
+            y1.cpu()
+        equal(kept.cpu(), my_model(x).cpu())
+
+
+@on_acme
+def test_fresh_outputs_are_never_overwritten(world: World) -> None:
+    def my_model(x):
+        return torch.matmul(x, x)
+
+    compiled = world.compile(my_model, **graphs("fresh"))
+    given = [rand(10, 10) for _ in range(6)]
+    found = [compiled(x) for x in given]
+    equal(host(*found), host(*map(my_model, given)))
+    assert cudagraphs.report().bytes_copied == 0
+
+
+TREE = """
+══════════════════════════════════════════════════
+CUDA Graph Tree (device 0)
+Graphs in tree: 3
+══════════════════════════════════════════════════
+└── Graph[0] foo() outputs=2
+    ├── Graph[1] bar() outputs=1 [expects_dead: [(0, 1)]]
+    └── Graph[2] bar() outputs=1
+""".strip()
+
+
+@on_acme
+def test_an_output_that_lives_where_it_did_not_leads_to_a_sibling(world: World) -> None:
+    def foo(x):
+        return x + 1, torch.cumsum(x, 0)
+
+    def bar(y):
+        return y * 2
+
+    first, second = world.compile(foo, **graphs("pool")), world.compile(bar, **graphs("pool"))
+    for i in range(3):
+        turret.cudagraph_mark_step_begin()
+        x = rand(4)
+        y1, y2 = first(x)
+        if i == 1:
+            del y2
+        z = second(y1)
+        equal(z.cpu(), bar(foo(x)[0]).cpu())
+        if i != 1:
+            equal(y2.cpu(), foo(x)[1].cpu())
+    (pool,) = cudagraphs.report().pools
+    assert pool.tree == TREE
+    again = [f.rerecordings for f in cudagraphs.report().functions if f.rerecordings]
+    assert again == [("outputs of foo live that did not when it was recorded",)]
+
+
+@BOTH
+@on_acme
+def test_a_write_to_an_input_is_seen_by_the_caller(world: World, outputs: str) -> None:
+    def mutating(x):
+        x.add_(1)
+        return x * 2
+
+    compiled = world.compile(mutating, **graphs(outputs))
+    for _ in range(5):
+        x = rand(4)
+        other = x.clone()
+        equal(compiled(x).cpu(), mutating(other).cpu())
+        equal(x.cpu(), other.cpu())
+    assert cudagraphs.report().replays == 4
+
+
+@BOTH
+@on_acme
+def test_gradients_add_up_over_steps(world: World, outputs: str) -> None:
+    torch.manual_seed(0)
+    models = [torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    ours, theirs = (m.to("acme") for m in models)
+    compiled = world.compile(ours, **graphs(outputs))
+    for step in range(9):
+        x = rand(3, 4)
+        for run in (compiled, theirs):
+            run(x).square().sum().backward()
+        if step % 3 == 2:
+            for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+                equal(a.grad.cpu(), b.grad.cpu())
+                a.grad = b.grad = None
+    told = cudagraphs.report()
+    assert told.replays >= 10 and not any(f.plain_calls for f in told.functions)
+
+
+@BOTH
+@on_acme
+def test_two_forwards_before_their_backwards_keep_what_these_need(world: World, outputs: str) -> None:
+    weight = rand(4, 4, grad=True)
+    one = world.compile(lambda x: torch.tanh(x @ weight), **graphs(outputs))
+    two = world.compile(lambda x: torch.sigmoid(torch.cumsum(x * 2, 0)), **graphs(outputs))
+    for _ in range(6):
+        x = rand(3, 4)
+        two(one(x)).sum().backward()
+        found, weight.grad = weight.grad, None
+        torch.sigmoid(torch.cumsum(torch.tanh(x @ weight) * 2, 0)).sum().backward()
+        expected, weight.grad = weight.grad, None
+        equal(found.cpu(), expected.cpu())
+    assert cudagraphs.report().replays >= 12
+
+
+@BOTH
+@on_acme
+def test_each_size_has_a_recording_up_to_a_limit(world: World, outputs: str) -> None:
+    def f(x):
+        return torch.cumsum(x * 2, 0) + 1
+
+    compiled = world.compile(f, **graphs(outputs, cudagraph_max_recorded_sizes=2))
+    for _ in range(4):
+        for size in (3, 4, 5, 6):
+            x = rand(size, 2)
+            equal(compiled(x).cpu(), f(x).cpu())
+    dynamic = max(cudagraphs.report().functions, key=lambda told: told.sizes)
+    assert dynamic.sizes == 2 and any("cudagraph_max_recorded_sizes" in reason for reason in dynamic.plain_calls)
+
+
+@on_acme
+def test_sizes_that_are_not_named_run_without_a_recording(world: World) -> None:
+    def f(x):
+        return torch.cumsum(x * 2, 0) + 1
+
+    compiled = world.compile(f, **graphs("fresh", cudagraph_capture_sizes=(4,)))
+    for _ in range(3):
+        for size in (5, 4, 3):
+            x = rand(size, 2)
+            equal(compiled(x).cpu(), f(x).cpu())
+    dynamic = max(cudagraphs.report().functions, key=lambda told: sum(told.plain_calls.values()))
+    assert dynamic.sizes == 1 and any("cudagraph_capture_sizes" in reason for reason in dynamic.plain_calls)
+
+
+@BOTH
+@on_acme
+def test_a_copy_to_the_host_cuts_a_graph_in_two_recordings(world: World, outputs: str) -> None:
+    def fn(x):
+        x = torch.relu(x)
+        cpu_val = x.sum().cpu()
+        x = torch.softmax(x, dim=-1)
+        return x, cpu_val
+
+    compiled = world.compile(fn, **graphs(outputs))
+    for _ in range(4):
+        x = rand(4, 5)
+        found, expected = compiled(x), fn(x)
+        equal(found[0].cpu(), expected[0].cpu())
+        equal(found[1], expected[1])
+    told = cudagraphs.report()
+    assert told.replays >= 3 and any(f.skipped for f in told.functions)
