@@ -89,7 +89,7 @@ c10::IValue mapped(const c10::IValue& value, const Each& each) {
 }
 
 inline c10::IValue on_device(const c10::IValue& value, c10::DeviceType type) {
-  return value.isDevice() && value.toDevice().type() == kAcme ? c10::IValue(c10::Device(type)) : value;
+  return value.isDevice() && value.toDevice().type() != c10::kCPU ? c10::IValue(c10::Device(type)) : value;
 }
 
 inline at::Tensor with_bits_of(at::Tensor made, const at::Tensor& given) {
@@ -189,20 +189,44 @@ class Call {
     });
   }
 
+  // Operands with memory of their own take the place of those that the operation writes to; `back` says which.
+  using Copies = std::vector<std::pair<at::Tensor, at::Tensor>>;
+
+  static torch::jit::Stack called(const c10::OperatorHandle& op, const torch::jit::Stack& arguments, const uint64_t* given_at,
+                                  Copies* back) {
+    torch::jit::Stack stack;
+    for (size_t n = 0; n < arguments.size(); ++n) {
+      const auto* alias = op.schema().arguments()[n].alias_info();
+      const bool copies = back != nullptr && alias != nullptr && alias->isWrite();
+      stack.push_back(mapped(on_device(arguments[n], c10::kCPU), [&](const at::Tensor& layout) {
+        if (!layout.is_meta()) return layout;
+        at::Tensor there = host_at(*given_at++, layout);
+        if (copies) back->emplace_back(there, there.clone());
+        return copies ? back->back().second : there;
+      }));
+    }
+    op.callBoxed(&stack);
+    return stack;
+  }
+
   static void replayed(const c10::OperatorHandle& op, const torch::jit::Stack& arguments, const std::vector<at::Tensor>& made,
                        const uint64_t* given_at, const uint64_t* made_at) {
     const Plain plain;
     torch::jit::Stack stack;
-    for (const c10::IValue& argument : arguments)
-      stack.push_back(mapped(argument.isDevice() ? c10::IValue(c10::Device(c10::kCPU)) : argument,
-                             [&](const at::Tensor& layout) { return layout.is_meta() ? host_at(*given_at++, layout) : layout; }));
-    op.callBoxed(&stack);
+    try {
+      stack = called(op, arguments, given_at, nullptr);
+    } catch (const c10::Error&) {  // some work in what they write to, and have it grow and shrink
+      Copies back;
+      stack = called(op, arguments, given_at, &back);
+      for (auto& [there, own] : back) there.copy_(own);
+    }
     size_t next = 0;
     for (size_t n = 0; n < stack.size(); ++n) {
       if (op.schema().returns().at(n).alias_info() != nullptr) continue;
       mapped(stack[n], [&](const at::Tensor& value) {
-        TORCH_CHECK(value.sizes() == made.at(next).sizes(), "acme: a replay gave a result of another size than recorded");
-        host_at(made_at[next], made[next]).copy_(value);
+        const bool fits = value.sizes() == made.at(next).sizes();
+        TORCH_CHECK(fits || n > 0, "acme: a replay gave a result of another size than recorded");
+        if (fits) host_at(made_at[next], made[next]).copy_(value);  // others are for a device's own backward alone
         ++next;
         return value;
       });

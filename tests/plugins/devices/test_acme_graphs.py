@@ -234,6 +234,8 @@ def library_calls() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
         "arange": (lambda x: torch.arange(6, device=x.device) + x, (x,)),
         "empty": (lambda x: x[:0] * 2 + x[:0], (x,)),
         "foreach": (lambda x: torch._foreach_add([x, x * 2], 1), (x,)),
+        "loss": (lambda x, y: F.mse_loss(x, y, reduction="sum"), (x, x)),
+        "batch_norm": (lambda x: F.batch_norm(x, x[0] * 0, x[0] * 0 + 1), (x,)),
         "gather": (lambda x, i: x.gather(0, i.view(1, 7)[:, :6]).scatter(1, i.view(1, 7)[:, :2], 1.0), (x, i)),
     }
 
