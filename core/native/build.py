@@ -107,7 +107,8 @@ GRAPHS = DriverLibrary(
     "graph patcher",
     Path(__file__).with_name("graphs.cpp"),
     {
-        "turret_graph": (_POINTER, _INT, _POINTER, _POINTER),
+        "turret_graph": (_POINTER, _INT, _POINTER),
+        "turret_graph_executable": (None, _POINTER, _POINTER),
         "turret_graph_free": (None, _POINTER),
         "turret_graph_length": (_LONG, _POINTER),
         "turret_node_kind": (_INT, _POINTER, _LONG),

@@ -444,15 +444,16 @@ int turret_open(const char* path) { return open_driver(path) ? 0 : 1; }
 // What went wrong in the last call on this thread that said so.
 const char* turret_message() { return message.c_str(); }
 
-// The nodes of a captured graph and of what was instantiated from it, both of which have to outlive this; null with a
-// message where they cannot be read.
-void* turret_graph(int device, void* graph, void* executable) {
+// The nodes of a captured graph, which has to outlive this; null with a message where they cannot be read.
+void* turret_graph(int device, void* graph) {
   auto made = std::make_unique<Graph>();
   if (!context_of(device, made->context)) return nullptr;
   const Current current(made->context);
-  made->executable = executable;
   return made->read(graph) ? made.release() : nullptr;
 }
+
+// What was instantiated from it, before it is patched or replayed.
+void turret_graph_executable(void* graph, void* executable) { graph_of(graph).executable = executable; }
 
 void turret_graph_free(void* graph) { delete static_cast<Graph*>(graph); }
 std::int64_t turret_graph_length(void* graph) { return static_cast<std::int64_t>(graph_of(graph).nodes.size()); }

@@ -203,6 +203,7 @@ class CudaRecording(Recording):
         """Replay with generators moved on; the first time shows whether they move."""
         generator = torch.cuda.default_generators[self._index]
         before = generator.get_offset() if self._draws_numbers is None else 0
+        self._native.instantiate()
         with _current_stream(self._index, stream):
             self._graph.replay()
         if self._draws_numbers is None:
@@ -237,8 +238,13 @@ class CudaCapture(GraphCapture):
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         with torch.cuda.device(index), pool.on_stream(), _no_collection():
             _capture(graph, run, pool)
-        graph.instantiate()
-        return CudaRecording(index, graph, NativeGraph(index, graph.raw_cuda_graph(), graph.raw_cuda_graph_exec()))
+        return CudaRecording(index, graph, NativeGraph(index, graph.raw_cuda_graph(), lambda: _executable(graph)))
+
+
+def _executable(graph: torch.cuda.CUDAGraph) -> int:
+    """Instantiated when it is first needed: recordings that are compared with others alone are never run."""
+    graph.instantiate()
+    return graph.raw_cuda_graph_exec()
 
 
 def _capture(graph: torch.cuda.CUDAGraph, run: Callable[[], Any], pool: CudaPool) -> None:

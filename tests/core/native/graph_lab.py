@@ -25,6 +25,7 @@ class FakeGraph:
             getattr(fake.driver, f"fake_{name}").restype = ctypes.c_void_p
         self.handle = ctypes.c_void_p(fake.driver.fake_graph())
         self.nodes: list[ctypes.c_void_p] = []
+        self.instantiated = 0
 
     def kernel(self, name: str, *parameters: bytes | int, in_buffer: bool = False, by_kernel: bool = False) -> int:
         """A kernel node; an int is a parameter of 8 bytes.  Returns its number."""
@@ -59,10 +60,13 @@ class FakeGraph:
         return len(self.nodes) - 1
 
     def read(self, device: int = 1) -> NativeGraph:
-        executable = self.fake.driver.fake_instantiate(self.handle)
-        made = NativeGraph(device, self.handle.value, executable, self.library)
+        made = NativeGraph(device, self.handle.value, self._instantiate, self.library)
         self.fake.clear()
         return made
+
+    def _instantiate(self) -> int:
+        self.instantiated += 1
+        return self.fake.driver.fake_instantiate(self.handle)
 
     def log(self, *words: str) -> list[str]:
         """Lines of the driver that begin with one of these words, since the last time."""

@@ -187,7 +187,6 @@ def test_graphs_that_cannot_be_read_say_why(graph: FakeGraph) -> None:
     with pytest.raises(TurretError, match="a captured graph cannot be read: cuDeviceGet: unknown error"):
         graph.read(device=7)
     graph.handle = ctypes.c_void_p(0)
-    graph.fake.driver.fake_instantiate = lambda handle: 0
     with pytest.raises(TurretError, match="cannot be read: listing a graph's nodes: unknown error"):
         graph.read()
 
@@ -206,6 +205,18 @@ def test_without_a_compiler_the_error_says_what_for(tmp_path: object, monkeypatc
     monkeypatch.setattr("turret.native.prebuilt.find", lambda key, file: None)
     with pytest.raises(CodegenError, match=r"the graph patcher needs a C\+\+ compiler"):
         GRAPHS.build(ArtifactCache(tmp_path))
+
+
+def test_what_is_only_read_is_not_instantiated_and_the_rest_once(graph: FakeGraph) -> None:
+    graph.kernel("add_one", 0, 0, 0)
+    made = graph.read()
+    assert made.nodes and graph.instantiated == 0
+    made.patch([Patch(0, 16, 0)])
+    replay = made.bind([[AddressWord(0, 0)]], [64])
+    for address in (0, 128):
+        replay([address], STREAM)
+        made.replay(STREAM)
+    assert graph.instantiated == 1
 
 
 def test_the_thread_s_context_is_left_as_it_was(graph: FakeGraph) -> None:
