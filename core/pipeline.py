@@ -24,7 +24,7 @@ from turret import plugin_manager, stored_graph
 from turret.ambient import AmbientModes, eagerly, neutral
 from turret.blame import Owned, blaming, owner
 from turret.branches import Branch, branches_of
-from turret.config import Config
+from turret.config import CORE, Config, updated
 from turret.context import CompileContext
 from turret.devices import HOST, device_for, devices_of
 from turret.errors import (
@@ -509,14 +509,23 @@ class Pipeline:
         if not reason:
             module = copy.deepcopy(branch.module)
             try:
-                self.passes("joint", module)
-                self.passes("forward", module)
-                branch.replace(self.plan_graph(branch.graph(module, graph.target, name)))
+                inner = self.without_capture()
+                inner.passes("joint", module)
+                inner.passes("forward", module)
+                branch.replace(inner.plan_graph(branch.graph(module, graph.target, name)))
                 return
             except (StageError, TurretError) as error:
                 reason = str(error)
         message = f"{name} of {branch.op} runs call by call: {reason}"
         self.context.emit("perf_hint", stage="place", name=name, message=message)
+
+    def without_capture(self) -> Pipeline:
+        """The same stages, which cut nothing for graph capture: what control flow runs is not recorded."""
+        made = copy.copy(self)
+        options = getattr(self.manager, "options", CORE)
+        config = updated(self.config, {"cudagraphs": False} if "cudagraphs" in options else {}, options)
+        made.config, made.context = config, attrs.evolve(self.context, config=config)
+        return made
 
     def hint_at_eager_calls(self, name: str, placement: Placement) -> None:
         """Calls that no kernel was generated for split what could have been fused."""

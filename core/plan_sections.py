@@ -279,6 +279,8 @@ class _Splitter:
         for first, last in plan.arena_spans:
             inside = [position for position, n in enumerate(kept) if first <= n <= last]
             spans += [(inside[0], inside[-1])] if inside else []
+        if plan.arena_spans and not spans:
+            arena = scratch = 0  # the whole plan holds no memory here
         return {"arena_bytes": arena, "scratch_bytes": scratch, "arena_spans": tuple(spans)}
 
 

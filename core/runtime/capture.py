@@ -27,8 +27,8 @@ def capture_obstacles(plan: Plan, skip_dynamic: bool = False) -> tuple[str, ...]
     """
     if device_for(torch.device(plan.device).type).graphs is None:
         return (f"{plan.name} runs on {plan.device}, which records no launches",)
-    if skip_dynamic and plan.size_sources:
-        symbols = ", ".join(plan.size_sources)
+    symbols = ", ".join(name for name, source in plan.size_sources.items() if source.kind != "float")
+    if skip_dynamic and symbols:
         return (f"{plan.name} has dynamic sizes ({symbols}), and cudagraph_skip_dynamic_graphs is set",)
     if plan.sections:
         if any(section.captured for section in plan.sections):
@@ -44,7 +44,8 @@ def _of_whole(plan: Plan) -> tuple[str, ...]:
     """Obstacles of a plan that was not cut."""
     kind = torch.device(plan.device).type
     obstacles = [f"{', '.join(plan.bound_symbols)} depend on data"] if plan.bound_symbols else []
-    elsewhere = [slot for slot in plan.slots if torch.device(slot.device).type != kind]
+    here = [slot for slot in plan.slots if slot.place != "elsewhere"]
+    elsewhere = [slot for slot in here if torch.device(slot.device).type != kind]
     obstacles += [f"{slot.name} is a tensor on {slot.device}" for slot in elsewhere]
     for step in plan.steps:
         if isinstance(step, Call):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import types
+import weakref
 from typing import Any
 
 import numpy
@@ -21,8 +22,10 @@ class History:
         self.shapes: dict[str, list[int | None]] = {}
         self.ints: dict[str, int | None] = {}
         self.floats: dict[str, float | None] = {}
-        self.objects: dict[tuple[int, str], int | None] = {}
-        """Functions and modules (their addresses) by place; None at one that is seen to hold others, too."""
+        self.objects: dict[tuple[int, str], weakref.ref | None] = {}
+        """Functions and modules by place; None at one that is seen to hold others, too.
+
+        Not their addresses: what is made in each call often lies where the one before lay."""
         self.held_floats: dict[tuple[int, str], float | None] = {}
         """Floats of objects that units hold, by the id of the object: texts of such sources need not differ."""
 
@@ -61,7 +64,8 @@ class History:
         """Note a function or a module; returns whether there was another one before."""
         root = source.root()
         key = (id(root.value) if isinstance(root, BoundSource) else 0, str(source))
-        if self.objects.setdefault(key, id(found)) != id(found):
+        known = self.objects.setdefault(key, weakref.ref(found))
+        if known is not None and known() is not found:
             self.objects[key] = None
         return self.objects[key] is None
 

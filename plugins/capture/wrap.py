@@ -441,7 +441,9 @@ def is_namedtuple(kind: type) -> bool:
 
 
 _OF_TUPLES = frozenset({"index", "count"})
-_MADE_METHODS = frozenset({"__new__", "__repr__", "__str__", "__format__", "__getnewargs__", "__init_subclass__"})
+_MADE_METHODS = frozenset(
+    {"__new__", "__repr__", "__str__", "__format__", "__getnewargs__", "__init_subclass__", "__replace__"}
+)
 """Of the special methods of a class made by ``namedtuple``, those that are no say in what a tuple does."""
 
 

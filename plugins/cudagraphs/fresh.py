@@ -47,7 +47,7 @@ class FreshGraphs:
         """One call: replayed where a recording fits."""
         key = function.work.key(args)
         with self.lock:
-            nodes = self._nodes.get(function)
+            nodes = function.kept.get(self.stream)
             if nodes is not None:
                 for node in nodes.get(key, ()):
                     results = self._replay(function, node, args)
@@ -73,7 +73,8 @@ class FreshGraphs:
             results = function.plain(args)
             function.warmed_up(key, self.stream)
             return results
-        nodes = self._nodes.setdefault(function, {}).setdefault(key, [])
+        kept = function.kept[self.stream] = self._nodes.setdefault(function, {})
+        nodes = kept.setdefault(key, [])
         if len(nodes) > function.settings.rerecord_limit:
             return function.run_plainly(
                 args, f"it was recorded {len(nodes)} times (cudagraph_unexpected_rerecord_limit)"

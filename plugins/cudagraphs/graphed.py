@@ -52,6 +52,8 @@ class Graphed:
     def forget(self) -> None:
         """Drop all recordings, and what was learned."""
         self._managers.clear()
+        self.kept: dict[int, dict[Key, list[Node]]] = {}
+        """By stream, the recordings of a manager of fresh outputs, for a quick look."""
         self.warm: set[tuple[int, Key]] = set()
         self.sizes: set[Key] = set()
         self.moved: frozenset[int] = frozenset()

@@ -43,6 +43,8 @@ class PlanWork(Work):
         self._into: BoxedCallable | None = None
         self._readers = tuple((source.input, source_reader(source)) for source in self._sources())
         self._shapes: dict[Key, Shapes] = {}
+        if not self._readers:
+            self.key = _no_sizes  # type: ignore[method-assign]
 
     def _sources(self) -> list[Any]:
         plan = self._plan
@@ -81,6 +83,10 @@ class PlanWork(Work):
         if self._own_memory:
             function.pool.give(function.pool.take())  # its frame must not come from a pool of recordings
         return function
+
+
+def _no_sizes(args: Sequence[Any]) -> Key:
+    return ()
 
 
 def _roots(plan: Plan) -> dict[int, tuple[int, tuple[int | str, ...]]]:

@@ -76,7 +76,8 @@ def cut_for(context: Any, program: LoopProgram, target: Target | None, pieces: S
     config = context.config
     if not config.cudagraphs or target is None or device_for(target.device_type).graphs is None:
         return None
-    if config.cudagraph_skip_dynamic_graphs and program.symbols:
+    dynamic = any(source.kind != "float" for source in program.symbols.values())
+    if config.cudagraph_skip_dynamic_graphs and dynamic:
         return None
     rules = _Rules(program, target, config.cudagraph_split_ops)
     return Cut(rules.obstacle, [_kind(steps, rules.obstacle) for steps in pieces])

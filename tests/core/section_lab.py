@@ -12,6 +12,10 @@ from turret.hookspecs import hookimpl
 from turret.plan import Plan
 from turret.plan_sections import PlanSection, joined, sections_of
 from turret.runtime import load
+from turret.testing.operations import OPERATIONS
+
+OPS = sorted({f"aten::{name.split('.')[0]}" for name in OPERATIONS} | {"aten::addmm", "aten::mm", "aten::_softmax"})
+"""Names of ops that drawn programs call."""
 
 
 class Recording:
@@ -44,8 +48,12 @@ class Sectioned:
         sections = sections_of(plan)
         self.plans.append(plan)
         self.sections.append(sections)
-        run = joined(plan, sections, [load(section.plan) for section in sections])
+        run = joined(plan, sections, [self.function(section) for section in sections])
         return lambda args: run(args)
+
+    def function(self, section: PlanSection) -> Callable:
+        """What runs a section."""
+        return load(section.plan)
 
 
 def compiler(split: Sequence[str], watch: Sectioned, **options: Any) -> Callable[[Callable], Callable]:

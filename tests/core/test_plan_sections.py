@@ -10,21 +10,19 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from section_lab import Recording, Sectioned, compiler, stages
+from section_lab import OPS, Recording, Sectioned, compiler, stages
 
 import turret
 from turret import codec
-from turret.plan import Allocate, Call, Copy, Plan, SizeRef, Slot, SlotRef, View
+from turret.obstacles import Obstacle
+from turret.plan import Allocate, Call, Copy, Launch, Plan, Section, SizeRef, Slot, SlotRef, View
 from turret.plan_sections import joined, sections_of, written_inputs
 from turret.runtime import load
+from turret.size_source import Binding, SizeSource
 from turret.testing.builder import Features
 from turret.testing.checker import check
-from turret.testing.operations import OPERATIONS
 from turret.testing.strategies import programs
 
-OPS = sorted(
-    {f"aten::{name.split('.')[0]}" for name in OPERATIONS} | {"aten::addmm", "aten::mm", "aten::native_layer_norm"}
-)
 DATA = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
 
 
@@ -182,6 +180,36 @@ def test_numbers_that_the_host_computes_are_not_part_of_a_recording():
             assert not any(type(step).__name__ == "Compute" for step in section.plan.steps)
 
 
+def test_branches_of_control_flow_are_not_cut():
+    def program(x):
+        return torch.cond((x * 2).sum() > 0, lambda x: torch.sort(x.sin() + 1)[0] * 2, torch.cos, (x + 1,)) * 3
+
+    _, plan = stages(program, torch.randn(6), split=["aten::sort"])
+    sections = run_both(plan, torch.rand(6))
+    assert [s.captured for s in sections] == [True, False, True]
+    assert plan.branches and not any(branch.sections for branch in plan.branches)
+
+
+@pytest.mark.parametrize(("text", "first", "last"), [(512, 512, 512), ("max(0, 4*u0)", "max(0, 4*0)", "max(0, 4*u0)")])
+def test_scratch_memory_lies_where_kernels_look_for_it(text, first, last):
+    slots = (
+        Slot("x", (8,), (1,), "float32", "cpu", "input", 0),
+        Slot("a", (8,), (1,), "float32", "cpu", "arena", 0),
+        Slot("y", ("u0",), (1,), "float32", "cpu", "call"),
+        Slot("z", (8,), (1,), "float32", "cpu", "own"),
+    )
+    gives = Call("aten::nonzero.default", (SlotRef(0),), {}, (2,), binds=(Binding("u0", 0, 0),))
+    steps = (Launch("segment0", (0, 1)), gives, Allocate(3), Launch("segment1", (2, 3)))
+    waits = (Obstacle("aten::nonzero", "waits"),)
+    marks = (Section(0, 0), Section(1, 1, waits), Section(2, 3, (Obstacle("k", "of data"),), ("u0",)))
+    plan = Plan("p", "cpu", slots, (0,), steps, (SlotRef(3),), ("u0",), arena_bytes=64, scratch_bytes=text,
+                sections=marks, arena_spans=((0, 0), (2, 3)))  # fmt: skip
+    begin, call, end = (section.plan for section in sections_of(plan))
+    assert (begin.scratch_bytes, call.scratch_bytes, end.scratch_bytes) == (first, 0, last)
+    assert begin.scratch_offset == end.scratch_offset == plan.scratch_offset and call.arena_bytes == 0
+    assert (begin.arena_spans, call.arena_spans, end.arena_spans) == (((0, 0),), (), ((0, 1),))
+
+
 def test_plans_with_sections_are_stored_and_read():
     _, plan = stages(layered, *inputs(), split=["aten::sort"])
     again = codec.loads(codec.dumps(attrs.evolve(plan, static_inputs=(1,))))
@@ -208,6 +236,7 @@ def test_parameters_and_buffers_are_static_and_what_is_saved_of_them(on, fresh, 
         @turret.hookimpl(before="turret.plugins.cudagraphs")
         def turret_wrap_runtime(self, function, role):
             seen[role] = function.plan
+            return lambda args: function(args)  # which nobody records
 
     def run():
         seen.clear()
@@ -232,9 +261,6 @@ def test_a_view_of_a_static_input_is_static_in_the_sections_after():
         Slot("y", (4, 4), (4, 1), "float32", "cpu", "call"),
         Slot("z", (4, 4), (4, 1), "float32", "cpu", "call"),
     )
-    from turret.obstacles import Obstacle
-    from turret.plan import Section
-
     steps = (
         View(2, 0, 0),
         Call("aten::mm.default", (SlotRef(1), SlotRef(2)), {}, (3,)),
@@ -249,8 +275,6 @@ def test_a_view_of_a_static_input_is_static_in_the_sections_after():
 
 def test_outputs_that_are_sizes_are_computed_from_the_inputs():
     slots = (Slot("x", ("s0",), (1,), "float32", "cpu", "input"), Slot("y", ("s0",), (1,), "float32", "cpu", "own"))
-    from turret.size_source import SizeSource
-
     plan = Plan("p", "cpu", slots, (0,), (Allocate(1),), (SizeRef("2*s0"), None, SlotRef(0)), ("s0",),
                 {"s0": SizeSource(0, 0)})  # fmt: skip
     sections = sections_of(plan)

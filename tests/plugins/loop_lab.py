@@ -41,12 +41,13 @@ from turret.ir import (
     unflatten,
 )
 from turret.ir.index import Div, Mod, Value, flatten
+from turret.products import Target
 
 CPU, I64 = torch.device("cpu"), torch.int64
 Environment = Mapping[Var, int]
 
 
-def schedule(program: LoopProgram, *plugins: Any, **options: Any) -> Schedule:
+def schedule(program: LoopProgram, *plugins: Any, target: Target | None = None, **options: Any) -> Schedule:
     """The built-in scheduler's result under some options, with plugins asked first."""
     manager = pluggy.PluginManager("turret")
     manager.add_hookspecs(hookspecs)
@@ -54,7 +55,7 @@ def schedule(program: LoopProgram, *plugins: Any, **options: Any) -> Schedule:
         manager.register(plugin)
     config = plugin_manager.configure(plugin_manager.default_manager(), None, options)
     context = SimpleNamespace(config=config, hooks=manager.hook)
-    return manager.hook.turret_schedule(context=context, program=program, target=None)
+    return manager.hook.turret_schedule(context=context, program=program, target=target)
 
 
 # ---------------------------------------------------------------- evaluation
@@ -152,11 +153,15 @@ def run_program(program: LoopProgram, inputs: Mapping[str, torch.Tensor]) -> lis
 
 
 def run_schedule(schedule: Schedule, inputs: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Every step in order, in the memory that the plan gives; memory that is freed is overwritten."""
+    """Every step in order, in the memory that the plan gives; memory that is freed is overwritten, and so is the arena
+    where a section begins."""
     tensors = {name: value.clone() for name, value in inputs.items()}
     arena = torch.full((schedule.memory.arena_bytes // 8 + 8,), -(10**6), dtype=I64)
     declarations = schedule.program.declarations()
+    begins = {section.first for section in schedule.sections}
     for number, step in enumerate(schedule.steps):
+        if number in begins:
+            arena.fill_(-(10**6))
         if isinstance(step, Kernel):
             for store in step.stores:
                 if store.tensor not in tensors:

@@ -14,6 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from turret.plugins.capture.policy import History
+from turret.sources import LocalSource
+
 X = torch.tensor([0.5, -1.5, 2.5])
 
 
@@ -336,6 +339,17 @@ def test_a_solver_made_in_each_call_around_modules_made_in_each_call():
             assert_same(observed(X), each(X))
             counts.append(len(observed.graphs))
         assert counts[-1] == counts[2] > 0 and not observed.fallbacks, observed.recompiles
+
+
+def test_a_function_that_lies_where_the_one_before_lay_is_another_one():
+    history, source = History(), LocalSource(0, "function")
+    before = scaled(1)
+    place = id(before)
+    assert not history.see_object(source, before) and not history.see_object(source, before)
+    del before
+    after = scaled(2)
+    assert id(after) == place, "the interpreter takes memory that was given back last"
+    assert history.see_object(source, after)
 
 
 def test_modules_of_one_kind_that_take_turns():

@@ -59,8 +59,8 @@ class Held:
 class Play:
     """One sequence: functions, what the user holds of their outputs, and what happened how often."""
 
-    def __init__(self, r: random.Random, outputs: str) -> None:
-        self.r, self.outputs = r, outputs
+    def __init__(self, r: random.Random, outputs: str, threads: bool = True) -> None:
+        self.r, self.outputs, self.threads = r, outputs, threads and outputs == "fresh"
         self.machine = Machine()
         self.place = self.machine.place()
         self.calls, self.marks = 0, 0
@@ -96,7 +96,7 @@ class Play:
             self.forget: 0.3,
             self.mark: 0.5,
         }
-        if self.outputs == "fresh":
+        if self.threads:
             actions[self.call_in_threads] = 1
         self.r.choices(list(actions), list(actions.values()))[0]()
         self.look()
@@ -246,9 +246,12 @@ class Play:
         return self.counts
 
 
-def play(r: random.Random, outputs: str, length: int = 30) -> Counter[str]:
-    """Play one sequence; raises where something is not as eager says."""
-    game = Play(r, outputs)
+def play(r: random.Random, outputs: str, length: int = 30, threads: bool = True) -> Counter[str]:
+    """Play one sequence; raises where something is not as eager says.
+
+    With ``threads`` some calls are made at once, and what is drawn after them depends on which came first.
+    """
+    game = Play(r, outputs, threads)
     for _ in range(length):
         game.step()
     return game.finish()

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import sys
+import types
+import unittest.mock
+import warnings
+
+import pytest
 import torch
 from acme_world import World, on_acme, rand
 
 import turret
+from turret.testing import Features, check, program_of_seed
 
 GRAPHS = {"cudagraphs": True}
 
@@ -23,7 +32,6 @@ def test_a_replay_gives_what_a_call_gives_and_never_overwrites_it(world: World) 
         kept.append((compiled(x, w), f(x, w)))
     for found, expected in kept:
         torch.testing.assert_close([t.cpu() for t in found], [t.cpu() for t in expected])
-    print(turret.cudagraphs.report())
     assert turret.cudagraphs.report().replays == 4
 
 
@@ -43,5 +51,150 @@ def test_training_steps_are_eager_s(world: World) -> None:
             optimizer.step()
         for a, b in zip(model.parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(a.cpu(), b.cpu())
-    print(turret.cudagraphs.report())
     assert turret.cudagraphs.report().replays >= 8
+
+
+@on_acme
+def test_drawn_programs_give_what_eager_gives_call_after_call(world: World) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        replays = 0
+        for seed in range(12):
+            turret.reset()
+            program = program_of_seed(seed, Features(device="acme"))
+            check(program, lambda f: world.compile(f, **GRAPHS), calls=4)
+            replays += turret.cudagraphs.report().replays
+    assert replays > 12
+
+
+@on_acme
+def test_what_a_library_call_returns_is_copied_out_by_the_recording(world: World) -> None:
+    def f(x):
+        values, indices = torch.topk(x * 2, 2, 0)
+        return values, indices, values[0]
+
+    compiled = world.compile(f, **GRAPHS)
+    kept = []
+    for _ in range(4):
+        x = rand(5, 3)
+        kept.append((compiled(x), f(x)))
+    for found, expected in kept:
+        torch.testing.assert_close([t.cpu() for t in found], [t.cpu() for t in expected])
+        assert found[2].data_ptr() == found[0].data_ptr()
+    told = turret.cudagraphs.report()
+    assert told.replays == 3 and told.bytes_copied == 0
+
+
+@on_acme
+def test_as_before_trees_outputs_are_overwritten_by_the_next_replay(world: World) -> None:
+    compiled = world.compile(lambda x, y: x @ y + 1, **GRAPHS, cudagraph_trees=False)
+    for _ in range(4):
+        x, y = rand(3, 4), rand(4, 5)
+        found = compiled(x, y)
+        torch.testing.assert_close(found.cpu(), (x @ y + 1).cpu())
+    later = compiled(rand(3, 4), rand(4, 5))
+    assert later.data_ptr() == found.data_ptr()
+    assert turret.cudagraphs.report().bytes_copied == (3 * 4 + 4 * 5) * 4
+
+
+@on_acme
+def test_a_parameter_whose_data_is_another_tensor_is_followed(world: World) -> None:
+    layer = torch.nn.Linear(4, 4).to("acme")
+    compiled = world.compile(layer, **GRAPHS)
+    with torch.no_grad():
+        for n in range(8):
+            if n > 3:
+                layer.weight.data = rand(4, 4)
+            x = rand(2, 4)
+            torch.testing.assert_close(compiled(x).cpu(), layer(x).cpu())
+    told = turret.cudagraphs.report()
+    assert told.recordings <= 2 and told.replays >= 6
+
+
+@on_acme
+def test_inputs_at_any_offset_in_inference_mode_and_copies_of_outputs(world: World) -> None:
+    def f(x):
+        return torch.cumsum(x, 0) * 2
+
+    compiled = world.compile(f, **GRAPHS)
+    with torch.inference_mode():
+        for n in range(8):
+            x = rand(12)[n % 4 : n % 4 + 6]
+            found, expected = compiled(x), f(x)
+            again = copy.deepcopy(found)
+            found.add_(1)
+            torch.testing.assert_close(again.cpu(), expected.cpu())
+            torch.testing.assert_close(found.cpu(), (expected + 1).cpu())
+    assert turret.cudagraphs.report().replays >= 3
+
+
+@on_acme
+def test_reset_drops_recordings_and_calls_go_on(world: World) -> None:
+    compiled = world.compile(lambda x: torch.cumsum(x, 0), **GRAPHS)
+    for _ in range(2):
+        for _ in range(3):
+            x = rand(4)
+            torch.testing.assert_close(compiled(x).cpu(), torch.cumsum(x, 0).cpu())
+        assert turret.cudagraphs.report().replays == 2
+        turret.reset()
+        gc.collect()
+        assert turret.cudagraphs.report().replays == 0
+
+
+@on_acme
+def test_a_compiled_call_in_a_recording_of_the_user_s_runs_plainly(world: World) -> None:
+    compiled = world.compile(lambda x: torch.cumsum(x, 0) + 1, **GRAPHS)
+    x = rand(4)
+    for _ in range(3):
+        compiled(x)
+    results = []
+    recording = world.graphs.record(0, lambda: results.append(compiled(x)))
+    recording.replay(0)
+    torch.testing.assert_close(results[0].cpu(), (torch.cumsum(x, 0) + 1).cpu())
+    (told,) = turret.cudagraphs.report().functions
+    assert told.plain_calls == {"it is called while somebody else records": 1}
+
+
+@on_acme
+def test_torch_s_own_mark_begins_a_step(world: World) -> None:
+    def f(x):
+        return torch.cumsum(x, 0)
+
+    compiled = world.compile(f, **GRAPHS, cudagraph_outputs="pool")
+    box = types.SimpleNamespace(MarkStepBox=types.SimpleNamespace(mark_step_counter=0))  # what torch counts down
+    with unittest.mock.patch.dict(sys.modules, {"torch._inductor.cudagraph_trees": box}):
+        for _ in range(4):
+            box.MarkStepBox.mark_step_counter -= 1
+            x, y = rand(4), rand(4)
+            found = compiled(x), compiled(y)
+            torch.testing.assert_close([t.cpu() for t in found], [f(x).cpu(), f(y).cpu()])
+        box.MarkStepBox.mark_step_counter -= 1
+        compiled(x)
+        with pytest.raises(RuntimeError, match="overwritten"):
+            found[0].cpu()
+
+
+@on_acme
+def test_an_overwritten_output_as_an_input_raises_and_leaves_all_usable(world: World) -> None:
+    compiled = world.compile(lambda x: torch.cumsum(x, 0), **GRAPHS, cudagraph_outputs="pool")
+    x = rand(4)
+    for _ in range(3):
+        y = compiled(x)
+        with pytest.raises(RuntimeError, match="overwritten"):
+            compiled(y)
+        torch.testing.assert_close(compiled(x).cpu(), torch.cumsum(x, 0).cpu())
+
+
+@on_acme
+def test_hooks_on_saved_tensors_see_what_the_backward_is_given(world: World) -> None:
+    weight = rand(4, 4, grad=True)
+    compiled = world.compile(lambda x: torch.tanh(x @ weight).sum(), **GRAPHS)
+    for _ in range(4):
+        x = rand(3, 4)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t):
+            compiled(x).backward()
+        found, weight.grad = weight.grad, None
+        torch.tanh(x @ weight).sum().backward()
+        expected, weight.grad = weight.grad, None
+        torch.testing.assert_close(found.cpu(), expected.cpu())
+    assert turret.cudagraphs.report().replays == 6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import attrs
+import loop_lab
 import pytest
 import torch
 from hypothesis import given
@@ -12,11 +13,15 @@ from hypothesis import strategies as st
 from section_lab import Recording, stages
 
 import turret
+from turret import plugin_manager
+from turret.devices import devices_of
 from turret.errors import VerificationError
 from turret.ir import Extern, LoopProgram, Ref, ScheduleSection, TensorDecl, verify
 from turret.obstacles import Obstacle
 from turret.plugins.schedule.sections import in_few_sections
+from turret.products import Target
 
+RECORDING = plugin_manager.create((Recording(),))
 REC, NOT, ANY = True, False, None
 
 
@@ -93,6 +98,17 @@ def captured(made):
 
 def reasons(made):
     return [str(obstacle) for section in made.sections for obstacle in section.obstacles]
+
+
+@given(loop_lab.programs(), st.sampled_from(["", "aten::neg"]))
+def test_programs_in_sections_compute_the_same_with_an_arena_for_each(program, split):
+    with devices_of(RECORDING):
+        made = loop_lab.schedule(program, target=Target("cpu"), cudagraphs=True, cudagraph_split_ops=split)
+    verify(made)
+    inputs = loop_lab.arguments(program)
+    for found, expected in zip(loop_lab.run_schedule(made, inputs), loop_lab.run_program(program, inputs), strict=True):
+        assert torch.equal(found, expected)
+    assert captured(made) in ([], *([c % 2 == k for c in range(len(made.sections))] for k in (0, 1)))
 
 
 def test_two_named_calls_of_a_diamond_share_one_section():
