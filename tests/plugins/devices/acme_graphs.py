@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import struct
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -43,15 +44,21 @@ class AcmePool(MemoryPool):
 
     def __init__(self, native: ctypes.CDLL, index: int) -> None:
         self.native, self.index, self.handle = native, index, native.acme_pool(index)
+        self._lock = threading.Lock()
         weakref.finalize(self, native.acme_pool_drop, self.handle)
 
     @contextlib.contextmanager
     def allocating(self) -> Iterator[None]:
-        before = self.native.acme_pool_enter(self.handle)
+        if not self._lock.acquire(blocking=False):
+            raise turret.TurretError("somebody allocates in this pool already, which CUDA's allocator does not take")
         try:
-            yield
+            before = self.native.acme_pool_enter(self.handle)
+            try:
+                yield
+            finally:
+                _leave(self.native, before)
         finally:
-            _leave(self.native, before)
+            self._lock.release()
 
     def checkpoint(self) -> Checkpoint:
         room = 64

@@ -126,6 +126,16 @@ def test_a_pool_is_of_the_thread_and_the_device_that_it_was_entered_for(world: W
 
 
 @on_acme
+def test_a_pool_has_one_user_at_a_time_as_cuda_s_do(world: World) -> None:
+    pool = world.graphs.pool(0)
+    with pool.allocating():
+        for begin in (lambda: take(pool, 8), lambda: world.graphs.record(0, lambda: None, pool)):
+            with pytest.raises(TurretError, match="somebody allocates in this pool already"):
+                begin()
+    assert take(pool, 8).numel() == 8
+
+
+@on_acme
 def test_a_pool_lives_as_long_as_its_recordings_and_tensors(world: World) -> None:
     before, x = world.native.acme_pools(), rand(4)
     made: list[torch.Tensor] = []
