@@ -493,7 +493,8 @@ def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
 def abs_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Tensor):
-        return t.call_method_graph("abs", [value], {})
+        patched = value.patched(t, "__abs__")
+        return t.call_method_graph("abs", [value], {}) if patched is None else t.call(patched, [], {})
     if isinstance(value, Symbolic):
         return t.call_graph(abs, [value], {})
     if isinstance(value, Instance):

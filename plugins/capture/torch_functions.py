@@ -103,6 +103,8 @@ def call_torch(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Va
         receiver = args[0].realize()
         if not isinstance(receiver, Tensor):
             raise Unsupported(f"Tensor.{name} of {receiver.describe()}")
+        if receiver.patched(t, name) is not None:  # a graph calls methods by name, and would come to that one
+            raise Unsupported(f"torch's own Tensor.{name}, in whose place the program put another")
         return receiver.call_method(t, name, args[1:], kwargs)
     values = [v.realize() for v in (*args, *kwargs.values())]
     if not any(isinstance(v, (Tensor, Symbolic)) for v in values) and _READERS.match(name):

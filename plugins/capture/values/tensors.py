@@ -37,6 +37,7 @@ KNOWN_ATTRIBUTES = frozenset(
     }
 )  # fmt: skip
 GRAPH_ATTRIBUTES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+BUILT_IN_ATTRIBUTES = KNOWN_ATTRIBUTES | GRAPH_ATTRIBUTES | {"shape", "data", "grad", "grad_fn"}
 
 READS_DATA = {
     "item": "reads a tensor's value",
@@ -95,8 +96,10 @@ class Tensor(Value):
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name in self.stores:
             return self.stores[name]
+        if name in BUILT_IN_ATTRIBUTES and (patched := self.patched(t, name)) is not None:
+            return patched
         if name == "shape":
-            return Size([t.size_value(self, n) for n in range(self.fake.dim())])
+            return self.size(t)
         if name in KNOWN_ATTRIBUTES:
             found = getattr(self.fake, name)
             return t.call_graph(getattr, [self, Constant(name)], {}) if isinstance(found, torch.SymInt) else (
@@ -145,6 +148,11 @@ class Tensor(Value):
         owner, raw = look_up(t, self.type(), name)
         own = isinstance(raw, (types.FunctionType, property)) and not t.trusted(getattr(raw, "fget", raw))
         return bind_attribute(t, self, owner, name, raw) if own else None
+
+    def refuse_patched(self, t: Tracer, name: str) -> None:
+        """Leave what a program put in the place of a special method to Python."""
+        if self.patched(t, name) is not None:
+            raise Unsupported(f"Tensor.{name}, as the program has it")
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         if name == "data":
@@ -263,10 +271,12 @@ class Tensor(Value):
 
     def size(self, t: Tracer, dim: Value | None = None) -> Value:
         """``Tensor.size``."""
-        shape = self.get_attr(t, "shape")
+        shape = Size([t.size_value(self, n) for n in range(self.fake.dim())])
         return shape if dim is None or t.is_none(dim) else shape.get_item(t, dim)
 
     def get_item(self, t: Tracer, key: Value) -> Value:
+        if (patched := self.patched(t, "__getitem__")) is not None:
+            return t.call(patched, [key], {})
         if isinstance(key, Symbolic) and isinstance(key.number, torch.SymInt):
             return t.call_method_graph("select", [self, Constant(0), key], {})  # an index would have to be known
         if _has_unknown_index(key):
@@ -274,6 +284,9 @@ class Tensor(Value):
         return t.call_graph(operator.getitem, [self, index_of(t, key)], {})
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        if (patched := self.patched(t, "__setitem__")) is not None:
+            t.call(patched, [key, value], {})
+            return
         key = Tuple([key]) if isinstance(key, Symbolic) and not key.is_known() else key
         if _has_unknown_index(key):
             method = "copy_" if isinstance(value.realize(), Tensor) else "fill_"
@@ -288,17 +301,21 @@ class Tensor(Value):
         return ItemsIterator(self.unpack(t))
 
     def unpack(self, t: Tracer) -> list[Value]:
+        self.refuse_patched(t, "__iter__")
         if self.fake.dim() == 0:
             raise t.raised(TypeError, "iteration over a 0-d tensor")
         t.int_of(t.size_value(self, 0))
         return t.call_method_graph("unbind", [self, Constant(0)], {}).unpack(t)
 
     def length(self, t: Tracer) -> Value:
+        if (patched := self.patched(t, "__len__")) is not None:
+            return t.call(patched, [], {})
         if self.fake.dim() == 0:
             raise t.raised(TypeError, "len() of a 0-d tensor")
         return t.size_value(self, 0)
 
     def truth(self, t: Tracer) -> bool:
+        self.refuse_patched(t, "__bool__")
         known = self.known(t)
         if known is not None and known.numel() == 1:
             return bool(number_of(known))
@@ -320,6 +337,8 @@ class Tensor(Value):
         return t.call_graph(operation, [other, self], {}) if _operand(other) else None
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if (patched := self.patched(t, f"__{COMPARISON_TARGETS[symbol].__name__}__")) is not None:
+            return t.call(patched, [other], {})
         other = other.beside(t, self)
         if not _operand(other):
             return Constant(symbol == "!=") if symbol in ("==", "!=") else None

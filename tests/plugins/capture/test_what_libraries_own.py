@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import math
+import operator
 import sys
 import types
 from collections.abc import Callable
@@ -80,6 +81,42 @@ PATCHES: dict[str, tuple[str, Any, Callable]] = {
     "a constant of the standard library": ("math.pi", 3, lambda x: x * math.pi),
     "a builtin": ("builtins.divmod", lambda a, b: (9, 9), lambda x: x * divmod(7, 2)[0]),
 }  # fmt: skip
+
+
+AROUND = {
+    "__add__": lambda x: x + 1, "__rsub__": lambda x: 2 - x, "__iadd__": lambda x: operator.iadd(x * 1, 1),
+    "__matmul__": lambda x: x @ x.t(), "__and__": lambda x: (x > 0) & (x < 1), "__neg__": lambda x: -x + 1,
+    "__abs__": lambda x: abs(x) + 1, "__pos__": lambda x: +x + 1, "__lt__": lambda x: x < 1, "__eq__": lambda x: x == 1,
+    "__getitem__": lambda x: x[1:] - 2, "__setitem__": lambda x: operator.setitem(y := x * 1, 0, 5.0) or y,
+    "__len__": lambda x: x * len(x), "__iter__": lambda x: [t + 1 for t in x][1], "relu": lambda x: x.relu() + 1,
+    "add_": lambda x: (x - 2).add_(1), "sum": lambda x: x.sum(0) - 2, "dim": lambda x: x * x.dim(),
+    "shape": lambda x: x * x.shape[0], "ndim": lambda x: x * x.ndim, "T": lambda x: x.T + 1, "real": lambda x: x.real + 1,
+}  # fmt: skip
+
+
+def another(found: Any) -> Any:
+    """What a method gives, made other than torch's."""
+    if isinstance(found, torch.Tensor):
+        return torch.logical_not(found) if found.dtype == torch.bool else torch.mul(found, 3)
+    if isinstance(found, torch.Size):
+        return torch.Size([n + 1 for n in found])
+    return found + 1 if isinstance(found, int) else found
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_what_a_program_puts_around_torchs_own_is_called_once(name, monkeypatch):
+    own, program = getattr(torch.Tensor, name), AROUND[name]
+    wrapped: Any = lambda self, *args: another(own(self, *args))  # noqa: E731 (what programs write)
+    if not callable(own):
+        wrapped = property(lambda self: another(own.__get__(self)))
+    before = turret.compile(program, options={"cache": False})
+    assert torch.equal(before(X), program(X))
+    with monkeypatch.context() as patches:
+        patches.setattr(torch.Tensor, name, wrapped, raising=False)
+        after = turret.compile(program, options={"cache": False})
+        expected = program(X)
+        for compiled in (before, after, before, after):
+            assert torch.equal(compiled(X), expected)
 
 
 @pytest.mark.parametrize("name", PATCHES)
