@@ -137,10 +137,16 @@ def _elsewhere(place: Place, free: Mapping[Item, torch.Tensor]) -> list[tuple[di
             moved[key] = Moved(start, cursor, spans[key])
             at = tensor_at(cursor, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
             at.untyped_storage().owner = block  # type: ignore[attr-defined]
-            tensors[key] = at
+            tensors[key] = _as_lazy(at, tensor)
             cursor += spans[key]
         sets.append((moved, tensors))
     return sets
+
+
+def _as_lazy(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A tensor that is conjugated and negated as another one is, without its memory being touched."""
+    made = made.conj() if like.is_conj() else made
+    return torch._neg_view(made) if like.is_neg() else made
 
 
 def _words(

@@ -231,3 +231,16 @@ def test_on_a_device_that_keeps_arenas_recordings_have_one_of_their_own(world: W
         x = rand(8, 16)
         torch.testing.assert_close([t.cpu() for t in recorded(x, w)], [t.cpu() for t in f(x, w)])
     assert turret.cudagraphs.report().replays == 4
+
+
+@on_acme
+def test_conjugated_inputs_are_patched_like_others(world: World) -> None:
+    def f(x):
+        return torch.mm(x.imag, x.real), x * 2
+
+    compiled = world.compile(f, **GRAPHS)
+    for _ in range(4):
+        x = torch.complex(rand(3, 3).cpu(), rand(3, 3).cpu()).to("acme").conj()
+        torch.testing.assert_close([t.cpu() for t in compiled(x)], [t.cpu() for t in f(x)])
+    (function,) = [f for f in turret.cudagraphs.report().functions if f.replays]
+    assert function.replays == 3 and not function.bytes_copied, function.decisions
