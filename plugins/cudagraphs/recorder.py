@@ -120,9 +120,13 @@ class _Made:
 
 
 def _elsewhere(place: Place, free: Mapping[Item, torch.Tensor]) -> list[tuple[dict[Item, Moved], dict[Item, Any]]]:
-    """Two other sets of places for memory, in which no two lie equally far from where they were, nor one as before."""
+    """Two other sets of places for memory, in which no two lie equally far from where they were, nor one as before.
+
+    They begin apart and overlap: nothing is read or written there, and room for all of them would double what a call
+    takes.
+    """
     spans = {key: max(1, Layout.of(tensor).nbytes) for key, tensor in free.items()}
-    room = sum(-(-span // GRANULE) for span in spans.values()) + 6 * len(spans) + 6
+    room = -(-max(spans.values()) // GRANULE) + 6 * len(spans) + 6
     block = place.empty((room * GRANULE,), (1,), torch.uint8)
     used: set[int] = {0}
     sets = []
@@ -138,7 +142,7 @@ def _elsewhere(place: Place, free: Mapping[Item, torch.Tensor]) -> list[tuple[di
             at = tensor_at(cursor, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
             at.untyped_storage().owner = block  # type: ignore[attr-defined]
             tensors[key] = _as_lazy(at, tensor)
-            cursor += spans[key]
+            cursor += GRANULE
         sets.append((moved, tensors))
     return sets
 
