@@ -18,6 +18,8 @@ from typing import Any, Literal
 import attrs
 import torch
 
+from turret.fork_safety import Lock
+
 WORD = 8
 """Bytes of an address."""
 
@@ -85,16 +87,20 @@ class Recording(abc.ABC):
         """A replay over other memory: number ``n`` of its addresses is that of ``arguments[n]``.
 
         ``addresses`` are those that the recording was made with.  Only nodes that hold an address which changed since
-        the replay before are patched; a device whose patches can be made in native code overrides this.
+        the replay before are patched; a device whose patches can be made in native code overrides this.  Calls of
+        several threads follow one another.
         """
-        current = list(addresses)
+        current: list[int | None] = list(addresses)
+        lock = Lock()
 
         def replay(addresses: Sequence[int], stream: int) -> None:
-            changed = [n for n, address in enumerate(addresses) if address != current[n]]
-            if changed:
-                self.patch([Patch(w.node, w.offset, addresses[n] + w.delta) for n in changed for w in arguments[n]])
-                current[:] = addresses
-            self.replay(stream)
+            with lock:
+                changed = [n for n, address in enumerate(addresses) if address != current[n]]
+                if changed:
+                    current[:] = [None] * len(current)  # where patching fails, nothing is known
+                    self.patch([Patch(w.node, w.offset, addresses[n] + w.delta) for n in changed for w in arguments[n]])
+                    current[:] = addresses
+                self.replay(stream)
 
         return replay
 
