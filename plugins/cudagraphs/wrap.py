@@ -58,9 +58,10 @@ def turret_wrap_runtime(context: CompileContext, function: BoxedCallable, role: 
 def _section(context: CompileContext, section: PlanSection, role: str) -> BoxedCallable:
     """The function of one section."""
     function = load(section.plan, context.store("load"))
-    if section.captured:
+    reasons = list(map(str, section.obstacles)) or capture_obstacles(section.plan)
+    if not reasons:
         return _graphed(context, function, section.plan, role, section.written)
-    _skip(context, function, role, "; ".join(map(str, section.obstacles)))
+    _skip(context, function, role, "; ".join(reasons))
     return function
 
 
