@@ -30,8 +30,10 @@ class Recorded(Sectioned):
 
     def function(self, section: PlanSection) -> Callable:
         run = super().function(section)
-        if not section.captured or capture_obstacles(section.plan):
+        obstacles = capture_obstacles(section.plan)
+        if not section.captured or any("has nothing to record" in obstacle for obstacle in obstacles):
             return run
+        assert not obstacles, obstacles
 
         def call(values: list) -> list:
             if self.recordings < 8:
