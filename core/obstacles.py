@@ -57,6 +57,11 @@ class Obstacle:
         return f"{self.what} {self.why}" + (f", at {self.source}" if self.source else "")
 
 
+def border_text(obstacles: Sequence[Obstacle]) -> str:
+    """How a printed schedule or plan shows where a section begins: recorded, or not and why."""
+    return "\n".join(["  -- not recorded" if obstacles else "  -- recorded", *(f"  --   {o}" for o in obstacles)])
+
+
 def short_name(op: Any) -> str:
     """The name of an op for people, without an overload that is the only one."""
     return op_name(op).removesuffix(".default").removesuffix(".graph")

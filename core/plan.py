@@ -15,7 +15,7 @@ import torch
 
 from turret.codec import record
 from turret.libraries import Library
-from turret.obstacles import Obstacle
+from turret.obstacles import Obstacle, border_text
 from turret.size_source import Binding, SizeSource
 
 if TYPE_CHECKING:
@@ -166,9 +166,7 @@ class Section:
         return not self.obstacles
 
     def __str__(self) -> str:
-        return "\n".join(
-            ["  -- recorded" if self.captured else "  -- not recorded", *(f"  --   {o}" for o in self.obstacles)]
-        )
+        return border_text(self.obstacles)
 
 
 Step = Allocate | Launch | Call | View | Copy | Free | Compute

@@ -17,7 +17,7 @@ import attrs
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Var
 from turret.ir.program import CopyInto, Extern, LoopProgram, Number, ScatterMode, StridedView, Template, TensorDecl
-from turret.obstacles import Obstacle
+from turret.obstacles import Obstacle, border_text
 
 
 @attrs.frozen(eq=False)
@@ -169,9 +169,7 @@ class ScheduleSection:
         return not self.obstacles
 
     def __str__(self) -> str:
-        return "\n".join(
-            ["  -- recorded" if self.captured else "  -- not recorded", *(f"  --   {o}" for o in self.obstacles)]
-        )
+        return border_text(self.obstacles)
 
 
 @attrs.frozen(eq=False)

@@ -12,7 +12,7 @@ from turret.cudagraphs import PoolReport
 from turret.fork_safety import Lock
 from turret.graph_capture import MemoryPool
 from turret.plugins.cudagraphs.graphed import Graphed
-from turret.plugins.cudagraphs.making import Making, NotRecordable, make_node
+from turret.plugins.cudagraphs.making import Making, make_node
 from turret.plugins.cudagraphs.node import Node, mismatch
 from turret.plugins.cudagraphs.tree_text import tree_text
 from turret.plugins.cudagraphs.work import Key, Place
@@ -75,20 +75,13 @@ class FreshGraphs:
             return results
         kept = function.kept[self.stream] = self._nodes.setdefault(function, {})
         nodes = kept.setdefault(key, [])
-        if len(nodes) > function.settings.rerecord_limit:
-            return function.run_plainly(
-                args, f"it was recorded {len(nodes)} times (cudagraph_unexpected_rerecord_limit)"
-            )
+        if reason := function.too_often(nodes):
+            return function.run_plainly(args, reason)
         try:
             node = self._record(function, key, nodes, args)
         except Exception as error:
             return function.run_instead(key, error, args)
-        nodes.insert(0, node)
-        results = self._replay(function, node, args)
-        if results is None:
-            nodes.remove(node)
-            return function.run_instead(key, NotRecordable("a replay does not fit the call that was recorded"), args)
-        return results
+        return function.first_replay(node, nodes, args, self._replay)
 
     def _record(self, function: Graphed, key: Key, nodes: Sequence[Node], args: list) -> Node:
         pool, state = self._memory()

@@ -11,6 +11,7 @@ import attrs
 from turret import cudagraphs
 from turret.cudagraphs import FunctionReport
 from turret.errors import warn
+from turret.plugins.cudagraphs.making import NotRecordable
 from turret.plugins.cudagraphs.node import Node
 from turret.plugins.cudagraphs.work import Key, Place, Work
 from turret.products import BoxedCallable
@@ -93,6 +94,22 @@ class Graphed:
             return f"{len(self.sizes)} sizes are recorded (cudagraph_max_recorded_sizes)"
         return ""
 
+    def too_often(self, nodes: Sequence[Node]) -> str:
+        """Why a call that these recordings do not fit is not recorded once more; empty where it is."""
+        if len(nodes) <= self.settings.rerecord_limit:
+            return ""
+        return f"it was recorded {len(nodes)} times (cudagraph_unexpected_rerecord_limit)"
+
+    def first_replay(self, node: Node, nodes: list[Node], args: list, replay: Callable[..., list | None]) -> list:
+        """Keep a recording that was just made among ``nodes``, and run the call by ``replay(self, node, args)``."""
+        nodes.insert(0, node)
+        results = replay(self, node, args)
+        if results is None:
+            nodes.remove(node)
+            error = NotRecordable("a replay does not fit the call that was recorded")
+            return self.run_instead(node.key, error, args)
+        return results
+
     def run_instead(self, key: Key, error: Exception, args: list) -> list:
         """Run a call of which recording failed; if that is well, calls of these sizes are recorded no more."""
         reason = f"recording failed: {type(error).__name__}: {error}".removeprefix("recording failed: NotRecordable: ")
@@ -171,8 +188,3 @@ class Graphed:
             nodes=0 if node is None else len(node.recorded.recording.nodes),
             patched_nodes=0 if node is None else node.patched_nodes,
         )
-
-
-def too_often(nodes: Sequence[Node]) -> str:
-    """Why a call is not recorded once more."""
-    return f"it was recorded {len(nodes)} times (cudagraph_unexpected_rerecord_limit)"

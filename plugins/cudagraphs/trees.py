@@ -14,7 +14,7 @@ from turret.cudagraphs import PoolReport, step_marks
 from turret.fork_safety import Lock
 from turret.graph_capture import MemoryPool
 from turret.plugins.cudagraphs.graphed import Graphed
-from turret.plugins.cudagraphs.making import Making, NotRecordable, make_node, pool_blocks
+from turret.plugins.cudagraphs.making import Making, make_node, pool_blocks
 from turret.plugins.cudagraphs.node import Block, Node, Spot, mismatch
 from turret.plugins.cudagraphs.outputs import fresh_outputs, outputs_on
 from turret.plugins.cudagraphs.path import Given, Path
@@ -109,11 +109,8 @@ class GraphTrees:
             results = self._replay(function, node, args)
             if results is not None:
                 return results
-        limit = function.settings.rerecord_limit
-        if len(nodes) > limit:
-            return function.run_plainly(
-                args, f"it was recorded {len(nodes)} times (cudagraph_unexpected_rerecord_limit)"
-            )
+        if reason := function.too_often(nodes):
+            return function.run_plainly(args, reason)
         return self._record(function, key, nodes, args)
 
     def _behind(self, function: Graphed, key: Key) -> list[Node]:
@@ -186,12 +183,7 @@ class GraphTrees:
         except Exception as error:
             return function.run_instead(key, error, args)
         function.note(node, why)
-        nodes.insert(0, node)
-        results = self._replay(function, node, args)
-        if results is None:
-            nodes.remove(node)
-            return function.run_instead(key, NotRecordable("a replay does not fit the call that was recorded"), args)
-        return results
+        return function.first_replay(node, nodes, args, self._replay)
 
     def _made(self, function: Graphed, key: Key, nodes: Sequence[Node], args: list, why: str) -> Node:
         path = self._path
