@@ -14,6 +14,9 @@ test: $(STAMP) lint
 
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz/run.py --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 --out fuzz.jsonl
+	for way in placed graph_compilers sections aot_eager; do \
+		$(BIN)/python tests/fuzz/run.py --compiler turret_$$way --programs $(or $(PROGRAMS),2000) --batch 5 \
+			--seed $(or $(SEED),0) --workers 2 --out fuzz_$$way.jsonl || exit; done
 	$(BIN)/python tests/fuzz/functions.py --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \
 		--out functions.jsonl
 	$(BIN)/python tests/fuzz/graph_calls.py --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \

@@ -19,6 +19,7 @@ from turret.devices import HOST
 from turret.testing.chooser import Chooser, chance, choice, subset, weighted
 from turret.testing.observe import seeded_backward
 from turret.testing.program import Backward, InputSpec, NumberSpec, Program, Setting, Step, StorageSpec
+from turret.testing.seeding import seed_generators
 
 DTYPES: tuple[tuple[torch.dtype, int], ...] = (
     (torch.float32, 50),
@@ -332,7 +333,7 @@ class Builder:
         versions = {n: v._version for n, v in self.env.items() if isinstance(v, Tensor)}
         scope = self._globals | self.env  # one scope, as in a function: lambdas see the values, too
         try:
-            torch.manual_seed(0)
+            seed_generators(0)
             exec("\n".join(statement.render()), scope)
             for value in scope.values():
                 _ = isinstance(value, Tensor) and value.grad_fn  # raises for a view whose history a write made invalid
@@ -443,7 +444,7 @@ def _runs(program: Program, variant: int) -> bool:
     """Whether eager takes the program, gradients included, with the inputs of one call."""
     try:
         inputs = program.build_inputs(variant)
-        torch.manual_seed(0)
+        seed_generators(0)
         seeded_backward(program.run(inputs), inputs, program.backward)
     except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError, ArithmeticError):
         return False

@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from turret.devices import HOST
 from turret.testing.program import Backward, Inputs
+from turret.testing.seeding import seed_generators
 
 
 @attrs.frozen(eq=False)
@@ -61,7 +62,7 @@ def observe(function: Callable, inputs: Inputs, backward: Backward = "all", seed
 
     Errors of the call or of its backward become ``Observation.error``; ``KeyboardInterrupt`` and the like pass.
     """
-    torch.manual_seed(seed)
+    seed_generators(seed)
     try:
         result = function(*inputs.args)
         leaves, structure = pytree.tree_flatten(result)

@@ -20,6 +20,7 @@ from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 from turret.devices import HOST
 from turret.testing.inputs import Mover
 from turret.testing.program import Inputs
+from turret.testing.seeding import seed_generators
 
 OTHER_DTYPES = (torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64)
 """Beside float32, one of these is tried, a different one for different operations."""
@@ -133,7 +134,7 @@ def skip_reason(case: Case) -> str:
 def samples(case: Case, count: int, on: str = "") -> Iterator[SampleProgram]:
     """The first ``count`` samples that are determined by their inputs; ``on``: the device to have them on, if another
     than they are made on."""
-    torch.manual_seed(0)
+    seed_generators(0)
     made = case.op.sample_inputs(case.device, case.dtype, requires_grad=case.differentiable)
     determined = (s for s in made if not s.kwargs.get("dropout_p", 0.0) and not s.kwargs.get("dropout", 0.0))
     for sample in list(itertools.islice(determined, count)):  # all at once: whoever reads them draws numbers, too

@@ -132,6 +132,8 @@ class Perturbed(TorchDispatchMode):
             result = self._underflown(result, args[0])
         if name in _PRODUCTS and self._alike and result.dtype in _HALF and not func._schema.is_mutable:
             result = self._underflown(result, functools.reduce(torch.logical_and, map(torch.as_tensor, args)))
+        if name in _ELEMENTARY and self._alike and not func._schema.is_mutable and result.dtype in _HALF:
+            result = _not_overflown(result, args)
         if name in _NORM_GRADIENTS and self._alike:
             result = tuple(v if v is None else torch.where(v.isfinite(), v, 0.0) for v in result)
         if func._schema.is_mutable:
@@ -239,6 +241,12 @@ def _centred(value: Tensor) -> Tensor:
         return value
     rounding = 4 * torch.finfo(value.dtype).eps * value.abs().amax().nan_to_num(posinf=0.0).clamp(min=1)
     return torch.where(value.abs() <= rounding, 0, value).to(value.dtype)
+
+
+def _not_overflown(value: Tensor, operands: tuple) -> Tensor:
+    """A half result with the largest numbers for infinities of finite operands: kept in float32, they are none."""
+    finite = functools.reduce(torch.logical_and, (torch.as_tensor(o).isfinite() for o in operands))
+    return torch.where(value.isinf() & finite, torch.finfo(value.dtype).max * value.sign(), value)
 
 
 def _is_view(func: Any) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-NAMES = ("turret", "inductor", "aot_eager", "aot_eager_decomp_partition", "eager")
+MAKE_KERNELS = ("turret", "turret_placed", "turret_graph_compilers", "turret_sections")
+TURRET = (*MAKE_KERNELS, "turret_aot_eager")
+"""Turret by itself, and with what ``outsiders`` puts into it."""
+NAMES = (*TURRET, "inductor", "aot_eager", "aot_eager_decomp_partition", "eager")
 
 
 def compiler_of(name: str, options: dict[str, Any]) -> Callable[[Callable], Callable]:
@@ -16,7 +20,7 @@ def compiler_of(name: str, options: dict[str, Any]) -> Callable[[Callable], Call
 
     Turret's kernels check their accesses unless the options say otherwise.
     """
-    if name == "turret":
+    if name in TURRET:
         import turret
 
         # A graph that is refused by name runs eagerly and is right; any other failure of a stage is a failure here.
@@ -24,7 +28,11 @@ def compiler_of(name: str, options: dict[str, Any]) -> Callable[[Callable], Call
         warnings.filterwarnings("ignore", message="Turret runs a graph eagerly")
         warnings.filterwarnings("error", message=rf"(?s)Turret runs a graph eagerly(?!.*({known}))")
         chosen = {"on_error": "fallback", "check_bounds": True, **options}
-        return lambda function: turret.compile(function, options=chosen)
+        if name == "turret":
+            return lambda function: turret.compile(function, options=chosen)
+        from outsiders import WAYS
+
+        return functools.partial(WAYS[name.removeprefix("turret_")], chosen)
     if name == "eager":
         return lambda function: function
     if name not in NAMES:

@@ -19,7 +19,7 @@ import json
 import sys
 from typing import Any
 
-from compilers import NAMES, compiler_of
+from compilers import MAKE_KERNELS, NAMES, compiler_of
 from record import Job, Record, add_arguments
 
 from turret.testing.isolation import serve
@@ -82,7 +82,7 @@ def work(options: argparse.Namespace) -> None:
         torch.set_num_threads(1 + job[0] // 10 % 2)
         checked = check_seeds(range(*job), compiler, features, shrink_attempts=options.shrink)
         found_here = list(checked.failures)
-        every = options.unchecked_every if options.compiler == "turret" else 0
+        every = options.unchecked_every if options.compiler in MAKE_KERNELS else 0
         if every and job[0] // options.batch % every == 0 and not found_here:
             fast = compiler_under_test(options, check_bounds=False)
             found_here += check_seeds(range(*job), fast, features, shrink_attempts=options.shrink).failures

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from compilers import TURRET, compiler_of
 from hypothesis import HealthCheck, Phase, given, settings
 
 import turret
@@ -54,6 +55,12 @@ PLAIN = Features(layouts=False, settings=False, complex=False)
 
 def test_programs_of_fixed_seeds_match_eager():
     checked = check_seeds(range(1_000_000, 1_000_040), compiler)
+    assert not checked.failures, str(checked.failures)
+
+
+@pytest.mark.parametrize("name", TURRET[1:])
+def test_programs_of_fixed_seeds_match_eager_with_outsiders_among_the_stages(name: str):
+    checked = check_seeds(range(1_100_000, 1_100_012), compiler_of(name, {"check_bounds": False}))
     assert not checked.failures, str(checked.failures)
 
 

@@ -258,6 +258,18 @@ def test_half_precision_intermediates_in_float32_are_no_mismatch():
     assert_same(chain, lambda x: chain(x.float()).to(torch.bfloat16), large(torch.bfloat16))
 
 
+def test_a_half_intermediate_that_overflows_in_eager_alone_is_no_mismatch_and_an_infinity_of_its_own_is():
+    def kept(x):
+        return (x.float().sinh() * 0.25).half()
+
+    def make():
+        return (torch.tensor([11.5, -11.5, 1.0]).half(),)
+
+    assert_same(lambda x: x.sinh() * 0.25, kept, make)
+    with pytest.raises(Mismatch):
+        assert_same(lambda x: x * 0.25, lambda x: kept(x) * torch.inf, make)
+
+
 def test_a_branch_that_rounding_decides_is_no_mismatch():
     def quantise(x: Tensor) -> Tensor:
         return torch.floor(x.sum(1) * 1e6)
