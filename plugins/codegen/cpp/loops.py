@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import attrs
+import torch
 
-from turret.ir.expr import loads, walk
+from turret.ir.expr import Expr, loads, walk
 from turret.ir.index import Index, Size, Var, product
 from turret.ir.nest import Nest
 from turret.plugins.codegen.cpp.emitter import Emitter
@@ -46,27 +47,31 @@ def open_loop(emitter: Emitter, scope: Scope, variable: Var, part: Range | None 
     """A scope with the loop over ``variable`` (or over a part of its range) open."""
     name = emitter.fresh("i")
     low, high = ("0", emitter.size(variable.extent)) if part is None else (part.low, part.high)
-    scalar = _groups_of_indices(emitter.nest, variable)
+    scalar = _groups_of_conditions(emitter.nest, variable)
     inside = Scope(scope, f"for (int64_t {name} = {low}; {name} < {high}; {name}++)", "" if scalar else pragma)
     if scalar:
-        inside.line('__asm__ volatile("");  // not to be vectorised: compilers get groups of such indices wrong')
+        inside.line('__asm__ volatile("");  // not to be vectorised: compilers repeat what a group shares wrongly')
     inside.bind(variable, name)
     return inside
 
 
-def _groups_of_indices(nest: Nest, variable: Var) -> bool:
-    """Whether a loop's own index is a value beside neighbouring accesses that are not contiguous along the loop.
+def _groups_of_conditions(nest: Nest, variable: Var) -> bool:
+    """Whether a loop decides something, or uses its own index, beside neighbouring accesses that are not contiguous.
 
-    GCC (12.2 seen) vectorises such neighbours as one group, and repeats the index for its members wrongly: in
-    ``for (i) for (k of 3, unrolled) out[3 * i + k] = i >= 3 ? x[3 * i + k] : 0`` the condition is off from the second
-    vector on.
+    GCC (12.2 seen, with AVX-512) vectorises such neighbours as one group, and repeats for its members what they share
+    wrongly: in ``for (i) for (k of 2, unrolled) out[2 * i + k] = c[2 * i] ? x[2 * i + k] : 0`` the condition is off
+    from the second element on, and so is ``i >= 3`` in place of it.
     """
-    if not any(node.op == "index" and variable in node.payload.variables for node in walk(*nest.roots)):
+    if not any(node.dtype == torch.bool or _is_index(node, variable) for node in walk(*nest.roots)):
         return False
     neighbours = {(node.tensor, node.coords[0]) for node in loads(*nest.roots)}
     neighbours |= {(store.tensor, store.offset) for store in nest.stores}
     apart = [(tensor, offset.terms) for tensor, offset in neighbours if stride(offset, variable) not in (0, 1, None)]
     return len(apart) > len(set(apart))
+
+
+def _is_index(node: Expr, variable: Var) -> bool:
+    return node.op == "index" and variable in node.payload.variables
 
 
 def close_all(scope: Scope, until: Scope) -> None:

@@ -449,6 +449,31 @@ def test_of_two_zeros_an_extremum_of_a_row_is_the_first(kind: str) -> None:
         assert case.tensors["out"].signbit().tolist() == [False, True]
 
 
+DECISIONS = {
+    "some": lambda x, mask, row: reduce("max", (row,), mask),
+    "all": lambda x, mask, row: reduce("min", (row,), mask),
+    "large": lambda x, mask, row: call("gt", reduce("max", (row,), x), constant(1.0, x.dtype)),
+    "equal": lambda x, mask, row: call("eq", reduce("max", (row,), x), reduce("min", (row,), x)),
+}
+"""What is decided of a row ``x`` and of truth values as many."""
+
+
+@pytest.mark.parametrize("dtype", [F32, torch.int64, torch.uint8], ids=str)
+@pytest.mark.parametrize("columns", [2, 4, 8])
+def test_what_a_short_row_decides_holds_for_each_of_its_elements(columns: int, dtype: torch.dtype) -> None:
+    x, mask = data((61, columns), dtype), data((61, columns), torch.bool, 1)
+    i, j = Var("i", 61), Var("j", columns)
+    here, ours = element("x", x, i, j), element("mask", mask, i, j)
+    total = reduce("sum", (j,), here)
+    values = {"zero": constant(0, dtype), "share": call("mul", here, total), "total": total, "here": here}
+    cases = []
+    for decision, (one, other) in itertools.product(DECISIONS, itertools.permutations(values, 2)):
+        value = call("where", DECISIONS[decision](here, ours, j), values[one], values[other])
+        kernel = Kernel(f"k_{decision}_{one}_{other}", (i,), (j,), (Store("out", (i.index, j.index), value),))
+        cases.append(Case(kernel, {"x": x, "mask": mask, "out": torch.zeros(61, columns, dtype=dtype)}))
+    check(cases, rtol=1e-5, atol=1e-5)
+
+
 def test_columns_without_elements_have_a_form() -> None:
     x = data((0, 4), F32)
     i, j = Var("i", 0), Var("j", 4)
