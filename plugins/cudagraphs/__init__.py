@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from turret.context import CompileContext
+from turret.hookspecs import hookimpl
 from turret.plugins.cudagraphs.options import turret_options
-from turret.plugins.cudagraphs.wrap import turret_wrap_runtime
+from turret.products import BoxedCallable
 
 __all__ = ["turret_options", "turret_wrap_runtime"]
+
+
+@hookimpl
+def turret_wrap_runtime(context: CompileContext, function: BoxedCallable, role: str) -> BoxedCallable | None:
+    """Record and replay an executable, where the option ``cudagraphs`` asks for it and nothing stands in the way."""
+    if not context.config.cudagraphs:
+        return None
+    from turret.plugins.cudagraphs.wrap import wrapped  # a start without recordings does without their machinery
+
+    return wrapped(context, function, role)

@@ -1,4 +1,4 @@
-"""The hook: executables of plans on devices that can record become functions that are recorded and replayed."""
+"""Executables of plans on devices that can record become functions that are recorded and replayed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from turret.context import CompileContext
 from turret.cudagraphs import FunctionReport
 from turret.devices import Device, device_for
 from turret.fork_safety import Lock
-from turret.hookspecs import hookimpl
 from turret.plan import Plan
 from turret.plan_sections import PlanSection, joined, sections_of, written_inputs
 from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
@@ -36,11 +35,8 @@ _managers: WeakValueDictionary[tuple, Any] = WeakValueDictionary()
 _lock = Lock()
 
 
-@hookimpl
-def turret_wrap_runtime(context: CompileContext, function: BoxedCallable, role: str) -> BoxedCallable | None:
-    """Record and replay an executable, where the option ``cudagraphs`` asks for it and nothing stands in the way."""
-    if not context.config.cudagraphs:
-        return None
+def wrapped(context: CompileContext, function: BoxedCallable, role: str) -> BoxedCallable | None:
+    """An executable that is recorded and replayed; None, on record, where something stands in the way."""
     plan = getattr(function, "plan", None)
     if not isinstance(plan, Plan):
         return None

@@ -11,13 +11,13 @@ import torch
 
 from turret.artifact_cache import Store
 from turret.devices import Allocator, Costs, Device, KernelFamily, PlanLibrary, Properties, Segment
-from turret.graph_capture import GraphCapture
 from turret.hookspecs import hookimpl
 from turret.libraries import find_library
 from turret.plan import Launch, Plan
 from turret.runtime.frames import device_table_lengths
 
 if TYPE_CHECKING:
+    from turret.graph_capture import GraphCapture
     from turret.native.device import DeviceLibrary
 
 _TYPE = "cuda"
