@@ -6,11 +6,15 @@ memory is not the tensor's start.  Compiled graphs place tensors where they like
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from torch import fx
 
 _library = torch.library.Library("turret", "FRAGMENT")
+_library.define("as_strided(Tensor(a) x, SymInt[] size, SymInt[] stride, SymInt offset) -> Tensor(a)")
 _library.define("as_strided_scatter(Tensor x, Tensor source, SymInt[] size, SymInt[] stride, SymInt offset) -> Tensor")
 
 
@@ -26,4 +30,49 @@ def _as_strided_scatter(
     return memory.as_strided(x.shape, x.stride(), 0)
 
 
+def _as_strided(x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> torch.Tensor:
+    """A view of the memory that ``x`` lies in, ``offset`` elements after its first."""
+    return x.as_strided(size, stride, x.storage_offset() + offset)
+
+
+_library.impl("as_strided", _as_strided, "CompositeExplicitAutograd")
 _library.impl("as_strided_scatter", _as_strided_scatter, "CompositeExplicitAutograd")
+
+_COUNTED_FROM_TENSORS = {
+    torch.ops.aten.as_strided.default: torch.ops.turret.as_strided.default,
+    torch.ops.aten.as_strided_scatter.default: torch.ops.turret.as_strided_scatter.default,
+}
+
+
+def count_from_tensors(graph: fx.Graph) -> None:
+    """Replace ATen's ops by those that count from the tensor, so that the graph is right wherever its inputs lie."""
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target in _COUNTED_FROM_TENSORS:
+            _count_from_tensor(node)
+
+
+def _count_from_tensor(node: fx.Node) -> None:
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    offset = given.pop("storage_offset", None)
+    start = 0 if offset is None else _less(node, offset, given["self"])
+    node.target, node.kwargs = _COUNTED_FROM_TENSORS[node.target], {}
+    node.args = (*(given[name] for name in names if name in given), start)
+
+
+def _less(node: fx.Node, offset: Any, x: fx.Node) -> Any:
+    """An offset from the start of the storage as one from the tensor's own."""
+    begin = x.meta["val"].storage_offset()
+    if isinstance(offset, int) and isinstance(begin, int):
+        return offset - begin
+    with node.graph.inserting_before(node):
+        if not isinstance(begin, int):
+            value, begin = begin, node.graph.call_function(torch.ops.aten.sym_storage_offset.default, (x,))
+            begin.meta["val"] = value
+        made = node.graph.call_function(operator.sub, (offset, begin))
+    made.meta["val"] = _value(offset) - _value(begin)
+    return made
+
+
+def _value(argument: Any) -> Any:
+    return argument.meta["val"] if isinstance(argument, fx.Node) else argument

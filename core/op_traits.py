@@ -52,6 +52,13 @@ def is_view_op(target: Any) -> bool:
     return returned and not schema.is_mutable
 
 
+@functools.cache
+def looks_at_memory(target: Any) -> bool:
+    """Whether a call looks at the memory of what it is given, where an equal value may lie elsewhere or otherwise."""
+    name = target._schema.name if isinstance(target, torch._ops.OpOverload) else ""
+    return name.split("::")[-1] in ("as_strided", "as_strided_scatter")
+
+
 def written_tensors(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
     """The tensors among a call's arguments that its op writes to, lists of them included."""
     found: list[torch.Tensor] = []

@@ -44,7 +44,6 @@ from turret.garbage import full_collections_wait
 from turret.graph_cache import Artifact, GraphCache, Unstable, devices_in, graph_key, with_usable_cache
 from turret.libraries import forget_library
 from turret.op_code import runs_own_code, traced_code
-from turret.passes import give_values, run_graph_passes, run_ir_passes, run_placed_passes
 from turret.plan import Plan, SizeText, size_text
 from turret.plugin_order import in_order
 from turret.products import (
@@ -182,7 +181,7 @@ class Pipeline:
 
     def passes(self, phase: str, module: fx.GraphModule) -> None:
         """Run every graph pass of a phase; the graph is as it was before the one that fails."""
-        run_graph_passes(self.manager, self.context, phase, module)
+        _passes().run_graph_passes(self.manager, self.context, phase, module)
 
     def compile(self, captured: CapturedGraph, keep_graph: bool) -> tuple[Callable[..., Any], str | None]:
         """The callable of one captured graph, from the cache where an equal graph was compiled before.
@@ -378,7 +377,7 @@ class Pipeline:
         """The functional graph of a captured one, under the modes of the calling thread."""
         if plugin_manager.is_foreign(self.manager, "turret_graph_pass"):
             with self.failures("graph_pass"):
-                give_values(captured)
+                _passes().give_values(captured)
         self.passes("captured", captured.module)
         return self.stage("turret_joint", captured.name, captured=captured, decompositions=decompositions)
 
@@ -466,6 +465,9 @@ class Pipeline:
 
     def placed(self, graph: StageGraph, placement: Placement | None = None) -> tuple[StageGraph, Placement]:
         """A graph and where each of its calls runs."""
+        from turret.memory_ops import count_from_tensors
+
+        count_from_tensors(graph.module.graph)
         self.context.emit("product", stage="graph_pass", name=graph.name, product=graph)
         if plugin_manager.is_foreign(self.manager, "turret_lowerings"):
             self.lowerings(graph.target)  # what is no table is refused before placement asks for it
@@ -474,7 +476,7 @@ class Pipeline:
             self.verify("place", functools.partial(_check_placement, graph), placement)
         if plugin_manager.is_foreign(self.manager, "turret_graph_pass"):
             place = functools.partial(self.stage, "turret_place", graph.name, graph=graph)
-            placement = run_placed_passes(self.manager, self.context, graph, placement, place)
+            placement = _passes().run_placed_passes(self.manager, self.context, graph, placement, place)
         self.hint_at_eager_calls(graph.name, placement)
         return graph, placement
 
@@ -487,7 +489,7 @@ class Pipeline:
         from turret.ir import verify  # expressions of sizes are sympy's, whose import a warm start does without
 
         self.verify("lower", verify, program, functools.partial(_lowering_at_fault, graph, lowerings))
-        return run_ir_passes(self.manager, self.context, "lowered", program, graph.target)
+        return _passes().run_ir_passes(self.manager, self.context, "lowered", program, graph.target)
 
     def scheduled(self, program: LoopProgram, target: Target) -> Schedule:
         """The kernels of a loop program, verified."""
@@ -495,7 +497,7 @@ class Pipeline:
         from turret.ir import verify
 
         self.verify("schedule", verify, schedule)
-        return run_ir_passes(self.manager, self.context, "scheduled", schedule, target)
+        return _passes().run_ir_passes(self.manager, self.context, "scheduled", schedule, target)
 
     def generated(self, schedule: Schedule, target: Target) -> Plan:
         """The plan that runs a schedule."""
@@ -554,6 +556,13 @@ class Pipeline:
             check(product)
         except TurretError as error:
             raise StageError(stage, whose(error) or self.answered[stage], str(error)) from error
+
+
+def _passes() -> Any:
+    """The module that runs passes, which a warm start does without."""
+    from turret import passes
+
+    return passes
 
 
 def _check_plan(plan: Any) -> None:

@@ -260,7 +260,7 @@ class _Splitter:
         for slot, described in enumerate(self.plan.slots):
             if slot in places:
                 described = attrs.evolve(described, place="input", number=places[slot])
-            elif slot not in touched and described.place != "constant":
+            elif slot not in touched:
                 described = attrs.evolve(described, place="elsewhere", number=0)
             found.append(described)
         return tuple(found)

@@ -62,6 +62,7 @@ _SCAN = "cumsum cumprod"
 
 _VIEW = """
 view alias permute unsqueeze squeeze.dims expand slice.Tensor select.int as_strided diagonal unfold
+turret.as_strided
 """
 
 _INDEX = """
@@ -107,7 +108,7 @@ triangular_solve cholesky_solve cholesky_inverse geqrf ormqr lu_unpack
 bernoulli bernoulli.p bernoulli.Tensor rand randn randint randint.low randperm rand_like randn_like randint_like
 randint_like.low_dtype normal_functional uniform exponential multinomial poisson binomial native_dropout
 view.dtype view_as_real view_as_complex complex polar _conj _neg_view _to_copy
-empty_strided _conj_physical _linalg_check_errors copy
+empty_strided _conj_physical _linalg_check_errors copy turret.as_strided_scatter
 digamma polygamma erfinv igamma igammac i0 mvlgamma index_reduce segment_reduce
 _unique2 unique_dim unique_consecutive unique_dim_consecutive
 nll_loss2d_forward nll_loss2d_backward
@@ -187,6 +188,7 @@ def _load_namespace(namespace: str) -> None:
     if namespace == "prims":
         import torch._prims  # noqa: F401
     elif namespace == "turret":
+        import turret.memory_ops
         import turret.random_ops  # noqa: F401
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from turret.devices import device_for
+from turret.devices import HOST, device_for
 from turret.externs import resolve_op
 from turret.obstacles import why_not_recorded
-from turret.plan import Call, Plan
+from turret.plan import Call, Plan, Slot
 from turret.runtime.executor import refs
 
 
@@ -44,7 +44,7 @@ def _of_whole(plan: Plan) -> tuple[str, ...]:
     """Obstacles of a plan that was not cut."""
     kind = torch.device(plan.device).type
     obstacles = [f"{', '.join(plan.bound_symbols)} depend on data"] if plan.bound_symbols else []
-    here = [slot for slot in plan.slots if slot.place != "elsewhere"]
+    here = [slot for slot in plan.slots if slot.place != "elsewhere" and not _is_number(slot)]
     elsewhere = [slot for slot in here if torch.device(slot.device).type != kind]
     obstacles += [f"{slot.name} is a tensor on {slot.device}" for slot in elsewhere]
     for step in plan.steps:
@@ -52,6 +52,11 @@ def _of_whole(plan: Plan) -> tuple[str, ...]:
             why = why_not_recorded(resolve_op(step.op), step.args, _index_dtypes(step, plan))
             obstacles += [f"{step.op} {why}"] if why else []
     return tuple(dict.fromkeys(obstacles))
+
+
+def _is_number(slot: Slot) -> bool:
+    """Whether a tensor is a constant number of the host, which calls take by value."""
+    return slot.place == "constant" and not slot.shape and torch.device(slot.device) == HOST
 
 
 def _index_dtypes(step: Call, plan: Plan) -> list[torch.dtype]:

@@ -18,7 +18,7 @@ from torch._prims_common import is_contiguous_or_false
 
 from turret.devices import device_for, uses_host_kernels
 from turret.fake_values import compute_value, fake_mode_of, same_layout, value_of
-from turret.op_traits import has_custom_code, is_effectful, is_view, output_nodes, storage_root
+from turret.op_traits import has_custom_code, is_effectful, is_view, looks_at_memory, output_nodes, storage_root
 
 aten = torch.ops.aten
 
@@ -29,7 +29,6 @@ MIN_ACTIVATIONS_PER_WEIGHT = 2
 """Elements of input and output for each element of the weight from which on channels-last is the faster layout."""
 
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
-_KEEP_LAYOUT = frozenset({aten.as_strided.default, aten.as_strided_scatter.default})
 
 
 def run(module: fx.GraphModule, context: Any = None) -> bool:
@@ -46,7 +45,7 @@ def run(module: fx.GraphModule, context: Any = None) -> bool:
 
 def _needs_strides(node: fx.Node) -> bool:
     """Whether a call reads strides in a way that new ones would change."""
-    return node.op == "call_function" and (node.target in _KEEP_LAYOUT or has_custom_code(node.target))
+    return node.op == "call_function" and (looks_at_memory(node.target) or has_custom_code(node.target))
 
 
 def _rewrite(graph: fx.Graph, fake_mode: Any) -> fx.Graph | None:

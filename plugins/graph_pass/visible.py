@@ -6,13 +6,9 @@ other, nor a value that the backward has saved.
 
 from __future__ import annotations
 
-import torch
 from torch import fx
 
-from turret.op_traits import is_mutating_op, output_nodes, storage_root
-
-_COUNT_FROM_THE_START = (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_scatter.default)
-"""Calls that look at the memory of what they are given, where an equal value may lie elsewhere."""
+from turret.op_traits import is_mutating_op, looks_at_memory, output_nodes, storage_root
 
 
 class VisibleStorage:
@@ -40,7 +36,7 @@ class VisibleStorage:
         A visible copy stays, unless nothing else can see or save its source; so does a copy of what is written to.
         """
         root = storage_root(source)
-        if any(user.target in _COUNT_FROM_THE_START for user in node.users):
+        if any(looks_at_memory(user.target) for user in node.users):
             return False
         if storage_root(node) is root:
             return node not in self._outputs

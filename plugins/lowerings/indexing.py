@@ -9,7 +9,6 @@ from typing import Any
 import attrs
 import torch
 
-from turret import memory_ops  # noqa: F401
 from turret.ir import Expr, Index, Size, call, cast, check_index, constant, index_value, keep_checks, wrap_index
 from turret.ir.index import product, provably_less, provably_nonnegative, size
 from turret.lowering import Builder, Number, TensorValue
@@ -297,18 +296,3 @@ def select_scatter(b: Builder, x: TensorValue, source: TensorValue, dim: int, po
         return call("where", here, b.operand(source, rest, dtype), x.load(index))
 
     return b.define(b.result, body)
-
-
-@lowering("as_strided_scatter")
-def as_strided_scatter(
-    b: Builder,
-    x: TensorValue,
-    source: TensorValue,
-    shape: Sequence[Size],
-    stride: Sequence[Size],
-    offset: Size | None = None,
-) -> TensorValue:
-    """A call, with the offset counted from the tensor's start, as memory lies elsewhere than in the trace."""
-    start = 0 if offset is None else size(offset - size(b.node.args[0].meta["val"].storage_offset()))
-    op = torch.ops.turret.as_strided_scatter.default
-    return b.extern(op, (x, source, list(shape), list(stride), start), {}, b.result, "writes to memory by strides")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from turret.ir import Index, Size, flatten, product, size, unflatten
+from turret.ir import Index, Size, flatten, product, unflatten
 from turret.ir.index import divide_exactly
 from turret.ir.program import StridedView
 from turret.lowering import Builder, TensorValue
@@ -185,19 +185,14 @@ def unfold(b: Builder, x: TensorValue, dim: int, window: int, step: int) -> Tens
     return x.view(b.result_shape(), coords)
 
 
-@lowering("as_strided")
-def as_strided(
-    b: Builder, x: TensorValue, shape: Sequence[Size], stride: Sequence[Size], offset: Size | None = None
-) -> TensorValue:
+@lowering("turret.as_strided")
+def as_strided(b: Builder, x: TensorValue, shape: Sequence[Size], stride: Sequence[Size], offset: Size) -> TensorValue:
     """A view of the memory that ``x`` lies in: of its base's, which has the layout that the trace saw."""
-    fake = b.result
-    given = b.node.args[0].meta["val"]
     layout = x.strides()
     if layout is None:
         return NotImplemented
-    start = fake.storage_offset() - given.storage_offset()
-    decl = b.declare(fake)
-    b.statements.append(StridedView(decl, x.base.name, size(start) + layout[1]))
+    decl = b.declare(b.result)
+    b.statements.append(StridedView(decl, x.base.name, offset + layout[1]))
     return TensorValue.of(decl)
 
 

@@ -90,7 +90,7 @@ turret.compile(net, options=dict(cache_dir=sys.argv[1], on_error="raise"))(x).sq
 for grad, p in zip(expected, net.parameters()):
     assert torch.allclose(p.grad, grad, atol=1e-5)
 slow = ("torch._dynamo", "torch._inductor", "sympy", "triton", "torch.fx.experimental.symbolic_shapes",
-        "turret.plugins.capture.tracer", "turret.ir", "turret.plugins.joint.trace")
+        "turret.plugins.capture.tracer", "turret.ir", "turret.plugins.joint.trace", "turret.plugins.cudagraphs.wrap")
 print([name for name in slow if name in sys.modules])
 """
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import turret
+from turret.products import NodePlacement, Placement
 
 LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
     "whole": lambda: torch.arange(12.0),
@@ -67,3 +68,41 @@ def test_memory_is_counted_from_its_start_for_every_input(name, dynamic):
     for make in LAYOUTS.values():
         for n in (3, 40, -1):
             assert seen(compiled, make, n) == seen(program, make, n)
+
+
+def placed_eagerly(function: Callable) -> Callable:
+    class Nowhere:
+        @turret.hookimpl(tryfirst=True)
+        def turret_place(self, graph: Any) -> Any:
+            calls = [n for n in graph.module.graph.nodes if n.op == "call_function"]
+            return Placement({n.name: NodePlacement("eager", "as a test asks for") for n in calls})
+
+    return turret.compile(function, plugins=[Nowhere()], options={"cache": False, "on_error": "raise"})
+
+
+RUNNERS: dict[str, Callable[[Callable], Callable]] = {
+    "kernels": lambda f: turret.compile(f, options={"cache": False}),
+    "eager": lambda f: turret.compile(f, backend="eager"),
+    "aot_eager": lambda f: turret.compile(f, backend="aot_eager"),
+    "function": lambda f: turret.compile(f, backend=lambda module, inputs: module),
+    "placed eagerly": placed_eagerly,
+}
+
+SHARED: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "write to a part": lambda x, part: (part.sub_(part), x * 2)[1],
+    "write to both": lambda x, part: (x.add_(1), part.mul_(3), x.flip(0), part + 1)[2:],
+}
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+@pytest.mark.parametrize("name", SHARED)
+def test_inputs_in_one_memory_may_lie_anywhere_in_it_whatever_runs_the_graph(name: str, runner: str) -> None:
+    compiled, program = RUNNERS[runner](SHARED[name]), SHARED[name]
+    for begin in (0, 5, 1, 3):
+        memories = [torch.arange(20.0), torch.arange(20.0)]
+        found, expected = (
+            f(memory[begin : begin + 12], memory[begin + 2 : begin + 6])
+            for f, memory in zip((compiled, program), memories, strict=True)
+        )
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(*memories)

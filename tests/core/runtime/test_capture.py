@@ -84,3 +84,13 @@ def test_deterministic_scatters_are_named() -> None:
         assert "deterministic" in capture_obstacles(plan("aten::index_put.default"))[0]
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.parametrize(("shape", "obstacles"), [((), ()), ((3,), ("c is a tensor on cpu",))])
+def test_a_constant_number_of_the_host_is_no_obstacle_and_a_constant_vector_is(shape: tuple, obstacles: tuple) -> None:
+    given, plugin = plan("aten::clone.default"), Recording()
+    plugin.device.type = "meta"
+    slots = [attrs.evolve(slot, device="meta") for slot in given.slots]
+    constant = Slot("c", shape, (1,) * len(shape), "float32", "cpu", "constant")
+    with devices_of(plugin_manager.create((plugin,))):
+        assert capture_obstacles(attrs.evolve(given, device="meta", slots=(*slots, constant))) == obstacles

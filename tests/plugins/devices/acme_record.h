@@ -156,6 +156,9 @@ class Call {
 
   torch::jit::Stack probe() {
     torch::jit::Stack stack = template_;
+    // Kernels behind cummax, cummin and logcumsumexp that torch gives no kernel for meta tensors.
+    if (op_.schema().returns().empty()) return {};
+    if (name_ == "aten::_logcumsumexp") return {at::empty_like(metas_.at(0))};
     try {
       const Plain plain;
       op_.callBoxed(&stack);
