@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from turret.errors import CodegenError
@@ -70,6 +71,25 @@ def build(command: Sequence[str], made: Path, what: str) -> bytes:
 
 def run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
     """Run a compiler to its end, whatever its status; ``CodegenError`` where it cannot start or takes too long."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        return _run(command, seconds, interrupted)
+    # Interrupts come to the main thread: in another one, none comes between the start of a process and the note of it.
+    executor = ThreadPoolExecutor(1)
+    try:
+        try:
+            done = executor.submit(_run, command, seconds, interrupted)
+        except RuntimeError:  # Python is ending, and starts no thread any more
+            return _run(command, seconds, interrupted)
+        return done.result()
+    except BaseException:
+        interrupted.set()
+        raise
+    finally:
+        executor.shutdown(wait=False)
+
+
+def _run(command: Sequence[str], seconds: float, interrupted: threading.Event) -> subprocess.CompletedProcess[str]:
     try:
         process = subprocess.Popen(
             command,
@@ -84,7 +104,7 @@ def run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[s
         raise CodegenError(f"the C++ compiler could not run: {error}\n  {shlex.join(command)}\n  {INSTALL}") from error
     _running.add(process)
     try:
-        output, messages = _communicate(process, seconds)
+        output, messages = _communicate(process, seconds, interrupted)
     finally:
         _end(process)
         for stream in (process.stdout, process.stderr):
@@ -92,12 +112,12 @@ def run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[s
     return subprocess.CompletedProcess(command, process.returncode, output, messages)
 
 
-def _communicate(process: subprocess.Popen, seconds: float) -> tuple[str, str]:
+def _communicate(process: subprocess.Popen, seconds: float, interrupted: threading.Event) -> tuple[str, str]:
     """What a compiler writes until it ends; ``CodegenError`` where it takes too long, or nobody waits any more."""
     end = time.monotonic() + seconds
     while True:
         left = end - time.monotonic()
-        if left <= 0 or _is_interrupted():
+        if left <= 0 or interrupted.is_set() or _is_interrupted():
             why = f"did not end within {seconds:g} s" if left <= 0 else "was interrupted"
             raise CodegenError(f"the C++ compiler {why} and was stopped\n  {shlex.join(process.args)}")
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -69,6 +69,26 @@ def test_an_interrupt_ends_all(tmp_path):
     assert wait_for(lambda: not any(map(alive, processes(tmp_path))))
 
 
+def test_an_interrupt_while_it_starts_ends_all(tmp_path, monkeypatch):
+    class Interrupted(subprocess.Popen):
+        """A program that has started, and whose starter is interrupted before it has it in hand."""
+
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            processes(tmp_path)
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+
+    monkeypatch.setattr(toolchain.subprocess, "Popen", Interrupted)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            toolchain.run(command(tmp_path), 60)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert wait_for(lambda: not any(map(alive, processes(tmp_path))))
+
+
 EXITS = """
 import sys, threading, time
 from turret.native import toolchain
