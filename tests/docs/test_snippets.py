@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from opencl_machine import require_opencl
 
 from turret import hookspecs
 
@@ -36,7 +37,7 @@ def snippets(page: str) -> list[tuple[int, str]]:
 @pytest.mark.parametrize("page", PAGES)
 def test_the_snippets_of_a_page_run(page, monkeypatch, tmp_path):
     if page == "docs/opencl.md":
-        pytest.importorskip("pyopencl", reason="turret[opencl] brings pyopencl and PoCL, for Linux on x86-64")
+        require_opencl()
     monkeypatch.setenv("TURRET_ON_ERROR", "raise")
     monkeypatch.chdir(tmp_path)
     namespace: dict = {"__name__": "snippets"}

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from kernel_lab import Case, compare, evaluate
+from opencl_machine import NEEDS, require_opencl
 
-pytest.importorskip("pyopencl", reason="turret[opencl] brings pyopencl and PoCL, for Linux on x86-64")
+pytest.importorskip("pyopencl", reason=NEEDS)
 
 import turret
 from turret.artifact_cache import Entry
@@ -19,6 +20,8 @@ from turret.contrib.opencl.kernel import emit
 from turret.contrib.opencl.language import program
 from turret.contrib.opencl.runtime import BINARY, STEPS, OpenClLibrary, driver
 from turret.plan import Launch, Plan
+
+require_opencl()
 
 
 def check(drawn: Iterable[Case], threads: Iterable[int] = (1, 3), **tolerance: float) -> None:
