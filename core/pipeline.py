@@ -144,6 +144,16 @@ class Pipeline:
         self.context.emit("fallback", stage="backward", name=name, message=message)
         warn(f"Turret runs a backward that eager would leave out in part: {message}")
 
+    def past_limit(self, backwards: int, name: str) -> bool:
+        """Whether a graph has as many backwards as it may: further ones are not worth compiling, which is said."""
+        limit = getattr(self.config, "recompile_limit", None)
+        if limit is None or backwards < limit:
+            return False
+        message = f"{limit} backwards were compiled for sets of gradients (recompile_limit); {name} runs call by call"
+        self.context.emit("fallback", stage="backward", name=name, message=message)
+        warn(f"Turret runs a graph eagerly: {message}")
+        return True
+
     @contextlib.contextmanager
     def failures(self, stage: str, hook: str = "") -> Iterator[None]:
         """Turn whatever goes wrong inside into a ``StageError`` that names the stage and the plugin of ``hook``."""
@@ -725,6 +735,8 @@ class _Graph:
                 raise
             self.pipeline.report_zeros(self.captured.name, str(error))
             return None
+        if self.pipeline.past_limit(len(self.backwards), partitioned.name):
+            return interpreted(partitioned.backward)
         try:
             plan, function = self.pipeline.executable(partitioned, "backward", self.target, self.captured)
         except StageError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -134,6 +135,17 @@ def test_each_set_of_gradients_has_a_backward_of_its_own():
         x = zeros()
         outputs = compiled(x)
         sum(outputs[n].sum() for n in places).backward()
+        assert torch.equal(x.grad, torch.full((3,), value))
+
+
+def test_backwards_past_the_limit_run_call_by_call_on_record():
+    compiled = turret.compile(lambda x: (x.log(), x * 2, x * 3), options={**OPTIONS, "recompile_limit": 1})
+    for places, value in (((1,), 2.0), ((2,), 3.0), ((1, 2), 5.0)):
+        x = zeros()
+        outputs = compiled(x)
+        expected = pytest.warns(turret.TurretWarning, match="recompile_limit")
+        with contextlib.nullcontext() if places == (1,) else expected:
+            sum(outputs[n].sum() for n in places).backward()
         assert torch.equal(x.grad, torch.full((3,), value))
 
 
