@@ -107,7 +107,10 @@ def turret_graph_pass(context: CompileContext, phase: str, module: fx.GraphModul
 
 @hookspec(firstresult=True)
 def turret_joint(context: CompileContext, captured: CapturedGraph, decompositions: Mapping) -> JointGraph | None:
-    """Trace a captured graph to a functional ATen graph of forward, or forward and backward.  First result."""
+    """Trace a captured graph to a functional ATen graph of forward, or forward and backward.  First result.
+
+    One with ``captured.tangents`` was traced before and is to be traced alike, but for fewer gradients.
+    """
 
 
 @hookspec(firstresult=True)
@@ -209,13 +212,15 @@ def turret_runtime(
     saved_tensors: int,
     saved_sizes: int,
     forward: BoxedCallable,
-    backward: Callable[[], BoxedCallable],
+    backward: Callable[..., BoxedCallable | None],
 ) -> Callable | None:
     """Join executables into the callable that user code calls with the graph's flat inputs.
 
     Applies mutations and aliases of outputs as the signature says, and for training is an autograd node.
     ``forward`` returns the graph's forward outputs, then ``saved_tensors`` tensors and ``saved_sizes`` ints for
-    the backward, which ``backward()`` compiles on first call.  First result.
+    the backward, which ``backward()`` compiles on first call.  ``backward(given)`` is that for gradients of these
+    graph outputs alone (a tuple of positions), and takes their tangents alone; None where there is no such backward
+    (its reason is on record), and zeros have to stand in for the others.  First result.
     """
 
 

@@ -64,10 +64,14 @@ from turret.sharing import eager_where_shared_otherwise, sharing_check, writes_i
 if TYPE_CHECKING:
     from turret.graph_compilers.assembly import Assembly
     from turret.ir import LoopProgram, Schedule
+    from turret.partitioning.partial import SavedValues
 
     Executable = Plan | Assembly
 
 _compile_ids = itertools.count(1)
+
+Given = tuple[int, ...] | None
+"""Positions of the graph outputs that a backward is given gradients of; None: of all that are differentiable."""
 
 _failed_observers: weakref.WeakKeyDictionary[pluggy.PluginManager, set[str]] = weakref.WeakKeyDictionary()
 """Names of observers that failed, of which that was said."""
@@ -133,6 +137,22 @@ class Pipeline:
             '  to reproduce: on_error="raise" in the options (or TURRET_ON_ERROR=raise) gives the full traceback, '
             "debug_dir=<folder> (TURRET_DEBUG_DIR) the products of the stages before"
         )
+
+    def report_zeros(self, name: str, reason: str) -> None:
+        """Say that a backward takes zeros for gradients that did not come."""
+        message = f"zeros stand for gradients that do not reach {name}, and may meet infinities there: {reason}"
+        self.context.emit("fallback", stage="backward", name=name, message=message)
+        warn(f"Turret runs a backward that eager would leave out in part: {message}")
+
+    def past_limit(self, backwards: int, name: str) -> bool:
+        """Whether a graph has as many backwards as it may: further ones are not worth compiling, which is said."""
+        limit = getattr(self.config, "recompile_limit", None)
+        if limit is None or backwards < limit:
+            return False
+        message = f"{limit} backwards were compiled for sets of gradients (recompile_limit); {name} runs call by call"
+        self.context.emit("fallback", stage="backward", name=name, message=message)
+        warn(f"Turret runs a graph eagerly: {message}")
+        return True
 
     @contextlib.contextmanager
     def failures(self, stage: str, hook: str = "") -> Iterator[None]:
@@ -250,7 +270,7 @@ class Pipeline:
             return same and cache.put_graph(key, graph)
 
     def runtime(
-        self, name: str, stored: Artifact, forward: BoxedCallable, backward: Callable[[], BoxedCallable]
+        self, name: str, stored: Artifact, forward: BoxedCallable, backward: Callable[..., BoxedCallable | None]
     ) -> Callable[..., Any]:
         """Executables joined into what user code calls."""
         return self.stage(
@@ -275,12 +295,11 @@ class Pipeline:
             graph = cache.get_graph(key) if needed else None
             if needed and graph is None:
                 return None
-        later = None if graph is None else _LaterGraph(self, graph, cache, key, name)
+        later = _LaterGraph(self, graph, cache, key, name, load_backward)
         with self.compilation(name):
             self.context.emit("cache_hit", stage="graph", name=name)
-            get_backward = functools.partial(later.backward, artifact) if load_backward is None and later else None
-            function = self.runtime(name, artifact, forward, get_backward or (lambda: load_backward))
-        if later is None or not writes_inputs(artifact.signature):
+            function = self.runtime(name, artifact, forward, functools.partial(later.backward, artifact))
+        if not writes_inputs(artifact.signature):
             return function
         check = sharing_check(artifact.signature, graph.examples(), frozenset(graph.static_inputs))
         if check is None:
@@ -299,9 +318,12 @@ class Pipeline:
         report = functools.partial(self.context.emit, "cache_failure", stage="graph")
         return GraphCache(self.context.store("graph"), lambda text: report(message=text))
 
-    def loaded(self, cache: GraphCache, key: str, role: str) -> tuple[Artifact | None, BoxedCallable | None]:
+    def loaded(
+        self, cache: GraphCache, key: str, role: str, given: Given = None
+    ) -> tuple[Artifact | None, BoxedCallable | None]:
         """A stored artifact and its executable, or twice None; what does not load is removed, on record."""
-        artifact = cache.get(key, role)
+        entry = _entry(role, given)
+        artifact = cache.get(key, entry)
         if artifact is None or not fits_device(artifact.plan):
             return None, None
         try:
@@ -316,7 +338,7 @@ class Pipeline:
         else:
             training = artifact.signature is None or artifact.signature.training
             return artifact, self.wrapped(function, role if training else "inference", None)
-        cache.discard(key, role, reason)
+        cache.discard(key, entry, reason)
         return None, None
 
     def load(self, executable: Executable, cache: GraphCache) -> BoxedCallable:
@@ -558,6 +580,11 @@ class Pipeline:
             raise StageError(stage, whose(error) or self.answered[stage], str(error)) from error
 
 
+def _entry(role: str, given: Given) -> str:
+    """The role that an executable is stored as."""
+    return role if given is None else f"{role} {given}"
+
+
 def _passes() -> Any:
     """The module that runs passes, which a warm start does without."""
     from turret import passes
@@ -614,7 +641,8 @@ class _Graph:
         self.ambient = AmbientModes.now()
         self.lock = Lock()
         self.partitioned: PartitionedGraph | None = None
-        self.compiled_backward: BoxedCallable | None = None
+        self.saved: SavedValues | None = None
+        self.backwards: dict[Given, BoxedCallable | None] = {}
 
     def partition(self) -> PartitionedGraph:
         """Trace and cut the graph; once."""
@@ -626,6 +654,11 @@ class _Graph:
         with self.ambient.restored(), self.covered_by_the_key():
             joint = pipeline.traced(captured, table)
         self.partitioned = pipeline.partitioned(pipeline.simplified(joint))
+        if sum(o.differentiable for o in joint.signature.graph_outputs) > 1:
+            from turret.partitioning.partial import SavedValues  # brings sympy, which a warm start does without
+
+            with pipeline.failures("partition"):
+                self.saved = SavedValues(joint, self.partitioned)
         if _guard_count(captured) != assumed:
             # What the trace assumed of sizes became guards of this capture; a stored artifact would skip them.
             self.cache = None
@@ -669,18 +702,21 @@ class _Graph:
             with self.pipeline.failures("graph_cache"):
                 self.cache.put(self.key, role, artifact)
 
-    def backward(self, forward: Artifact) -> BoxedCallable:
-        """The backward that belongs to a forward, from the cache or compiled; all threads get the same."""
-        if self.compiled_backward is None:
-            with self.lock:
-                if self.compiled_backward is None:
-                    with self.pipeline.compilation(f"{self.captured.name}.backward"):
-                        self.compiled_backward = self.make_backward(forward)
-        return self.compiled_backward
+    def backward(self, forward: Artifact, given: Given = None) -> BoxedCallable | None:
+        """The backward that belongs to a forward, from the cache or compiled; all threads get the same.
 
-    def make_backward(self, forward: Artifact) -> BoxedCallable:
+        None where there is none for these gradients alone, on record.
+        """
+        if given not in self.backwards:
+            with self.lock:
+                if given not in self.backwards:
+                    with self.pipeline.compilation(f"{self.captured.name}.backward"):
+                        self.backwards[given] = self.make_backward(forward, given)
+        return self.backwards[given]
+
+    def make_backward(self, forward: Artifact, given: Given) -> BoxedCallable | None:
         if self.cache is not None:
-            _, found = self.pipeline.loaded(self.cache, self.key, "backward")
+            _, found = self.pipeline.loaded(self.cache, self.key, "backward", given)
             if found is not None:
                 return found
         partitioned = self.partition()
@@ -693,36 +729,81 @@ class _Graph:
                 "turret cache clear removes the stored forward",
             )
         try:
+            partitioned = partitioned if given is None else self.partial(partitioned, given)
+        except StageError as error:
+            if self.pipeline.config.on_error == "raise":
+                raise
+            self.pipeline.report_zeros(self.captured.name, str(error))
+            return None
+        if self.pipeline.past_limit(len(self.backwards), partitioned.name):
+            return interpreted(partitioned.backward)
+        try:
             plan, function = self.pipeline.executable(partitioned, "backward", self.target, self.captured)
         except StageError as error:
             if self.pipeline.config.on_error == "raise":
                 raise
             self.pipeline.report_fallback(error)
             return interpreted(partitioned.backward)
-        self.store("backward", Artifact(plan))
+        self.store(_entry("backward", given), Artifact(plan))
         return function
+
+    def partial(self, partitioned: PartitionedGraph, given: tuple[int, ...]) -> PartitionedGraph:
+        """The cut, with the backward for the gradients of some graph outputs over what the forward saves for all."""
+        from turret.partitioning import costs
+
+        pipeline, name = self.pipeline, f"{self.captured.name}.given_{'_'.join(map(str, given))}"
+        captured = attrs.evolve(self.captured, tangents=given, name=name)
+        assumed = _guard_count(captured)
+        table = pipeline.decompositions(self.target)
+        with self.ambient.restored(), self.covered_by_the_key():
+            # Passes over the captured graph have run: it was traced before.
+            joint = pipeline.stage("turret_joint", name, captured=captured, decompositions=table)
+        joint = pipeline.simplified(joint)
+        with pipeline.failures("partition"), neutral():
+            backward = self.saved.backward(joint, len(given), costs(pipeline.context))
+            if _guard_count(captured) != assumed:
+                raise UnsupportedError("the backward of fewer gradients assumes more of sizes than that of all")
+        return attrs.evolve(partitioned, backward=backward, name=name)
 
 
 class _LaterGraph:
-    """A stored graph that is made again when it is needed: for a backward that nobody compiled yet, or eagerly."""
+    """A stored graph that is made again when it is needed: for a backward that nobody compiled yet, or eagerly.
 
-    def __init__(self, pipeline: Pipeline, graph: Any, cache: GraphCache, key: str, name: str) -> None:
+    ``graph`` is None where it has not been read; ``loaded`` is the backward for all gradients, if it was stored.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, graph: Any, cache: GraphCache, key: str, name: str, loaded: BoxedCallable | None
+    ) -> None:
         self.pipeline, self.graph, self.cache, self.key, self.name = pipeline, graph, cache, key, name
         self.ambient = AmbientModes.now()
         self.lock = Lock()
         self.made: _Graph | None = None
+        self.loaded = loaded
 
-    def work(self) -> _Graph:
-        """The graph under compilation."""
+    def work(self) -> _Graph | None:
+        """The graph under compilation; None where it is not stored any more."""
         with self.lock:
-            if self.made is None:
-                captured = stored_graph.restored(self.graph, self.name)
+            graph = self.graph or self.cache.get_graph(self.key)
+            if self.made is None and graph is not None:
+                captured = stored_graph.restored(graph, self.name)
                 self.made = _Graph(self.pipeline, captured, self.cache, self.key)
                 self.made.ambient = self.ambient
             return self.made
 
-    def backward(self, forward: Artifact) -> BoxedCallable:
-        return self.work().backward(forward)
+    def backward(self, forward: Artifact, given: Given = None) -> BoxedCallable | None:
+        if given is None and self.loaded is not None:
+            return self.loaded
+        if given is not None:
+            with devices_of(self.pipeline.manager):
+                _, found = self.pipeline.loaded(self.cache, self.key, "backward", given)
+            if found is not None:
+                return found
+        work = self.work()
+        if work is None:
+            self.pipeline.report_zeros(self.name, "the graph that it was compiled from is not in the cache any more")
+            return None
+        return work.backward(forward, given)
 
     def eagerly(self, *args: Any) -> Any:
         return eagerly(self.work().captured.module)(*args)

@@ -61,6 +61,8 @@ class CapturedGraph:
     ``grad_enabled`` and ``inference_mode`` are the modes at the time of capture.  Where passes see it, and where
     ``turret.captured_graph`` gives it, every node has ``meta["val"]`` (an input's as it was before the call).
     ``real_inputs`` are those of the call under way, where capture has them; the pipeline keeps none of them.
+    ``tangents`` are positions of those graph outputs that gradients come from, where the backward is asked for once
+    more for some alone; None: all that are differentiable.
     """
 
     module: fx.GraphModule
@@ -72,6 +74,7 @@ class CapturedGraph:
     name: str = "graph"
     real_inputs: tuple[Any, ...] = ()
     steady_inputs: frozenset[int] = frozenset()
+    tangents: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         return _print_graph(self.name, self.module)
@@ -82,9 +85,9 @@ class JointGraph:
     """A functional ATen graph, traced by dispatch under fake tensors and the target's decompositions.
 
     Inference (``signature.training`` false): inputs are the flat primals; outputs the forward outputs.
-    Training: inputs are primals then tangents; outputs are the ``num_forward_outputs`` forward outputs,
-    then one gradient (or None) for each primal.  Forward outputs begin with the new values of mutated
-    inputs; ``signature`` says how they map to what the user sees.
+    Training: inputs are primals then tangents (of ``CapturedGraph.tangents``); outputs are the
+    ``num_forward_outputs`` forward outputs, then one gradient (or None) for each primal.  Forward outputs begin with
+    the new values of mutated inputs; ``signature`` says how they map to what the user sees.
     Every node has ``meta["val"]`` (fake value) and, where known, ``meta["stack_trace"]``.
     """
 

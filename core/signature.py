@@ -35,6 +35,18 @@ class Mutation(enum.Enum):
 
 
 @record
+class Writes(enum.Enum):
+    """Whose writes a view's version counts, and whether it takes any outside of inference mode if made in it."""
+
+    OF_BASE = "of_base"
+    """As views do: counted with those to what it views, and refused."""
+    DETACHED = "detached"
+    """As the result of ``detach`` does: counted with those to what it views, and taken."""
+    OWN = "own"
+    """As ``data`` does: counted by itself, and taken."""
+
+
+@record
 class OutputKind(enum.Enum):
     """What an output of the user's program is."""
 
@@ -106,7 +118,7 @@ class OutputInfo:
     (``IS_OUTPUT``).  A view has either ``layout``, relative to the start of what it views, or ``steps``, the views
     that lead to it (of another dtype, or overlapping itself where gradients flow).  ``value`` is a constant's, or
     the text of a size over the graph's symbols.  ``leaf``: gradients do not flow through it but it requires one
-    (``detach().requires_grad_()``).
+    (``detach().requires_grad_()``).  ``writes`` says how writes to a view are counted.
     """
 
     kind: OutputKind
@@ -116,6 +128,7 @@ class OutputInfo:
     value: int | float | bool | str | torch.dtype | torch.device | None = None
     leaf: bool = False
     steps: tuple[ViewCall, ...] | None = None
+    writes: Writes = Writes.OF_BASE
 
 
 @record

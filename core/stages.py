@@ -236,7 +236,8 @@ def assemble(
 
     It returns the leaves of the program's result as a tuple, writes to inputs as the program did, and is an autograd
     node where there is a backward.  Each call's inputs must be laid out as those that were traced, and the sizes
-    that are symbols may differ: ``TurretError`` for others.
+    that are symbols may differ: ``TurretError`` for others.  Where gradients reach some of its results alone, the
+    backward gets zeros for the others.
     """
     _expect(parts, PartitionedGraph)
     if (backward is None) != (parts.backward is None):
@@ -246,7 +247,7 @@ def assemble(
     run_backward = None if backward is None else load(backward, plugins=plugins, options=options)
     with _pipeline(plugins, options) as pipeline:
         artifact = Artifact(None, parts.signature, len(parts.saved_tensors), len(parts.saved_sizes))
-        function = pipeline.runtime(parts.name, artifact, run, lambda: run_backward)
+        function = pipeline.runtime(parts.name, artifact, run, lambda given=None: None if given else run_backward)
     return checked(function, parts)
 
 

@@ -41,7 +41,7 @@ def complete(analysis: JointAnalysis, wanted: Iterable[fx.Node], cost: Cost) -> 
         if node in seen:
             continue
         seen.add(node)
-        pinned = _is_pinned(node, cost) or analysis.reads_own_storage(node)
+        pinned = is_pinned(node, cost) or analysis.reads_own_storage(node)
         if is_savable(node) and (pinned or node in chosen or is_size(node)):
             saved.add(node)
         elif pinned:
@@ -51,7 +51,7 @@ def complete(analysis: JointAnalysis, wanted: Iterable[fx.Node], cost: Cost) -> 
     return frozenset(saved)
 
 
-def _is_pinned(node: fx.Node, cost: Cost) -> bool:
+def is_pinned(node: fx.Node, cost: Cost) -> bool:
     """Whether a value must not be computed again; that of a call is asked of each of its results."""
     if node.op != "call_function":
         return node.op != "get_attr"

@@ -26,7 +26,7 @@ def extract(joint: JointGraph, analysis: JointAnalysis, saved: Iterable[fx.Node]
     Raises ``UnsupportedError`` for a set that lacks what must be saved (``complete`` adds it).
     """
     saved = parts_of(saved)
-    emitted = _backward_order(analysis, saved)
+    emitted = backward_order(analysis, saved)
     _refuse_second_runs(joint, analysis, emitted)
     read = {source for node in emitted for source in node.all_input_nodes}
     read.update(g for g in analysis.gradients if isinstance(g, fx.Node))
@@ -71,7 +71,7 @@ def _describe(node: fx.Node, analysis: JointAnalysis) -> SavedValue:
     return SavedValue(node.name, size, reason)
 
 
-def _backward_order(analysis: JointAnalysis, saved: frozenset[fx.Node]) -> list[fx.Node]:
+def backward_order(analysis: JointAnalysis, saved: frozenset[fx.Node]) -> list[fx.Node]:
     """Nodes of the backward in the order to run them: each recomputed node just before its first reader."""
     available = set(saved) | set(analysis.tangents)
     emitted: list[fx.Node] = []
@@ -138,8 +138,8 @@ class _Forward:
 
     def add_free_symbols(self, nodes: list[fx.Node]) -> list[fx.Node]:
         """Size nodes of the forward for the symbols in the backward's shapes and numbers that no saved size gives."""
-        given = {_symbol(node) for node in self._sizes}
-        wanted = sorted(_free_symbols(nodes) - given, key=str)
+        given = {symbol_of(node) for node in self._sizes}
+        wanted = sorted(free_symbols(nodes) - given, key=str)
         added = [node for node in map(self._size_node, wanted) if node is not None]
         self._sizes += added
         return added
@@ -147,7 +147,7 @@ class _Forward:
     def _size_node(self, symbol: sympy.Symbol) -> fx.Node | None:
         """An early node of the joint graph whose value is the symbol, read off an early tensor if need be."""
         for node in self._analysis.order:
-            if is_size(node) and _symbol(node) == symbol and node not in self._analysis.late:
+            if is_size(node) and symbol_of(node) == symbol and node not in self._analysis.late:
                 self._emit([node])
                 return node
         for node in self._analysis.order:
@@ -186,8 +186,8 @@ def _backward(
     for node in [*sizes, *tensors, *analysis.tangents]:
         placeholder = graph.placeholder(node.name)
         placeholder.meta = {key: node.meta[key] for key in ("val", "stack_trace") if key in node.meta}
-        if is_tensor(node) and _is_copied(node, analysis):
-            placeholder.meta["val"] = _copied_value(node, joint)
+        if is_tensor(node):
+            placeholder.meta["val"] = handed_over(node, analysis, joint)
             if not same_layout(node.meta["val"], placeholder.meta["val"]):
                 changed.add(placeholder)
         env[node] = placeholder
@@ -204,6 +204,11 @@ def _backward(
 def _is_copied(node: fx.Node, analysis: JointAnalysis) -> bool:
     """Whether a saved value is handed over as a copy: its storage is written to, or is larger than what it shows."""
     return node in analysis.mutated or is_view(node) or node.target is torch.ops.aten.copy_.default
+
+
+def handed_over(node: fx.Node, analysis: JointAnalysis, joint: JointGraph) -> torch.Tensor:
+    """The fake value of a saved tensor as the backward gets it, which is a copy of some."""
+    return _copied_value(node, joint) if _is_copied(node, analysis) else node.meta["val"]
 
 
 def _copied_value(node: fx.Node, joint: JointGraph) -> torch.Tensor:
@@ -226,13 +231,13 @@ def _expression(size: Any) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
-def _symbol(node: fx.Node) -> Any:
+def symbol_of(node: fx.Node) -> Any:
     """The symbol that a size node's value is, or None when it is a number or an expression."""
     expression = _expression(node.meta.get("val"))
     return expression if isinstance(expression, sympy.Symbol) else None
 
 
-def _free_symbols(nodes: Iterable[fx.Node]) -> set[sympy.Symbol]:
+def free_symbols(nodes: Iterable[fx.Node]) -> set[sympy.Symbol]:
     symbols: set[sympy.Symbol] = set()
     for node in nodes:
         value = node.meta.get("val")

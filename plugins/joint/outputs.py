@@ -29,7 +29,17 @@ from turret.plugins.joint.sizes import (
 )
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
-from turret.signature import GraphOutput, GraphSignature, InputInfo, Layout, Mutation, OutputInfo, OutputKind, ViewCall
+from turret.signature import (
+    GraphOutput,
+    GraphSignature,
+    InputInfo,
+    Layout,
+    Mutation,
+    OutputInfo,
+    OutputKind,
+    ViewCall,
+    Writes,
+)
 from turret.size_source import SizeSource
 from turret.tensor_versions import version_of
 
@@ -262,7 +272,10 @@ class ForwardOutputs:
             raise UnsupportedError(f"{name} views the memory that input {source} had before set_")
         if value.requires_grad and not _is_differentiable_view(value, base):
             return self._own_view_of_input(name, value, source)
-        return OutputInfo(OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, **self._view(name, value, base))
+        view = self._view(name, value, base)
+        return OutputInfo(
+            OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, writes=self._writes(value, base), **view
+        )
 
     def _own_view_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
         """A view of an input with a gradient of its own, which a function of the user's returned."""
@@ -284,7 +297,21 @@ class ForwardOutputs:
         if value.requires_grad and not leaf and not _is_differentiable_view(value, base):
             raise UnsupportedError(f"{name} shares memory with a result that its gradient does not flow through")
         view = self._view(name, value, base)
-        return OutputInfo(OutputKind.ALIAS_OF_INTERMEDIATE, index, value.requires_grad, leaf=leaf, **view)
+        writes = self._writes(value, base)
+        return OutputInfo(
+            OutputKind.ALIAS_OF_INTERMEDIATE, index, value.requires_grad, leaf=leaf, writes=writes, **view
+        )
+
+    def _writes(self, value: torch.Tensor, base: torch.Tensor) -> Writes:
+        """How writes to a view of ``base`` are counted: the fake tensors tell, which autograd counts them for, too."""
+        recorded = value.requires_grad and not value.is_leaf
+        if value is not base and not (recorded or value.is_inference() or base.is_inference()):
+            before = base._version
+            with torch.autograd._unsafe_preserve_version_counter(value):
+                torch.autograd.graph.increment_version(value)
+                if base._version == before:
+                    return Writes.OWN
+        return Writes.DETACHED if self.tracer.tracked(value).detached else Writes.OF_BASE
 
     def _view(self, name: str, value: torch.Tensor, base: torch.Tensor) -> dict[str, Any]:
         """How a view is made of its base: by strides where that is right, else by the views that led to it.

@@ -79,7 +79,7 @@ def _trace(
         found: list[Any] = []
         if signature.training:
             _refuse_late_gradients(signature)
-            found, reached = _gradients(tracer, inputs, forward)
+            found, reached = _gradients(tracer, inputs, forward, captured.tangents)
             infos = [attrs.evolve(i, reached_from=r) for i, r in zip(signature.inputs, reached, strict=True)]
             signature = attrs.evolve(signature, inputs=tuple(infos))
     module = _finish(tracer, captured, forward, found)
@@ -149,13 +149,17 @@ def _refuse_late_gradients(signature: GraphSignature) -> None:
             raise UnsupportedError(f"input {number} had requires_grad changed inside a graph that needs gradients")
 
 
-def _gradients(tracer: Tracer, inputs: Inputs, forward: ForwardOutputs) -> tuple[list[Any], list[tuple[int, ...]]]:
-    """For each input the node of its gradient, or None, and the graph outputs that the gradient comes from."""
+def _gradients(
+    tracer: Tracer, inputs: Inputs, forward: ForwardOutputs, given: Sequence[int] | None
+) -> tuple[list[Any], list[tuple[int, ...]]]:
+    """For each input the node of its gradient, or None, and the graph outputs that the gradient comes from.
+
+    Gradients are ``given`` for these graph outputs; None: for all that are differentiable."""
     recorder = tracer.recorder
     recorder.tag, recorder.origin = BACKWARD, None
     outputs, tangents, numbers = [], [], []
     for number, (value, described) in enumerate(zip(forward.tensors, forward.described, strict=True)):
-        if described.differentiable:
+        if described.differentiable and (given is None or number in given):
             outputs.append(value)
             numbers.append(number)
             tangents.append(_tangent(tracer, number, value))

@@ -16,7 +16,7 @@ def turret_runtime(
     saved_tensors: int,
     saved_sizes: int,
     forward: BoxedCallable,
-    backward: Callable[[], BoxedCallable],
+    backward: Callable[..., BoxedCallable | None],
 ) -> Callable:
     """An inference callable, or an autograd node, with the epilogue that the signature asks for."""
     return build_runtime(signature, saved_tensors, saved_sizes, forward, backward)

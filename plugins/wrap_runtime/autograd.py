@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import attrs
 import torch
 from torch.autograd import forward_ad
 
@@ -29,7 +30,7 @@ def autograd_function(
     saved_tensors: int,
     saved_sizes: int,
     forward: BoxedCallable,
-    backward: Callable[[], BoxedCallable],
+    backward: Callable[..., BoxedCallable | None],
     write: Writer | None,
 ) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """``run(inputs) -> graph outputs``, recorded in autograd where gradients are on and an input needs one.
@@ -125,27 +126,65 @@ _functorch_is_active = torch._C._are_functorch_transforms_active
 
 
 class _Differentiation:
-    """From the gradients of a graph's outputs to those of its inputs, for the context of one call of its forward."""
+    """From the gradients of a graph's outputs to those of its inputs, for the context of one call of its forward.
 
-    def __init__(self, signature: GraphSignature, backward: Callable[[], BoxedCallable]) -> None:
-        self.compiled = _Once(backward)
-        self.read_tangents = _tangent_reader(signature)
-        self.drop_unreached = _unreached_dropper(signature)
+    Where gradients of some outputs alone are there, a backward of their own computes them: autograd runs no formula
+    for those that are not, and zeros in their place may meet infinities.
+    """
+
+    def __init__(self, signature: GraphSignature, backward: Callable[..., BoxedCallable | None]) -> None:
+        self.signature, self.backward = signature, backward
+        self.differentiable = tuple(n for n, o in enumerate(signature.graph_outputs) if o.differentiable)
+        self.whole = _Backward(_Once(backward), _tangent_reader(signature, self.differentiable), tuple)
+        self.partial: dict[tuple[int, ...], _Backward] = {}
+        self.lock = Lock()
 
     def __call__(self, ctx: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
         if forward_ad._current_level >= 0:
             _refuse_duals(gradients)
-        function = self.compiled.made or self.compiled()
+        backward = self.whole
+        for n in self.differentiable:
+            if gradients[n] is None:
+                backward = self.for_gradients(gradients)
+                break
+        function = backward.compiled.made or backward.compiled()
         saved = ctx.saved_tensors
         sources = _sources(ctx, gradients, saved) if torch.is_grad_enabled() else None
-        args = [*ctx.sizes, *saved, *self.read_tangents(gradients, ctx.symbols)]
+        args = [*ctx.sizes, *saved, *backward.read_tangents(gradients, ctx.symbols)]
         del saved  # the function lets go of what it has read
         ctx.maybe_clear_saved_tensors()
         if sources is None:
-            return self.drop_unreached(gradients, function(args))
+            return backward.finish(function(args))
         with torch.no_grad():
             results = function(args)
-        return _refusing_gradients(self.drop_unreached(gradients, results), sources)
+        return _refusing_gradients(backward.finish(results), sources)
+
+    def for_gradients(self, gradients: Sequence[Any]) -> _Backward:
+        """The backward for those gradients that are there."""
+        given = tuple(n for n in self.differentiable if gradients[n] is not None)
+        found = self.partial.get(given)
+        if found is not None:
+            return found
+        with self.lock:
+            if given not in self.partial:
+                self.partial[given] = self.make_partial(given)
+            return self.partial[given]
+
+    def make_partial(self, given: tuple[int, ...]) -> _Backward:
+        made = self.backward(given)
+        if made is not None:
+            return _Backward(_Once(lambda: made), _tangent_reader(self.signature, given), tuple)
+        zeros = _tangent_reader(self.signature, self.differentiable)
+        return _Backward(self.whole.compiled, zeros, _unreached_dropper(self.signature, given))
+
+
+@attrs.frozen(eq=False)
+class _Backward:
+    """A backward, how it is given the tangents, and how its results become gradients of the inputs."""
+
+    compiled: _Once
+    read_tangents: Callable[[Sequence[Any], Sizes], Sequence[Any]]
+    finish: Callable[[Sequence[Any]], tuple[Any, ...]]
 
 
 def _refuse_duals(gradients: Sequence[Any]) -> None:
@@ -216,25 +255,11 @@ def _refusing_gradients(results: Sequence[Any], sources: Sequence[torch.Tensor])
     return tuple(made)
 
 
-def _unreached_dropper(signature: GraphSignature) -> Callable[[Sequence[Any], Sequence[Any]], tuple[Any, ...]]:
-    """``drop(gradients, results)``: results as a tuple, None for inputs that no gradient flows to.
-
-    A backward from some of the outputs hands over None for the others, which count as zeros; eager does not touch
-    inputs that only those were computed from.
-    """
-    sources = tuple(i.reached_from for i in signature.inputs)
-    differentiable = tuple(n for n, o in enumerate(signature.graph_outputs) if o.differentiable)
-
-    def drop(gradients: Sequence[Any], results: Sequence[Any]) -> tuple[Any, ...]:
-        for n in differentiable:
-            if gradients[n] is None:
-                break
-        else:
-            return tuple(results)
-        missing = {n for n in differentiable if gradients[n] is None}
-        return tuple(None if missing.issuperset(s) else r for s, r in zip(sources, results, strict=True))
-
-    return drop
+def _unreached_dropper(signature: GraphSignature, given: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Results as a tuple, None for inputs that no gradient flows to from the outputs ``given``: eager does not touch
+    inputs that only others were computed from, for which zeros stand."""
+    reached = tuple(not set(given).isdisjoint(i.reached_from) for i in signature.inputs)
+    return lambda results: tuple(r if flows else None for flows, r in zip(reached, results, strict=True))
 
 
 def _needs_sizes(signature: GraphSignature) -> bool:
@@ -244,9 +269,12 @@ def _needs_sizes(signature: GraphSignature) -> bool:
     )
 
 
-def _tangent_reader(signature: GraphSignature) -> Callable[[Sequence[Any], Sizes], Sequence[Any]]:
-    """Gradients as autograd hands them over to tangents in the layouts that the backward was compiled for."""
-    wanted = tuple((n, _tangent(o)) for n, o in enumerate(signature.graph_outputs) if o.differentiable)
+def _tangent_reader(
+    signature: GraphSignature, outputs: Sequence[int]
+) -> Callable[[Sequence[Any], Sizes], Sequence[Any]]:
+    """Gradients as autograd hands them over to tangents of ``outputs``, in the layouts that the backward was compiled
+    for."""
+    wanted = tuple((n, _tangent(signature.graph_outputs[n])) for n in outputs)
     if len(wanted) == 1:
         ((only, make_it),) = wanted
         return lambda gradients, sizes: (make_it(gradients[only], sizes),)

@@ -9,7 +9,7 @@ import torch
 
 from turret.externs import resolve_op
 from turret.runtime.sizes import Sizes, compile_layout, compile_size, compile_sizes
-from turret.signature import GraphSignature, InputInfo, Mutation, OutputInfo, OutputKind, ViewCall
+from turret.signature import GraphSignature, InputInfo, Mutation, OutputInfo, OutputKind, ViewCall, Writes
 
 _FEW = 4
 """From this many on, copies go through one ``_foreach_copy_``, which takes no conjugated or negated targets."""
@@ -176,10 +176,27 @@ def _maker(info: OutputInfo) -> Maker:
         return lambda inputs, results, sizes: size(sizes)
     if info.kind is OutputKind.IS_INPUT:
         return lambda inputs, results, sizes: inputs[index]
-    view = _viewer(info)
+    view = _counting(info, _viewer(info))
     if info.kind is OutputKind.ALIAS_OF_INPUT:
         return lambda inputs, results, sizes: view(inputs[index], sizes)
     return lambda inputs, results, sizes: view(results[index], sizes)
+
+
+View = Callable[[torch.Tensor, Sizes], torch.Tensor]
+
+
+def _counting(info: OutputInfo, view: View) -> View:
+    """``view``, made so that writes to the result are counted, or refused, as those to eager's are."""
+    if info.writes is Writes.OF_BASE:
+        return view
+    if info.writes is Writes.OWN:
+        return lambda base, sizes: view(base, sizes).data.requires_grad_(info.leaf)
+
+    def detached(base: torch.Tensor, sizes: Sizes) -> torch.Tensor:
+        made = view(base, sizes)
+        return made.detach() if made.is_inference() else made
+
+    return detached
 
 
 def _viewer(info: OutputInfo) -> Callable[[torch.Tensor, Sizes], torch.Tensor]:

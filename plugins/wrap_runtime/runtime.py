@@ -25,12 +25,13 @@ def build_runtime(
     saved_tensors: int,
     saved_sizes: int,
     forward: BoxedCallable,
-    backward: Callable[[], BoxedCallable],
+    backward: Callable[..., BoxedCallable | None],
 ) -> Callable[..., Sequence[Any]]:
     """The callable ``fn(*flat inputs) -> the user's outputs`` (a list or tuple).
 
     ``forward`` returns the graph's forward outputs, then (training) ``saved_tensors`` tensors and
-    ``saved_sizes`` ints for the backward, which ``backward()`` compiles when it is first needed.  It may return the
+    ``saved_sizes`` ints for the backward, which ``backward()`` compiles when it is first needed, and
+    ``backward(given)`` for the gradients of some graph outputs alone (None: it cannot).  ``forward`` may return the
     very input as the input's new value, having written to it in place.  Safe to call from several threads.
     All that is needed beside the executables is in the signature, which is plain data.
     """

@@ -75,9 +75,11 @@ def compiled(
         stored = GraphSignature.from_json(cut.signature.to_json())
         assert stored == cut.signature
         forward = executable(cut.forward, stored)
-        return turret_runtime(
-            stored, len(cut.saved_tensors), len(cut.saved_sizes), forward, lambda: executable(cut.backward, None)
-        )
+
+        def backward(given: tuple[int, ...] | None = None) -> Callable | None:
+            return executable(cut.backward, None) if given is None else None
+
+        return turret_runtime(stored, len(cut.saved_tensors), len(cut.saved_sizes), forward, backward)
 
     if capture != "dynamo":
         result.function = _OnFirstCall(function, finish, fx.symbolic_trace if capture == "fx" else None)

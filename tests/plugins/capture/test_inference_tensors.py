@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -190,3 +191,63 @@ def test_a_detached_tensor_of_inference_mode_is_written_to_outside_of_it_where_e
     found, expected = outcome(turret.compile(program), (mine,), {}), outcome(program, (theirs,), {})
     assert str(found) == str(expected)
     assert torch.equal(mine, theirs)
+
+
+_RETURNED: dict[str, Callable] = {
+    "detach": lambda x: x.detach(),
+    "data": lambda x: x.data,
+    "view": lambda x: x.view(-1),
+    "alias": lambda x: torch.ops.aten.alias(x),
+    "detached view": lambda x: x.view(-1)[1:].detach(),
+    "view of detached": lambda x: x.detach().view(-1),
+    "data of a view": lambda x: x.t().data,
+    "other dtype": lambda x: x.detach().view(torch.int32),
+    "detached other dtype": lambda x: x.view(torch.int32).detach(),
+    "twice": lambda x: (x.detach(), x.detach().t()),
+    "with the input": lambda x: (x, x.detach(), x.data),
+    "made": lambda x: (x * 2).detach(),
+    "made and detached": lambda x: (lambda y: (y, y.detach(), y.data, y.view(-1).detach()))(x * 2),
+}
+_WRITES: dict[str, Callable] = {
+    "add_": lambda t: t.add_(1),
+    "item": lambda t: t.view(-1).__setitem__(0, 5),
+    "view": lambda t: t[:1].add_(1),
+    "detached": lambda t: t.detach().add_(1),
+    "unsqueeze_": lambda t: t.unsqueeze_(0),
+    "foreach": lambda t: torch._foreach_add_([t], 1),
+    "resize_": lambda t: t.resize_(1),
+    "requires_grad_": lambda t: t.requires_grad_(),
+    "version": lambda t: t._version,
+}
+
+
+def written(function: Callable, x: torch.Tensor, modes: tuple[str, str], write: str, place: int) -> list:
+    """What a write to the input or to a result does, and what all of them are like before and after it."""
+    with _MODES[modes[0]]():
+        results = function(x)
+    tensors = [x, *(results if isinstance(results, tuple) else (results,))]
+    target = tensors[place % len(tensors)]
+    before = [None if t.is_inference() else t._version for t in tensors]
+    facts = [(t.is_inference(), t.requires_grad, t.is_leaf) for t in tensors]
+    try:
+        with _MODES[modes[1]]():
+            _WRITES[write](target)
+        facts.append("taken")
+    except Exception as error:
+        facts.append((type(error), str(error)))
+    for tensor, version in zip(tensors, before, strict=True):
+        moved = None if version is None else tensor._version - version
+        facts.append((moved, tensor.tolist(), tensor.shape, tensor.stride(), tensor.storage_offset()))
+    return [*facts, [[a.data_ptr() == b.data_ptr() for a in tensors] for b in tensors]]
+
+
+@pytest.mark.parametrize("mode", sorted(_MODES))
+@pytest.mark.parametrize("name", sorted(_RETURNED))
+def test_a_write_to_what_was_returned_is_taken_and_counted_as_eagers(name, mode):
+    compiled = turret.compile(_RETURNED[name], options={"on_error": "raise", "cache": False})
+    for inference, later, write, place in itertools.product((False, True), _MODES, _WRITES, range(3)):
+        found, expected = (
+            written(function, tensor(inference, 1.0), (mode, later), write, place)
+            for function in (compiled, _RETURNED[name])
+        )
+        assert found == expected, (inference, later, write, place)
