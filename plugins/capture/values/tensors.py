@@ -14,9 +14,10 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.data_numbers import element
 from turret.devices import HOST
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.hooks import register_hook
 from turret.plugins.capture.known_data import number_of
+from turret.plugins.capture.memory import shows_part_of_result
 from turret.plugins.capture.tensor_data import DataPointer, nested_list, set_data
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfValue, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
@@ -61,6 +62,9 @@ NOT_IN_GRAPHS = frozenset(
         "__setstate__",
     }
 )  # fmt: skip
+_LOOK_AT_MEMORY = frozenset(
+    {"storage", "untyped_storage", "_typed_storage", "is_set_to", "__reduce_ex__", "__deepcopy__", "__reduce__"}
+)
 COMPARISON_TARGETS = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
@@ -201,7 +205,10 @@ class Tensor(Value):
         if name == "register_hook":
             return register_hook(t, self, *args, **kwargs)
         if name in NOT_IN_GRAPHS:
-            raise Unsupported(f"Tensor.{name} in compiled code")
+            part = name in _LOOK_AT_MEMORY and shows_part_of_result(t, self.fake)
+            # What leaves a graph may have memory of its own, so no break helps.
+            where = "of a part of what compiled code made" if part else "in compiled code"
+            raise Unsupported(f"Tensor.{name} {where}", step=NOWHERE if part else None)
         if name == "requires_grad_" and self.source is not None:
             if len(args) == 1 and t.truth(args[0]) == self.fake.requires_grad:
                 return self
