@@ -434,6 +434,20 @@ _BITWISE = (operator.and_, operator.or_, operator.xor)
 """Operators whose results torch's symbols cannot compare: it takes ``(n | 1) < (n | 1)`` for true."""
 
 
+_OF_EXPONENTS = (operator.pow, operator.lshift, operator.rshift)
+"""Operators whose results kernels compute as long as the exponent is a constant."""
+
+
+def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value:
+    """A number of the graph; what ints are raised to or shifted by is assumed to be what it is now."""
+    exponent = isinstance(right, Symbolic) and right.is_known() and right.type() is int
+    if operation in _OF_EXPONENTS and exponent and left.type() in (int, bool):
+        right = Constant(right.fixed())  # type: ignore[attr-defined]
+        if left.is_constant():
+            return t.fold(operation, [left, right], {})
+    return t.call_graph(operation, [left, right], {})
+
+
 class Symbolic(Value):
     """A number that is known only when the graph runs: a size, or an int that was seen to change."""
 
@@ -472,7 +486,7 @@ class Symbolic(Value):
             return self
         operation = getattr(operator, name, None) if name.startswith("__") else None
         if operation is not None and len(args) == 1 and not kwargs:
-            return t.call_graph(operation, [self, args[0]], {})
+            return _compute(t, operation, self, args[0].realize())
         return t.fold(getattr(self.fixed(), name), args, kwargs)
 
     def truth(self, t: Tracer) -> bool:
@@ -490,14 +504,14 @@ class Symbolic(Value):
             if operation in _BITWISE:
                 right = Constant(other.fixed()) if isinstance(other, Symbolic) else other
                 return t.fold(operation, [Constant(self.fixed()), right], {})
-            return t.call_graph(operation, [self, other], {})
+            return _compute(t, operation, self, other)
         return None
 
     def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
         if isinstance(other, Constant) and (isinstance(other.value, str) or operation in _BITWISE):
             return t.fold(operation, [other, Constant(self.fixed())], {})
         if isinstance(other, Constant) and isinstance(other.value, (int, float)):
-            return t.call_graph(operation, [other, self], {})
+            return _compute(t, operation, other, self)
         return None
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
