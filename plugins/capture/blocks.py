@@ -28,10 +28,11 @@ from turret.plugins.capture.likeness import Likeness, Unlike
 from turret.plugins.capture.structures import LEAF, Structure, flatten
 from turret.plugins.capture.values.base import Constant, Lazy, Value
 from turret.plugins.capture.values.functions import Cell, Known
-from turret.plugins.capture.values.mappings import Dict, Set
+from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import DELETED, Instance
 from turret.plugins.capture.values.sequences import List, NamedTuple, Sequence, Tuple
+from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 from turret.sources import BoundSource, Source
 
@@ -333,7 +334,7 @@ def _reachable(pending: list[Any]) -> dict[int, Value] | None:
         if isinstance(value, Dict):
             pending += [part for pair in value.items.values() for part in pair]
         elif isinstance(value, Set):
-            pending += value.items.values()
+            pending += value.parts()
         elif isinstance(value, Sequence):
             pending += value.items
         elif isinstance(value, Cell):

@@ -31,10 +31,11 @@ from turret.plugins.capture.values.classes import (
 )
 from turret.plugins.capture.values.functions import Function, Known, NestedFunction
 from turret.plugins.capture.values.groups import new_group
-from turret.plugins.capture.values.mappings import Dict, Set
+from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module, is_module_call
 from turret.plugins.capture.values.objects import ExceptionInstance, FunctionInstance, Instance
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
+from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.wrap import is_namedtuple
 from turret.sources import BoundSource
 
@@ -331,7 +332,7 @@ class Caller:
         if base is list:
             return Instance(kind, payload=List([]))
         if base is set:
-            return Instance(kind, payload=Set({}))
+            return Instance(kind, payload=Set.of(self, []))
         if base is tuple:
             return Instance(kind, payload=Tuple(args[0].unpack(self) if args else []))
         raise Unsupported(f"making an instance of {kind.__qualname__}")

@@ -25,10 +25,11 @@ from turret.plugins.capture.values.choices import extreme_of_two
 from turret.plugins.capture.values.classes import Class, look_up
 from turret.plugins.capture.values.functions import Known, LocalFunction, Method, Partial
 from turret.plugins.capture.values.iterators import Chain, Count, Enumerate, Filter, ItemsIterator, Map, Zip
-from turret.plugins.capture.values.mappings import Dict, Set
+from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import LocalModule
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict, Super, slot_hash
 from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
+from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
 if TYPE_CHECKING:
@@ -600,10 +601,10 @@ def size_(t: Tracer, items: Value | None = None) -> Value:
 
 @kind(set)
 def set_(t: Tracer, items: Value | None = None) -> Value:
-    return Set.of(t, [] if items is None else items.realize().unpack(t))
+    return Set.from_value(t, items, set)
 
 
-CLASSES[frozenset] = lambda t, items=None: Set.of(t, [] if items is None else items.realize().unpack(t), frozenset)
+CLASSES[frozenset] = lambda t, items=None: Set.from_value(t, items, frozenset)
 
 
 def _dict(cls: type) -> Handler:

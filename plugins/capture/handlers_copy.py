@@ -11,9 +11,10 @@ from turret.plugins.capture.handlers import function
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.functions import Known
-from turret.plugins.capture.values.mappings import Dict, Set
+from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.objects import Instance, InstanceDict
 from turret.plugins.capture.values.sequences import List, Range, Tuple
+from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Symbolic
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ def _deep(t: Tracer, value: Value, done: dict[int, Value]) -> Value:
         value = value.as_dict(t)
     if type(value) is Tuple:
         return Tuple([_deep(t, v, done) for v in value.items])
-    if isinstance(value, (List, Set)) or (isinstance(value, Dict) and value.kind in _COPIED_DICTS):
+    if isinstance(value, Set):
+        made = done[id(value)] = Set.of(t, [_deep(t, v, done) for v in value.unpack(t)], value.kind)
+        return made
+    if isinstance(value, List) or (isinstance(value, Dict) and value.kind in _COPIED_DICTS):
         made = value.call_method(t, "copy", [], {})
         done[id(value)] = made
         if isinstance(value, List):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.fx.experimental.symbolic_shapes import guard_or_true
 from torch.utils._pytree import tree_leaves
 
 from turret.guards import Guard
@@ -24,6 +25,15 @@ _COUNT_FROM_THE_START = frozenset(
 def place_in_memory(tensor: torch.Tensor) -> tuple[int, int]:
     """A tensor's offset in its memory, in elements, and how large the memory is, in bytes."""
     return tensor.storage_offset(), tensor.untyped_storage().nbytes()
+
+
+def shows_part_of_result(t: GraphRecorder, tensor: torch.Tensor) -> bool:
+    """Whether a tensor that compiled code made lies in memory that is larger than its elements."""
+    memory = tensor.untyped_storage()
+    taken = (item.example for item in t.inputs)
+    if any(isinstance(i, torch.Tensor) and i.untyped_storage()._cdata == memory._cdata for i in taken):
+        return False
+    return guard_or_true(memory.nbytes() != tensor.numel() * tensor.element_size())
 
 
 def guard_places(t: GraphRecorder, target: Any, args: list[Any]) -> None:

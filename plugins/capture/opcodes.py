@@ -14,8 +14,9 @@ from turret.plugins.capture.bytecode import VERSION, Instruction
 from turret.plugins.capture.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.values.base import NULL, Constant, Value
 from turret.plugins.capture.values.functions import Cell
-from turret.plugins.capture.values.mappings import Dict, Set
+from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import List, Slice, Tuple
+from turret.plugins.capture.values.sets import Set
 
 Handler = Callable[[Frame, Instruction], "Signal | None"]
 HANDLERS: dict[str, Handler] = {}

@@ -29,6 +29,7 @@ class Rebuilder:
         self.writer = SourceWriter(self.scope)
         self.scope["dereference"] = frame_hook.load().dereference
         self.names: dict[int, str] = {}
+        self.sets: dict[tuple[int, int], str] = {}
         self.outputs: dict[fx.Node, int] = {}
         self.parameters: set[fx.Node] = set()
         """Outputs that are parameters, made in compiled code."""
@@ -100,6 +101,12 @@ class Rebuilder:
             self.building.discard(id(value))
         return self.remember(value, name)
 
+    def set_as_it_was(self, value: Any, calls: int) -> str:
+        """A set of the compiled code's own, that went through the first calls of a set that the frame made."""
+        if (id(value), calls) not in self.sets:
+            self.sets[id(value), calls] = value.written(self, calls)
+        return self.sets[id(value), calls]
+
     def handed_on(self, source: Source) -> str:
         """The variable of a value that was not looked at; where it is missing, the error is Python's to raise."""
         match source:
@@ -116,8 +123,7 @@ class Rebuilder:
             for key, item in payload.items.values():
                 self.line(f"{base}.__setitem__({name}, {self.load(key)}, {self.load(item)})")
         elif isinstance(payload.items, dict):
-            for item in payload.items.values():
-                self.line(f"{base}.add({name}, {self.load(item)})")
+            payload.write_changes(self, name, self.line, payload.calls[1:], 1)
         else:
             for item in payload.items:
                 self.line(f"{base}.append({name}, {self.load(item)})")

@@ -27,10 +27,11 @@ from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.iterators import ItemsIterator
-from turret.plugins.capture.values.mappings import Dict, Set
+from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import LocalModule
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
+from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 from turret.sources import AttrSource, BoundSource, ItemSource, Source
 

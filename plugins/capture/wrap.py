@@ -34,10 +34,11 @@ from turret.plugins.capture.values.functions import (
     Partial,
     PythonModule,
 )
-from turret.plugins.capture.values.mappings import Dict, LoadedModules, Set
+from turret.plugins.capture.values.mappings import Dict, LoadedModules
 from turret.plugins.capture.values.modules import LocalModule, Module
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
+from turret.plugins.capture.values.sets import Set
 from turret.sources import (
     AttrSource,
     BaseItemSource,
@@ -256,7 +257,8 @@ def _set(t: Tracer, object: Any, source: Source) -> Value:
     if not all(map(_plain_key, object)):
         return Opaque(object, source)
     t.guard("KEYS", source, tuple(object))
-    return Set({k: Constant(k) for k in object}, type(object), source)
+    made = Set({k: Constant(k) for k in object}, type(object), source)
+    return made.keep(object) if isinstance(object, frozenset) and isinstance(source, BoundSource) else made
 
 
 def _slice(t: Tracer, object: Any, source: Source) -> Value:

@@ -317,12 +317,13 @@ class ForwardOutputs:
         """How a view is made of its base: by strides where that is right, else by the views that led to it.
 
         A view by strides is one of the same dtype; its gradient shares out what overlapping elements get, where other
-        views add it up.
+        views add it up, and where a view of part of the memory comes before, what lies outside of that gets none.
         """
+        chain, prefix = self.tracer.tracked(value).chain, self.tracer.tracked(base).chain
         plain = _is_block(base) and is_apart(value.shape, value.stride())
+        plain = plain and not any(step.op is aten.as_strided.default for step in chain[len(prefix) + 1 :])
         if _same_bits(value, base) and (plain or not value.requires_grad):
             return {"layout": layout_of(value, base.storage_offset())}
-        chain, prefix = self.tracer.tracked(value).chain, self.tracer.tracked(base).chain
         if any(a is not b for a, b in zip(prefix, chain, strict=False)) or len(chain) < len(prefix):
             raise UnsupportedError(
                 f"{name} shows memory as another dtype, or overlapping, after its base changed layout"

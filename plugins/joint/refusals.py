@@ -301,7 +301,7 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.select_scatter.default: (_fills(_element),),
     aten.diagonal_scatter.default: (_fills(_diagonal),),
     aten.as_strided.default: (_within_memory,),
-    aten.as_strided_scatter.default: (_without_gaps, _fills(lambda given: given["size"])),
+    aten.as_strided_scatter.default: (_without_gaps, _within_memory, _fills(lambda given: given["size"])),
     aten.index_put.default: _WRITTEN,
     aten.index_put_.default: _WRITTEN,
     aten._unsafe_index_put.default: _WRITTEN,

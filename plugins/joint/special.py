@@ -9,11 +9,11 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.errors import UnsupportedError
-from turret.functional_ops import functional_op
+from turret.functional_ops import bound_arguments, functional_op
 from turret.plugins.joint.overlap import refused_by_eager
 from turret.plugins.joint.sizes import same_sizes
 from turret.plugins.joint.storage import Tracked, ViewStep, keep_values
-from turret.plugins.joint.views import contiguous, reshape
+from turret.plugins.joint.views import contiguous, reshape, steps_from_base
 
 if TYPE_CHECKING:
     from turret.plugins.joint.tracer import Tracer
@@ -152,6 +152,25 @@ def _view_copy(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -
         return contiguous(reshape(args[0], args[1]))
 
 
+def _as_strided_scatter(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """``as_strided_scatter``: eager copies all of the tensor's memory, and writes to a place in that."""
+    given = bound_arguments(func, args, kwargs)
+    x, offset = given["self"], given["storage_offset"]
+    tracked = tracer.tracked(x)
+    if not tracked.chain and not tracked.diverged:
+        return tracer.call(func, args, kwargs)
+    whole = tracer.whole(func, args, kwargs)
+    memory = ViewStep(aten.as_strided.default, (list(x.shape), list(x.stride()), x.storage_offset()))
+    *before, shown = steps_from_base((*tracked.chain, memory), tracked.storage)
+    start = shown.args[2] - x.storage_offset()
+    with tracer.nested():
+        flat = tracer.handle(tracer.through(tracked.storage, before))
+        place = (x.storage_offset() if offset is None else offset) + start
+        written = aten.as_strided_scatter.default(flat, given["src"], given["size"], given["stride"], place)
+        tracer.adopt(func, whole, aten.clone.default(shown.op(written, *shown.args)), set())
+    return whole
+
+
 def _set(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     """``target.set_(source)``: the target leaves its memory and becomes an alias of the source."""
     target, source = args
@@ -193,6 +212,7 @@ SPECIAL: dict[Any, Callable[..., Any]] = {
     aten._native_batch_norm_legit.default: _batch_norm,
     aten.resize_.default: _resize,
     aten.view_copy.default: _view_copy,
+    aten.as_strided_scatter.default: _as_strided_scatter,
     aten.set_.source_Tensor: _set,
     aten.set_.default: _no_set,
     aten.set_.source_Storage: _no_set,

@@ -27,14 +27,15 @@ class Storage:
     """One storage: the node of its current value, the number of writes, and the input it came in with.
 
     ``base`` is None for memory that several inputs share until somebody writes to it.  ``tensor`` is the
-    fake tensor of the base.
+    fake tensor of the base.  ``restrided``: ``as_strided`` was called on a view, and shows memory outside of it.
     """
 
-    __slots__ = ("base", "group", "input", "tensor", "version")
+    __slots__ = ("base", "group", "input", "restrided", "tensor", "version")
 
     def __init__(self, base: fx.Node | None, tensor: Any = None, input: int | None = None, group: Any = None) -> None:
         self.base, self.tensor, self.input, self.group = base, tensor, input, group
         self.version = 0
+        self.restrided = False
 
 
 class Tracked:

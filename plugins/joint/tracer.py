@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator
-from torch._prims_common import is_contiguous_or_false
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,7 +32,7 @@ from turret.plugins.joint.refusals import refusing
 from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
 from turret.plugins.joint.special import SPECIAL
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep, keep_values
-from turret.plugins.joint.views import IDENTITIES, contiguous, parts, reshape, write_back
+from turret.plugins.joint.views import IDENTITIES, contiguous, parts, reshape, steps_from_base, write_back
 
 aten = torch.ops.aten
 _DYNAMIC = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -173,10 +172,8 @@ class Tracer(TorchDispatchMode):
     def _refresh(self, tracked: Tracked) -> None:
         """Make a tensor's node anew from its storage, which has been written to since."""
         self.refreshed += 1
-        node = self.base_of(tracked.storage)
-        for step in tracked.chain:
-            node = self.apply(step.op, node, *step.args, **step.kwargs)
-        self.set_value(tracked, node)
+        steps = steps_from_base(tracked.chain, tracked.storage)
+        self.set_value(tracked, self.through(tracked.storage, steps))
 
     def set_value(self, tracked: Tracked, node: fx.Node) -> None:
         tracked.node, tracked.version = node, tracked.storage.version
@@ -395,13 +392,16 @@ class Tracer(TorchDispatchMode):
     def _track_view(
         self, out: torch.Tensor, source: Tracked, node: fx.Node, op: Any, args: tuple, kwargs: dict[str, Any]
     ) -> None:
+        if op is aten.as_strided.default:
+            args, kwargs = (list(out.shape), list(out.stride()), out.storage_offset()), {}
         step = ViewStep(op, args, kwargs)
+        source.storage.restrided |= op is aten.as_strided.default and bool(source.chain)
         view = Tracked(out, node, source.storage, (*source.chain, step))
         if not source.diverged and _shows_all(out, source.tensor):
             view.node = node
         elif source.diverged or op is aten.as_strided.default:
             view.node = (
-                self._strided(source, node, out)
+                self._strided(source, node, out, step)
                 if op is aten.as_strided.default
                 else self.apply(op, node, *args, **kwargs)
             )
@@ -422,7 +422,7 @@ class Tracer(TorchDispatchMode):
         nodes: list[Tracked] = []
         return self.recorder.call(op, self.nodes((source, *args), nodes), self.nodes(kwargs, nodes), out)
 
-    def _strided(self, source: Tracked, node: fx.Node, out: torch.Tensor) -> fx.Node:
+    def _strided(self, source: Tracked, node: fx.Node, out: torch.Tensor, step: ViewStep) -> fx.Node:
         """``as_strided`` looks at memory; where the node's value lies in other memory than eager's, go by way of the
         flat storage."""
         start = source.storage.tensor
@@ -430,20 +430,19 @@ class Tracer(TorchDispatchMode):
             raise UnsupportedError("as_strided of a tensor that was written to and leaves gaps in its memory")
         if not source.diverged and not source.chain:
             nodes: list[Tracked] = []
-            arguments = (list(out.shape), list(out.stride()), out.storage_offset())
-            return self.recorder.call(aten.as_strided.default, (node, *self.nodes(arguments, nodes)), {}, out)
-        base = source.storage.tensor
-        root = self.base_of(source.storage)
-        if base is None or base.storage_offset() != 0 or not is_dense(base.shape, base.stride()):
-            raise UnsupportedError("as_strided of a tensor whose memory is not a dense block of its own")
-        order = sorted(range(base.dim()), key=lambda d: (-base.stride(d), d))
-        flat = self.apply(aten.permute.default, root, order) if order else root
-        flat = self.apply(reshape, flat, [base.numel()])
-        flat = self.apply(contiguous, flat) if not is_contiguous_or_false(flat.meta["val"]) else flat
-        return self.apply(aten.as_strided.default, flat, list(out.shape), list(out.stride()), out.storage_offset())
+            return self.recorder.call(step.op, (node, *self.nodes(step.args, nodes)), {}, out)
+        return self.through(source.storage, steps_from_base((*source.chain, step), source.storage))
+
+    def through(self, storage: Storage, steps: Sequence[ViewStep]) -> fx.Node:
+        """What a storage's present value shows through some views."""
+        node = self.base_of(storage)
+        for step in steps:
+            node = self.apply(step.op, node, *step.args, **step.kwargs)
+        return node
 
     def _write(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """An op that writes: its pure variant gives new values, which the storages written to then hold."""
+        self._refuse_restrided(args, kwargs)
         arguments = dict(zip([a.name for a in func._schema.arguments], args, strict=False)) | kwargs
         tensors = tensors_of_call(func, bound_arguments(func, args, kwargs))
         form = call_in_sequence(func, tensors, lambda t: self.tracked(t).storage)
@@ -458,6 +457,14 @@ class Tracer(TorchDispatchMode):
         for name, value in zip(variant.written, results, strict=True):
             self._write_all(arguments[name], value)
         return self._results_of_write(func, arguments, eager, [])
+
+    def _refuse_restrided(self, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Refuse gradients where eager's go by strides and those of fake tensors by views, which show less."""
+        tensors = tensors_in((args, tuple(kwargs.values())))
+        if not (torch.is_grad_enabled() and any(t.requires_grad for t in tensors)):
+            return
+        if any(found is not None and found.storage.restrided for found in map(self.known, tensors)):
+            raise UnsupportedError("a write, with gradients, to memory of which as_strided of a view shows more")
 
     def _write_in_sequence(
         self, func: Any, form: str, args: tuple, kwargs: dict[str, Any], tensors: list[TensorArgument]
@@ -510,11 +517,12 @@ class Tracer(TorchDispatchMode):
 
     def _write_chain(self, tracked: Tracked, node: fx.Node) -> None:
         storage = tracked.storage
+        steps = steps_from_base(tracked.chain, storage)
         values = [self.base_of(storage)]
-        for step in tracked.chain[:-1]:
+        for step in steps[:-1]:
             values.append(self.apply(step.op, values[-1], *step.args, **step.kwargs))
         new = node
-        for step, base in zip(reversed(tracked.chain), reversed(values), strict=False):
+        for step, base in zip(reversed(steps), reversed(values), strict=False):
             new = self._write_step(step, base, new)
         storage.base = new
         storage.version += 1

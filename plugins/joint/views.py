@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._prims_common import is_contiguous_or_false
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from turret.errors import UnsupportedError
 from turret.plugins.joint.sizes import guarded_apart, is_dense
-from turret.plugins.joint.storage import ViewStep
+from turret.plugins.joint.storage import Storage, ViewStep
 
 aten = torch.ops.aten
 
@@ -40,6 +42,42 @@ def reshape(value: torch.Tensor, shape: Sequence[Any]) -> torch.Tensor:
 def contiguous(value: torch.Tensor) -> torch.Tensor:
     """``value`` in row-major order."""
     return aten.clone.default(value, memory_format=torch.contiguous_format)
+
+
+def flat(value: torch.Tensor, dims: Sequence[int], count: Any) -> torch.Tensor:
+    """``value``'s elements one after another in memory, its dimensions taken in the order ``dims``."""
+    row = reshape(aten.permute.default(value, list(dims)), [count])
+    return row if is_contiguous_or_false(row) else contiguous(row)
+
+
+def _flattened(base: torch.Tensor, value: torch.Tensor, dims: Sequence[int], count: Any) -> torch.Tensor:
+    return _permuted(base, reshape(value, [base.shape[d] for d in dims]), dims)
+
+
+def steps_from_base(chain: tuple[ViewStep, ...], storage: Storage) -> tuple[ViewStep, ...]:
+    """The views that lead from the base of a storage to a tensor.
+
+    ``as_strided`` shows the storage, whatever was viewed before it: so that it does in values, which have no storage,
+    those views give way to one of all of the base's elements, in the order in which they lie in memory.
+    """
+    at = max((n for n, step in enumerate(chain) if step.op is aten.as_strided.default), default=None)
+    if at is None or (storage.group is not None and at == 0):
+        return chain
+    base = storage.tensor
+    if base is None or storage.group is not None or not is_dense(base.shape, base.stride()):
+        raise UnsupportedError("as_strided of a tensor whose memory is not a dense block of its own")
+    if any(step.op in _REINTERPRETING for step in chain[:at]):
+        raise UnsupportedError("as_strided of memory that is viewed as real, complex, conjugated or negated numbers")
+    order = sorted(range(base.dim()), key=lambda d: (-base.stride(d), d))
+    dtypes = tuple(step for step in chain[:at] if step.op is aten.view.dtype)[-1:]
+    size, stride, offset = chain[at].args
+    start = base.storage_offset()
+    if not (isinstance(start, int) and start == 0):
+        if dtypes or not guard_or_false(offset >= start):
+            raise UnsupportedError("as_strided of memory from before where an input begins in it")
+        offset = offset - start
+    strided = ViewStep(aten.as_strided.default, (size, stride, offset))
+    return (ViewStep(flat, (order, base.numel())), *dtypes, strided, *chain[at + 1 :])
 
 
 def _expanded(base: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -93,7 +131,11 @@ def _dtype(base: torch.Tensor, value: torch.Tensor, dtype: torch.dtype) -> torch
     return aten.view.dtype(value, base.dtype)
 
 
+_REINTERPRETING = frozenset(
+    (aten.view_as_real.default, aten.view_as_complex.default, aten._conj.default, aten._neg_view.default)
+)
 _WRITE_BACK: dict[Any, Callable[..., torch.Tensor]] = {
+    flat: _flattened,
     aten.view.default: _reshaped,
     aten._unsafe_view.default: _reshaped,
     aten._reshape_alias.default: _reshaped,

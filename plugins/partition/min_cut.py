@@ -15,7 +15,7 @@ import attrs
 import torch
 from torch import fx
 
-from turret.op_traits import is_view, size_hint, storage_root, tensor_bytes, view_base
+from turret.op_traits import is_view, looks_at_memory, size_hint, storage_root, tensor_bytes, view_base
 from turret.partitioning.analysis import JointAnalysis, is_size, is_tensor
 from turret.partitioning.tags import Checkpoint, checkpoint_of, is_interior
 from turret.plugins.partition.flow import UNBOUNDED, FlowNetwork
@@ -178,10 +178,7 @@ def _is_borrowed(node: fx.Node, analysis: JointAnalysis) -> bool:
 
 
 def _has_strided_user(node: fx.Node) -> bool:
-    return any(
-        user.target is torch.ops.aten.as_strided.default or (is_view(user) and _has_strided_user(user))
-        for user in node.users
-    )
+    return any(looks_at_memory(user.target) or (is_view(user) and _has_strided_user(user)) for user in node.users)
 
 
 def narrows(node: fx.Node) -> bool:

@@ -1,4 +1,4 @@
-"""Dicts, their views, and sets."""
+"""Dicts and their views."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.iterators import ItemsIterator
-from turret.plugins.capture.values.sequences import Sequence, folded
+from turret.plugins.capture.values.sequences import folded
 from turret.sources import ItemSource, Source
 
 if TYPE_CHECKING:
@@ -280,43 +279,21 @@ class DictView(Value):
     def contains(self, t: Tracer, item: Value) -> Value:
         return self.owner.contains(t, item) if self.part == "keys" else super().contains(t, item)
 
-    def as_set(self, t: Tracer) -> Set:
-        return Set.of(t, view_items(self.owner, self.part))
-
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
-        return None if self.part == "values" else self.as_set(t).binary(t, operation, set_like(t, other), False)
+        from turret.plugins.capture.values import sets
+
+        return sets.operated(t, operation, self, other)
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
-        return None if self.part == "values" else self.as_set(t).compare(t, symbol, set_like(t, other))
+        from turret.plugins.capture.values import sets
+
+        return sets.compared(t, symbol, self, other)
 
     def m___iter__(self, t: Tracer) -> Value:
         return self.iterate(t)
 
     def rebuild(self, r: Rebuilder) -> str:
         return r.assign(f"{r.load(self.owner)}.{self.part}()")
-
-
-def set_like(t: Tracer, value: Value) -> Value:
-    """Views as sets; others as they are."""
-    return value.as_set(t) if isinstance(value, DictView) else value
-
-
-def _walked(items: dict[Any, Value], other: dict[Any, Value]) -> dict[Any, Value]:
-    """The intersection with what is no set, whose elements stay."""
-    return {k: v for k, v in other.items() if k in items}
-
-
-_SET_OPERATIONS = {
-    _walked: _walked,
-    operator.or_: lambda a, b: {**a, **{k: v for k, v in b.items() if k not in a}},
-    # Of two equal elements that of the smaller set stays: CPython walks through it.
-    operator.and_: lambda a, b: {k: v for k, v in (b if len(b) <= len(a) else a).items() if k in a and k in b},
-    operator.sub: lambda a, b: {k: v for k, v in a.items() if k not in b},
-    operator.xor: lambda a, b: {
-        **{k: v for k, v in a.items() if k not in b},
-        **{k: v for k, v in b.items() if k not in a},
-    },
-}
 
 
 class LoadedModules(Value):
@@ -347,176 +324,3 @@ class LoadedModules(Value):
 
     def m_get(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
         return self.find(t, key) or default or Constant(None)
-
-
-class Set(Value):
-    """A set or frozenset; ``items`` maps hashable keys to elements.
-
-    The order in which a set is iterated over depends on hashes and on its history.  It is known for a set that
-    existed before (and was guarded) and for one that only ever grew by ints and strings (``ordered``).
-    """
-
-    def __init__(
-        self, items: dict[Any, Value], kind: type = set, source: Source | None = None, ordered: bool = False
-    ) -> None:
-        self.items, self.kind, self.source, self.ordered = items, kind, source, ordered
-
-    @classmethod
-    def of(cls, t: Tracer, values: list[Value], kind: type = set) -> Set:
-        """The set of some values."""
-        items: dict[Any, Value] = {}
-        for value in values:
-            items.setdefault(value.realize().key(t), value)
-        return cls(items, kind, None, True)
-
-    def type(self) -> type:
-        return self.kind
-
-    def key(self, t: Tracer) -> Any:
-        if self.kind is set:
-            raise t.raised(TypeError, "unhashable type: 'set'")
-        return frozenset(self.items)
-
-    def constant(self) -> Any:
-        return frozenset(v.constant() for v in self.items.values()) if self.kind is frozenset else super().constant()
-
-    def folded(self) -> Any:
-        return self.kind(folded(v) for v in self.items.values())
-
-    def changed(self, t: Tracer) -> None:
-        t.effects.note(self)
-
-    def iterate(self, t: Tracer) -> Value:
-        return ItemsIterator(self.unpack(t))
-
-    def unpack(self, t: Tracer) -> list[Value]:
-        if len(self.items) < 2 or (self.source is not None and not self.mutated):
-            return list(self.items.values())
-        if not self.ordered or not all(isinstance(k, (int, str)) for k in self.items):
-            raise Unsupported("iterating over a set: the order is the interpreter's own", "iterate over sorted(...)")
-        return [self.items[k] for k in set(self.items)]
-
-    def length(self, t: Tracer) -> Value:
-        return Constant(len(self.items))
-
-    def truth(self, t: Tracer) -> bool:
-        return bool(self.items)
-
-    def contains(self, t: Tracer, item: Value) -> Value:
-        return Constant(item.realize().key(t) in self.items)
-
-    def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
-        other = set_like(t, other)
-        combine = _SET_OPERATIONS.get(operation)
-        if combine is None or not isinstance(other, Set):
-            return None
-        result = combine(self.items, other.items)
-        if inplace and self.kind is set:
-            self.changed(t)
-            self.items, self.ordered = result, False
-            return self
-        return Set(result, self.kind)
-
-    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
-        other = set_like(t, other)
-        if not isinstance(other, Set):
-            return None
-        return Constant(t.COMPARISONS[symbol](self.items.keys(), other.items.keys()))
-
-    def combined(self, t: Tracer, operation: Callable, others: tuple[Value, ...], inplace: bool) -> Value:
-        result: Value = self
-        for other in map(Value.realize, others):
-            if isinstance(other, Set):
-                made = result.binary(t, operation, other, inplace)
-            else:
-                walked = _walked if operation is operator.and_ else operation
-                made = result.binary(t, walked, Set.of(t, other.unpack(t)), inplace)
-            assert made is not None
-            result = made
-        return self.m_copy(t) if result is self and not inplace else result
-
-    def m_union(self, t: Tracer, *others: Value) -> Value:
-        return self.combined(t, operator.or_, others, False)
-
-    def m_intersection(self, t: Tracer, *others: Value) -> Value:
-        return self.combined(t, operator.and_, others, False)
-
-    def m_difference(self, t: Tracer, *others: Value) -> Value:
-        return self.combined(t, operator.sub, others, False)
-
-    def m_symmetric_difference(self, t: Tracer, other: Value) -> Value:
-        return self.combined(t, operator.xor, (other,), False)
-
-    def m_issubset(self, t: Tracer, other: Value) -> Value:
-        return Constant(self.items.keys() <= Set.of(t, other.realize().unpack(t)).items.keys())
-
-    def m_issuperset(self, t: Tracer, other: Value) -> Value:
-        return Constant(self.items.keys() >= Set.of(t, other.realize().unpack(t)).items.keys())
-
-    def m_isdisjoint(self, t: Tracer, other: Value) -> Value:
-        return Constant(self.items.keys().isdisjoint(Set.of(t, other.realize().unpack(t)).items.keys()))
-
-    def m_copy(self, t: Tracer) -> Value:
-        return Set(dict(self.items), self.kind)
-
-    def m_add(self, t: Tracer, item: Value) -> Value:
-        key = item.realize().key(t)
-        self.changed(t)
-        self.items.setdefault(key, item)
-        return Constant(None)
-
-    def m_update(self, t: Tracer, *others: Value) -> Value:
-        for other in map(Value.realize, others):
-            if isinstance(other, (Set, Dict, Sequence)):
-                self.combined(t, operator.or_, (other,), True)
-            else:
-                for item in t.each(other):  # it may look at this set
-                    self.m_add(t, item)
-        return Constant(None)
-
-    def m_intersection_update(self, t: Tracer, *others: Value) -> Value:
-        self.combined(t, operator.and_, others, True)
-        return Constant(None)
-
-    def m_difference_update(self, t: Tracer, *others: Value) -> Value:
-        self.combined(t, operator.sub, others, True)
-        return Constant(None)
-
-    def m_discard(self, t: Tracer, item: Value) -> Value:
-        key = item.realize().key(t)
-        self.changed(t)
-        self.ordered = False
-        self.items.pop(key, None)
-        return Constant(None)
-
-    def m_remove(self, t: Tracer, item: Value) -> Value:
-        if item.realize().key(t) not in self.items:
-            raise t.raised(KeyError, item)
-        return self.m_discard(t, item)
-
-    def m_pop(self, t: Tracer) -> Value:
-        if not self.items:
-            raise t.raised(KeyError, "pop from an empty set")
-        raise Unsupported("set.pop: which element comes is the interpreter's choice")
-
-    def m_clear(self, t: Tracer) -> Value:
-        self.changed(t)
-        self.items = {}
-        return Constant(None)
-
-    def m___contains__(self, t: Tracer, item: Value) -> Value:
-        return self.contains(t, item)
-
-    def m___len__(self, t: Tracer) -> Value:
-        return self.length(t)
-
-    def rebuild(self, r: Rebuilder) -> str:
-        items = "".join(r.load(v) + "," for v in self.items.values())
-        return r.assign(f"{r.constant(self.kind)}(({items}))")
-
-    def replay(self, r: Rebuilder) -> None:
-        held = r.load(self)
-        items = "".join(r.load(v) + "," for v in self.items.values())
-        base = r.constant(self.kind)
-        r.effect(f"{base}.clear({held})")
-        r.effect(f"{base}.update({held}, ({items}))")

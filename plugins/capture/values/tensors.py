@@ -14,9 +14,10 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.data_numbers import element
 from turret.devices import HOST
-from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.hooks import register_hook
 from turret.plugins.capture.known_data import number_of
+from turret.plugins.capture.memory import shows_part_of_result
 from turret.plugins.capture.tensor_data import DataPointer, nested_list, set_data
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfValue, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
@@ -61,6 +62,9 @@ NOT_IN_GRAPHS = frozenset(
         "__setstate__",
     }
 )  # fmt: skip
+_LOOK_AT_MEMORY = frozenset(
+    {"storage", "untyped_storage", "_typed_storage", "is_set_to", "__reduce_ex__", "__deepcopy__", "__reduce__"}
+)
 COMPARISON_TARGETS = {
     "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
@@ -201,7 +205,10 @@ class Tensor(Value):
         if name == "register_hook":
             return register_hook(t, self, *args, **kwargs)
         if name in NOT_IN_GRAPHS:
-            raise Unsupported(f"Tensor.{name} in compiled code")
+            part = name in _LOOK_AT_MEMORY and shows_part_of_result(t, self.fake)
+            # What leaves a graph may have memory of its own, so no break helps.
+            where = "of a part of what compiled code made" if part else "in compiled code"
+            raise Unsupported(f"Tensor.{name} {where}", step=NOWHERE if part else None)
         if name == "requires_grad_" and self.source is not None:
             if len(args) == 1 and t.truth(args[0]) == self.fake.requires_grad:
                 return self
@@ -427,6 +434,20 @@ _BITWISE = (operator.and_, operator.or_, operator.xor)
 """Operators whose results torch's symbols cannot compare: it takes ``(n | 1) < (n | 1)`` for true."""
 
 
+_OF_EXPONENTS = (operator.pow, operator.lshift, operator.rshift)
+"""Operators whose results kernels compute as long as the exponent is a constant."""
+
+
+def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value:
+    """A number of the graph; what ints are raised to or shifted by is assumed to be what it is now."""
+    exponent = isinstance(right, Symbolic) and right.is_known() and right.type() is int
+    if operation in _OF_EXPONENTS and exponent and left.type() in (int, bool):
+        right = Constant(right.fixed())  # type: ignore[attr-defined]
+        if left.is_constant():
+            return t.fold(operation, [left, right], {})
+    return t.call_graph(operation, [left, right], {})
+
+
 class Symbolic(Value):
     """A number that is known only when the graph runs: a size, or an int that was seen to change."""
 
@@ -465,7 +486,7 @@ class Symbolic(Value):
             return self
         operation = getattr(operator, name, None) if name.startswith("__") else None
         if operation is not None and len(args) == 1 and not kwargs:
-            return t.call_graph(operation, [self, args[0]], {})
+            return _compute(t, operation, self, args[0].realize())
         return t.fold(getattr(self.fixed(), name), args, kwargs)
 
     def truth(self, t: Tracer) -> bool:
@@ -483,14 +504,14 @@ class Symbolic(Value):
             if operation in _BITWISE:
                 right = Constant(other.fixed()) if isinstance(other, Symbolic) else other
                 return t.fold(operation, [Constant(self.fixed()), right], {})
-            return t.call_graph(operation, [self, other], {})
+            return _compute(t, operation, self, other)
         return None
 
     def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
         if isinstance(other, Constant) and (isinstance(other.value, str) or operation in _BITWISE):
             return t.fold(operation, [other, Constant(self.fixed())], {})
         if isinstance(other, Constant) and isinstance(other.value, (int, float)):
-            return t.call_graph(operation, [other, self], {})
+            return _compute(t, operation, other, self)
         return None
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
