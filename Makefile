@@ -31,8 +31,9 @@ SANITIZED := g++ -g -fsanitize=address,undefined -fno-omit-frame-pointer
 sanitize: $(STAMP)
 	CXX="$(SANITIZED)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1 \
 		LD_PRELOAD="$$(g++ -print-file-name=libasan.so):$$(g++ -print-file-name=libubsan.so)" \
-		$(BIN)/python -m pytest tests/core/native tests/core/test_frame_hook.py tests/core/test_guard_tree.py \
-		tests/core/test_guard_tree_staleness.py
+		$(BIN)/python -m pytest tests/core/plan/launch tests/core/frames/test_entry_points.py \
+		tests/core/frames/test_frame_hook.py tests/core/frames/test_guard_tree.py \
+		tests/core/frames/test_guard_tree_staleness.py tests/core/storage/test_extension.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check core plugins contrib tests examples

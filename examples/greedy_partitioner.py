@@ -15,7 +15,7 @@ import math
 import torch
 
 import turret
-from turret import partitioning
+from turret.graph import partitioning
 
 
 class Greedy:

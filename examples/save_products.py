@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 
 import turret
-from turret import partitioning
+from turret.graph import partitioning
 
 aten = torch.ops.aten
 PRODUCTS = {

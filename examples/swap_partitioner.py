@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 
 import turret
-from turret import partitioning
+from turret.graph import partitioning
 
 
 class SaveLibraryCalls:

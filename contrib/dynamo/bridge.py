@@ -12,12 +12,12 @@ import torch
 from torch import fx
 from torch._guards import TracingContext, detect_fake_mode
 
-from turret import plugin_manager
-from turret.config import Config
-from turret.context import CompileContext
-from turret.hookspecs import hookimpl
-from turret.pipeline import Compiler, create_context
-from turret.products import CapturedGraph
+from turret.hooks import plugin_manager
+from turret.hooks.config import Config
+from turret.hooks.context import CompileContext
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import CapturedGraph
+from turret.pipeline.driver import Compiler, create_context
 
 _numbers = itertools.count()
 

@@ -11,7 +11,7 @@ import attrs
 import torch
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
-from turret.context import CompileContext
+from turret.hooks.context import CompileContext
 
 
 @attrs.frozen(eq=False)

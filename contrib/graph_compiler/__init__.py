@@ -20,7 +20,7 @@ from torch import fx
 import turret
 from turret.contrib.graph_compiler.model import model_of
 from turret.contrib.graph_compiler.translations import RULES, why_not
-from turret.products import NodePlacement, Placement
+from turret.hooks.products import NodePlacement, Placement
 
 cache_key = f"turret.contrib.graph_compiler 1, ONNX Runtime {onnxruntime.__version__}"
 aten = torch.ops.aten

@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 
 import turret
-from turret.devices import HOST, device_for
-from turret.libraries import built_library
+from turret.hooks.devices import HOST, device_for
+from turret.hooks.products import Target
 from turret.plan import Plan
-from turret.products import Target
+from turret.storage.libraries import built_library
 
 
 class Plugin:
@@ -37,7 +37,7 @@ class Plugin:
         from turret.contrib.opencl.kernel import emit
         from turret.contrib.opencl.language import program
         from turret.contrib.opencl.runtime import BINARY, STEPS, driver
-        from turret.plan_builder import draft_plan
+        from turret.plan.builder import draft_plan
 
         draft = draft_plan(schedule, target.device)
         if not draft.segments:

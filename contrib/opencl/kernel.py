@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 import attrs
 
-from turret.c_emitter import CEmitter
 from turret.contrib.opencl.language import CTYPES, bitcast_text, op_text
 from turret.ir import Kernel, TensorDecl, divides_by_zero, product
 from turret.ir.conditions import guard_operands, guard_reports
+from turret.ir.emit.c_emitter import CEmitter
 from turret.ir.index import hinted
 from turret.ir.nest import flat_load, map_roots, nest_of, plain_reduction, scan_innermost, split_loops
 

@@ -6,8 +6,8 @@ import re
 
 import torch
 
-from turret.c_emitter import CType
 from turret.errors import UnsupportedError
+from turret.ir.emit.c_emitter import CType
 
 CTYPES: dict[torch.dtype, CType] = {
     torch.float32: CType("float", "float", 32, "float", "f"),

@@ -15,11 +15,11 @@ import attrs
 import numpy
 import pyopencl as cl
 
-from turret.devices import Device, PlanLibrary, Properties, Segment
 from turret.errors import CodegenError, TurretError
-from turret.libraries import find_library
-from turret.native.functions import INDEX_ERROR, OUT_OF_RANGE, ZERO_DIVISION, raise_status
+from turret.hooks.devices import INDEX_ERROR, OUT_OF_RANGE, ZERO_DIVISION, Device, PlanLibrary, Properties, Segment
 from turret.plan import Launch, Plan
+from turret.plan.launch.functions import raise_status
+from turret.storage.libraries import find_library
 
 BINARY, STEPS = "program.bin", "steps.json"  # of a segment: groups worth their start, and words, of each step
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from turret.errors import VerificationError
-from turret.externs import may_return_alias
+from turret.graph.externs import may_return_alias
 from turret.ir.expr import loads
 from turret.ir.program import CopyInto, Extern, Ref, StridedView, defined, used
 from turret.ir.schedule import BufferPlan, Kernel, Schedule, Step

@@ -13,9 +13,9 @@ from typing import Any, Literal
 import attrs
 import torch
 
+from turret.hooks.size_source import Binding, SizeSource
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Size, Var
-from turret.size_source import Binding, SizeSource
 
 
 @attrs.frozen(eq=False)

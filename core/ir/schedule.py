@@ -14,10 +14,10 @@ from typing import Literal
 
 import attrs
 
+from turret.graph.obstacles import Obstacle, border_text
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Var
 from turret.ir.program import CopyInto, Extern, LoopProgram, Number, ScatterMode, StridedView, Template, TensorDecl
-from turret.obstacles import Obstacle, border_text
 
 
 @attrs.frozen(eq=False)

@@ -68,7 +68,7 @@ class Kit:
     def worker(self) -> Any:
         """The worker process, started when first asked."""
         if self._worker is None:
-            from turret.testing.worker import worker_for
+            from turret.testing.kit.worker import worker_for
 
             self._worker = worker_for(self.facts, self.facts["timeout"])
         return self._worker
@@ -93,7 +93,7 @@ class Kit:
 
     def outcome(self, level: str, item: str) -> dict[str, Any]:
         """What came of an item; one that ends the worker is shrunk in another."""
-        from turret.testing.isolation import Death
+        from turret.testing.kit.isolation import Death
 
         self.worker.ask({"do": "prepare", "level": level})  # what a new worker imports is no time of the item's
         answer = self.worker.ask({"do": "check", "level": level, "item": item})
@@ -108,7 +108,7 @@ class Kit:
 
     def _shrunk(self, level: str, item: str, kind: str) -> Any:
         """The file of an item that ends its process, or the death of one that ran it in eager."""
-        from turret.testing.worker import worker_for
+        from turret.testing.kit.worker import worker_for
 
         worker = worker_for(self.facts, self.facts["timeout"])
         seconds = self.config.getoption("turret_shrink")
@@ -147,7 +147,7 @@ class Kit:
             Path(target).write_text(report.as_json())
 
     def _report(self) -> Any:
-        from turret.testing.outcome import Outcome, Report
+        from turret.testing.comparison.outcome import Outcome, Report
 
         names = {field.name for field in Outcome.__attrs_attrs__}
         made = (Outcome(**{k: v for k, v in found.items() if k in names}) for found in self.outcomes)

@@ -2,7 +2,7 @@
 
 Flow of one call of a compiled callable::
 
-    frame hook   core/native/frame_hook.cpp asks ``dispatch.on_frame`` about a frame, on threads inside a compiled
+    frame hook   core/frames/frame_hook.cpp asks ``dispatch.on_frame`` about a frame, on threads inside a compiled
                  callable only; the root is the callable's own frame, others are reached through graph breaks
     dispatch     ``Unit``s of the frame, guards checked in turn; a miss captures the frame (``recompile_limit`` times)
     trace        ``Tracer`` runs the root ``Frame``: ``opcodes`` over ``values``; calls are inlined; what touches
@@ -16,7 +16,7 @@ Data:
 - ``Value`` (values/): one object of the program; its ``source`` says where it was found, None for what the program
   made.  ``Constant``, ``Tensor`` (fx node and fake value), ``Symbolic`` (a size), containers, ``Instance``,
   ``Module``, functions, iterators, generators.  ``Lazy``: found but not looked at, so nothing is assumed of it.
-- ``Source`` (core/sources.py) and ``Guard`` (core/guards.py): plain data; every look at an object leaves a guard.
+- ``Source`` and ``Guard`` (core/frames): plain data; every look at an object leaves a guard.
 - ``Effects``: objects from before that were changed; their final state is written back once, after the graph.
 - ``TorchState``: grad mode, autocast: changed for real while tracing, recorded in the graph, taken back.
 
@@ -25,8 +25,8 @@ the frame runs as Python; nothing has been executed by then.  A frame that raise
 reason.  All of it is on record as events (``graph_break``, ``recompile``, ``fallback``).
 """
 
-from turret.plugins.capture.entry import CACHE_KEY as cache_key
-from turret.plugins.capture.entry import turret_capture
+from turret.plugins.capture.dispatching.entry import CACHE_KEY as cache_key
+from turret.plugins.capture.dispatching.entry import turret_capture
 from turret.plugins.capture.options import turret_options
 
 __all__ = ["cache_key", "turret_capture", "turret_options"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from turret.config import Option
-from turret.hookspecs import hookimpl
+from turret.hooks.config import Option
+from turret.hooks.hookspecs import hookimpl
 
 
 @hookimpl

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from turret.context import CompileContext
-from turret.hookspecs import hookimpl
+from turret.hooks.context import CompileContext
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import BoxedCallable
 from turret.plugins.cudagraphs.options import turret_options
-from turret.products import BoxedCallable
 
 __all__ = ["turret_options", "turret_wrap_runtime"]
 

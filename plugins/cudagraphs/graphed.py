@@ -8,13 +8,13 @@ from typing import Any
 
 import attrs
 
-from turret import cudagraphs
-from turret.cudagraphs import FunctionReport
+from turret.api import cudagraphs
+from turret.api.cudagraphs import FunctionReport
 from turret.errors import warn
+from turret.hooks.products import BoxedCallable
 from turret.plugins.cudagraphs.making import NotRecordable
 from turret.plugins.cudagraphs.node import Node
 from turret.plugins.cudagraphs.work import Key, Place, Work
-from turret.products import BoxedCallable
 
 
 @attrs.frozen

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import torch
 
-from turret.graph_capture import MemoryPool
+from turret.hooks.graph_capture import MemoryPool
 from turret.plugins.cudagraphs.node import ALIGNMENT, Block, Decision, Inputs, Node, Spot, on_device, overlapping
 from turret.plugins.cudagraphs.recorder import Item, Recorded, Recorder
 from turret.plugins.cudagraphs.replay import write_replay

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import attrs
 import torch
 
-from turret.graph_capture import tensor_at
+from turret.hooks.graph_capture import tensor_at
 from turret.plugins.cudagraphs.recorder import Item, Recorded
 from turret.plugins.cudagraphs.work import Key, Layout, Place, Shapes
 

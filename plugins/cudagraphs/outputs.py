@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from turret.graph_capture import MemoryPool
+from turret.hooks.graph_capture import MemoryPool
+from turret.plan.modes import below_autograd
 from turret.plugins.cudagraphs.node import Block, memory_at, tensor_on
 from turret.plugins.cudagraphs.work import Result, Shapes
-from turret.runtime.modes import below_autograd
 
 
 def outputs_on(

@@ -9,7 +9,7 @@ import attrs
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from turret.graph_capture import MemoryPool
+from turret.hooks.graph_capture import MemoryPool
 from turret.plugins.cudagraphs.node import Block, Node, Spot
 
 OVERWRITTEN = (

@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 import torch
 
+from turret.hooks.products import BoxedCallable
 from turret.plan import Allocate, Copy, Free, Plan, SizeRef, SlotRef, View
+from turret.plan.sizes import Sizes, compile_size, source_reader
 from turret.plugins.cudagraphs.making import NotRecordable
 from turret.plugins.cudagraphs.work import Key, Layout, Result, Shapes, Work
-from turret.products import BoxedCallable
-from turret.runtime.sizes import Sizes, compile_size, source_reader
 
 
 class PlanWork(Work):

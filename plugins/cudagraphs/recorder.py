@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 import torch
 
-from turret.graph_capture import AddressWord, MemoryPool, Moved, Recording, address_words, tensor_at
+from turret.hooks.graph_capture import AddressWord, MemoryPool, Moved, Recording, address_words, tensor_at
 from turret.plugins.cudagraphs.work import Layout, Place
 
 GRANULE = 512

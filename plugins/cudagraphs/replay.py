@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
+from turret.plan.modes import below_autograd
 from turret.plugins.cudagraphs.node import ALIGNMENT, Node, flat, flat_at, memory_at, overlapping, tensor_on
 from turret.plugins.cudagraphs.work import Place, Result
-from turret.runtime.modes import below_autograd
-from turret.source_lines import show_lines
+from turret.storage.source_lines import show_lines
 
 _same_addresses = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
 """Compares the addresses of many tensors in one native call, in builds of torch that have it."""

@@ -9,10 +9,10 @@ from weakref import WeakKeyDictionary
 
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from turret import cudagraphs, frame_hook
-from turret.cudagraphs import PoolReport, step_marks
-from turret.fork_safety import Lock
-from turret.graph_capture import MemoryPool
+from turret.api import cudagraphs
+from turret.api.cudagraphs import PoolReport, step_marks
+from turret.frames import frame_hook
+from turret.hooks.graph_capture import MemoryPool
 from turret.plugins.cudagraphs.graphed import Graphed
 from turret.plugins.cudagraphs.making import Making, make_node, pool_blocks
 from turret.plugins.cudagraphs.node import Block, Node, Spot, mismatch
@@ -20,6 +20,7 @@ from turret.plugins.cudagraphs.outputs import fresh_outputs, outputs_on
 from turret.plugins.cudagraphs.path import Given, Path
 from turret.plugins.cudagraphs.tree_text import tree_text
 from turret.plugins.cudagraphs.work import Key, Place, Shapes
+from turret.storage.fork_safety import Lock
 
 Nodes = WeakKeyDictionary[Graphed, dict[Key, list[Node]]]
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import attrs
 import torch
 
-from turret.devices import Allocator
-from turret.graph_capture import GraphCapture
+from turret.hooks.devices import Allocator
+from turret.hooks.graph_capture import GraphCapture
 
 Key = tuple[int, ...]
 """The sizes of a call: one recording is right for calls of equal ones."""

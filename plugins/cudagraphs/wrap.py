@@ -13,22 +13,22 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import attrs
 import torch
 
-from turret import cudagraphs
-from turret.context import CompileContext
-from turret.cudagraphs import FunctionReport
-from turret.devices import Device, device_for
-from turret.fork_safety import Lock
+from turret.api import cudagraphs
+from turret.api.cudagraphs import FunctionReport
+from turret.hooks.context import CompileContext
+from turret.hooks.devices import Device, device_for
+from turret.hooks.products import BoxedCallable
 from turret.plan import Plan
-from turret.plan_sections import PlanSection, joined, sections_of, written_inputs
+from turret.plan.capture import capture_obstacles
+from turret.plan.executor import load
+from turret.plan.sections import PlanSection, joined, sections_of, written_inputs
 from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
 from turret.plugins.cudagraphs.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.making import NotRecordable
 from turret.plugins.cudagraphs.plan_work import PlanWork
 from turret.plugins.cudagraphs.trees import GraphTrees
 from turret.plugins.cudagraphs.work import Place
-from turret.products import BoxedCallable
-from turret.runtime import load
-from turret.runtime.capture import capture_obstacles
+from turret.storage.fork_safety import Lock
 
 _KINDS: dict[str, Any] = {"fresh": FreshGraphs, "pool": GraphTrees, "legacy": LegacyGraphs}
 _managers: WeakValueDictionary[tuple, Any] = WeakValueDictionary()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from turret.config import Option
-from turret.hookspecs import hookimpl
+from turret.hooks.config import Option
+from turret.hooks.hookspecs import hookimpl
 
 
 @hookimpl

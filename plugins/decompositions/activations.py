@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from turret.devices import uses_host_kernels
+from turret.hooks.devices import uses_host_kernels
 from turret.plugins.decompositions.registry import HALF_DTYPES, convert, decomposes, rounded, widen
 
 aten = torch.ops.aten

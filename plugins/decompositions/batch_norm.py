@@ -9,7 +9,7 @@ from math import prod
 
 import torch
 
-from turret.devices import HOST, uses_host_kernels
+from turret.hooks.devices import HOST, uses_host_kernels
 from turret.plugins.decompositions.registry import compute_dtype, convert, decomposes, widen
 
 aten = torch.ops.aten

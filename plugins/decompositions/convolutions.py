@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from turret.devices import uses_host_kernels
+from turret.hooks.devices import uses_host_kernels
 from turret.plugins.decompositions.registry import decomposes
 
 aten = torch.ops.aten

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._prims_common import compute_elementwise_output_logical_to_physical_perm
 
-from turret.devices import HOST
+from turret.hooks.devices import HOST
 from turret.plugins.decompositions.registry import convert, decomposes
 
 aten = torch.ops.aten

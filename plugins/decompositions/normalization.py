@@ -10,7 +10,7 @@ from math import prod
 
 import torch
 
-from turret.devices import uses_host_kernels
+from turret.hooks.devices import uses_host_kernels
 from turret.plugins.decompositions.registry import compute_dtype, contiguous, convert, decomposes, widen
 
 aten = torch.ops.aten

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table as torch_table
 
-from turret.devices import uses_host_kernels
+from turret.graph.op_set import resolve, surface
+from turret.hooks.devices import uses_host_kernels
 from turret.plugins.decompositions import (  # noqa: F401
     activations,
     batch_norm,
@@ -25,7 +26,6 @@ from turret.plugins.decompositions import (  # noqa: F401
 )
 from turret.plugins.decompositions.randoms import RANDOM
 from turret.plugins.decompositions.registry import OWN
-from turret.surface import resolve, surface
 
 
 def _words(text: str) -> frozenset[str]:

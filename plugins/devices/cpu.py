@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 import torch
 
-from turret.artifact_cache import Store
-from turret.devices import Allocator, Costs, Device, KernelFamily, PlanLibrary, Properties
-from turret.hookspecs import hookimpl
-from turret.machine import processor
-from turret.native.functions import NativeFunctions
+from turret.hooks.devices import Allocator, Costs, Device, KernelFamily, PlanLibrary, Properties
+from turret.hooks.hookspecs import hookimpl
 from turret.plan import Plan
+from turret.plan.launch.functions import NativeFunctions
+from turret.storage.artifact_cache import Store
+from turret.storage.environment import processor
 
 _TYPE = "cpu"
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from turret.artifact_cache import Store
-from turret.devices import Allocator, Costs, Device, KernelFamily, PlanLibrary, Properties, Segment
-from turret.hookspecs import hookimpl
-from turret.libraries import find_library
+from turret.hooks.devices import Allocator, Costs, Device, KernelFamily, PlanLibrary, Properties, Segment
+from turret.hooks.hookspecs import hookimpl
 from turret.plan import Launch, Plan
-from turret.runtime.frames import device_table_lengths
+from turret.plan.frames import device_table_lengths
+from turret.storage.artifact_cache import Store
+from turret.storage.libraries import find_library
 
 if TYPE_CHECKING:
-    from turret.graph_capture import GraphCapture
-    from turret.native.device import DeviceLibrary
+    from turret.hooks.graph_capture import GraphCapture
+    from turret.plan.launch.device import DeviceLibrary
 
 _TYPE = "cuda"
 
@@ -42,7 +42,7 @@ class Cuda(Device):
         return Properties(found.name, arch, found.multi_processor_count, found.total_memory)
 
     def load(self, plan: Plan, store: Store | None) -> PlanLibrary:
-        from turret.native.device import DeviceLibrary  # a process without a GPU has no use for the launcher
+        from turret.plan.launch.device import DeviceLibrary  # a process without a GPU has no use for the launcher
 
         entry, (slots, sizes) = find_library(plan.library, store), device_table_lengths(plan)
         return LaunchedBinaries(DeviceLibrary(entry, store, torch.device(plan.device).index or 0, slots, sizes))

@@ -19,11 +19,11 @@ import attrs
 import torch
 
 from turret.errors import TurretError
-from turret.fork_safety import Lock
-from turret.graph_capture import AddressWord, GraphCapture, MemoryPool, Patch, RecordedNode, Recording, Replay
+from turret.hooks.graph_capture import AddressWord, GraphCapture, MemoryPool, Patch, RecordedNode, Recording, Replay
+from turret.storage.fork_safety import Lock
 
 if TYPE_CHECKING:
-    from turret.native.graphs import NativeGraph
+    from turret.plan.launch.graphs import NativeGraph
 
 PoolId = tuple[int, int]
 
@@ -227,7 +227,7 @@ class CudaCapture(GraphCapture):
         return torch.cuda.is_current_stream_capturing()
 
     def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
-        from turret.native.graphs import NativeGraph  # a process without a GPU has no use for it
+        from turret.plan.launch.graphs import NativeGraph  # a process without a GPU has no use for it
 
         if self.is_recording(index):
             raise TurretError("the current stream is captured already; one recording cannot begin inside of another")

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import fx
 
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
 
 PASSES: dict[str, tuple[str, ...]] = {
     "captured": (),

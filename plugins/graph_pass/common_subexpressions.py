@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.op_traits import is_pure_call
+from turret.graph.op_traits import is_pure_call
 from turret.plugins.graph_pass.visible import VisibleStorage
 
 _UNINITIALIZED = frozenset({torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default})

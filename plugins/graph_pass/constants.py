@@ -8,9 +8,9 @@ import torch
 from torch import fx
 from torch._prims_common import is_contiguous_or_false
 
-from turret.devices import uses_host_kernels
-from turret.op_traits import is_pure_call
-from turret.surface import Family, family_of, is_compiled_dtype
+from turret.graph.op_set import Family, family_of, is_compiled_dtype
+from turret.graph.op_traits import is_pure_call
+from turret.hooks.devices import uses_host_kernels
 
 aten = torch.ops.aten
 _MOVES = frozenset(

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import fx
 
-from turret.op_traits import erase_unread
+from turret.graph.op_traits import erase_unread
 
 
 def run(module: fx.GraphModule, context: Any = None) -> bool:

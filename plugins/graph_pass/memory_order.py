@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.op_traits import is_effectful, is_random_call, output_nodes, storage_root, tensor_bytes
+from turret.graph.op_traits import is_effectful, is_random_call, output_nodes, storage_root, tensor_bytes
 
 
 def run(module: fx.GraphModule, context: Any = None) -> bool:

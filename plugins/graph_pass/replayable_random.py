@@ -13,8 +13,8 @@ import torch
 from torch import fx
 from torch._prims_common import is_contiguous_or_false
 
-from turret import random_ops
-from turret.fake_values import compute_value, fake_mode_of, value_of
+from turret.graph.fake_values import compute_value, fake_mode_of, value_of
+from turret.graph.ops import random_ops
 
 aten, prims = torch.ops.aten, torch.ops.prims
 _NARROW, _WIDE = 2**28, 2**48

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.fake_values import compute_value, fake_mode_of, same_layout, value_of
+from turret.graph.fake_values import compute_value, fake_mode_of, same_layout, value_of
 from turret.plugins.graph_pass.visible import VisibleStorage
 
 aten, prims = torch.ops.aten, torch.ops.prims

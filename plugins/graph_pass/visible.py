@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from turret.op_traits import is_mutating_op, looks_at_memory, output_nodes, storage_root
+from turret.graph.op_traits import is_mutating_op, looks_at_memory, output_nodes, storage_root
 
 
 class VisibleStorage:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from turret.context import CompileContext
-from turret.hookspecs import hookimpl
-from turret.products import CapturedGraph, JointGraph
+from turret.hooks.context import CompileContext
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import CapturedGraph, JointGraph
 
 
 @hookimpl

@@ -16,11 +16,11 @@ from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from turret.devices import uses_host_kernels
-from turret.fake_corrections import corrected
-from turret.plugins.joint.layouts import expanded_strides, has_layout_rule, in_eagers_layout, laid_out
+from turret.graph.fake_corrections import corrected
+from turret.hooks.devices import uses_host_kernels
+from turret.plugins.joint.ops.layouts import expanded_strides, has_layout_rule, in_eagers_layout, laid_out
+from turret.plugins.joint.ops.strides import elementwise_strides
 from turret.plugins.joint.sizes import is_backed, is_broadcast, is_dense, is_empty
-from turret.plugins.joint.strides import elementwise_strides
 
 _UNSAFE_TAGS = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view))
 _PLAIN = frozenset(

@@ -11,13 +11,13 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from turret.errors import UnsupportedError
+from turret.graph.tensor_versions import version_of
+from turret.hooks.signature import Layout, SyntheticBase
 from turret.ir.index import size_of_inputs
 from turret.plan import size_text
 from turret.plugins.joint.sizes import span
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
-from turret.signature import Layout, SyntheticBase
-from turret.tensor_versions import version_of
 
 aten = torch.ops.aten
 

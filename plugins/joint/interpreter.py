@@ -13,11 +13,11 @@ from torch._ops import HigherOrderOperator
 from torch.overrides import _pop_mode_temporarily
 from torch.utils.checkpoint import CheckpointPolicy
 
-from turret.ambient import is_replaced
-from turret.data_numbers import element
 from turret.errors import UnsupportedError
-from turret.plugins.joint.indices import indexes_by_data
-from turret.plugins.joint.replay import Replays
+from turret.frames.trace_modes import is_replaced
+from turret.graph.ops.host_scalars import element
+from turret.plugins.joint.ops.indices import indexes_by_data
+from turret.plugins.joint.repeating.replay import Replays
 from turret.plugins.joint.tracer import Tracer
 
 _region_ids = itertools.count(1)
@@ -192,25 +192,25 @@ def _native(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> A
 
 
 def _conditional(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    from turret.plugins.joint.control_flow import cond
+    from turret.plugins.joint.ops.control_flow import cond
 
     return cond(run.tracer, *args, **kwargs)
 
 
 def _loop(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    from turret.plugins.joint.control_flow import while_loop
+    from turret.plugins.joint.ops.control_flow import while_loop
 
     return while_loop(run.tracer, *args, **kwargs)
 
 
 def _scan(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    from turret.plugins.joint.control_flow import scan
+    from turret.plugins.joint.ops.control_flow import scan
 
     return scan(run.tracer, *args, **kwargs)
 
 
 def _map(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    from turret.plugins.joint.control_flow import map_rows
+    from turret.plugins.joint.ops.control_flow import map_rows
 
     return map_rows(run.tracer, *args, **kwargs)
 

@@ -11,11 +11,24 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
-from turret.devices import HOST
 from turret.errors import UnsupportedError
-from turret.externs import op_name
+from turret.graph.externs import op_name
+from turret.graph.op_traits import storage_root
+from turret.graph.tensor_versions import version_of
+from turret.hooks.devices import HOST
+from turret.hooks.signature import (
+    GraphOutput,
+    GraphSignature,
+    InputInfo,
+    Layout,
+    Mutation,
+    OutputInfo,
+    OutputKind,
+    ViewCall,
+    Writes,
+)
+from turret.hooks.size_source import SizeSource
 from turret.ir.index import size_of_inputs
-from turret.op_traits import storage_root
 from turret.plan import size_text
 from turret.plugins.joint.inputs import AliasGroup, Inputs, InputState, layout_of
 from turret.plugins.joint.sizes import (
@@ -29,19 +42,6 @@ from turret.plugins.joint.sizes import (
 )
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
-from turret.signature import (
-    GraphOutput,
-    GraphSignature,
-    InputInfo,
-    Layout,
-    Mutation,
-    OutputInfo,
-    OutputKind,
-    ViewCall,
-    Writes,
-)
-from turret.size_source import SizeSource
-from turret.tensor_versions import version_of
 
 aten = torch.ops.aten
 

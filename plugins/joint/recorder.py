@@ -18,10 +18,10 @@ from torch.utils._sympy.interp import sympy_interp
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.reference import PythonReferenceAnalysis
 
-from turret.data_numbers import evaluated
 from turret.errors import UnsupportedError
-from turret.op_traits import CAPTURED_CALL, called_name
-from turret.plugins.joint.numbers import DataNumbers
+from turret.graph.op_traits import CAPTURED_CALL, called_name
+from turret.graph.ops.host_scalars import evaluated
+from turret.plugins.joint.ops.numbers import DataNumbers
 
 aten = torch.ops.aten
 

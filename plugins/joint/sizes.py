@@ -10,7 +10,7 @@ import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils._sympy.functions import Max
 
-from turret.op_traits import size_hint
+from turret.graph.op_traits import size_hint
 
 
 def same_size(one: Any, other: Any) -> bool:

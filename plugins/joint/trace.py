@@ -17,21 +17,21 @@ import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 
-from turret.ambient import autograd_by_itself
 from turret.errors import TurretError, UnsupportedError, VerificationError
-from turret.lazy_module import lazy_module
-from turret.op_traits import erase_unread
+from turret.frames.trace_modes import autograd_by_itself
+from turret.graph.lazy_module import lazy_module
+from turret.graph.op_traits import erase_unread
+from turret.hooks.products import CapturedGraph, JointGraph
+from turret.hooks.signature import GraphSignature
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
-from turret.plugins.joint.numbers import numbers_of_data
+from turret.plugins.joint.ops.eager_kernels import EagersChoices
+from turret.plugins.joint.ops.numbers import numbers_of_data
 from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
 from turret.plugins.joint.recorder import BACKWARD
-from turret.plugins.joint.replay import CannotReplay, Replays
+from turret.plugins.joint.repeating.replay import CannotReplay, Replays
 from turret.plugins.joint.sizes import contiguous_strides, is_dense
 from turret.plugins.joint.tracer import Tracer
-from turret.plugins.joint.whole import EagersChoices
-from turret.products import CapturedGraph, JointGraph
-from turret.signature import GraphSignature
 
 
 def trace(

@@ -20,17 +20,23 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from turret.blame import blaming, owner
 from turret.errors import UnsupportedError, VerificationError
-from turret.functional_ops import bound_arguments, form_tokens, functional_op
+from turret.graph.ops.functional_ops import bound_arguments, form_tokens, functional_op
+from turret.hooks.blame import blaming, owner
 from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key, tensors_in
-from turret.plugins.joint.indices import with_known_indices
-from turret.plugins.joint.layouts import has_layout_rule
-from turret.plugins.joint.mutation import TensorArgument, call_in_sequence, pure_variant, tensors_of_call, view_variant
+from turret.plugins.joint.ops.indices import with_known_indices
+from turret.plugins.joint.ops.input_checks import refusing
+from turret.plugins.joint.ops.layouts import has_layout_rule
+from turret.plugins.joint.ops.mutation import (
+    TensorArgument,
+    call_in_sequence,
+    pure_variant,
+    tensors_of_call,
+    view_variant,
+)
+from turret.plugins.joint.ops.special import SPECIAL
 from turret.plugins.joint.recorder import Recorder
-from turret.plugins.joint.refusals import refusing
 from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
-from turret.plugins.joint.special import SPECIAL
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep, keep_values
 from turret.plugins.joint.views import IDENTITIES, contiguous, parts, reshape, steps_from_base, write_back
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from turret.hookspecs import hookimpl
-from turret.products import Placement, StageGraph
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import Placement, StageGraph
 
 if TYPE_CHECKING:
     from turret.ir import LoopProgram

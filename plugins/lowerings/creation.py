@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from turret.ir import Index, Size, call, flatten, index_value, random, size
-from turret.lowering import Builder, Number, TensorValue
+from turret.ir.lowering import Builder, Number, TensorValue
 from turret.plugins.lowerings.registry import lowering
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from turret.devices import uses_host_kernels
-from turret.lowering import Builder, TensorValue
+from turret.hooks.devices import uses_host_kernels
+from turret.ir.lowering import Builder, TensorValue
 from turret.plugins.lowerings.registry import lowering
 
 _SUM = 0

@@ -11,7 +11,7 @@ import torch
 
 from turret.ir import Expr, Index, Size, call, cast, check_index, constant, index_value, keep_checks, wrap_index
 from turret.ir.index import product, provably_less, provably_nonnegative, size
-from turret.lowering import Builder, Number, TensorValue
+from turret.ir.lowering import Builder, Number, TensorValue
 from turret.plugins.lowerings.registry import lowering
 from turret.plugins.lowerings.views import clamp_start
 

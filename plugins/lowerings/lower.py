@@ -10,12 +10,14 @@ import sympy
 import torch
 from torch import fx
 
-from turret.blame import blaming, owner
-from turret.branches import PlannedBranch
-from turret.control_flow import CONTROL_FLOW
-from turret.data_numbers import expression
 from turret.errors import UnsupportedError, VerificationError
-from turret.externs import op_name
+from turret.graph.externs import op_name
+from turret.graph.op_set import Family, family_of, is_compiled_dtype
+from turret.graph.op_traits import BINDS, may_refuse_data, refuses_data
+from turret.graph.ops.control_flow import CONTROL_FLOW
+from turret.graph.ops.host_scalars import expression
+from turret.hooks.blame import blaming, owner
+from turret.hooks.products import NodePlacement, Placement, StageGraph
 from turret.ir import (
     CopyInto,
     Definition,
@@ -35,11 +37,9 @@ from turret.ir import (
     used,
 )
 from turret.ir.index import computed_by_host, depends_on_data
+from turret.ir.lowering import Builder, TensorValue, dense_strides, number_of
 from turret.ir.symbols import has_float, symbols_of_sizes
-from turret.lowering import Builder, TensorValue, dense_strides, number_of
-from turret.op_traits import BINDS, may_refuse_data, refuses_data
-from turret.products import NodePlacement, Placement, StageGraph
-from turret.surface import Family, family_of, is_compiled_dtype
+from turret.pipeline.branches import PlannedBranch
 
 _COMPILED = NodePlacement("compiled")
 _NUMBERS = torch.SymInt | torch.SymFloat | torch.SymBool | int

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from turret.devices import HOST, uses_host_kernels
+from turret.hooks.devices import HOST, uses_host_kernels
 from turret.ir import Expr, Index, call, cast, constant
-from turret.lowering import HALF, Builder, Number, TensorValue, compute_dtype
+from turret.ir.lowering import HALF, Builder, Number, TensorValue, compute_dtype
 from turret.plugins.lowerings.registry import lowering
 
 Operand = TensorValue | Number

@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 import torch
 
-from turret.devices import uses_host_kernels
+from turret.hooks.devices import uses_host_kernels
 from turret.ir import Expr, Index, Size, Var, call, cast, constant, flatten, index_value, reduce
 from turret.ir.index import divide_exactly, provably_less, provably_nonnegative
-from turret.lowering import Builder, TensorValue, compute_dtype
+from turret.ir.lowering import Builder, TensorValue, compute_dtype
 from turret.plugins.lowerings.indexing import all_of, within
 from turret.plugins.lowerings.registry import lowering
 

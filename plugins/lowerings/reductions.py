@@ -8,7 +8,7 @@ import torch
 
 from turret.ir import Expr, Index, Var, call, cast, constant, flatten, index_value, part, reduce, size_value
 from turret.ir.index import product
-from turret.lowering import Builder, Number, TensorValue, compute_dtype
+from turret.ir.lowering import Builder, Number, TensorValue, compute_dtype
 from turret.plugins.lowerings.registry import lowering
 
 Dims = int | Sequence[int] | None

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from turret.lowering import Lowering
-from turret.surface import resolve
+from turret.graph.op_set import resolve
+from turret.ir.lowering import Lowering
 
 LOWERINGS: dict[Any, Lowering] = {}
 """``OpOverload -> lowering``; filled by the modules of this folder."""
 
 
 def lowering(*names: str) -> Callable[[Lowering], Lowering]:
-    """Register a function as the lowering of ops named as in ``turret.surface`` (those this torch has)."""
+    """Register a function as the lowering of ops named as in ``turret.graph.op_set`` (those this torch has)."""
 
     def register(function: Lowering) -> Lowering:
         for name in names:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from turret.ir import Expr, call, cast, constant, scan
-from turret.lowering import Builder, TensorValue, compute_dtype, loop_variables
+from turret.ir.lowering import Builder, TensorValue, compute_dtype, loop_variables
 from turret.plugins.lowerings.registry import lowering
 
 

@@ -10,8 +10,8 @@ import torch
 from turret.errors import UnsupportedError
 from turret.ir import Expr, Index, Size, call, cast, constant, keep_checks
 from turret.ir.index import product
+from turret.ir.lowering import Builder, Number, TensorValue, compute_dtype
 from turret.ir.program import ScatterMode
-from turret.lowering import Builder, Number, TensorValue, compute_dtype
 from turret.plugins.lowerings.indexing import advanced, taken
 from turret.plugins.lowerings.registry import lowering
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from turret.ir import Expr, Index, Size, Var, cast, reduce
-from turret.lowering import Builder, TensorValue, compute_dtype
+from turret.ir.lowering import Builder, TensorValue, compute_dtype
 from turret.plugins.lowerings.registry import lowering
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from turret.ir import Index, Size, flatten, product, unflatten
 from turret.ir.index import divide_exactly
+from turret.ir.lowering import Builder, TensorValue
 from turret.ir.program import StridedView
-from turret.lowering import Builder, TensorValue
 from turret.plugins.lowerings.registry import lowering
 
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import fx
 
-from turret.config import Option
-from turret.hookspecs import hookimpl
-from turret.products import JointGraph, PartitionedGraph
+from turret.hooks.config import Option
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import JointGraph, PartitionedGraph
 
 
 @hookimpl

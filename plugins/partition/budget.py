@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from torch import fx
 
-from turret.partitioning.choice import recomputed
+from turret.graph.partitioning.choice import recomputed
 from turret.plugins.partition.min_cut import CutProblem
 
 _SEARCH_STEPS = 12

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.devices import HOST, Costs, device_for
-from turret.op_traits import (
+from turret.graph.op_set import Family, family_of
+from turret.graph.op_traits import (
     gives_numbers,
     has_custom_code,
     is_effectful,
@@ -24,7 +24,7 @@ from turret.op_traits import (
     size_hint,
     tensor_bytes,
 )
-from turret.surface import Family, family_of
+from turret.hooks.devices import HOST, Costs, device_for
 
 BARRIER = 4.0
 """Traffic factor of a kernel that cannot be fused; above what saving its result can cost (see ``min_cut``)."""

@@ -15,11 +15,11 @@ import attrs
 import torch
 from torch import fx
 
-from turret.op_traits import is_view, looks_at_memory, size_hint, storage_root, tensor_bytes, view_base
-from turret.partitioning.analysis import JointAnalysis, is_size, is_tensor
-from turret.partitioning.tags import Checkpoint, checkpoint_of, is_interior
+from turret.graph.op_set import Family, family_of
+from turret.graph.op_traits import is_view, looks_at_memory, size_hint, storage_root, tensor_bytes, view_base
+from turret.graph.partitioning.analysis import JointAnalysis, is_size, is_tensor
+from turret.graph.partitioning.tags import Checkpoint, checkpoint_of, is_interior
 from turret.plugins.partition.flow import UNBOUNDED, FlowNetwork
-from turret.surface import Family, family_of
 
 READ = 1.0
 WRITE = 1.0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import fx
 
-from turret.op_traits import is_view
-from turret.partitioning.analysis import JointAnalysis, is_size, is_tensor
+from turret.graph.op_traits import is_view
+from turret.graph.partitioning.analysis import JointAnalysis, is_size, is_tensor
 
 
 def save_everything(analysis: JointAnalysis) -> frozenset[fx.Node]:

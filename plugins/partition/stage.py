@@ -8,15 +8,15 @@ from typing import Any
 from torch import fx
 
 from turret.errors import OptionError
-from turret.op_traits import is_view
-from turret.partitioning.analysis import JointAnalysis, analyze, is_tensor
-from turret.partitioning.choice import costs, recomputed
-from turret.partitioning.extract import extract
+from turret.graph.op_traits import is_view
+from turret.graph.partitioning.analysis import JointAnalysis, analyze, is_tensor
+from turret.graph.partitioning.choice import costs, recomputed
+from turret.graph.partitioning.extract import extract
+from turret.hooks.products import JointGraph, PartitionedGraph
 from turret.plugins.partition.budget import solve_with_budget
 from turret.plugins.partition.min_cut import CutProblem, build_problem
 from turret.plugins.partition.report import CutReport
 from turret.plugins.partition.save_all import save_everything
-from turret.products import JointGraph, PartitionedGraph
 
 PARTITIONERS = ("min_cut", "save_all")
 

@@ -13,12 +13,12 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from turret.externs import op_name
-from turret.hookspecs import hookimpl
-from turret.obstacles import NAMED, is_named
-from turret.op_traits import CAPTURED_CALL, is_view_op
-from turret.products import NodePlacement, Placement, StageGraph, Target
-from turret.surface import Family, family_of, is_compiled_dtype, why_outside
+from turret.graph.externs import op_name
+from turret.graph.obstacles import NAMED, is_named
+from turret.graph.op_set import Family, family_of, is_compiled_dtype, why_outside
+from turret.graph.op_traits import CAPTURED_CALL, is_view_op
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import NodePlacement, Placement, StageGraph, Target
 
 
 @hookimpl

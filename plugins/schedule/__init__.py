@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from turret.config import Option
-from turret.hookspecs import hookimpl
+from turret.hooks.config import Option
+from turret.hooks.hookspecs import hookimpl
 
 if TYPE_CHECKING:
+    from turret.hooks.products import Target
     from turret.ir import FusionCandidate, LoopProgram, Schedule
-    from turret.products import Target
 
 
 @hookimpl

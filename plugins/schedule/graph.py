@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from turret.externs import may_return_alias
+from turret.graph.externs import may_return_alias
 from turret.ir import CopyInto, Extern, LoopProgram, StridedView, bound_symbols, defined, mentioned_symbols
 from turret.plugins.schedule.groups import Group
 from turret.plugins.schedule.units import Unit

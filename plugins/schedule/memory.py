@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from turret.devices import device_for
-from turret.externs import out_variant
+from turret.graph.externs import out_variant
+from turret.hooks.devices import device_for
 from turret.ir import (
     BufferPlan,
     Extern,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 import torch
 
 from turret.ir import Expr, call, cast, rewrite, walk
-from turret.lowering import HALF
+from turret.ir.lowering import HALF
 
 _JUMPS = frozenset(
     """

@@ -15,8 +15,10 @@ from typing import Any
 import attrs
 import torch
 
-from turret.devices import device_for
-from turret.externs import op_name
+from turret.graph.externs import op_name
+from turret.graph.obstacles import NAMED, Obstacle, is_named, short_name, why_not_recorded
+from turret.hooks.devices import device_for
+from turret.hooks.products import Target
 from turret.ir import (
     CopyInto,
     Extern,
@@ -34,9 +36,7 @@ from turret.ir import (
     used,
 )
 from turret.ir.expr import loads
-from turret.obstacles import NAMED, Obstacle, is_named, short_name, why_not_recorded
-from turret.plan_builder import kernel_symbols
-from turret.products import Target
+from turret.plan.builder import kernel_symbols
 
 _COPIES = frozenset((torch.ops.aten._to_copy.default, torch.ops.aten.copy.default, torch.ops.aten.to.device))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from turret.hooks.products import Target
 from turret.ir import CopyInto, Extern, LoopProgram, Ref, Scatter, Schedule, StridedView
 from turret.plugins.schedule.fuse import Fuser
 from turret.plugins.schedule.graph import build_graph, memory_roots, ordered
@@ -13,7 +14,6 @@ from turret.plugins.schedule.memory import plan_memory
 from turret.plugins.schedule.order import pieces_of, settle
 from turret.plugins.schedule.sections import cut_for
 from turret.plugins.schedule.units import Unit, units_of, unread
-from turret.products import Target
 
 
 def schedule(context: Any, program: LoopProgram, target: Target | None = None) -> Schedule:

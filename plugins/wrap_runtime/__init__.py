@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import BoxedCallable
+from turret.hooks.signature import GraphSignature
 from turret.plugins.wrap_runtime.runtime import build_runtime
-from turret.products import BoxedCallable
-from turret.signature import GraphSignature
 
 
 @hookimpl

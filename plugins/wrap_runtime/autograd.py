@@ -10,14 +10,14 @@ import torch
 from torch.autograd import forward_ad
 
 from turret.errors import DoubleBackwardError, UnsupportedError
-from turret.fork_safety import Lock
-from turret.frame_hook import keep_torch_off, set_torchs_callback
+from turret.frames.frame_hook import keep_torch_off, set_torchs_callback
+from turret.hooks.products import BoxedCallable
+from turret.hooks.signature import GraphOutput, GraphSignature
+from turret.plan.sizes import Sizes, compile_layout, compile_sizes, number_reader, size_reader
+from turret.plugins.wrap_runtime.autograd_outputs import Handover
 from turret.plugins.wrap_runtime.epilogue import Writer
-from turret.plugins.wrap_runtime.handover import Handover
 from turret.plugins.wrap_runtime.modes import without_autocast
-from turret.products import BoxedCallable
-from turret.runtime.sizes import Sizes, compile_layout, compile_sizes, number_reader, size_reader
-from turret.signature import GraphOutput, GraphSignature
+from turret.storage.fork_safety import Lock
 
 _DOUBLE = (
     "a gradient of a gradient was asked for, but this backward was compiled and keeps no graph of its own; "

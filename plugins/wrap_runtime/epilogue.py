@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from turret.externs import resolve_op
-from turret.runtime.sizes import Sizes, compile_layout, compile_size, compile_sizes
-from turret.signature import GraphSignature, InputInfo, Mutation, OutputInfo, OutputKind, ViewCall, Writes
+from turret.graph.externs import resolve_op
+from turret.hooks.signature import GraphSignature, InputInfo, Mutation, OutputInfo, OutputKind, ViewCall, Writes
+from turret.plan.sizes import Sizes, compile_layout, compile_size, compile_sizes
 
 _FEW = 4
 """From this many on, copies go through one ``_foreach_copy_``, which takes no conjugated or negated targets."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from turret.products import BoxedCallable
+from turret.hooks.products import BoxedCallable
 
 _autocast_is_on = torch._C._is_any_autocast_enabled
 

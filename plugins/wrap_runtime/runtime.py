@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
+from turret.hooks.products import BoxedCallable
+from turret.hooks.signature import GraphSignature, SyntheticBase
+from turret.plan.sizes import Sizes, compile_size, number_reader, size_reader
 from turret.plugins.wrap_runtime.autograd import autograd_function
+from turret.plugins.wrap_runtime.autograd_outputs import Handover
 from turret.plugins.wrap_runtime.epilogue import Writer, finisher, hidden_writes
-from turret.plugins.wrap_runtime.handover import Handover
 from turret.plugins.wrap_runtime.modes import without_autocast, without_gradients
-from turret.products import BoxedCallable
-from turret.runtime.sizes import Sizes, compile_size, number_reader, size_reader
-from turret.signature import GraphSignature, SyntheticBase
 
 
 def build_runtime(

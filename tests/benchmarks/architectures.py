@@ -38,9 +38,9 @@ class Turret:
     """Own capture, with what it reported."""
 
     def __init__(self) -> None:
-        from turret import plugin_manager
-        from turret.hookspecs import hookimpl
-        from turret.pipeline import create_context
+        from turret.hooks import plugin_manager
+        from turret.hooks.hookspecs import hookimpl
+        from turret.pipeline.driver import create_context
 
         self.graphs = 0
         self.breaks: list[str] = []

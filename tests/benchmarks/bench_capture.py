@@ -51,8 +51,8 @@ def capture_with(system: str, graphs: list) -> Any:
             return module.forward
 
         return lambda f: torch.compile(f, backend=keep)
-    from turret import plugin_manager
-    from turret.pipeline import create_context
+    from turret.hooks import plugin_manager
+    from turret.pipeline.driver import create_context
     from turret.plugins.capture import turret_capture
 
     manager = plugin_manager.create()

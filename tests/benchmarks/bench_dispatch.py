@@ -68,9 +68,10 @@ def compiled_by(system: str, program: Callable) -> Callable:
         return program
     if system == "dynamo":
         return torch.compile(program, backend="eager")
-    from turret import guard_tree, plugin_manager
-    from turret.module import wrap_module
-    from turret.pipeline import create_context
+    from turret.api.module import wrap_module
+    from turret.frames import guard_tree
+    from turret.hooks import plugin_manager
+    from turret.pipeline.driver import create_context
     from turret.plugins.capture import turret_capture
 
     if system.endswith("Python"):

@@ -33,7 +33,7 @@ import numpy
 import torch
 from measure import table
 
-from turret.testing.isolation import run_jobs, serve
+from turret.testing.kit.isolation import run_jobs, serve
 
 SECONDS = {"eager": 15.0, "turret": 120.0, "breaks": 120.0, "dynamo": 120.0}
 """How long each may take, for all of its calls; a module that is slower eagerly does not count."""
@@ -128,9 +128,9 @@ def same(found: Any, expected: Any, where: str) -> None:
 
 def with_turret(fullgraph: bool) -> Callable[[torch.nn.Module], Callable]:
     """Own capture; graphs run as they are."""
-    from turret import plugin_manager
-    from turret.pipeline import create_context
-    from turret.plugins.capture.entry import turret_capture
+    from turret.hooks import plugin_manager
+    from turret.pipeline.driver import create_context
+    from turret.plugins.capture.dispatching.entry import turret_capture
 
     manager = plugin_manager.create()
     options = {"on_error": "raise"}

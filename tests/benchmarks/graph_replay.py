@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from turret.devices import device_for
-from turret.graph_capture import GraphCapture, Moved, Recording, Replay, address_words, tensor_at
+from turret.hooks.devices import device_for
+from turret.hooks.graph_capture import GraphCapture, Moved, Recording, Replay, address_words, tensor_at
 
 INPUTS = 10
 ELEMENTS = 1024

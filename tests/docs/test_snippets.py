@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from opencl_machine import require_opencl
 
-from turret import hookspecs
+from turret.hooks import hookspecs
 
 ROOT = Path(__file__).parents[2]
 PAGES = (

@@ -19,7 +19,7 @@ import time
 import traceback
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core" / "storage"))
 
 _SHORTEST = 0.02
 """Seconds before the first moment at which a process is killed."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from turret import plugin_manager
-from turret.ambient import eagerly
-from turret.events import Event
-from turret.hookspecs import hookimpl
-from turret.pipeline import create_context
-from turret.plugins.capture.entry import turret_capture
+from turret.frames.trace_modes import eagerly
+from turret.hooks import plugin_manager
+from turret.hooks.events import Event
+from turret.hooks.hookspecs import hookimpl
+from turret.pipeline.driver import create_context
+from turret.plugins.capture.dispatching.entry import turret_capture
 
 
 class Watch:

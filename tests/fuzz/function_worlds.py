@@ -19,7 +19,7 @@ from function_snapshot import Snapshot, difference_of
 from torch.utils.checkpoint import _checkpoint_without_reentrant_generator, checkpoint
 
 from turret.errors import RecomputationError
-from turret.saved_tensor_hooks import top_hooks
+from turret.frames.saved_tensor_hooks import top_hooks
 
 _CHECKPOINT = _checkpoint_without_reentrant_generator.__code__
 CALLS = 4

@@ -28,7 +28,7 @@ from function_worlds import Difference, check
 from function_writer import program_of
 from record import Job, Record, add_arguments
 
-from turret.testing.isolation import serve
+from turret.testing.kit.isolation import serve
 
 _SAME = ("batch", "seed", "compile_every")
 _SECONDS = 60.0

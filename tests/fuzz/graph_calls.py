@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from record import Job, Record, add_arguments
 
-from turret.testing.isolation import serve
+from turret.testing.kit.isolation import serve
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "cudagraphs"))
 

@@ -430,9 +430,9 @@ def frozen_by(value: Any) -> Any:
 
 def compiled(program: Callable) -> Any:
     """The program captured by Turret; its graphs frozen as operations, as the stages after capture would."""
-    from turret import plugin_manager
-    from turret.pipeline import create_context
-    from turret.plugins.capture.entry import turret_capture
+    from turret.hooks import plugin_manager
+    from turret.pipeline.driver import create_context
+    from turret.plugins.capture.dispatching.entry import turret_capture
 
     def freeze(captured: Any) -> Callable:
         made: dict[Any, Callable] = {}

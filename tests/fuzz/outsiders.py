@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import turret
-from turret.hookspecs import hookimpl
-from turret.products import NodePlacement, Placement, StageGraph
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import NodePlacement, Placement, StageGraph
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "core"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "core" / "plan"))
 from section_lab import OPS, Sectioned, compiler
 
 

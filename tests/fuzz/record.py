@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from turret.testing.isolation import run_jobs
+from turret.testing.kit.isolation import run_jobs
 
 Job = list[int]
 """First seed, and one past the last."""

@@ -22,7 +22,7 @@ from typing import Any
 from compilers import MAKE_KERNELS, NAMES, compiler_of
 from record import Job, Record, add_arguments
 
-from turret.testing.isolation import serve
+from turret.testing.kit.isolation import serve
 
 _SAME = ("compiler", "option", "skip", "families", "max_steps", "batch", "random", "seed", "unchecked_every")
 
@@ -69,7 +69,7 @@ def work(options: argparse.Namespace) -> None:
     """Check the seeds of each job; threads alternate between one and two, fixed by the seed."""
     import torch
 
-    from turret.testing.levels.programs import check_seeds
+    from turret.testing.kit.levels.programs import check_seeds
 
     compiler, features = compiler_under_test(options), features_of(options)
     jobs = 0

@@ -6,7 +6,7 @@ import torch
 from function_worlds import close_checkpoints
 from torch.utils.checkpoint import _checkpoint_without_reentrant_generator
 
-from turret.saved_tensor_hooks import top_hooks
+from turret.frames.saved_tensor_hooks import top_hooks
 
 
 def test_no_checkpoint_of_one_program_reaches_the_next():

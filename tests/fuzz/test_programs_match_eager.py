@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 import turret
 from turret.testing import Features, Program, check, program_of_seed, programs
-from turret.testing.levels.programs import check_seeds
+from turret.testing.kit.levels.programs import check_seeds
 
 pytestmark = pytest.mark.skipif(not hasattr(turret, "compile"), reason="turret.compile is not there yet")
 

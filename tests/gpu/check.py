@@ -98,7 +98,7 @@ def recordings(report: Report, only: str) -> None:
     """The checks of graph capture, with what each saw."""
     from graph_checks import GRAPH_CHECKS, Place
 
-    from turret.devices import device_for
+    from turret.hooks.devices import device_for
 
     place = Place(device_for(DEVICE).graphs, torch.device(DEVICE, 0))
     for run in GRAPH_CHECKS:
@@ -158,7 +158,7 @@ def main() -> int:
 
         timing.compile_once(systems()[options.compile_once])
         return 0
-    from turret.doctor import checks
+    from turret.api.doctor import checks
 
     for found in checks():
         print(f"{'ok     ' if found.works else 'missing'} {found.name}: {found.detail} {found.remedy}", flush=True)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 import turret
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
 
 _OPTIONS = {
     "on_error": "raise",

@@ -17,8 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import turret
-from turret.devices import device_for
-from turret.graph_capture import FoundAddresses, GraphCapture, MemoryPool, Moved, Recording, address_words, tensor_at
+from turret.hooks.devices import device_for
+from turret.hooks.graph_capture import (
+    FoundAddresses,
+    GraphCapture,
+    MemoryPool,
+    Moved,
+    Recording,
+    address_words,
+    tensor_at,
+)
 
 STEP = 2 << 20
 """Bytes; addresses that move by multiples of it keep every alignment that a kernel asks for."""

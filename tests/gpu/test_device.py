@@ -11,7 +11,7 @@ from compare import check
 from graph_checks import GRAPH_CHECKS, Place
 from special import SPECIAL
 
-from turret.devices import device_for
+from turret.hooks.devices import device_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import turret
-from turret.devices import device_for
-from turret.libraries import find_library
-from turret.native.device import DeviceLibrary
+from turret.hooks.devices import device_for
 from turret.plan import Launch, Plan
+from turret.plan.launch.device import DeviceLibrary
+from turret.storage.libraries import find_library
 
 BF16 = torch.bfloat16
 

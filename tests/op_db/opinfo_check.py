@@ -9,10 +9,10 @@ import torch
 
 import turret
 from turret.testing import Mismatch, assert_same
-from turret.testing.compare import summary_of
-from turret.testing.observe import observe
-from turret.testing.op_table import Case, samples, skip_reason
-from turret.testing.subject import Observer
+from turret.testing.comparison.compare import summary_of
+from turret.testing.comparison.observe import observe
+from turret.testing.corpus.op_table import Case, samples, skip_reason
+from turret.testing.kit.subject import Observer
 
 
 class Subject:

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 from opinfo_check import RIGHT, Subject, check_case
 
-from turret.testing.isolation import run_jobs, serve
-from turret.testing.op_table import cases
+from turret.testing.corpus.op_table import cases
+from turret.testing.kit.isolation import run_jobs, serve
 
 
 def parse() -> argparse.Namespace:

@@ -10,7 +10,7 @@ pytest.importorskip("expecttest", reason="torch's table of operations imports it
 
 from opinfo_check import RIGHT, Subject, check_case
 
-from turret.testing.op_table import SKIPPED, Case, cases, samples
+from turret.testing.corpus.op_table import SKIPPED, Case, cases, samples
 
 CASES = cases()
 EVERY = 29

@@ -15,10 +15,10 @@ from torch._subclasses.functional_tensor import FunctionalTensor, FunctionalTens
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from turret import hookspecs
-from turret.op_traits import output_nodes
-from turret.products import JointGraph
-from turret.signature import GraphSignature, InputInfo, OutputInfo, OutputKind
+from turret.graph.op_traits import output_nodes
+from turret.hooks import hookspecs
+from turret.hooks.products import JointGraph
+from turret.hooks.signature import GraphSignature, InputInfo, OutputInfo, OutputKind
 
 
 def make_context(*plugins: Any, **config: Any) -> SimpleNamespace:

@@ -13,13 +13,13 @@ from torch.utils import _pytree as pytree
 
 from tests.plugins.joint_graphs import make_context
 from turret.contrib.dynamo.bridge import captured_graph
-from turret.op_traits import is_mutating_op
+from turret.graph.op_traits import is_mutating_op
+from turret.hooks.products import CapturedGraph, JointGraph, PartitionedGraph
+from turret.hooks.signature import GraphSignature
 from turret.plugins import partition
 from turret.plugins.decompositions.table import decomposition_table
 from turret.plugins.joint import turret_joint
 from turret.plugins.wrap_runtime import turret_runtime
-from turret.products import CapturedGraph, JointGraph, PartitionedGraph
-from turret.signature import GraphSignature
 
 _ONE = torch.ones(1, 1)
 

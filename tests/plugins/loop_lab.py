@@ -15,7 +15,8 @@ import torch
 from hypothesis import strategies as st
 
 import turret.plugins.schedule as scheduler
-from turret import hookspecs, plugin_manager
+from turret.hooks import hookspecs, plugin_manager
+from turret.hooks.products import Target
 from turret.ir import (
     CopyInto,
     Definition,
@@ -41,7 +42,6 @@ from turret.ir import (
     unflatten,
 )
 from turret.ir.index import Div, Mod, Value, flatten
-from turret.products import Target
 
 CPU, I64 = torch.device("cpu"), torch.int64
 Environment = Mapping[Var, int]

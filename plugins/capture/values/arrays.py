@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy
 import torch
 
-from turret.devices import HOST
-from turret.plugins.capture import lookups
+from turret.frames.sources import CallSource, LocalSource, Source
+from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import NotConstant, Unsupported
+from turret.plugins.capture.python import lookups
 from turret.plugins.capture.values.base import MethodOfValue, Value
 from turret.plugins.capture.values.sequences import folded
 from turret.plugins.capture.values.tensors import Tensor
-from turret.sources import CallSource, LocalSource, Source
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.rebuild import Rebuilder
-    from turret.plugins.capture.tracer import Tracer
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 _FACTS = ("shape", "ndim", "dtype", "size", "itemsize", "nbytes", "strides")
 _METHODS = """

@@ -10,12 +10,12 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from turret.frames.sources import BoundSource, DictSource, ItemSource, Source
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
-from turret.sources import BoundSource, DictSource, ItemSource, Source
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.rebuild import Rebuilder
-    from turret.plugins.capture.tracer import Tracer
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 BINARY_NAMES: dict[Any, str] = {
     operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "truediv",

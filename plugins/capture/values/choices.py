@@ -12,8 +12,8 @@ from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.tensors import Tensor
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.rebuild import Rebuilder
-    from turret.plugins.capture.tracer import Tracer
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 
 _MOST = 16

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from turret.devices import HOST
+from turret.frames.sources import CallSource, Source
+from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.graph import GraphInput, input_name
+from turret.plugins.capture.record.graph import GraphInput, input_name
 from turret.plugins.capture.values.base import Constant
 from turret.plugins.capture.values.tensors import Symbolic
-from turret.sources import CallSource, Source
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.tracer import Tracer
+    from turret.plugins.capture.interpreter.tracer import Tracer
 
 
 def as_scalar_tensor(number: float) -> torch.Tensor:

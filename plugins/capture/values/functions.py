@@ -7,15 +7,15 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from turret.frames.sources import AttrSource, ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.fingerprints import PLAIN
-from turret.plugins.capture.lifetimes import waits_visibly
+from turret.plugins.capture.python.lifetimes import waits_visibly
+from turret.plugins.capture.store.fingerprints import PLAIN
 from turret.plugins.capture.values.base import Constant, Lazy, Value
-from turret.sources import AttrSource, ItemSource, Source
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.rebuild import Rebuilder
-    from turret.plugins.capture.tracer import Tracer
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 UNSET: Any = object()
 

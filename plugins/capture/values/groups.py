@@ -15,8 +15,8 @@ from turret.plugins.capture.values.functions import Handler
 from turret.plugins.capture.values.objects import ExceptionInstance
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.rebuild import Rebuilder
-    from turret.plugins.capture.tracer import Tracer
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 _OWN = ("derive", "split", "subgroup")
 

@@ -10,8 +10,8 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Value
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.rebuild import Rebuilder
-    from turret.plugins.capture.tracer import Tracer
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 
 class Iterator(Value):

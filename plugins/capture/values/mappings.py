@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from turret.frames.sources import ItemSource, Source
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import folded
-from turret.sources import ItemSource, Source
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.rebuild import Rebuilder
-    from turret.plugins.capture.tracer import Tracer
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 
 class Dict(Value):

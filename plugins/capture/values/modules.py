@@ -10,16 +10,16 @@ import torch.nn.modules.lazy
 from torch import nn
 from torch.nn.modules import module as module_code
 
+from turret.frames.sources import AttrSource, BoundSource, ItemSource, Source, WeakSource
 from turret.plugins.capture.errors import NotConstant, Postponed, Unsupported
 from turret.plugins.capture.values.base import Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.objects import DELETED, MODULE_GETATTR, Instance
 from turret.plugins.capture.values.tensors import Tensor
-from turret.sources import AttrSource, BoundSource, ItemSource, Source, WeakSource
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.rebuild import Rebuilder
-    from turret.plugins.capture.tracer import Tracer
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 _STATE = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

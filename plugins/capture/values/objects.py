@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from turret.class_members import find_in_mro
-from turret.plugins.capture import lookups
+from turret.frames.class_members import find_in_mro
+from turret.frames.sources import AttrSource, DictSource, ItemSource, Source, TypeSource, instance_dict
 from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.python import lookups
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
 from turret.plugins.capture.values.classes import (
     bind_attribute,
@@ -23,11 +24,10 @@ from turret.plugins.capture.values.classes import (
     look_up,
 )
 from turret.plugins.capture.values.functions import Callable_, Handler, Known, Method
-from turret.sources import AttrSource, DictSource, ItemSource, Source, TypeSource, instance_dict
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.rebuild import Rebuilder
-    from turret.plugins.capture.tracer import Tracer
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
 DELETED: Any = type("Deleted", (), {})()

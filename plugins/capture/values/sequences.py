@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from turret.frames.sources import Source
 from turret.plugins.capture.errors import NotConstant, Unsupported
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.iterators import SequenceIterator
-from turret.sources import Source
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.rebuild import Rebuilder
-    from turret.plugins.capture.tracer import Tracer
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 
 class Sequence(Value):

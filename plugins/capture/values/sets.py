@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from turret.frames.sources import Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict, DictView, view_items
 from turret.plugins.capture.values.sequences import Sequence as SequenceValue
 from turret.plugins.capture.values.sequences import folded
-from turret.sources import Source
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.rebuild import Rebuilder
-    from turret.plugins.capture.tracer import Tracer
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 _SYMBOLS = {operator.or_: "|", operator.and_: "&", operator.sub: "-", operator.xor: "^"}
 _IN_PLACE = {operator.or_: "__ior__", operator.and_: "__iand__", operator.sub: "__isub__", operator.xor: "__ixor__"}

@@ -12,23 +12,23 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from turret.data_numbers import element
-from turret.devices import HOST
+from turret.frames.sources import AttrSource, DictSource, Source
+from turret.graph.ops.host_scalars import element
+from turret.hooks.devices import HOST
+from turret.plugins.capture.autograd.hooks import register_hook
+from turret.plugins.capture.autograd.tensor_data import DataPointer, nested_list, set_data
 from turret.plugins.capture.errors import NOWHERE, Unsupported
-from turret.plugins.capture.hooks import register_hook
-from turret.plugins.capture.known_data import number_of
-from turret.plugins.capture.memory import shows_part_of_result
-from turret.plugins.capture.tensor_data import DataPointer, nested_list, set_data
+from turret.plugins.capture.record.known_data import number_of
+from turret.plugins.capture.record.memory import shows_part_of_result
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfValue, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import List, Sequence, Size, Tuple
-from turret.sources import AttrSource, DictSource, Source
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.rebuild import Rebuilder
-    from turret.plugins.capture.tracer import Tracer
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 KNOWN_ATTRIBUTES = frozenset(
     {
@@ -119,7 +119,7 @@ class Tensor(Value):
         if name in ("grad", "_grad"):
             return self.gradient(t)
         if name == "volatile":
-            from turret.plugins.capture.handlers_warnings import warn
+            from turret.plugins.capture.handlers.warnings import warn
 
             warn(t, Constant("volatile was removed (Variable.volatile is always False)"))
             return Constant(False)
@@ -195,11 +195,11 @@ class Tensor(Value):
         if name == "data_ptr":
             return DataPointer(self)
         if name == "new":
-            from turret.plugins.capture.constructors import legacy_tensor
+            from turret.plugins.capture.handlers.constructors import legacy_tensor
 
             return legacy_tensor(t, self.fake.dtype, self.fake.device, args, kwargs)
         if name == "new_tensor":
-            from turret.plugins.capture.constructors import new_tensor
+            from turret.plugins.capture.handlers.constructors import new_tensor
 
             return new_tensor(t, self, *args, **kwargs)
         if name == "register_hook":

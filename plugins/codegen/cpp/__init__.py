@@ -10,11 +10,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from turret.config import Option
-from turret.context import CompileContext
-from turret.devices import device_for
-from turret.hookspecs import hookimpl
-from turret.products import Target
+from turret.hooks.config import Option
+from turret.hooks.context import CompileContext
+from turret.hooks.devices import device_for
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import Target
 
 if TYPE_CHECKING:
     from turret.ir import Schedule

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import attrs
 
-from turret.artifact_cache import Entry, Store, process_cache
 from turret.errors import CodegenError
-from turret.libraries import keep_library, open_library, stored_library
-from turret.machine import processor
-from turret.native import toolchain
+from turret.storage import toolchain
+from turret.storage.artifact_cache import Entry, Store, process_cache
+from turret.storage.environment import processor
+from turret.storage.libraries import keep_library, open_library, stored_library
 
 LIBRARY = "kernels.so"
 VERSION_LIMIT = 20.0

@@ -7,19 +7,19 @@ from typing import Any
 
 import attrs
 
+from turret.hooks.devices import OUT_OF_BOUNDS
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Index, Value, Var
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
-from turret.plugins.codegen.cpp.dtypes import ctype
-from turret.plugins.codegen.cpp.emitter import EXTENT_WORDS, Emitter
-from turret.plugins.codegen.cpp.facts import Facts
-from turret.plugins.codegen.cpp.horizontal import Horizontal
+from turret.plugins.codegen.cpp.emission.dtypes import ctype
+from turret.plugins.codegen.cpp.emission.emitter import EXTENT_WORDS, Emitter
+from turret.plugins.codegen.cpp.emission.facts import Facts
+from turret.plugins.codegen.cpp.loops.horizontal import Horizontal
+from turret.plugins.codegen.cpp.loops.pointwise import emit_pointwise
+from turret.plugins.codegen.cpp.loops.rows import row_facts, row_form
+from turret.plugins.codegen.cpp.loops.vertical import Vertical
 from turret.plugins.codegen.cpp.normalise import normalise
-from turret.plugins.codegen.cpp.pointwise import emit_pointwise
-from turret.plugins.codegen.cpp.rows import row_facts, row_form
-from turret.plugins.codegen.cpp.vertical import Vertical
-from turret.runtime.bounds import OUT_OF_BOUNDS
 
 
 @attrs.frozen

@@ -41,7 +41,7 @@ from turret.ir.nest import (
 )
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
-from turret.plugins.codegen.cpp.operators import calls_vector_math
+from turret.plugins.codegen.cpp.emission.operators import calls_vector_math
 
 SHORT_ROW = 16
 """Rows and local reductions of at most this many elements are unrolled ..."""

@@ -6,16 +6,16 @@ from typing import Any
 
 import attrs
 
-from turret.context import CompileContext
+from turret.hooks.context import CompileContext
+from turret.hooks.products import Target
 from turret.ir import Schedule
-from turret.libraries import Library
 from turret.plan import Launch, Plan
-from turret.plan_builder import PlanDraft, draft_plan
+from turret.plan.bounds import extent_position, report_position
+from turret.plan.builder import PlanDraft, draft_plan
 from turret.plugins.codegen.cpp.compiler import LIBRARY, compile_unit, find_compiler
 from turret.plugins.codegen.cpp.kernel import CppKernel, emit
 from turret.plugins.codegen.cpp.unit import Checks, segment, translation_unit
-from turret.products import Target
-from turret.runtime.bounds import extent_position, report_position
+from turret.storage.libraries import Library
 
 
 def codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan:

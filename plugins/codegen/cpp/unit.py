@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
+from turret.plugins.codegen.cpp.emission.prelude import prelude_for
 from turret.plugins.codegen.cpp.kernel import CppKernel
-from turret.plugins.codegen.cpp.prelude import prelude_for
 
 
 @attrs.frozen
@@ -22,7 +22,7 @@ class SegmentEntry:
 
 @attrs.frozen
 class Checks:
-    """Where in the size table extents of slots begin, and where the report is (``turret.runtime.bounds``)."""
+    """Where in the size table extents of slots begin, and where the report is (``turret.plan.bounds``)."""
 
     extents: int
     report: int

@@ -11,11 +11,11 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-from turret.config import Option
-from turret.context import CompileContext
-from turret.devices import device_for
-from turret.hookspecs import hookimpl
-from turret.products import Target
+from turret.hooks.config import Option
+from turret.hooks.context import CompileContext
+from turret.hooks.devices import device_for
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import Target
 
 if TYPE_CHECKING:
     from turret.ir import Schedule
@@ -72,7 +72,7 @@ def turret_decompositions(context: CompileContext, target: Target) -> None:
     They load Triton while the graph is still traced and scheduled.  There is nothing to say on decompositions.
     """
     if _is_for(target) and importlib.util.find_spec("triton") is not None:
-        from turret.plugins.codegen.triton.workers import shared_pool
+        from turret.plugins.codegen.triton.compilation.workers import shared_pool
 
         shared_pool(context.config.compile_workers).warm()
 

@@ -10,16 +10,16 @@ import attrs
 from turret.ir.nest import Nest
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
-from turret.plugins.codegen.triton.assumed import conditions, multiples, narrow_sizes, sizes_fit
-from turret.plugins.codegen.triton.body import grid_text, write_body
-from turret.plugins.codegen.triton.dtypes import triton_type
-from turret.plugins.codegen.triton.emitter import Emitter
-from turret.plugins.codegen.triton.kernel import DeviceProperties, TritonKernel
-from turret.plugins.codegen.triton.normalise import normalise
-from turret.plugins.codegen.triton.prelude import prelude_for
-from turret.plugins.codegen.triton.scatter import in_order, independent_loops, is_serial
-from turret.plugins.codegen.triton.split import split
-from turret.plugins.codegen.triton.tiling import Tiling, serial_tile, tile
+from turret.plugins.codegen.triton.emission.body import grid_text, write_body
+from turret.plugins.codegen.triton.emission.emitter import Emitter
+from turret.plugins.codegen.triton.emission.prelude import prelude_for
+from turret.plugins.codegen.triton.emission.scatter import in_order, independent_loops, is_serial
+from turret.plugins.codegen.triton.tiles.assumed import conditions, multiples, narrow_sizes, sizes_fit
+from turret.plugins.codegen.triton.tiles.dtypes import triton_type
+from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
+from turret.plugins.codegen.triton.tiles.normalise import normalise
+from turret.plugins.codegen.triton.tiles.split import split
+from turret.plugins.codegen.triton.tiles.tiling import Tiling, serial_tile, tile
 
 _IMPORTS = """\
 import triton

@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import attrs
 import torch
 
-from turret.native.table import (
+from turret.plan import SCRATCH_ALIGNMENT, Launch, Plan, SizeText
+from turret.plan.builder import PlanDraft
+from turret.plan.launch.table import (
     NUMBER,
     ArenaPointer,
     Clear,
@@ -23,10 +25,8 @@ from turret.native.table import (
     expression,
     segment_words,
 )
-from turret.plan import SCRATCH_ALIGNMENT, Launch, Plan, SizeText
-from turret.plan_builder import PlanDraft
-from turret.plugins.codegen.triton.compile import CompiledKernel, Variant
-from turret.plugins.codegen.triton.kernel import Scratch, TritonKernel
+from turret.plugins.codegen.triton.compilation.compile import CompiledKernel, Variant
+from turret.plugins.codegen.triton.tiles.kernel import Scratch, TritonKernel
 
 MOST_SPANS = 4
 """Spans of scratch memory between two of the arena's."""

@@ -7,25 +7,25 @@ from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 
-from turret import codec
-from turret.context import CompileContext
-from turret.devices import device_for
 from turret.errors import CodegenError
+from turret.hooks.context import CompileContext
+from turret.hooks.devices import device_for
+from turret.hooks.products import Target
 from turret.ir import Kernel, Schedule
-from turret.libraries import Library, keep_library, stored_library
-from turret.native.build import LAUNCHER
-from turret.native.device import TABLE
-from turret.native.table import LaunchTable
 from turret.plan import Plan
-from turret.plan_builder import PlanDraft, draft_plan
-from turret.plugins.codegen.triton.across import one_pass
-from turret.plugins.codegen.triton.autotune import Tuner
-from turret.plugins.codegen.triton.compile import CompiledKernel, KernelCompiler, Variant
-from turret.plugins.codegen.triton.kernel import DeviceProperties, TritonKernel
+from turret.plan.builder import PlanDraft, draft_plan
+from turret.plan.launch.device import TABLE
+from turret.plan.launch.driver_library import LAUNCHER
+from turret.plan.launch.table import LaunchTable
+from turret.plugins.codegen.triton.compilation.autotune import Tuner
+from turret.plugins.codegen.triton.compilation.compile import CompiledKernel, KernelCompiler, Variant
+from turret.plugins.codegen.triton.compilation.workers import shared_pool
 from turret.plugins.codegen.triton.program import emit
 from turret.plugins.codegen.triton.segments import Emitted, alternatives, pack, settle
-from turret.plugins.codegen.triton.workers import shared_pool
-from turret.products import Target
+from turret.plugins.codegen.triton.tiles.across import one_pass
+from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
+from turret.storage import codec
+from turret.storage.libraries import Library, keep_library, stored_library
 
 
 def codegen(context: CompileContext, schedule: Schedule, target: Target) -> Plan:

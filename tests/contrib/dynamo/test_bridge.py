@@ -11,7 +11,7 @@ from torch import nn
 import turret
 from turret.contrib import dynamo
 from turret.errors import OptionError
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ class Net(nn.Module):
 
 
 def test_torch_compile_runs_everything_after_capture_through_turret(entry_point, monkeypatch):
-    from turret import plugin_manager
+    from turret.hooks import plugin_manager
 
     watch = Watch()
     monkeypatch.setattr(plugin_manager, "default_manager", lambda: plugin_manager.create((watch,)))
@@ -123,7 +123,7 @@ def test_breaks_of_other_compilers_are_not_ours():
 
 
 def test_breaks_under_torch_compile_reach_the_observers(entry_point, capfd, monkeypatch):
-    from turret import logs
+    from turret.plugins.observers import logs
 
     monkeypatch.setattr(logs, "_enabled", set())
     turret.set_logs("graph_breaks")

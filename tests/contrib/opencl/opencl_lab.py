@@ -14,12 +14,12 @@ from opencl_machine import NEEDS, require_opencl
 pytest.importorskip("pyopencl", reason=NEEDS)
 
 import turret
-from turret.artifact_cache import Entry
 from turret.contrib.opencl import Plugin
 from turret.contrib.opencl.kernel import emit
 from turret.contrib.opencl.language import program
 from turret.contrib.opencl.runtime import BINARY, STEPS, OpenClLibrary, driver
 from turret.plan import Launch, Plan
+from turret.storage.artifact_cache import Entry
 
 require_opencl()
 

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 import turret
 from turret.contrib.opencl import Plugin, language
 from turret.testing import Program, assert_same, check, programs
-from turret.testing.op_table import cases
+from turret.testing.corpus.op_table import cases
 
 CASES = cases()
 EVERY = 41

@@ -171,7 +171,7 @@ def test_a_size_of_the_trace_knows_its_sign():
 def test_an_int_argument_may_be_negative_unless_a_guard_says_otherwise(assumed, sign):
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-    from turret.plugins.capture.graph import SymbolName
+    from turret.plugins.capture.record.graph import SymbolName
 
     env = ShapeEnv()
     source = SymbolName("n")

@@ -10,12 +10,12 @@ from typing import Any
 import numpy
 import torch
 
-from turret import plugin_manager
-from turret.events import Event
-from turret.hookspecs import hookimpl
-from turret.pipeline import create_context
-from turret.plugins.capture.entry import turret_capture
-from turret.products import CapturedGraph
+from turret.hooks import plugin_manager
+from turret.hooks.events import Event
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import CapturedGraph
+from turret.pipeline.driver import create_context
+from turret.plugins.capture.dispatching.entry import turret_capture
 
 
 class Observed:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import turret
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
 
 
 class Watch:

@@ -17,8 +17,8 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 import turret
-from turret.events import Event
-from turret.hookspecs import hookimpl
+from turret.hooks.events import Event
+from turret.hooks.hookspecs import hookimpl
 from turret.plan import Plan
 
 X = torch.arange(1.0, 5.0)

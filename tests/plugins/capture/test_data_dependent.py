@@ -11,7 +11,7 @@ from capture_lab import Observed, assert_same, check
 
 import turret
 from turret.errors import CaptureError
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
 
 
 def whole(function, *calls) -> Observed:

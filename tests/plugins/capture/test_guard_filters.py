@@ -8,7 +8,7 @@ from torch import nn
 
 import turret
 from turret.errors import CaptureError
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
 
 OWN = {"capture": "turret", "cache": False, "on_error": "raise"}
 

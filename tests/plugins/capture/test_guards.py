@@ -8,7 +8,7 @@ import torch
 from capture_lab import Observed, check
 from torch import nn
 
-from turret import guard_tree
+from turret.frames import guard_tree
 
 X = torch.arange(8.0).reshape(2, 4)
 SCALE = 2

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from turret.plugins.capture.policy import History
-from turret.sources import LocalSource
+from turret.frames.sources import LocalSource
+from turret.plugins.capture.dispatching.policy import History
 
 X = torch.tensor([0.5, -1.5, 2.5])
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.fx import graph_module
 
 import turret
-from turret import guard_tree
+from turret.frames import guard_tree
 
 X = torch.linspace(-2, 2, 8).reshape(2, 4)
 

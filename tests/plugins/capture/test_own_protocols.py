@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turret
-from turret.hookspecs import hookimpl
-from turret.products import NodePlacement, Placement
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import NodePlacement, Placement
 
 COUNTS: collections.Counter[str] = collections.Counter()
 
@@ -254,7 +254,7 @@ def test_what_classes_compute_is_computed_in_each_call(use, make):
 
 
 def test_a_guard_that_fails_at_once_means_python_and_one_warning(monkeypatch):
-    from turret.guards import GuardSet
+    from turret.frames.guards import GuardSet
 
     numbers = itertools.count()
     monkeypatch.setattr(GuardSet, "compile", lambda self: lambda *call: next(numbers) < 0)

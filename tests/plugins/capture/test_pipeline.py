@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import turret
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
 
 OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}
 
@@ -100,7 +100,7 @@ def test_a_failing_stage_falls_back_to_the_captured_graph():
 
 
 def test_a_failure_of_capture_itself_runs_the_function_as_python(monkeypatch):
-    from turret.plugins.capture import tracer
+    from turret.plugins.capture.interpreter import tracer
 
     def broken(*args):
         raise ZeroDivisionError("planted")

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import torch
 
-from turret.graph_capture import GraphCapture, MemoryPool, Patch, RecordedNode, Recording, tensor_at
+from turret.hooks.graph_capture import GraphCapture, MemoryPool, Patch, RecordedNode, Recording, tensor_at
 from turret.plugins.cudagraphs.work import Key, Layout, Place, Result, Shapes, Work
 
 HOST = torch.device("cpu")

@@ -7,7 +7,7 @@ import torch
 from acme_world import World, on_acme, rand
 
 import turret
-from turret import cudagraphs
+from turret.api import cudagraphs
 
 BOTH = pytest.mark.parametrize("outputs", ["fresh", "pool"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from turret import plugin_manager
+from turret.hooks import plugin_manager
 
 
 @pytest.mark.parametrize(

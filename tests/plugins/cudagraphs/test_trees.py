@@ -12,7 +12,7 @@ import pytest
 import torch
 from recording_machine import Machine, Program, Step, is_overwritten
 
-from turret import cudagraphs
+from turret.api import cudagraphs
 from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
 from turret.plugins.cudagraphs.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.trees import GraphTrees

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import turret
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
 from turret.ir import Extern, Schedule
 from turret.testing import Inputs, assert_same
 

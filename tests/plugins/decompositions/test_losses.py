@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import turret
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
 from turret.ir import Kernel, Schedule
 from turret.testing import Inputs, assert_same
 

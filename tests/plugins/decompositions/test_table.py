@@ -15,9 +15,9 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 from tests.plugins.joint_graphs import functionalized, make_context
+from turret.graph.op_set import Family, family_of, outside_surface, surface
 from turret.plugins import decompositions
 from turret.plugins.decompositions.table import decomposition_table
-from turret.surface import Family, family_of, outside_surface, surface
 
 
 def _words(text: str) -> list[str]:

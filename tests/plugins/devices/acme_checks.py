@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from acme_world import World, rand
 
 import turret
-from turret.graph_capture import AddressWord, Moved, Patch, address_words
-from turret.native.functions import NativeFunctions
+from turret.hooks.graph_capture import AddressWord, Moved, Patch, address_words
+from turret.plan.launch.functions import NativeFunctions
 
 
 def kernels_run_on_the_device_s_own_memory(world: World) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import turret
-from turret.graph_capture import GraphCapture, MemoryPool, Patch, RecordedNode, Recording
+from turret.hooks.graph_capture import GraphCapture, MemoryPool, Patch, RecordedNode, Recording
 
 Checkpoint = tuple[tuple[int, int], ...]
 """Address and length of each block in use."""

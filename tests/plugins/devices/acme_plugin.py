@@ -17,10 +17,10 @@ import torch
 from acme_graphs import AcmeCapture, Launched, selected
 
 import turret
-from turret.devices import Device, KernelFamily, PlanLibrary, Properties, Segment
-from turret.libraries import Library, find_library, keep_library, open_library
+from turret.hooks.devices import Device, KernelFamily, PlanLibrary, Properties, Segment
+from turret.hooks.products import Target
 from turret.plan import Launch, Plan
-from turret.products import Target
+from turret.storage.libraries import Library, find_library, keep_library, open_library
 
 MAGIC = b"ACME 1\n"
 """How the device's binaries begin."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from turret.artifact_cache import open_store
-from turret.native import toolchain
+from turret.storage import toolchain
+from turret.storage.artifact_cache import open_store
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "acme.cpp"

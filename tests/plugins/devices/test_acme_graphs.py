@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from turret.errors import TurretError
-from turret.graph_capture import Moved, Patch, address_words, tensor_at
+from turret.hooks.graph_capture import Moved, Patch, address_words, tensor_at
 
 BLOCK = 256
 """Bytes that the device's blocks are multiples of."""

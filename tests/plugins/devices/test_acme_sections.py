@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from section_lab import OPS, Sectioned
 
 import turret
-from turret.devices import HOST
-from turret.plan_sections import PlanSection
-from turret.runtime.capture import capture_obstacles
-from turret.testing.builder import Features
-from turret.testing.checker import Mismatch, assert_same, check
-from turret.testing.strategies import programs
+from turret.hooks.devices import HOST
+from turret.plan.capture import capture_obstacles
+from turret.plan.sections import PlanSection
+from turret.testing.comparison.checker import Mismatch, assert_same, check
+from turret.testing.corpus.builder import Features
+from turret.testing.corpus.strategies import programs
 
 FEATURES = Features(max_steps=6, complex=False, device="acme")
 

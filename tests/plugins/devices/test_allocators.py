@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from turret.devices import allocator
+from turret.hooks.devices import allocator
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from turret.errors import TurretError
-from turret.graph_capture import AddressWord, Patch, RecordedNode
-from turret.native import graphs as native_graphs
+from turret.hooks.graph_capture import AddressWord, Patch, RecordedNode
+from turret.plan.launch import graphs as native_graphs
 from turret.plugins.devices.cuda_graphs import CudaCapture, CudaPool
 
 SEGMENT = 1 << 20

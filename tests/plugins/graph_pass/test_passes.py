@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.checkpoint import CheckpointPolicy
 
 from tests.plugins.joint_graphs import functionalized, make_context
-from turret.op_traits import output_nodes
+from turret.graph.op_traits import output_nodes
 from turret.plugins import graph_pass
 from turret.plugins.decompositions.table import decomposition_table
 from turret.plugins.graph_pass.memory_order import peak_bytes

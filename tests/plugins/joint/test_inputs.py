@@ -7,7 +7,7 @@ import torch
 
 import turret
 from tests.plugins.joint_harness import assert_same, compiled
-from turret.signature import Mutation
+from turret.hooks.signature import Mutation
 
 
 def views(*makers, shape=(4, 4)):

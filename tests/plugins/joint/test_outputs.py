@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.plugins.joint_harness import assert_same, compiled
-from turret.signature import OutputKind
+from turret.hooks.signature import OutputKind
 
 GRADIENTS = pytest.mark.parametrize("requires_grad", [False, True])
 

@@ -12,13 +12,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tests.plugins.joint_graphs import functionalized, make_context
+from turret.hooks.products import StageGraph, Target
 from turret.ir import Extern, LoopProgram, Ref, defined, verify
 from turret.plugins.decompositions.table import decomposition_table
-from turret.plugins.joint.whole import EagersChoices
+from turret.plugins.joint.ops.eager_kernels import EagersChoices
 from turret.plugins.lowerings import turret_lower, turret_lowerings
 from turret.plugins.place import turret_place
-from turret.products import StageGraph, Target
-from turret.testing.loop_interpreter import run_program
+from turret.testing.loops.interpreter import run_program
 
 CPU = Target("cpu")
 

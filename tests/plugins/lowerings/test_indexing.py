@@ -12,7 +12,7 @@ from lowering_lab import check, externs, lowered
 
 from turret.ir import Definition
 from turret.ir.expr import walk
-from turret.testing.loop_interpreter import run_program
+from turret.testing.loops.interpreter import run_program
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float64)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lowering_lab import lowered
 
 import turret
-from turret.testing.loop_interpreter import run_program
+from turret.testing.loops.interpreter import run_program
 
 Program = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

@@ -10,7 +10,7 @@ import torch
 from lowering_lab import check, lowered
 
 from turret.ir import Definition, StridedView
-from turret.testing.loop_interpreter import run_program
+from turret.testing.loops.interpreter import run_program
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8, torch.bool)
 

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 import turret
-from turret import partitioning, plugin_manager
 from turret.errors import StageError, UnsupportedError
-from turret.hookspecs import hookimpl
+from turret.graph import partitioning
+from turret.hooks import plugin_manager
+from turret.hooks.hookspecs import hookimpl
 from turret.testing import assert_same, check, program_of_seed, programs
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.plugins.joint_graphs import assert_same, make_context, run_eager, run_partitioned, trace_joint
+from turret.graph.op_set import outside_surface
 from turret.plugins import graph_pass, partition
 from turret.plugins.decompositions.table import decomposition_table
-from turret.surface import outside_surface
 
 transformers = pytest.importorskip("transformers")
 

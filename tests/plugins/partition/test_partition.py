@@ -15,12 +15,12 @@ from torch.utils.checkpoint import CheckpointPolicy
 import turret
 from tests.plugins.joint_graphs import assert_same, make_context, run_eager, run_partitioned, trace_joint
 from turret.errors import OptionError, VerificationError
-from turret.hookspecs import hookimpl
-from turret.op_traits import output_nodes
-from turret.partitioning.analysis import analyze
+from turret.graph.op_traits import output_nodes
+from turret.graph.partitioning.analysis import analyze
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.signature import GraphSignature, InputInfo, Mutation
 from turret.plugins import graph_pass, partition
 from turret.plugins.decompositions.table import decomposition_table
-from turret.signature import GraphSignature, InputInfo, Mutation
 
 CONFIGS = [
     {},

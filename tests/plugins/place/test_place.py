@@ -11,9 +11,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import turret
 from tests.plugins.joint_graphs import make_context
 from turret.errors import StageError
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import NodePlacement, Placement, StageGraph, Target
 from turret.plugins import place
-from turret.products import NodePlacement, Placement, StageGraph, Target
 
 
 def placed(function, *args, target=None, plugins=()):

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turret
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import NodePlacement, Placement
 from turret.ir import Definition, Scatter
-from turret.products import NodePlacement, Placement
 from turret.testing import assert_same, check, programs
 
 DEFINES = (Definition, Scatter)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import turret
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
 from turret.ir import Schedule
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import turret
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
 
 
 class Schedules:

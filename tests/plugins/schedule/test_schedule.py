@@ -27,7 +27,7 @@ from loop_lab import (
 )
 
 import turret
-from turret.hookspecs import hookimpl
+from turret.hooks.hookspecs import hookimpl
 from turret.ir import (
     Binding,
     CopyInto,
@@ -56,7 +56,7 @@ from turret.ir import (
     size_value,
     verify,
 )
-from turret.testing.loop_interpreter import run_program as interpret
+from turret.testing.loops.interpreter import run_program as interpret
 
 NEG = torch.ops.aten.neg.default
 F32 = torch.float32

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from section_lab import Recording, stages
 
 import turret
-from turret import plugin_manager
-from turret.devices import devices_of
 from turret.errors import VerificationError
+from turret.graph.obstacles import Obstacle
+from turret.hooks import plugin_manager
+from turret.hooks.devices import devices_of
+from turret.hooks.products import Target
 from turret.ir import Extern, LoopProgram, Ref, ScheduleSection, TensorDecl, verify
-from turret.obstacles import Obstacle
 from turret.plugins.schedule.sections import in_few_sections
-from turret.products import Target
 
 RECORDING = plugin_manager.create((Recording(),))
 REC, NOT, ANY = True, False, None

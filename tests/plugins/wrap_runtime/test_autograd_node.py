@@ -13,8 +13,8 @@ from torch.autograd import forward_ad
 import turret
 from tests.plugins.joint_harness import assert_same, compiled
 from turret.errors import DoubleBackwardError, UnsupportedError
+from turret.hooks.signature import GraphOutput, GraphSignature, InputInfo, OutputInfo, OutputKind
 from turret.plugins.wrap_runtime import turret_runtime
-from turret.signature import GraphOutput, GraphSignature, InputInfo, OutputInfo, OutputKind
 
 
 def chain(x, w):

@@ -13,7 +13,7 @@ from turret.ir import Expr, Kernel, Store, TensorDecl, load
 from turret.ir.index import Div, Index, Mod, Size, Value, Var
 from turret.plugins.codegen.cpp import CppKernel, compile_unit, emit, find_compiler, translation_unit
 from turret.plugins.codegen.cpp import load as load_library
-from turret.testing.loop_programs import at_sizes, declare
+from turret.testing.loops.programs import at_sizes, declare
 
 CPU = torch.device("cpu")
 

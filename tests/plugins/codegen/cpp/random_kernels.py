@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from kernel_lab import Case
 
-from turret.testing.chooser import DrawnChooser
-from turret.testing.loop_programs import draw_loops
+from turret.testing.corpus.chooser import DrawnChooser
+from turret.testing.loops.programs import draw_loops
 
 
 @st.composite

@@ -10,13 +10,13 @@ import pytest
 import torch
 from kernel_lab import build, declare, element, pointwise
 
-from turret.artifact_cache import ArtifactCache, Entry
 from turret.errors import CodegenError, UnsupportedError
+from turret.graph.ops.random_ops import random_reference
 from turret.ir import Kernel, Store, call, check_index, constant, index_value, load, random, reduce
 from turret.ir.index import Index, Var
 from turret.plugins.codegen.cpp import compile_unit, emit, find_compiler, segment, translation_unit, unit_key
 from turret.plugins.codegen.cpp import load as load_library
-from turret.random_ops import random_reference
+from turret.storage.artifact_cache import ArtifactCache, Entry
 
 F32 = torch.float32
 

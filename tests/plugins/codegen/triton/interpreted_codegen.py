@@ -11,15 +11,15 @@ import attrs
 import torch
 from triton_lab import launch
 
-from turret.artifact_cache import Store, process_cache
-from turret.devices import Device, PlanLibrary, Segment, device_for
-from turret.hookspecs import hookimpl
+from turret.hooks.devices import INDEX_ERROR, Device, PlanLibrary, Segment, device_for
+from turret.hooks.hookspecs import hookimpl
 from turret.ir import Schedule, TensorDecl, verify
-from turret.libraries import Library, keep_library
-from turret.native.functions import INDEX_ERROR, raise_status
 from turret.plan import Launch, Plan
-from turret.plan_builder import PlanDraft, draft_plan
+from turret.plan.builder import PlanDraft, draft_plan
+from turret.plan.launch.functions import raise_status
 from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, alternatives, emit, one_pass
+from turret.storage.artifact_cache import Store, process_cache
+from turret.storage.libraries import Library, keep_library
 
 _libraries: dict[str, InterpretedLibrary] = {}
 _numbers = itertools.count()

@@ -15,11 +15,12 @@ import attrs
 import pytest
 from kernel_samples import SOURCE, scale, variant
 
-from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError
-from turret.plugins.codegen.triton import KernelCompiler, WorkerPool, workers
-from turret.plugins.codegen.triton.compile import request_key, request_of, triton_version
-from turret.plugins.codegen.triton.workers import worker_count
+from turret.plugins.codegen.triton import KernelCompiler, WorkerPool
+from turret.plugins.codegen.triton.compilation import workers
+from turret.plugins.codegen.triton.compilation.compile import request_key, request_of, triton_version
+from turret.plugins.codegen.triton.compilation.workers import worker_count
+from turret.storage.artifact_cache import ArtifactCache
 
 pytest.importorskip("triton")
 
@@ -174,7 +175,7 @@ import sys
 import threading
 sys.path[:0] = {[str(Path(__file__).parent)]!r}
 from kernel_samples import scale, variant
-from turret.artifact_cache import ArtifactCache
+from turret.storage.artifact_cache import ArtifactCache
 from turret.plugins.codegen.triton import KernelCompiler
 _, fresh = KernelCompiler("cuda", 90, ArtifactCache({str(tmp_path)!r}), lambda: 1 / 0).compile([variant(scale())])
 print(fresh, "triton" in sys.modules)
@@ -186,5 +187,5 @@ print(fresh, "triton" in sys.modules)
 def test_the_version_of_triton_is_part_of_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     request = request_of(variant(scale()), "cuda", 90)
     key = request_key(request)
-    monkeypatch.setattr("turret.plugins.codegen.triton.compile.triton_version", lambda: "0.0")
+    monkeypatch.setattr("turret.plugins.codegen.triton.compilation.compile.triton_version", lambda: "0.0")
     assert triton_version() != "0.0" and request_key(request) != key

@@ -7,7 +7,9 @@ import pytest
 from kernel_samples import scale
 
 from turret.errors import UnsupportedError
-from turret.native.table import (
+from turret.plan import Launch, Plan, Slot
+from turret.plan.builder import PlanDraft
+from turret.plan.launch.table import (
     ArenaPointer,
     Clear,
     KernelLaunch,
@@ -17,8 +19,6 @@ from turret.native.table import (
     expression,
     segment_words,
 )
-from turret.plan import Launch, Plan, Slot
-from turret.plan_builder import PlanDraft
 from turret.plugins.codegen.triton import CompiledKernel, Scratch, TritonKernel, alternatives, pack, settle
 
 SIZES = {"s0": 0, "s1": 1}

@@ -12,18 +12,20 @@ import pytest
 import torch
 
 import turret
-from turret import codec, plugin_manager
-from turret.artifact_cache import ArtifactCache
 from turret.errors import CodegenError
-from turret.hookspecs import hookimpl
-from turret.libraries import find_library
-from turret.native.device import TABLE
-from turret.native.table import LaunchTable
-from turret.pipeline import create_context
+from turret.hooks import plugin_manager
+from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import Target
+from turret.pipeline.driver import create_context
 from turret.plan import Call, Launch, Plan
+from turret.plan.launch.device import TABLE
+from turret.plan.launch.table import LaunchTable
 from turret.plugins.codegen import triton
-from turret.plugins.codegen.triton import shared_pool, stage, workers
-from turret.products import Target
+from turret.plugins.codegen.triton import shared_pool, stage
+from turret.plugins.codegen.triton.compilation import workers
+from turret.storage import codec
+from turret.storage.artifact_cache import ArtifactCache
+from turret.storage.libraries import find_library
 
 pytest.importorskip("triton")
 
@@ -158,7 +160,7 @@ def test_other_devices_are_left_to_others(tmp_path: Path) -> None:
 
 
 def test_nothing_of_this_imports_the_compiler_here() -> None:
-    program = "import sys, turret.plugin_manager as p; p.create(); print('triton' in sys.modules)"
+    program = "import sys, turret.hooks.plugin_manager as p; p.create(); print('triton' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert done.stdout.strip() == "False", done.stderr
 

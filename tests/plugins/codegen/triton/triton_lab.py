@@ -16,7 +16,8 @@ from interpreter_process import InterpretedFailure, Interpreter
 from kernel_lab import Case, compare, evaluate
 
 from turret.errors import OutOfBoundsError
-from turret.plugins.codegen.triton import Config, DeviceProperties, TritonKernel, emit, split, tiling
+from turret.plugins.codegen.triton import Config, DeviceProperties, TritonKernel, emit
+from turret.plugins.codegen.triton.tiles import split, tiling
 
 __all__ = [
     "FORMS",

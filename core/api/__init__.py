@@ -1,0 +1,1 @@
+"""What users and tools call: compile, explain, the stages one by one, the ``turret`` command."""

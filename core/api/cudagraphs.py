@@ -1,0 +1,145 @@
+"""What a program tells graph capture, and what graph capture tells a program: step marks, and ``report``."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Protocol
+
+import attrs
+
+from turret.frames import frame_hook
+
+
+@attrs.frozen
+class FunctionReport:
+    """Graph capture of one function: a compiled graph, or the part of it between two cuts.
+
+    ``title``: the user's function that the graph was captured from, where it is known.
+    ``outputs``: ``fresh``, ``pool`` or ``legacy``.  ``decisions``: for each input and output of the latest recording
+    what is done with it, and why.  ``rerecordings``: why it was recorded more than once, a reason each.
+    ``plain_calls``: calls that ran without a recording, by reason.  ``bytes_copied``: what a replay of the latest
+    recording copies; ``patched_nodes`` of ``nodes``: its pieces of work whose arguments are written anew.
+    """
+
+    name: str
+    role: str
+    device: str
+    outputs: str
+    warm_ups: int = 0
+    recordings: int = 0
+    replays: int = 0
+    sizes: int = 0
+    rerecordings: tuple[str, ...] = ()
+    plain_calls: dict[str, int] = attrs.field(factory=dict)
+    decisions: tuple[str, ...] = ()
+    bytes_copied: int = 0
+    nodes: int = 0
+    patched_nodes: int = 0
+    skipped: str = ""
+    title: str = ""
+
+    def __str__(self) -> str:
+        if self.skipped:
+            return f"{self.name} on {self.device} is not captured: {self.skipped}"
+        counts = f"{self.warm_ups} warm-ups, {self.recordings} recordings of {self.sizes} sizes, {self.replays} replays"
+        lines = [
+            f"{self.title} ({self.name}) on {self.device}, outputs {self.outputs}: {counts}",
+            f"  a replay copies {self.bytes_copied} bytes; {self.patched_nodes} of {self.nodes} nodes are patched",
+        ]
+        lines += [f"  recorded again: {reason}" for reason in self.rerecordings]
+        lines += [f"  {count} calls ran without a recording: {reason}" for reason, count in self.plain_calls.items()]
+        return "\n".join([*lines, *(f"  {decision}" for decision in self.decisions)])
+
+
+@attrs.frozen
+class PoolReport:
+    """One memory pool: bytes it holds, and the recordings in it as a tree."""
+
+    device: str
+    stream: int
+    outputs: str
+    reserved_bytes: int
+    graphs: int
+    tree: str
+
+    def __str__(self) -> str:
+        return f"{self.tree}\n{self.outputs} outputs, {self.reserved_bytes} bytes in the pool"
+
+
+@attrs.frozen
+class Report:
+    """All of graph capture in this process."""
+
+    functions: tuple[FunctionReport, ...]
+    pools: tuple[PoolReport, ...]
+
+    @property
+    def recordings(self) -> int:
+        return sum(f.recordings for f in self.functions)
+
+    @property
+    def replays(self) -> int:
+        return sum(f.replays for f in self.functions)
+
+    @property
+    def bytes_copied(self) -> int:
+        """Bytes that one replay of each function copies."""
+        return sum(f.bytes_copied for f in self.functions)
+
+    def __str__(self) -> str:
+        if not self.functions:
+            return "no graphs are captured (the option cudagraphs turns it on)"
+        return "\n".join([*map(str, self.functions), *map(str, self.pools)])
+
+
+class FunctionTeller(Protocol):
+    """A function that can say what became of it."""
+
+    def reported(self) -> FunctionReport: ...
+
+
+class PoolTeller(Protocol):
+    """A pool that can say what is in it."""
+
+    def reported(self) -> PoolReport: ...
+
+
+functions: weakref.WeakSet[FunctionTeller] = weakref.WeakSet()
+"""Functions that are captured, or would be if nothing stood in the way."""
+
+pools: weakref.WeakSet[PoolTeller] = weakref.WeakSet()
+"""Pools that recordings lie in."""
+
+
+def report() -> Report:
+    """What is recorded, what was decided for each input and output, and what replays cost."""
+    told = sorted((f.reported() for f in functions), key=lambda f: f.name)
+    return Report(tuple(told), tuple(p.reported() for p in pools))
+
+
+class _Marks:
+    """How often a step was marked, since ``turret.reset``."""
+
+    count = 0
+
+    def forget(self) -> None:
+        self.count = 0
+
+
+_marks = _Marks()
+frame_hook.captures.add(_marks)
+
+
+def cudagraph_mark_step_begin() -> None:
+    """Say that a new step begins: outputs of the steps before that lie in a pool may be overwritten from now on.
+
+    It matters with ``cudagraph_outputs="pool"`` alone.  ``torch.compiler.cudagraph_mark_step_begin`` does the same.
+    """
+    _marks.count += 1
+
+
+def step_marks() -> int:
+    """A number that changes with each mark, of ours or of torch's."""
+    torchs = sys.modules.get("torch._inductor.cudagraph_trees")  # imported by whoever makes such a mark
+    return _marks.count - (torchs.MarkStepBox.mark_step_counter if torchs is not None else 0)

@@ -1,0 +1,107 @@
+"""``turret.explain``: what a call compiles to, without running compiled code."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from turret.hooks.events import Event
+from turret.hooks.hookspecs import hookimpl
+
+
+@attrs.frozen
+class Explanation:
+    """What was captured and compiled in one call.
+
+    ``graphs``: captured graphs; ``ops``: calls in them by name; ``kernels``, ``externs``: steps of the schedules;
+    ``breaks``: one message for each graph break, the user's line and the reason; ``fallbacks``: graphs that run
+    eagerly, and why; ``guards``: how many assumptions are checked in each call; ``reuses``: what capture
+    followed and the joint trace traced once and repeated, a line each; ``not_recorded``: what graph capture leaves out,
+    and why.  A backward is not part of it.
+    """
+
+    graphs: int
+    ops: dict[str, int]
+    kernels: int
+    externs: dict[str, int]
+    breaks: tuple[str, ...]
+    fallbacks: tuple[str, ...]
+    guards: int = 0
+    reuses: tuple[str, ...] = ()
+    not_recorded: tuple[str, ...] = ()
+
+    @property
+    def graph_breaks(self) -> int:
+        """How often capture left the graph."""
+        return len(self.breaks)
+
+    def __str__(self) -> str:
+        externs = ", ".join(f"{count} {name}" for name, count in self.externs.items())
+        lines = [
+            f"{self.graphs} graphs, {self.graph_breaks} breaks, {sum(self.ops.values())} calls, {self.guards} guards",
+            f"{self.kernels} kernels, {sum(self.externs.values())} extern calls" + (f": {externs}" if externs else ""),
+        ]
+        lines += [f"break {number}: {message}" for number, message in enumerate(self.breaks)]
+        lines += [*self.reuses, *self.not_recorded]
+        return "\n".join([*lines, *(f"runs eagerly: {message}" for message in self.fallbacks)])
+
+
+class _Observer:
+    def __init__(self) -> None:
+        self.graphs, self.kernels, self.guards = 0, 0, 0
+        self.ops: Counter[str] = Counter()
+        self.externs: Counter[str] = Counter()
+        self.breaks: list[str] = []
+        self.fallbacks: list[str] = []
+        self.reuses: list[str] = []
+        self.not_recorded: list[str] = []
+
+    @hookimpl
+    def turret_event(self, event: Event) -> None:
+        if event.kind == "graph_break":
+            self.breaks.append(event.message)
+        elif event.kind == "fallback":
+            self.fallbacks.append(event.message)
+        elif event.kind == "reuse":
+            self.reuses.append(event.message)
+        elif event.kind == "graph_capture":
+            self.not_recorded.append(event.message)
+        elif event.kind == "product" and event.stage == "capture":
+            self.graphs += 1
+            calls = [n for n in event.product.module.graph.nodes if n.op.startswith("call")]
+            self.ops.update(str(getattr(n.target, "__name__", n.target)) for n in calls)
+        elif event.kind == "product" and event.stage == "guards":
+            self.guards += len(event.product.guards)
+        elif event.kind == "product" and event.stage == "schedule":
+            self.kernels += len(event.product.kernels)
+            self.externs.update(str(extern.op) for extern in event.product.externs)
+
+
+def explain(model: Callable, **options: Any) -> Callable[..., Explanation]:
+    """``explain(f)(*args)``: compile ``f`` for these arguments, run it once, and say what became of it.
+
+    ``options`` are those of ``turret.compile``.
+    """
+    from turret.api.compile import compile
+
+    def run(*args: Any, **kwargs: Any) -> Explanation:
+        observer = _Observer()
+        rest = dict(options)
+        settings = {**(rest.pop("options", None) or {}), "cache": False}
+        compile(model, options=settings, plugins=(*rest.pop("plugins", ()), observer), **rest)(*args, **kwargs)
+        return Explanation(
+            observer.graphs,
+            dict(observer.ops),
+            observer.kernels,
+            dict(observer.externs),
+            tuple(observer.breaks),
+            tuple(observer.fallbacks),
+            observer.guards,
+            tuple(observer.reuses),
+            tuple(observer.not_recorded),
+        )
+
+    return run

@@ -1,0 +1,395 @@
+"""Guards: the assumptions that captured code rests on, as data; and, apart from that, how they are checked.
+
+A ``Guard`` names a kind, the source that it speaks of and what was found there.  ``KINDS`` gives for each kind the
+expression that checks it; ``GuardSet.compile`` turns a set into one Python function ``check(f, *arguments)``
+and ``GuardSet.explain`` says which guard failed first, and what was found instead.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import numpy
+import torch
+from torch.utils._device import DeviceContext
+
+from turret.frames.class_members import class_member, member_owner
+from turret.frames.sources import Source, SourceReader, SourceWriter, WeakSource
+from turret.frames.trace_modes import AUTOCAST_DEVICES, autocast_state
+
+
+@attrs.frozen
+class Guard:
+    """One assumption.
+
+    ``kind`` is a key of ``KINDS``; ``expected`` is what was found at capture; ``others`` are further sources that the
+    assumption relates (identity, aliasing, sizes); ``stack`` is the user's code that relied on it.
+    """
+
+    kind: str
+    source: Source | None
+    expected: Any = attrs.field(default=None, eq=lambda v: v if _plain(v) else id(v))
+    others: tuple[Source, ...] = ()
+    stack: str = attrs.field(default="", eq=False)
+
+    def __str__(self) -> str:
+        others = "" if self.kind == "IS" else "".join(f", {o}" for o in self.others)
+        expected = "" if self.expected is None else f" {_short(self.expected)}"
+        return f"{self.kind} {self.source if self.source is not None else ''}{others}{expected}"
+
+
+def _plain(value: Any) -> bool:
+    return isinstance(value, (str, int, tuple, type(None), TensorProperties)) and not isinstance(value, torch.Size)
+
+
+@attrs.frozen
+class TensorProperties:
+    """What a captured graph assumes of a tensor; None in ``shape`` or ``stride`` where that is dynamic."""
+
+    type: type
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+    is_leaf: bool
+    shape: tuple[int | None, ...]
+    stride: tuple[int | None, ...]
+    marks: tuple[int, ...] | None
+    """Dimensions that may be marked as dynamic; None where marks do not matter."""
+    keys: Any = attrs.field(eq=str)
+
+    @classmethod
+    def of(
+        cls, value: torch.Tensor, dynamic: frozenset[int] = frozenset(), marks: frozenset[int] | None = None
+    ) -> TensorProperties:
+        """Properties of a strided tensor; sizes of ``dynamic`` dimensions and all strides beside them are left out.
+
+        ``marks``: dimensions whose marks, as dynamic ones, are taken into account.
+        """
+        shape = tuple(None if n in dynamic else int(s) for n, s in enumerate(value.shape))
+        stride = tuple(None for _ in shape) if dynamic else tuple(value.stride())
+        keys = torch._C._dispatch_keys(value)
+        leaf = value.is_leaf or not value.requires_grad
+        known = None if marks is None else tuple(sorted(marks))
+        return cls(type(value), value.dtype, value.device, value.requires_grad, leaf, shape, stride, known, keys)
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value has these properties."""
+        return (
+            type(value) is self.type
+            and value.dtype is self.dtype
+            and value.device == self.device
+            and value.requires_grad is self.requires_grad
+            and torch._C._dispatch_keys(value) == self.keys
+            and _match(value.shape, self.shape)
+            and _match(value.stride(), self.stride)
+            and (value.is_leaf or not value.requires_grad) is self.is_leaf
+            and (self.marks is None or dynamic_marks(value) <= frozenset(self.marks))
+        )
+
+    def difference(self, value: Any) -> str:
+        """What is different, for people."""
+        if type(value) is not self.type:
+            return f"type {type(value).__name__}, expected {self.type.__name__}"
+        for name in ("dtype", "device", "requires_grad"):
+            if getattr(value, name) != getattr(self, name):
+                return f"{name} {getattr(value, name)}, expected {getattr(self, name)}"
+        for name, got, expected in (
+            ("size", value.shape, self.shape),
+            ("stride", value.stride(), self.stride),
+        ):
+            if not _match(got, expected):
+                return f"{name} {list(got)}, expected {['any' if e is None else e for e in expected]}"
+        if self.marks is not None and not dynamic_marks(value) <= frozenset(self.marks):
+            return f"dimensions {sorted(dynamic_marks(value))} are marked as dynamic"
+        return "dispatch keys or leaf state differ"
+
+
+def _match(found: Sequence[int], expected: tuple[int | None, ...]) -> bool:
+    if len(found) != len(expected):
+        return False
+    return all(e is None or f == e for f, e in zip(found, expected, strict=True))
+
+
+DYNAMIC_MARKS = (
+    "_dynamo_dynamic_indices", "_dynamo_weak_dynamic_indices", "_dynamo_unbacked_indices",
+    "_dynamo_strict_unbacked_indices",
+)  # fmt: skip
+"""Where ``torch._dynamo.mark_dynamic`` and its kin leave what they are told."""
+STATIC_MARK = "_dynamo_static_indices"
+
+
+def dynamic_marks(value: Any) -> frozenset[int]:
+    """Dimensions of a tensor that the program marked as dynamic, and not as static."""
+    if not value.__dict__:
+        return frozenset()
+    marked = frozenset().union(*(getattr(value, name, None) or () for name in DYNAMIC_MARKS))
+    return marked - frozenset(getattr(value, STATIC_MARK, None) or ())
+
+
+def function_modes() -> tuple[str | int, ...]:
+    """Torch function modes in use, outermost first: the device for one that is a default device, else an id."""
+    count = torch._C._len_torch_function_stack()
+    if not count:
+        return ()
+    modes = [torch._C._get_function_stack_at(n) for n in range(count)]
+    return tuple(str(m.device) if type(m) is DeviceContext else id(m) for m in modes)
+
+
+def global_state() -> tuple:
+    """Modes of torch that a captured graph depends on and that no source leads to."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.get_default_dtype(),
+        *autocast_state(),
+        torch.is_autocast_cache_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,
+        torch._C._get_flash_sdp_enabled(),
+        torch._C._get_mem_efficient_sdp_enabled(),
+        torch._C._get_math_sdp_enabled(),
+        torch._C._get_cudnn_sdp_enabled(),
+        torch._C._is_tracing(),
+        torch.autograd.forward_ad._current_level >= 0,
+        function_modes(),
+        torch._C._len_torch_dispatch_stack(),
+        torch._C._functorch.maybe_current_level(),
+    )
+
+
+_MODES = (
+    "gradients", "inference mode", "default dtype",
+    *(f"autocast {what} of {kind}" for kind in AUTOCAST_DEVICES for what in ("state", "dtype")),
+    "autocast cache", "deterministic algorithms", "fill_uninitialized_memory",
+    *(f"{kernel} attention" for kernel in ("flash", "memory-efficient", "math", "cuDNN")),
+    "torch.jit.trace", "forward-mode AD", "torch function modes", "number of torch dispatch modes",
+    "level of functional transforms",
+)  # fmt: skip
+"""What the items of ``global_state`` are."""
+
+
+def _modes_that_differ(found: tuple, expected: tuple) -> str:
+    """For people, which modes are not what was expected."""
+    rows = zip(_MODES, found, expected, strict=True)
+    return "torch's modes differ: " + ", ".join(f"{n} is {f}, expected {e}" for n, f, e in rows if f != e)
+
+
+def same_constant(found: Any, expected: Any) -> bool:
+    """Equality that tells types, signs of zero and NaN apart."""
+    if type(found) is not type(expected):
+        return False
+    if type(expected) is float:
+        if math.isnan(expected):
+            return math.isnan(found)
+        return found == expected and math.copysign(1, found) == math.copysign(1, expected)
+    if isinstance(expected, numpy.generic):
+        return found.tobytes() == expected.tobytes()
+    if type(expected) in (tuple, list):
+        return len(found) == len(expected) and all(map(same_constant, found, expected))
+    return bool(found == expected)
+
+
+def same_keys(found: Any, expected: tuple) -> bool:
+    """Whether a dict or set has these keys, in this order."""
+    return len(found) == len(expected) and all(
+        k is e or (type(k) is type(e) and k == e) for k, e in zip(found, expected, strict=True)
+    )
+
+
+def storage_pattern(values: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """For each tensor the number of the first one that lies in the same storage."""
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(v.untyped_storage()._cdata, n) for n, v in enumerate(values))
+
+
+Check = Callable[[Guard, SourceWriter, list[str]], str]
+
+
+def _check_equals(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    expected = guard.expected
+    if expected is None or expected is True or expected is False or expected is Ellipsis:
+        return f"{held[0]} is {expected!r}"
+    if type(expected) in (int, str, bytes):
+        return f"type({held[0]}) is {type(expected).__name__} and {held[0]} == {expected!r}"
+    writer.scope.setdefault("same_constant", same_constant)
+    return f"same_constant({held[0]}, {writer.constant(expected)})"
+
+
+def _helper(name: str, function: Callable) -> Check:
+    def check(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+        writer.scope.setdefault(name, function)
+        return f"{name}({', '.join(held)}) == {writer.constant(guard.expected)}"
+
+    return check
+
+
+def _check_keys(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    if not guard.expected:
+        return f"not {held[0]}"
+    writer.scope.setdefault("same_keys", same_keys)
+    return f"same_keys({held[0]}, {writer.constant(guard.expected)})"
+
+
+def _check_tensor(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    return f"{writer.constant(guard.expected)}.holds({held[0]})"
+
+
+def _check_sizes(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    """``expected`` is Python source over ``{0}``, ``{1}``, ...: the sizes that ``source`` and ``others`` name."""
+    writer.scope.setdefault("math", math)
+    writer.scope.setdefault("torch", torch)  # ``torch.sym_float`` and the like
+    return "(" + guard.expected.format(*held) + ")"
+
+
+def _pattern(*values: torch.Tensor) -> tuple[int, ...]:
+    return storage_pattern(values)
+
+
+def _check_member(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    writer.scope.setdefault("class_member", class_member)
+    expected = writer.constant(guard.expected)  # of the member itself a number would be another object
+    return f"class_member({held[0]}, {expected}[0]) is {expected}[1]"
+
+
+def _check_owner(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    name, owner = guard.expected
+    writer.scope.setdefault("member_owner", member_owner)
+    return f"member_owner({held[0]}, {name!r}) is {writer.constant(owner)}"
+
+
+def same_classes(found: tuple, expected: tuple) -> bool:
+    """Whether two tuples hold the very same classes."""
+    return len(found) == len(expected) and all(f is e for f, e in zip(found, expected, strict=True))
+
+
+def _check_mro(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    writer.scope.setdefault("same_classes", same_classes)
+    return f"same_classes({held[0]}.__mro__, {writer.constant(guard.expected)})"
+
+
+def _check_answer(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
+    arguments, answer = guard.expected
+    writer.scope.setdefault("same_constant", same_constant)
+    return f"same_constant({held[0]}(*{writer.constant(arguments)}), {writer.constant(answer)})"
+
+
+KINDS: dict[str, Check] = {
+    "TYPE": lambda g, w, h: f"type({h[0]}) is {w.constant(g.expected)}",
+    "ID": lambda g, w, h: f"{h[0]} is {w.constant(g.expected)}",
+    "EQUALS": _check_equals,
+    "TENSOR": _check_tensor,
+    "LENGTH": lambda g, w, h: f"len({h[0]}) == {g.expected}",
+    "KEYS": _check_keys,
+    "HAS_KEY": lambda g, w, h: f"{w.constant(g.expected)} in {h[0]}",
+    "NO_KEY": lambda g, w, h: f"{w.constant(g.expected)} not in {h[0]}",
+    "IS": lambda g, w, h: f"{h[0]} is {h[1]}",
+    "SAME": lambda g, w, h: f"{h[0]} is {h[1]}",
+    "NOT_SAME": lambda g, w, h: f"{h[0]} is not {h[1]}",
+    "SIZES": _check_sizes,
+    "STORAGE": _helper("storage_pattern", _pattern),
+    "GLOBAL_STATE": _helper("global_state", global_state),
+    "MEMBER": _check_member,
+    "OWNER": _check_owner,
+    "MRO": _check_mro,
+    "ANSWER": _check_answer,
+    "CALL": lambda g, w, h: f"{w.constant(g.expected[0])}({', '.join(h)}) == {w.constant(g.expected[1])}",
+}
+"""For each kind the Python expression that is true where the guard holds, over variables that hold its sources."""
+
+
+@attrs.frozen(eq=False)
+class GuardSet:
+    """All guards of one compile unit, in the order in which they were taken (a parent before its children)."""
+
+    guards: tuple[Guard, ...]
+    parameters: int
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.guards))
+
+    def references(self) -> tuple[weakref.ref, ...]:
+        """Weak references to the objects without which the guards hold for no call."""
+        known = (source for guard in self.guards for source in guard.others if isinstance(source, WeakSource))
+        return tuple(source.reference for source in known)
+
+    def source_text(self) -> tuple[str, dict[str, Any]]:
+        """Python source of the check, and its globals."""
+        scope: dict[str, Any] = {}
+        writer = SourceWriter(scope)
+        for guard in self.guards:
+            sources = [s for s in (guard.source, *guard.others) if s is not None]
+            test = KINDS[guard.kind](guard, writer, [writer.load(s) for s in sources])
+            writer.lines.append(f"if not ({test}): return False")
+        head = ", ".join(["f", *(f"a{n}" for n in range(self.parameters))])
+        body = "\n  ".join([*writer.weak_lines(), *writer.lines]) or "pass"
+        return f"def check({head}):\n try:\n  {body}\n except Exception: return False\n return True\n", scope
+
+    def compile(self) -> Callable[..., bool]:
+        """The check as a function of the frame's function and its arguments: native, or else in Python."""
+        from turret.frames import guard_tree
+
+        return guard_tree.compile(self) or self.compile_python()
+
+    def compile_python(self) -> Callable[..., bool]:
+        """The check as a Python function; the native one answers what this one does."""
+        text, scope = self.source_text()
+        exec(compile(text, "<turret guards>", "exec"), scope)
+        return scope["check"]
+
+    def explain(self, function: Any, arguments: tuple) -> str:
+        """The first guard that does not hold, and what was found; empty where all hold."""
+        guard = self.first_failing(function, arguments)
+        if guard is None:
+            return ""
+        found = read(guard.source, function, arguments)
+        where = f" (assumed at {guard.stack})" if guard.stack else ""
+        if guard.kind == "TENSOR" and isinstance(found, torch.Tensor):
+            return f"tensor {guard.source}: {guard.expected.difference(found)}{where}"
+        if guard.kind == "SIZES":
+            return f"sizes: {guard.expected.format(guard.source, *guard.others)}{where}"
+        if guard.kind == "GLOBAL_STATE":
+            return _modes_that_differ(global_state(), guard.expected)
+        return f"{guard}: found {_short(found)}{where}"
+
+    def first_failing(self, function: Any, arguments: tuple) -> Guard | None:
+        """The first guard that does not hold for a call."""
+        for guard in self.guards:
+            single = GuardSet((guard,), self.parameters).compile_python()
+            if not single(function, *arguments):
+                return guard
+        return None
+
+
+def read(source: Source | None, function: Any, arguments: tuple) -> Any:
+    """What a source names in a call, or the exception that finding it raised."""
+    if source is None:
+        return None
+    try:
+        return SourceReader(function, arguments).read(source)
+    except Exception as error:
+        return error
+
+
+_repr = reprlib.Repr()
+_repr.maxlevel, _repr.maxstring, _repr.maxother = 3, 400, 400  # nested containers may be shared: exponentially long
+
+
+def _short(value: Any) -> str:
+    """A value for people, in one line; not the whole of a namespace or a module."""
+    if isinstance(value, torch.Tensor):
+        return f"a tensor of {value.dtype}{list(value.shape)}"
+    if isinstance(value, dict) and "__name__" in value:
+        return f"the namespace of {value['__name__']}"
+    if isinstance(value, torch.nn.Module):
+        return f"a {type(value).__name__}"
+    text = " ".join(_repr.repr(value).split())
+    return text if len(text) < _WIDEST else text[: _WIDEST - 3] + "..."
+
+
+_WIDEST = 400
+"""Characters of a value in a message."""

@@ -1,0 +1,207 @@
+"""The modes of the calling thread that a trace of a graph looks at, so that a later trace sees the same ones."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import fx
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+def _with_autocast_keys() -> list[str]:
+    """Device types with a dispatch key of their own for autocast, by names that hold whatever a program calls them."""
+    keys = [name for name in torch._C.DispatchKey.__members__ if name.startswith("Autocast")]
+    return [key.removeprefix("Autocast").lower().replace("privateuse1", "privateuseone") for key in keys]
+
+
+AUTOCAST_DEVICES = tuple(
+    kind
+    for kind in (*_with_autocast_keys(), "mtia", "maia", "xla")  # the keys of these are not shown to Python
+    if torch.amp.autocast_mode.is_autocast_available(kind)
+)
+"""Device types that have an autocast; asking torch about another one is an error.
+
+A program may switch any of them on and ask for it, whatever device its tensors are on.
+"""
+
+
+def autocast_state() -> tuple[bool | torch.dtype, ...]:
+    """For every device type whether autocast is on in this thread, and the dtype it casts to, in one row."""
+    return tuple(
+        value
+        for kind in AUTOCAST_DEVICES
+        for value in (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+    )
+
+
+def set_autocast_state(state: tuple[bool | torch.dtype, ...]) -> None:
+    """Make ``autocast_state()`` what it was."""
+    for number, kind in enumerate(AUTOCAST_DEVICES):
+        torch.set_autocast_enabled(kind, state[2 * number])
+        torch.set_autocast_dtype(kind, state[2 * number + 1])
+
+
+def home_of(function: Any) -> Any:
+    """Where a Python function of torch finds itself, by its name, to hand itself to a mode for torch's functions.
+
+    A module or ``torch.Tensor``; None for what is no such function, or has no name there.
+    """
+    if not isinstance(function, types.FunctionType):
+        return None
+    method = function.__qualname__ == f"Tensor.{function.__name__}"
+    home = torch.Tensor if method else sys.modules.get(function.__module__)
+    return home if function.__name__ in getattr(home, "__dict__", ()) else None
+
+
+def is_replaced(function: Any) -> bool:
+    """Whether another function has the name of one of torch's Python functions now: it is what modes are handed."""
+    home = home_of(function)
+    return home is not None and home.__dict__[function.__name__] is not function
+
+
+@attrs.frozen
+class AmbientModes:
+    """Autocast of all devices, as ``autocast_state`` gives it, and whether gradients are on."""
+
+    autocast: tuple[bool | torch.dtype, ...]
+    grad_enabled: bool
+
+    @classmethod
+    def now(cls) -> AmbientModes:
+        """The modes of this thread."""
+        return cls(autocast_state(), torch.is_grad_enabled())
+
+    @contextlib.contextmanager
+    def restored(self) -> Iterator[None]:
+        """Run as if these were the modes of this thread (autograd calls a backward with gradients off)."""
+        outer = autocast_state()
+        with torch.set_grad_enabled(self.grad_enabled):
+            set_autocast_state(self.autocast)
+            try:
+                yield
+            finally:
+                set_autocast_state(outer)
+
+
+@contextlib.contextmanager
+def autograd_by_itself() -> Iterator[None]:
+    """Within it autograd records and runs on its own, as a trace needs it to.
+
+    It calls no hooks on saved tensors, which are for what the program computes, and hands no backward to
+    ``torch._dynamo.compiled_autograd``.
+    """
+    tracing = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    compiler = torch._C._dynamo.compiled_autograd.set_autograd_compiler(None, False)
+    try:
+        yield
+    finally:
+        torch._C._dynamo.compiled_autograd.set_autograd_compiler(*compiler)
+        torch._C._autograd._saved_tensors_hooks_set_tracing(tracing)
+
+
+ATTENTION = ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+"""Kernels of scaled_dot_product_attention that may be allowed or not."""
+
+SETTERS: frozenset[Callable] = frozenset(
+    {
+        torch._C._set_grad_enabled,
+        torch.set_autocast_enabled,
+        torch.set_autocast_dtype,
+        torch.set_autocast_cache_enabled,
+        *(getattr(torch._C, f"_set_sdp_use_{name}") for name in ATTENTION),
+    }
+)
+"""Functions that set a mode of the thread; a captured graph calls them where the program enters or leaves one."""
+
+
+def mode_values() -> dict[tuple[Callable, tuple], tuple]:
+    """For every mode the setter with its leading arguments, and the value that it has now."""
+    found: dict[tuple[Callable, tuple], tuple] = {(torch._C._set_grad_enabled, ()): (torch.is_grad_enabled(),)}
+    for device in AUTOCAST_DEVICES:
+        found[torch.set_autocast_enabled, (device,)] = (torch.is_autocast_enabled(device),)
+        found[torch.set_autocast_dtype, (device,)] = (torch.get_autocast_dtype(device),)
+    found[torch.set_autocast_cache_enabled, ()] = (torch.is_autocast_cache_enabled(),)
+    for name in ATTENTION:
+        found[getattr(torch._C, f"_set_sdp_use_{name}"), ()] = (getattr(torch._C, f"_get_{name}_sdp_enabled")(),)
+    return found
+
+
+def eagerly(module: fx.GraphModule, call: Callable[..., Any] | None = None) -> Callable[..., Any]:
+    """A captured graph as a function that runs it eagerly, or runs ``call``, which somebody made of it.
+
+    The program's ``with`` blocks are calls of setters in it, which an error would leave half done; the modes are then
+    made what they were before the graph.  An error is marked where it came before any write to an input.
+    """
+    nodes = module.graph.find_nodes(op="call_function", target=getattr)
+    call = module if call is None else call
+    hides_writes = any(node.args[1] == "data" for node in nodes)
+    sets_modes = any(node.op == "call_function" and node.target in SETTERS for node in module.graph.nodes)
+
+    def run(*args: Any) -> Any:
+        before = mode_values() if sets_modes else {}
+        given = [v for v in args if isinstance(v, torch.Tensor)]
+        watch: Any = _Writes(given) if hides_writes or any(v.is_inference() for v in given) else _Versions(given)
+        try:
+            with watch:
+                return call(*args)
+        except BaseException as error:
+            for (setter, leading), value in before.items():
+                setter(*leading, *value)
+            if not watch.wrote():
+                error.__turret_wrote_nothing__ = True
+            raise
+
+    return run
+
+
+class _Versions(contextlib.nullcontext):
+    """Whether tensors are written to, by autograd's counts."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._before = [(v, v._version) for v in tensors]
+
+    def wrote(self) -> bool:
+        return any(tensor._version != version for tensor, version in self._before)
+
+
+class _Writes(TorchDispatchMode):
+    """Whether memory of some tensors is written to, seen op by op: autograd does not count every write."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self._memory = {v.untyped_storage()._cdata for v in tensors if _has_storage(v)}
+        self._all_known = all(map(_has_storage, tensors))
+        self._found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func._schema.is_mutable and not self._found:
+            from turret.graph.op_traits import written_tensors  # a warm start has no use for it
+
+            written = written_tensors(func, args, kwargs or {})
+            self._found = any(not _has_storage(v) or v.untyped_storage()._cdata in self._memory for v in written)
+        return result
+
+    def wrote(self) -> bool:
+        return self._found or not self._all_known
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and torch._C._has_storage(tensor)
+
+
+def wrote_nothing(error: BaseException) -> bool:
+    """Whether an error came out of a graph that ran eagerly, before it wrote to any of its inputs."""
+    return getattr(error, "__turret_wrote_nothing__", False)
+
+
+def neutral() -> contextlib.AbstractContextManager:
+    """No autocast: what comes after the trace computes on functional graphs that hold every cast already."""
+    return torch._C._DisableAutocast()

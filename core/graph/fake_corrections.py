@@ -1,0 +1,127 @@
+"""What fake tensors of some supported versions of torch get wrong, put right in one place.
+
+Each entry says what it corrects and up to which version; it may go when that version is no longer supported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import guard_or_true
+
+from turret.hooks.devices import uses_host_kernels
+
+aten = torch.ops.aten
+Run = Callable[[tuple, Mapping[str, Any]], Any]
+
+
+def corrected(func: Any, run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """What ``func`` gives on fake tensors, where ``run(args, kwargs)`` is torch's own answer."""
+    correction = _CORRECTIONS.get(func)
+    return run(args, kwargs) if correction is None else correction(run, args, kwargs)
+
+
+class CorrectedFakeTensorMode(FakeTensorMode):
+    """A fake tensor mode whose ops give ``corrected`` results."""
+
+    def dispatch(self, func: Any, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if func not in _CORRECTIONS:
+            return super().dispatch(func, types, args, kwargs)
+        run = super().dispatch
+        return corrected(func, lambda given, named: run(func, types, given, named), args, kwargs)
+
+
+def _counts(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
+    """``unique``: the inverse and the counts are int64; up to torch 2.11 they have the dtype of the values."""
+    values, *counts = run(args, kwargs)
+    return (values, *(c if c.dtype == torch.int64 else torch.empty_like(c, dtype=torch.int64) for c in counts))
+
+
+def _statistics(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
+    """Norms by the CPU's kernels, wherever: mean and rstd have the dtype of the parameters, if that is another.
+
+    Some versions say the input's, and of devices other than the CPU all say float32.
+    """
+    result, *statistics = run(args, kwargs)
+    x = args[0]
+    if not uses_host_kernels(x.device):
+        return (result, *statistics)
+    others = [p.dtype for p in (*args, *kwargs.values()) if isinstance(p, torch.Tensor) and p.dtype != x.dtype]
+    dtype = others[0] if others else x.dtype
+    return (result, *(s if s.dtype == dtype else torch.empty_like(s, dtype=dtype) for s in statistics))
+
+
+def _layer_norm(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:
+    """``layer_norm``: weight and bias have the normalized shape; up to torch 2.11 any that broadcast will do."""
+    shape, parameters = list(args[1]), args[2:4]
+    for parameter in parameters:
+        if parameter is not None and list(parameter.shape) != shape:
+            raise RuntimeError(f"layer_norm over {shape} takes parameters of that shape, not {list(parameter.shape)}")
+    return _statistics(run, args, kwargs)
+
+
+def _index_put(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """``index_put``: index tensors are of the dtypes that ``index`` takes; no version of torch looks at them."""
+    if any(index is not None and index.dtype not in _INDEX_DTYPES for index in args[1]):
+        raise IndexError(f"index_put takes index tensors of {', '.join(map(str, _INDEX_DTYPES))}")
+    return run(args, kwargs)
+
+
+_INDEX_DTYPES = (torch.int64, torch.int32, torch.uint8, torch.bool)
+
+
+def _of_parts(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """``complex`` and ``polar``: two tensors of one dtype; no version of torch asks for that."""
+    dtypes = [v.dtype for v in (*args, *kwargs.values())]
+    if len(set(dtypes)) > 1:
+        raise RuntimeError(f"a complex tensor is made of two of one dtype, not of {' and '.join(map(str, dtypes))}")
+    return run(args, kwargs)
+
+
+def _select(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """``select``: the index lies in the dimension; up to torch 2.11 any number will do."""
+    made, (x, dim, index) = run(args, kwargs), args
+    size = x.shape[dim]
+    if not (guard_or_true(-size <= index) and guard_or_true(index < size)):
+        raise IndexError(f"select: index {index} is out of range for dimension {dim} of size {size}")
+    return made
+
+
+def _scattered(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """``select_scatter`` and its like: a copy, of which no elements overlap; up to torch 2.11 they have as before."""
+    made = run(args, kwargs)
+    overlaps = any(stride == 0 and size != 1 for size, stride in zip(made.shape, made.stride(), strict=True))
+    return torch.empty_like(args[0]) if overlaps else made
+
+
+def _power(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """Powers of and by a number that is a symbol: up to torch 2.11 they ask whether it is 1, 2 or one half.
+
+    The result of any other number of its kind has the same layout.
+    """
+    return run(tuple(_OF_SYMBOLS.get(type(a), a) for a in args), kwargs)
+
+
+_OF_SYMBOLS = {torch.SymFloat: 1.25, torch.SymInt: 3}
+
+_CORRECTIONS: dict[Any, Callable[[Run, tuple, Mapping[str, Any]], Any]] = {
+    aten._unique2.default: _counts,
+    aten.unique_dim.default: _counts,
+    aten.unique_consecutive.default: _counts,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.native_group_norm.default: _statistics,
+    aten.index_put.default: _index_put,
+    aten.index_put_.default: _index_put,
+    aten.complex.default: _of_parts,
+    aten.polar.default: _of_parts,
+    aten.select.int: _select,
+    aten.select_scatter.default: _scattered,
+    aten.slice_scatter.default: _scattered,
+    aten.diagonal_scatter.default: _scattered,
+    aten.pow.Scalar: _power,
+    aten.pow.Tensor_Scalar: _power,
+}

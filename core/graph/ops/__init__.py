@@ -1,0 +1,1 @@
+"""Ops of Turret's own, which graphs call beside ATen's."""

@@ -1,0 +1,51 @@
+"""What every hook is handed: the configuration, the other hooks, and a way to report."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from turret.hooks.config import Config
+from turret.hooks.events import Event, EventKind
+from turret.storage.artifact_cache import Store, open_store, process_cache
+
+
+@attrs.frozen(eq=False)
+class CompileContext:
+    """One compilation under way.
+
+    ``config`` is the frozen configuration; ``hooks`` is the pluggy relay of the plugins that hold for this
+    callable (``context.hooks.turret_fusion_score(context=context, ...)``).
+    """
+
+    config: Config
+    hooks: Any
+    compile_id: int
+    on_event: Callable[[Event], None]
+
+    def emit(self, kind: EventKind, **fields: Any) -> None:
+        """Tell all observers; never raises for an observer's failure."""
+        event = Event(kind=kind, compile_id=self.compile_id, debug_dir=self.config.debug_dir, **fields)
+        if kind.startswith("cache_"):
+            _counts[f"{event.stage} {kind.removeprefix('cache_')}"] += 1
+        self.on_event(event)
+
+    def store(self, stage: str) -> Store:
+        """Where a stage keeps artifacts: the cache folder, or this process's memory where the cache is off."""
+        config = self.config
+        if not config.cache:
+            return process_cache
+        failure = functools.partial(self.emit, "cache_failure", stage=stage)
+        return open_store(config.cache_dir, limit=config.cache_size_limit, report=lambda text: failure(message=text))
+
+
+_counts: Counter[str] = Counter()
+
+
+def cache_counts() -> dict[str, int]:
+    """How often this process asked the artifact cache: hits, misses and failures, by stage (``"graph hit"``)."""
+    return dict(_counts)

@@ -1,0 +1,239 @@
+"""Graph capture: launches recorded once and replayed with other arguments, as far as a device can do that.
+
+A device that can has a ``GraphCapture`` in ``Device.graphs``.  A recording is a list of nodes whose arguments are
+bytes.  Which of them are addresses need not be known: record the same call twice over different memory, and the words
+that differ as the addresses do (``address_words``) are those to write anew before a replay over other memory.
+
+A recording's intermediate values lie in a ``MemoryPool``, which many recordings share.  Replaying moves no bookkeeping
+of the allocator, so that what is recorded after a replay begins with ``MemoryPool.restore``.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal
+
+import attrs
+import torch
+
+from turret.storage.fork_safety import Lock
+
+WORD = 8
+"""Bytes of an address."""
+
+
+@attrs.frozen
+class RecordedNode:
+    """One piece of recorded work; ``arguments`` is what it was handed, as it lies in the recording.
+
+    What cannot be patched is ``other``; without arguments it is not known which memory it works on.
+    """
+
+    kind: Literal["kernel", "copy", "clear", "other"]
+    name: str
+    arguments: bytes = b""
+
+
+@attrs.frozen
+class Patch:
+    """An address to write into the arguments of a node, ``offset`` bytes from their start."""
+
+    node: int
+    offset: int
+    address: int
+
+
+@attrs.frozen
+class AddressWord:
+    """A word of a node's arguments, ``offset`` bytes from their start, that holds a tensor's address plus ``delta``."""
+
+    node: int
+    offset: int
+    delta: int = 0
+
+
+@attrs.frozen
+class Moved:
+    """Memory that lay elsewhere in the second of two recordings: where it began in each, and its length in bytes."""
+
+    first: int
+    second: int
+    nbytes: int
+
+
+Replay = Callable[[Sequence[int], int], None]
+"""``replay(addresses, stream)``: queue a recording over other memory."""
+
+
+class Recording(abc.ABC):
+    """Work that was recorded, ready to be replayed."""
+
+    @property
+    @abc.abstractmethod
+    def nodes(self) -> Sequence[RecordedNode]:
+        """The work in the order in which it was recorded, with the arguments of its next replay."""
+
+    @abc.abstractmethod
+    def patch(self, patches: Sequence[Patch]) -> None:
+        """Change arguments for all later replays; a replay under way is not changed."""
+
+    @abc.abstractmethod
+    def replay(self, stream: int) -> None:
+        """Queue all of it on a stream."""
+
+    def bind(self, arguments: Sequence[Sequence[AddressWord]], addresses: Sequence[int]) -> Replay:
+        """A replay over other memory: number ``n`` of its addresses is that of ``arguments[n]``.
+
+        ``addresses`` are those that the recording was made with.  Only nodes that hold an address which changed since
+        the replay before are patched; a device whose patches can be made in native code overrides this.  Calls of
+        several threads follow one another.
+        """
+        current: list[int | None] = list(addresses)
+        lock = Lock()
+
+        def replay(addresses: Sequence[int], stream: int) -> None:
+            with lock:
+                changed = [n for n, address in enumerate(addresses) if address != current[n]]
+                if changed:
+                    current[:] = [None] * len(current)  # where patching fails, nothing is known
+                    self.patch([Patch(w.node, w.offset, addresses[n] + w.delta) for n in changed for w in arguments[n]])
+                    current[:] = addresses
+                self.replay(stream)
+
+        return replay
+
+
+class MemoryPool(abc.ABC):
+    """Memory that recordings on one device share, apart from what torch's allocator hands to everybody else."""
+
+    @abc.abstractmethod
+    def allocating(self) -> AbstractContextManager[None]:
+        """Within it, what this thread allocates on the device comes from the pool; frees go back to it at any time."""
+
+    @abc.abstractmethod
+    def checkpoint(self) -> Any:
+        """Which blocks are in use now."""
+
+    @abc.abstractmethod
+    def restore(self, checkpoint: Any, dead: Sequence[int]) -> None:
+        """Make the bookkeeping what it was, less the blocks that begin at the addresses ``dead``.
+
+        Contents of memory are not touched.  Tensors allocated from the pool must be gone; those made by ``tensor_at``
+        own no block, and stay as they are.
+        """
+
+    @abc.abstractmethod
+    def invalidate(self, storage: torch.UntypedStorage, message: str) -> None:
+        """From now on, whoever asks where a storage of ``tensor_at`` lies gets a ``RuntimeError`` with this text."""
+
+    @property
+    @abc.abstractmethod
+    def reserved_bytes(self) -> int:
+        """Memory that the pool holds, in use or not."""
+
+
+class GraphCapture(abc.ABC):
+    """How a device records what is launched on its current stream."""
+
+    @abc.abstractmethod
+    def pool(self, index: int) -> MemoryPool:
+        """A new pool on device ``index``, which lives as long as it or a recording in it does."""
+
+    def is_recording(self, index: int) -> bool:
+        """Whether what this thread launches on a device now is recorded, by whomever: nothing can be begun then."""
+        return False
+
+    @abc.abstractmethod
+    def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
+        """Record what ``run`` launches on device ``index``, which is queued for nothing; ``run`` itself runs once.
+
+        What ``run`` allocates comes from ``pool`` (None: one of the recording's own) and stays there for as long as the
+        recording lives, whoever else is handed the same addresses later.  Random number generators of the device go on
+        with every replay as they would with a call.  Where ``run`` raises or does what cannot be recorded, nothing is
+        left behind: the error comes out, and the device can be used as before.
+        """
+
+
+def tensor_at(
+    address: int, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """A tensor over memory that it does not own."""
+    extent = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+    storage = torch._C._construct_storage_from_data_pointer(address, device, extent * dtype.itemsize)
+    return torch.empty(0, dtype=dtype, device=device).set_(storage, 0, shape, stride)
+
+
+@attrs.frozen
+class FoundAddresses:
+    """What comparing two recordings says about memory that moved, by its key.
+
+    ``words``: all words that hold addresses in it.  ``unclear``: why its words are not known; it has to lie at a replay
+    where it lay when it was recorded.
+    """
+
+    words: dict[Hashable, tuple[AddressWord, ...]]
+    unclear: dict[Hashable, str]
+
+
+def address_words(
+    first: Recording, second: Recording, moved: Mapping[Any, Moved], again: Recording | None = None
+) -> FoundAddresses:
+    """Where addresses lie in the arguments of a call that was recorded twice.
+
+    How far memory moved tells which it is, so that no two may move by the same number of bytes (``ValueError``).
+    Raises ``ValueError``, too, where the recordings are not of the same work.
+
+    ``again`` was recorded as the first was, over the very same memory: words that differ between the two are what
+    kernels were handed uninitialised (padding, unused ends of arrays), and hold no addresses.
+    """
+    distances = {m.second - m.first: key for key, m in moved.items()}
+    if len(distances) != len(moved) or 0 in distances:
+        raise ValueError("two of what moved lie equally far from where they were, or one did not move")
+    noise = set() if again is None else _differences(first, again)
+    words: dict[Any, list[AddressWord]] = {key: [] for key in moved}
+    unclear: dict[Any, str] = {}
+    nodes, others = first.nodes, second.nodes
+    for number, node in enumerate(nodes):
+        if node.kind == "other" and not node.arguments:
+            unclear |= dict.fromkeys(moved, f"what {node.name} (node {number}) works on is not known")
+    for number, offset in sorted(_differences(first, second) - noise):
+        node = nodes[number]
+        before, after = _word(node.arguments, offset), _word(others[number].arguments, offset)
+        key = distances.get(after - before)
+        where = f"bytes {offset} of {node.name} (node {number})"
+        if key is None:
+            unclear |= dict.fromkeys(moved, f"{where} differ, and are no address that moved")
+        elif node.kind == "other":
+            unclear[key] = f"{where} hold its address, and cannot be patched"
+        elif not moved[key].first <= before < moved[key].first + max(1, moved[key].nbytes):
+            unclear[key] = f"{where} moved with it and lie outside of it"
+        else:
+            words[key].append(AddressWord(number, offset, before - moved[key].first))
+    return FoundAddresses({key: tuple(w) for key, w in words.items() if key not in unclear}, unclear)
+
+
+def _differences(first: Recording, second: Recording) -> set[tuple[int, int]]:
+    """Words, by node and offset, that two recordings of the same work differ in."""
+    _check_same_work(first, second)
+    return {
+        (number, offset)
+        for number, (one, other) in enumerate(zip(first.nodes, second.nodes, strict=True))
+        for offset in range(0, len(one.arguments), WORD)
+        if _word(one.arguments, offset) != _word(other.arguments, offset)
+    }
+
+
+def _check_same_work(first: Recording, second: Recording) -> None:
+    if len(first.nodes) != len(second.nodes):
+        raise ValueError(f"recordings of {len(first.nodes)} and {len(second.nodes)} nodes are not of the same work")
+    for number, (one, other) in enumerate(zip(first.nodes, second.nodes, strict=True)):
+        if (one.kind, one.name, len(one.arguments)) != (other.kind, other.name, len(other.arguments)):
+            raise ValueError(
+                f"node {number} is {one.kind} {one.name} in one recording, {other.kind} {other.name} in the other"
+            )
+
+
+def _word(arguments: bytes, offset: int) -> int:
+    return int.from_bytes(arguments[offset : offset + WORD], "little")

@@ -1,0 +1,1 @@
+"""What code generators share: expressions, blocks and statements as text."""

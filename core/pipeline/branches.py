@@ -1,0 +1,81 @@
+"""Graphs that calls of control flow hold, on their way to plans of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import attrs
+import torch
+from torch import fx
+
+from turret.hooks.products import StageGraph, Target
+from turret.plan import Plan
+from turret.plan.executor import load
+
+
+class PlannedBranch(torch.nn.Module):
+    """A branch's plan where its graph was: lowering hands the plan on, and who runs the graph around calls it."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.plan = plan
+        self._run: Callable[[list], list] | None = None  # a cached_property's lock would outlive a fork, in 3.11
+
+    def forward(self, *operands: Any) -> tuple:
+        if self._run is None:
+            self._run = load(self.plan)
+        return tuple(self._run(list(operands)))
+
+
+@attrs.frozen(eq=False)
+class Branch:
+    """The attribute ``name`` of a graph module, an argument of the call ``call``."""
+
+    owner: fx.GraphModule
+    call: fx.Node
+    name: str
+
+    @property
+    def module(self) -> fx.GraphModule:
+        return getattr(self.owner, self.name)
+
+    @property
+    def op(self) -> str:
+        return self.call.target._name  # type: ignore[union-attr]
+
+    def why_not_planned(self) -> str:
+        """Why a branch has no plan: one checks the layout of its inputs, which is known for static sizes alone."""
+        for node in self.module.graph.nodes:
+            value = node.meta.get("val")
+            if node.op == "placeholder" and not (isinstance(value, torch.Tensor) and _is_static(value)):
+                return f"{node.name} is no tensor of static sizes"
+        return ""
+
+    def graph(self, module: fx.GraphModule, target: Target, name: str) -> StageGraph:
+        """What a plan is made of; results of a condition have the strides that the call around says."""
+        (results,) = next(n for n in reversed(module.graph.nodes) if n.op == "output").args
+        declared = self.call.meta["val"] if self.op == "cond" else [None] * len(results)
+        strides = tuple(None if v is None else tuple(v.stride()) for v in declared)
+        return StageGraph(module, "inference", target, strides, name=name)
+
+    def replace(self, plan: Plan) -> None:
+        """Put the plan in the graph's place."""
+        delattr(self.owner, self.name)
+        setattr(self.owner, self.name, PlannedBranch(plan))
+
+
+def branches_of(module: fx.GraphModule) -> Iterator[Branch]:
+    """The graphs that calls of control flow in ``module`` hold, each once."""
+    seen = set()
+    for node in list(module.graph.nodes):
+        if node.op == "call_function" and isinstance(node.target, torch._ops.HigherOrderOperator):
+            for argument in node.args:
+                if isinstance(argument, fx.Node) and argument.op == "get_attr" and argument.target not in seen:
+                    seen.add(argument.target)
+                    if isinstance(getattr(module, str(argument.target)), fx.GraphModule):
+                        yield Branch(module, node, str(argument.target))
+
+
+def _is_static(value: torch.Tensor) -> bool:
+    return all(isinstance(v, int) for v in (*value.shape, *value.stride(), value.storage_offset()))

@@ -1,0 +1,283 @@
+"""From a schedule to a plan: numbered slots, allocations, and runs of kernels joined into segments.
+
+A code generator calls ``draft_plan`` to learn which kernels it should join under which function names and where
+their tensors are in the slot table, generates the library, and fills in ``library``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import torch
+
+from turret.graph.externs import op_name, out_variant
+from turret.hooks.devices import device_for
+from turret.ir.expr import loads
+from turret.ir.program import CopyInto, Extern, LoopProgram, Number, Ref, StridedView, TensorDecl, bound_symbols
+from turret.ir.schedule import SEPARATE_BYTES, Kernel, Schedule, ScheduleSection
+from turret.ir.symbols import symbols_of_expr, symbols_of_index, symbols_of_sizes
+from turret.plan import (
+    Allocate,
+    Call,
+    Compute,
+    Copy,
+    Free,
+    Launch,
+    Plan,
+    Section,
+    SizeRef,
+    Slot,
+    SlotRef,
+    Step,
+    View,
+    size_text,
+)
+
+
+@attrs.frozen(eq=False)
+class Segment:
+    """Kernels that run one after another in one native call of the function ``name``."""
+
+    name: str
+    kernels: tuple[Kernel, ...]
+
+
+@attrs.frozen(eq=False)
+class PlanDraft:
+    """A plan that still lacks its library; ``slot_of`` maps tensor names to slots, ``size_slot`` symbols to the
+    positions of the size table."""
+
+    plan: Plan
+    segments: tuple[Segment, ...]
+    slot_of: dict[str, int]
+    size_slot: dict[str, int]
+
+
+def draft_plan(schedule: Schedule, device: str) -> PlanDraft:
+    """Lay out a schedule as a plan for one device."""
+    return _Drafter(schedule, device).draft()
+
+
+def kernel_tensors(kernel: Kernel) -> tuple[str, ...]:
+    """Names of the tensors a kernel reads or writes, each once, in a fixed order."""
+    names: list[str] = []
+    for store in kernel.stores:
+        names += [node.tensor for node in loads(*store.roots)]
+        names.append(store.tensor)
+    return tuple(dict.fromkeys(names))
+
+
+class _Drafter:
+    def __init__(self, schedule: Schedule, device: str) -> None:
+        self.schedule, self.device = schedule, device
+        self.program = schedule.program
+        self.declarations = self.program.declarations()
+        self.slots: list[Slot] = []
+        self.slot_of: dict[str, int] = {}
+        self.views = {s.tensor.name: s for s in schedule.steps if isinstance(s, StridedView)}
+        self.steps: list[Step] = []
+        self.segments: list[Segment] = []
+        self.pending: list[Kernel] = []
+        self.pending_dead: list[str] = []
+        self.places: list[tuple[int, int]] = []
+        """Of each of the schedule's steps the first and the last of the plan's."""
+
+    def draft(self) -> PlanDraft:
+        program = self.program
+        inputs = tuple(
+            None if decl is None else self._slot(decl, "input", number) for number, decl in enumerate(program.inputs)
+        )
+        for name in program.constants:
+            self._slot(self.declarations[name], "constant")
+        spans = self.schedule.memory.arena_spans
+        edges = {edge for first, last in spans for edge in (first, last + 1)}
+        edges |= {section.first for section in self.schedule.sections}
+        for number, step in enumerate(self.schedule.steps):
+            if number in edges:
+                self._flush()  # a launch runs with the arena or without it, and in one section
+            dead = self.schedule.memory.dead_after.get(number, ())
+            if isinstance(step, Kernel):
+                if any(map(self._is_separate, self.pending_dead)) and self._allocates(step):
+                    self._flush()  # what died is freed before there is more
+                self.pending.append(step)
+                self.pending_dead += dead
+            else:
+                self._flush()
+                before = len(self.steps)
+                self._step(step)
+                self._free(dead)
+                self.places.append((before, len(self.steps) - 1))
+        self._flush()
+        bound = [symbol for statement in program.statements for symbol in bound_symbols(statement)]
+        symbols = tuple(sorted([*program.symbols, *bound]))
+        plan = Plan(
+            name=program.name,
+            device=self.device,
+            slots=tuple(self.slots),
+            inputs=inputs,
+            steps=tuple(self.steps),
+            outputs=tuple(self._value(output) for output in program.outputs),
+            size_symbols=symbols,
+            size_sources=dict(program.symbols),
+            constants=dict(program.constants),
+            arena_bytes=self.schedule.memory.arena_bytes,
+            float_symbols=_float_symbols(program),
+            arena_spans=tuple((self.places[first][0], self.places[last][1]) for first, last in spans),
+            sections=tuple(map(self._section, self.schedule.sections)),
+        )
+        return PlanDraft(plan, tuple(self.segments), self.slot_of, {s: i for i, s in enumerate(symbols)})
+
+    def _section(self, section: ScheduleSection) -> Section:
+        """A section of the schedule as one of the plan."""
+        steps = self.schedule.steps[section.first : section.last + 1]
+        read = {s for step in steps if isinstance(step, Kernel) for s in kernel_symbols(step, self.declarations)}
+        first, last = self.places[section.first][0], self.places[section.last][1]
+        return Section(first, last, section.obstacles, tuple(sorted(read)))
+
+    def _slot(self, decl: TensorDecl, place: Any, number: int = 0) -> int:
+        slot = Slot(
+            name=decl.name,
+            shape=tuple(map(size_text, decl.shape)),
+            stride=tuple(map(size_text, decl.stride)),
+            dtype=str(decl.dtype).removeprefix("torch."),
+            device=str(decl.device),
+            place=place,
+            number=number,
+        )
+        self.slot_of[decl.name] = len(self.slots)
+        self.slots.append(slot)
+        return self.slot_of[decl.name]
+
+    def _memory(self, name: str, *, allocate: bool = True) -> int:
+        """The slot of a tensor that a step is about to write, made on first use."""
+        if name in self.slot_of:
+            return self.slot_of[name]
+        decl = self.declarations[name]
+        buffer = self.schedule.memory.buffers.get(name)
+        if self._in_arena(name):
+            return self._slot(decl, "arena", buffer.arena_offset)
+        if buffer is not None and buffer.reuses is not None:
+            base = self.slot_of[buffer.reuses]
+            slot = self._slot(decl, "view")
+            self.steps.append(View(slot, base, 0))
+            return slot
+        slot = self._slot(decl, "own" if allocate else "call")
+        if allocate:
+            self.steps.append(Allocate(slot))
+        return slot
+
+    def _in_arena(self, name: str) -> bool:
+        """Whether a tensor has a place in the arena; which has none for tensors of other devices."""
+        buffer = self.schedule.memory.buffers.get(name)
+        same = torch.device(self.device).type == self.declarations[name].device.type
+        return buffer is not None and buffer.arena_offset is not None and same
+
+    def _is_separate(self, name: str) -> bool:
+        """Whether a tensor has memory of its own that is worth freeing early."""
+        buffer = self.schedule.memory.buffers.get(name)
+        large = buffer is not None and buffer.bytes is not None and buffer.bytes >= SEPARATE_BYTES
+        kept = device_for(self.declarations[name].device.type).keeps_arena
+        return large and not self._in_arena(name) and not kept
+
+    def _allocates(self, kernel: Kernel) -> bool:
+        buffers = self.schedule.memory.buffers
+        made = {s.tensor for s in kernel.stores if s.tensor not in self.slot_of}
+        return any(self._is_separate(name) and buffers[name].reuses is None for name in made)
+
+    def _flush(self) -> None:
+        """End the run of kernels collected so far with one launch."""
+        if not self.pending:
+            return
+        kernels, self.pending = tuple(self.pending), []
+        before = len(self.steps)
+        used: dict[int, None] = {}
+        for kernel in kernels:
+            for name in kernel_tensors(kernel):
+                used[self._memory(name)] = None
+        name = f"segment{len(self.segments)}"
+        self.segments.append(Segment(name, kernels))
+        self.steps.append(Launch(name, tuple(used), tuple(k.name for k in kernels)))
+        dead, self.pending_dead = self.pending_dead, []
+        self._free(tuple(dead))
+        self.places += [(before, len(self.steps) - 1)] * len(kernels)
+
+    def _free(self, names: tuple[str, ...]) -> None:
+        """Drop tensors that own memory; arena tensors live as long as their frame."""
+        slots = [self.slot_of[n] for n in names if n in self.slot_of]
+        slots = [s for s in slots if self.slots[s].place in ("input", "own", "call", "view")]
+        if slots:
+            self.steps.append(Free(tuple(slots)))
+
+    def _step(self, step: Extern | StridedView | CopyInto | Number) -> None:
+        match step:
+            case Number():
+                self.steps.append(Compute(step.symbol, str(size_text(step.value))))
+            case StridedView():
+                self._view(step)
+            case CopyInto():
+                self.steps.append(Copy(self.slot_of[step.target], self.slot_of[step.source]))
+            case Extern():
+                self._extern(step)
+
+    def _view(self, step: StridedView) -> None:
+        base = self._memory(step.base)
+        if self.slots[base].place == "arena" and isinstance(step.offset, int) and step.tensor.is_static:
+            self._slot(step.tensor, "arena", self.slots[base].number + step.offset * step.tensor.dtype.itemsize)
+            return
+        self.steps.append(View(self._slot(step.tensor, "view"), base, size_text(step.offset)))
+
+    def _extern(self, step: Extern) -> None:
+        args = tuple(self._value(a) for a in step.args)
+        kwargs = {k: self._value(v) for k, v in step.kwargs.items()}
+        variant = out_variant(step.op)
+        first = step.outputs[0] if step.outputs else None
+        buffer = None if first is None else self.schedule.memory.buffers.get(first.name)
+        if variant is not None and buffer is not None and (self._in_arena(first.name) or buffer.reuses is not None):
+            into = self._memory(first.name)
+            self.steps.append(Call(op_name(variant), args, kwargs, into=into, origins=step.origins))
+            return
+        outputs = tuple(None if o is None else self._memory(o.name, allocate=False) for o in step.outputs)
+        self.steps.append(
+            Call(
+                op_name(step.op),
+                args,
+                kwargs,
+                outputs,
+                sequence=step.returns_sequence,
+                origins=step.origins,
+                binds=step.binds,
+            )
+        )
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, Ref):
+            return SlotRef(self._memory(value.name))
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._value(v) for v in value)
+        if value is None or isinstance(value, (bool, int, float, str, complex)):
+            return value
+        if hasattr(value, "free_symbols"):
+            return SizeRef(str(size_text(value)))
+        return value
+
+
+def _float_symbols(program: LoopProgram) -> tuple[str, ...]:
+    """Symbols whose values are floats: inputs, results of calls, or computed."""
+    found = [name for name, source in program.symbols.items() if source.kind == "float"]
+    for statement in program.statements:
+        if isinstance(statement, Extern):
+            found += [b.symbol for b in statement.binds if b.is_float]
+        elif isinstance(statement, Number) and statement.is_float:
+            found.append(statement.symbol)
+    return tuple(found)
+
+
+def kernel_symbols(kernel: Kernel, declarations: dict[str, TensorDecl]) -> tuple[str, ...]:
+    """Names of the size symbols that a kernel's loops, indices, values and tensors' layouts mention, sorted."""
+    found = set(symbols_of_sizes(variable.extent for variable in (*kernel.outer, *kernel.inner)))
+    for name in kernel_tensors(kernel):
+        found |= symbols_of_sizes((*declarations[name].shape, *declarations[name].stride))
+    for store in kernel.stores:
+        found = found.union(*map(symbols_of_index, store.coords), *map(symbols_of_expr, store.roots))
+    return tuple(sorted(found))

@@ -1,0 +1,424 @@
+"""From a plan to a boxed callable: the plan's steps become one straight-line Python function.
+
+Interpreting steps would cost a dispatch each; a generated function costs what its statements cost.  Arena
+tensors are made once a frame, so that a call makes Python tensors only for inputs' views and for results.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from turret.errors import CacheError, CodegenError, FakeImplementationError
+from turret.graph.externs import fast_callable, is_trusted
+from turret.hooks.devices import PlanLibrary, Segment, allocator, device_for
+from turret.hooks.products import BoxedCallable
+from turret.hooks.size_source import Binding
+from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
+from turret.plan.bounds import extent_position, note_extent
+from turret.plan.frames import FramePool
+from turret.plan.modes import below_autograd
+from turret.storage.artifact_cache import Store
+from turret.storage.source_lines import show_lines
+
+
+def _nothing() -> None:
+    """There is nothing to prepare."""
+
+
+def _divide_up(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def _recovery(segment: Segment, failed: Callable[[Any], None]) -> Callable[..., None]:
+    """``recover(frame, status, stream, tensors)`` of a launch; a frame whose call fails is handed to ``failed``."""
+
+    def recover(frame: Any, status: int, stream: int, tensors: Mapping[int, torch.Tensor]) -> None:
+        try:
+            segment.recover(status, frame.slots, frame.sizes, stream, tensors)
+        except BaseException:
+            failed(frame)
+            raise
+
+    return recover
+
+
+def fits_device(plan: Plan) -> bool:
+    """Whether a plan was compiled for what its device is here (it may come from a cache that machines share)."""
+    place = torch.device(plan.device)
+    return not plan.arch or device_for(place.type).properties(place.index or 0).arch == plan.arch
+
+
+def load(plan: Plan, store: Store | None = None) -> BoxedCallable:
+    """The executable of a plan; its native library is that of this process, or of ``store`` (None: the default cache).
+
+    Raises ``CacheError`` where the library is not there, ``OSError`` where it is none.
+
+    The result takes the list of the graph's inputs, empties it, and returns the list of outputs.  It may run in
+    several threads at once.  ``result.source`` is the generated Python; ``result.pool`` holds its idle memory;
+    ``result.prepare()`` loads what is otherwise loaded by the first call (before a graph capture, which must not).
+    """
+    return _Writer(plan, store).build()
+
+
+PLAN_FILE = "<turret plan"
+"""How the file names of generated functions begin, for ``left_inputs_as_they_were``."""
+
+
+def argument_names(plan: Plan) -> list[str]:
+    """What a generated function calls the inputs of a plan."""
+    return [f"a{i}" if slot is None else f"t{slot}" for i, slot in enumerate(plan.inputs)]
+
+
+def symbol_values(plan: Plan, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Symbols that a plan's inputs tell, each with Python source of its value."""
+    for symbol in plan.size_symbols:
+        source = plan.size_sources.get(symbol)
+        if source is None:
+            continue
+        name = names[source.input]
+        if source.dimension is None and source.kind in ("size", "float"):
+            yield symbol, name
+        elif source.kind == "offset":
+            yield symbol, f"{name}.storage_offset()"
+        else:
+            yield symbol, f"{name}.{source.kind}({source.dimension})"
+
+
+def left_inputs_as_they_were(error: BaseException) -> bool:
+    """Whether an exception came out of a plan, of a graph's forward, that writes to none of its inputs.
+
+    The epilogue, which does, comes after it.
+    """
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code.co_filename.startswith(PLAN_FILE):
+            return not frame.f_globals["writes_inputs"]
+        traceback = traceback.tb_next
+    return False
+
+
+class _Writer:
+    def __init__(self, plan: Plan, store: Store | None) -> None:
+        self.plan, self.store = plan, store
+        place = torch.device(plan.device)
+        self.device, self.index = device_for(place.type), place.index or 0
+        self.native = self._library()
+        self.pool: FramePool
+        self.names: dict[str, Any] = {
+            "view": torch.as_strided,
+            "below_autograd": below_autograd,
+            "relayout": _relayout,
+            "math": math,
+            "torch": torch,
+        }
+        self.lines: list[str] = []
+        tensors_used = {s for step in plan.steps for s in _slots_as_tensors(step)}
+        self.arena_tensors = tuple(sorted(n for n in tensors_used if plan.slots[n].place == "arena"))
+        self.dispatches = any(isinstance(step, (View, Copy, Call)) for step in plan.steps)
+        self.launched = frozenset(s for step in plan.steps if isinstance(step, Launch) for s in step.slots)
+        framed = bool(self.launched or self.arena_tensors)
+        if self.device.keeps_arena and plan.scratch_bytes:
+            raise CodegenError(
+                f"{plan.name} has scratch memory, and {plan.device} keeps arenas: give it arenas by the call"
+            )
+        self.has_arena = framed and not self.device.keeps_arena and bool(plan.arena_bytes or plan.scratch_bytes)
+
+    def _library(self) -> PlanLibrary | None:
+        plan = self.plan
+        if plan.library is None:
+            return None  # no kernels: it runs anywhere
+        if not fits_device(plan):
+            raise CacheError(f"{plan.name} was compiled for {plan.arch}, which {plan.device} is not")
+        return self.device.load(plan, self.store)
+
+    def constant(self, prefix: str, value: Any) -> str:
+        name = f"{prefix}{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    def build(self) -> BoxedCallable:
+        plan = self.plan
+        self.pool = pool = FramePool(plan, self.arena_tensors, self.device.keeps_arena)
+        self.names["take"], self.names["give"] = pool.take, pool.give
+        self._prologue()
+        spans = self._arena_spans()
+        opened, closed = {first for first, _ in spans}, {last for _, last in spans}
+        for number, step in enumerate(plan.steps):
+            if number in opened:
+                self._open_frame()
+            self._step(step)
+            if number in closed:
+                self.lines.append("frame.close()")
+        self.lines.append(f"result = [{', '.join(self._value(o) for o in plan.outputs)}]")
+        source = self._source()
+        self.names["writes_inputs"] = any(isinstance(step, Copy) for step in plan.steps)
+        filename = f"{PLAN_FILE} {plan.name} {id(plan):x}>"
+        exec(compile(source, filename, "exec"), self.names)
+        function = self.names["run"]
+        show_lines(function, source)
+        function.source, function.plan, function.pool = source, plan, pool
+        function.prepare = _nothing if self.native is None else self.native.prepare
+        return function
+
+    def _source(self) -> str:
+        # Entering the modes costs a microsecond, and allocations and launches alone see nothing of them.
+        mode, indent = ("    with below_autograd():\n", "        ") if self.dispatches else ("", "    ")
+        body = mode + "".join(f"{indent}{line}\n" for line in self.lines)
+        if not self.launched and not self.arena_tensors:
+            return f"def run(args):\n{body}    return result\n"
+        return (
+            "def run(args):\n    frame = take()\n    slots, sizes = frame.slots, frame.sizes\n"
+            f"{body}    give(frame)\n    return result\n"
+        )
+
+    def _prologue(self) -> None:
+        plan, lines = self.plan, self.lines
+        names = argument_names(plan)
+        if names:
+            lines.append(f"{', '.join(names)}{',' if len(names) == 1 else ''} = args")
+        lines.append("args.clear()")
+        for symbol, value in symbol_values(plan, names):
+            self._number(symbol, value)
+        if self.has_arena:
+            self.names |= {"cdiv": _divide_up, "floor_div": int.__floordiv__, "floor_mod": int.__mod__}
+            later = self._scratch_symbols()
+            if later:
+                lines.append(f"{' = '.join(later)} = 0")
+        if self.arena_tensors:
+            targets = ", ".join(f"t{s}" for s in self.arena_tensors)
+            lines.append(f"{targets}{',' if len(self.arena_tensors) == 1 else ''} = frame.tensors")
+        for number, slot in enumerate(plan.slots):
+            if slot.place == "constant":
+                self.names[f"t{number}"] = plan.constants[slot.name]
+        if self.launched:
+            self._prepare_launches()
+            for number, slot in enumerate(plan.slots):
+                if slot.place in ("input", "constant"):
+                    self._address(number)
+
+    def _number(self, symbol: str, value: str) -> None:
+        """A number of this call, for Python and for kernels."""
+        self.lines.append(f"{symbol} = {value}")
+        if not self.launched:
+            return
+        if symbol in self._scratch_symbols():
+            self._open_frame()
+        number, plan = self.plan.size_symbols.index(symbol), self.plan
+        if symbol in plan.float_symbols:
+            self.names["bits"] = _bits
+            self.lines.append(f"sizes[{number}] = bits({symbol})")
+        else:
+            self.lines.append(f"sizes[{number}] = {symbol}")
+
+    def _arena_spans(self) -> tuple[tuple[int, int], ...]:
+        """From which step to which the arena is there: all of the call where it grows in the middle."""
+        if not self.has_arena:
+            return ()
+        whole = ((0, len(self.plan.steps) - 1),)
+        return whole if self._scratch_symbols() else self.plan.arena_spans or whole
+
+    def _scratch_symbols(self) -> list[str]:
+        """Numbers that decide how much memory kernels work in, and that are known in the middle of a call."""
+        if not self.has_arena or not isinstance(self.plan.scratch_bytes, str):
+            return []
+        words = set(re.findall(r"[A-Za-z_]\w*", self.plan.scratch_bytes))
+        return [symbol for symbol in self.plan.bound_symbols if symbol in words]
+
+    def _open_frame(self) -> None:
+        """Take the arena and scratch memory, or more scratch memory; what is in the arena stays."""
+        self.lines.append(f"frame.open({self.plan.scratch_offset} + ({self.plan.scratch_bytes}))")
+
+    def _prepare_launches(self) -> None:
+        """What every launch of a call is handed: where the tables are, and a stream."""
+        self.names["current_stream"] = self.device.stream_getter(self.index)
+        self.lines.append("stream = current_stream()")
+        self.lines.append("slots_at, sizes_at = frame.tables")
+
+    def _launch(self, step: Launch) -> None:
+        segment = self.native.segment(step)
+        run = self.constant("run", segment.run)
+        recover = self.constant("recover", _recovery(segment, self.pool.give_failed))
+        movable = [s for s in step.slots if self.plan.slots[s].place in ("input", "call", "view", "constant")]
+        tensors = f"{{{', '.join(f'{s}: t{s}' for s in movable)}}}"
+        leading = "".join(f"{word}, " for word in segment.leading)
+        self.lines.append(f"status = {run}({leading}slots_at, sizes_at, stream)")
+        self.lines.append(f"if status: {recover}(frame, status, stream, {tensors})")
+
+    def _allocator(self, device: torch.device) -> str:
+        """The name of ``empty(shape, stride, dtype)`` on a device."""
+        name = f"empty_{device.type}"
+        if device.index:
+            name += f"_{device.index}"
+        if name not in self.names:
+            self.names[name] = allocator(device)
+        return name
+
+    def _address(self, slot: int) -> None:
+        """Tell kernels where a tensor lies, if any kernel wants to know."""
+        if slot in self.launched:
+            self.lines.append(f"slots[{slot}] = t{slot}.data_ptr()")
+            if self.plan.check_bounds:
+                self.names["note_extent"] = note_extent
+                self.lines.append(f"note_extent(sizes, {extent_position(self.plan, slot)}, t{slot})")
+
+    def _step(self, step: Any) -> None:
+        slots = self.plan.slots
+        match step:
+            case Allocate(slot=number):
+                slot = slots[number]
+                dtype = self.constant("dtype", slot.torch_dtype)
+                empty = self._allocator(torch.device(slot.device))
+                self.lines.append(f"t{number} = {empty}({_tuple(slot.shape)}, {_tuple(slot.stride)}, {dtype})")
+                self._address(number)
+            case Launch():
+                self._launch(step)
+            case View(slot=number):
+                slot, offset = slots[number], step.offset
+                if slots[step.base].place != "own":
+                    offset = f"t{step.base}.storage_offset() + {offset}"
+                if _is_transpose(slot, slots[step.base]) and step.offset == 0:
+                    # Half the cost of as_strided, and each linear layer has one.
+                    self.lines.append(f"t{number} = t{step.base}.t()")
+                else:
+                    layout = f"{_tuple(slot.shape)}, {_tuple(slot.stride)}"
+                    self.lines.append(f"t{number} = view(t{step.base}, {layout}, {offset})")
+                self._address(number)
+            case Copy():
+                self.lines.append(f"t{step.target}.copy_(t{step.source})")
+            case Free():
+                self.lines.append(" = ".join(f"t{s}" for s in step.slots) + " = None")
+            case Compute():
+                self._number(step.symbol, step.text)
+            case Call():
+                self._call(step)
+
+    def _call(self, step: Call) -> None:
+        function = self.constant("op", fast_callable(step.op))
+        arguments = [self._value(a) for a in step.args] + [f"{k}={self._value(v)}" for k, v in step.kwargs.items()]
+        if step.into is not None:
+            self.lines.append(f"{function}({', '.join(arguments)}, out=t{step.into})")
+            return
+        expression = f"{function}({', '.join(arguments)})"
+        made = [slot for slot in step.outputs if slot is not None]
+        given = {b.output for b in step.binds}
+        results = ["_" if s is None else f"t{s}" for s in step.outputs]
+        results = [f"n{k}" if r == "_" and k in given else r for k, r in enumerate(results)]
+        if step.sequence and results:
+            expression = f"{', '.join(results)}, = {expression}"
+        elif made or given:
+            expression = f"{results[0]} = {expression}"
+        self.lines.append(expression)
+        for binding in step.binds:
+            self._number(binding.symbol, _bound(binding, results[binding.output]))
+        for number in made:
+            slot = self.plan.slots[number]
+            shape, stride = _tuple(slot.shape), _tuple(slot.stride)
+            unlike = f"t{number}.stride() != {stride} or t{number}.shape != {shape}"
+            dtype = self.constant("dtype", self.plan.slots[number].torch_dtype)
+            if not is_trusted(step.op) or step.binds:
+                unlike += f" or t{number}.dtype is not {dtype}"
+            self.lines.append(f"if {unlike}:")
+            self.lines.append(f"    t{number} = relayout(t{number}, {shape}, {stride}, {dtype}, {step.op!r})")
+            self._address(number)
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, SlotRef):
+            return f"t{value.slot}"
+        if isinstance(value, SizeRef):
+            return f"({value.text})"
+        if isinstance(value, (list, tuple)):
+            inner = ", ".join(self._value(v) for v in value)
+            return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
+        if isinstance(value, Plan):
+            return self.constant("branch", _branch(value, self.store))
+        if value is None or isinstance(value, (bool, int, str)):
+            return repr(value)
+        return self.constant("value", value)
+
+
+def _branch(plan: Plan, store: Store | None) -> Callable[..., list]:
+    """A plan of static sizes as a function of its inputs, of any strides, for an op of control flow to call."""
+    run = load(plan, store)
+    layouts = [None if n is None else (plan.slots[n].shape, plan.slots[n].stride) for n in plan.inputs]
+
+    def branch(*operands: Any) -> list:
+        given = list(operands)
+        for number, layout in enumerate(layouts):
+            if layout is not None and given[number].stride() != layout[1]:
+                tensor = given[number]
+                given[number] = _relayout(tensor, *layout, tensor.dtype, plan.name)
+        return run(given)
+
+    return branch
+
+
+def _bound(binding: Binding, result: str) -> str:
+    """Python source of a number that a call gives."""
+    return result if binding.dimension is None else f"{result}.size({binding.dimension})"
+
+
+def _bits(value: float) -> int:
+    """A float as the table of sizes holds it."""
+    return _INTEGER.unpack(_FLOAT.pack(value))[0]
+
+
+_INTEGER, _FLOAT = struct.Struct("=q"), struct.Struct("=d")
+
+
+def _is_transpose(view: Slot, base: Slot) -> bool:
+    return (
+        len(base.shape) == 2
+        and view.dtype == base.dtype
+        and (view.shape, view.stride) == (base.shape[::-1], base.stride[::-1])
+    )
+
+
+def _slots_as_tensors(step: Any) -> list[int]:
+    """Slots whose tensors (not just addresses) a step uses."""
+    match step:
+        case View():
+            return [step.base]
+        case Copy():
+            return [step.target, step.source]
+        case Call():
+            into = [] if step.into is None else [step.into]
+            return into + [ref.slot for ref in refs((step.args, list(step.kwargs.values())))]
+    return []
+
+
+def refs(value: Any) -> list[SlotRef]:
+    """The slots among the arguments of a call."""
+    if isinstance(value, SlotRef):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [ref for item in value for ref in refs(item)]
+    return []
+
+
+def _tuple(values: tuple[SizeText, ...]) -> str:
+    return f"({''.join(f'{v}, ' for v in values)})"
+
+
+def _relayout(
+    tensor: torch.Tensor, shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, op: str
+) -> torch.Tensor:
+    """A call's result in the layout that the plan was made for.
+
+    An op's fake implementation foretold shape, strides and dtype; where a real result's strides differ it is copied
+    (strides of dimensions of size 1 do not matter), and a different shape or dtype is an error of that implementation.
+    """
+    if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+        raise FakeImplementationError(
+            f"{op} returned {tensor.dtype} of shape {tuple(tensor.shape)}, its fake implementation said {dtype} of "
+            f"shape {shape}; correct the fake implementation"
+        )
+    if all(s == 1 or a == b for s, a, b in zip(shape, tensor.stride(), stride, strict=True)) or not tensor.numel():
+        return tensor
+    return torch.empty_strided(shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)

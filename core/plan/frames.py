@@ -1,0 +1,114 @@
+"""Frames: the memory that one call of a plan works in, kept from call to call."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from turret.plan import Plan, Slot
+from turret.plan.bounds import extent_position, note_static_extent, table_length
+
+ALIGNMENT = 64
+"""Bytes; a cache line, and the widest vector load of today's CPUs."""
+
+
+class Frame:
+    """Arena, slot table, size table and the arena's tensors, for one call at a time; the arena is kept between calls.
+
+    ``slots`` and ``sizes`` are the native tables (addresses and int64), ``tables`` their own addresses; ``tensors``
+    are the tensors of arena slots that extern calls or copies use, in the order asked for.
+    """
+
+    __slots__ = ("arena", "sizes", "slots", "tables", "tensors")
+
+    def __init__(self, plan: Plan, wanted: tuple[int, ...]) -> None:
+        self.slots = (ctypes.c_void_p * max(1, len(plan.slots)))()
+        self.sizes = (ctypes.c_int64 * max(1, table_length(plan)))()
+        self.tables = ctypes.addressof(self.slots), ctypes.addressof(self.sizes)
+        self.arena = None
+        start = 0
+        if plan.arena_bytes:
+            self.arena = torch.empty(plan.arena_bytes + ALIGNMENT, dtype=torch.uint8, device=plan.device)
+            start = -self.arena.data_ptr() % ALIGNMENT
+        for number, slot in enumerate(plan.slots):
+            if slot.place == "arena":
+                self.slots[number] = self.arena.data_ptr() + start + slot.number
+                if plan.check_bounds:
+                    note_static_extent(self.sizes, extent_position(plan, number), slot.shape, slot.stride)
+        self.tensors = tuple(self._tensor(plan.slots[number], start) for number in wanted)
+
+    def _tensor(self, slot: Slot, start: int) -> torch.Tensor:
+        dtype = slot.torch_dtype
+        flat = torch.empty(0, dtype=dtype, device=self.arena.device)
+        return flat.set_(self.arena.untyped_storage(), (start + slot.number) // dtype.itemsize, slot.shape, slot.stride)
+
+
+def device_table_lengths(plan: Plan) -> tuple[int, int]:
+    """Entries of the slot table (the arena's address comes last) and of the size table where arenas are not kept."""
+    return len(plan.slots) + 1, max(1, len(plan.size_symbols))
+
+
+class DeviceFrame:
+    """Slot table, size table and the arena's tensors of a plan whose device keeps no arenas.
+
+    Between calls a frame keeps its tensor objects but no memory: ``open`` takes the arena from torch's caching
+    allocator on the current stream and ``close`` returns it.  Reuse is then ordered as torch orders it (a block
+    freed on a stream is used again on that stream), graph capture finds the arena in its private pool, any thread
+    and stream may run any frame, and forward and backward never hold memory at the same time.
+    """
+
+    __slots__ = ("_storage", "sizes", "slots", "tables", "tensors")
+
+    def __init__(self, plan: Plan, wanted: tuple[int, ...]) -> None:
+        slots, sizes = device_table_lengths(plan)
+        self.slots, self.sizes = (ctypes.c_void_p * slots)(), (ctypes.c_int64 * sizes)()
+        self.tables = ctypes.addressof(self.slots), ctypes.addressof(self.sizes)
+        arena = torch.empty(plan.arena_bytes, dtype=torch.uint8, device=plan.device)
+        self._storage = arena.untyped_storage()
+        self.tensors = tuple(self._tensor(plan.slots[number], arena.device) for number in wanted)
+        self.close()
+
+    def _tensor(self, slot: Slot, device: torch.device) -> torch.Tensor:
+        flat = torch.empty(0, dtype=slot.torch_dtype, device=device)
+        return flat.set_(self._storage, slot.number // slot.torch_dtype.itemsize, slot.shape, slot.stride)
+
+    def open(self, bytes_: int) -> None:
+        """Take memory for a call, or more of it in the middle of one; its address goes behind the slots."""
+        self._storage.resize_(bytes_)
+        self.slots[len(self.slots) - 1] = self._storage.data_ptr()
+
+    def close(self) -> None:
+        """Return the memory; what was queued on the stream still runs before anything that takes it next."""
+        self._storage.resize_(0)
+
+
+class FramePool:
+    """Idle frames of a plan.  ``take`` and ``give`` are safe from any thread (list operations are atomic)."""
+
+    __slots__ = ("_idle", "_kind", "_plan", "_wanted")
+
+    def __init__(self, plan: Plan, wanted: tuple[int, ...], keeps_arena: bool) -> None:
+        self._plan, self._wanted = plan, wanted
+        self._kind = Frame if keeps_arena else DeviceFrame
+        self._idle: list[Frame | DeviceFrame] = []
+
+    def take(self) -> Frame | DeviceFrame:
+        """A frame nobody else uses."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._kind(self._plan, self._wanted)
+
+    def give(self, frame: Frame | DeviceFrame) -> None:
+        """Hand a frame back."""
+        self._idle.append(frame)
+
+    def give_failed(self, frame: Frame | DeviceFrame) -> None:
+        """Hand the frame of a call that failed back; one that may hold memory of a stream goes."""
+        if self._kind is Frame:
+            self.give(frame)
+
+    def clear(self) -> None:
+        """Free the memory of idle frames."""
+        self._idle.clear()

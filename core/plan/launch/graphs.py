@@ -1,0 +1,123 @@
+"""Captured CUDA graphs, read and patched through the driver: nodes with their arguments, replays over other memory."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import weakref
+from collections.abc import Callable, Sequence
+
+from turret.errors import TurretError
+from turret.hooks.graph_capture import AddressWord, Patch, RecordedNode
+from turret.plan.launch.driver_library import GRAPHS, message
+from turret.storage.artifact_cache import Store
+
+_KINDS = ("kernel", "copy", "clear", "other")
+
+
+class NativeGraph:
+    """A captured graph, by its handle, on one device; it has to outlive this.
+
+    ``instantiate`` gives the handle of its executable; it is called before the first patch, binding or replay.
+
+    Raises ``CodegenError`` where there is no library or no driver for it, ``TurretError`` where the driver does not
+    tell what the graph consists of.
+    """
+
+    def __init__(
+        self,
+        device: int,
+        graph: int,
+        instantiate: Callable[[], int],
+        library: ctypes.CDLL | None = None,
+        store: Store | None = None,
+    ) -> None:
+        self.library = GRAPHS.load(store) if library is None else library
+        handle = self.library.turret_graph(device, graph)
+        if not handle:
+            raise TurretError(f"a captured graph cannot be read: {message(self.library)}")
+        self.handle = handle
+        self._instantiate: Callable[[], int] | None = instantiate
+        weakref.finalize(self, self.library.turret_graph_free, handle)
+
+    def instantiate(self) -> None:
+        """Make the executable now, unless that was done."""
+        if self._instantiate is not None:
+            self.library.turret_graph_executable(self.handle, self._instantiate())
+            self._instantiate = None
+
+    @property
+    def nodes(self) -> tuple[RecordedNode, ...]:
+        """Its nodes, in an order that their dependences allow, with the arguments of the next replay."""
+        return tuple(map(self._node, range(self.library.turret_graph_length(self.handle))))
+
+    def _node(self, number: int) -> RecordedNode:
+        library, handle = self.library, self.handle
+        count = library.turret_node_bytes(handle, number)
+        arguments = ctypes.string_at(library.turret_node_arguments(handle, number), count) if count else b""
+        kind, name = library.turret_node_kind(handle, number), library.turret_node_name(handle, number)
+        return RecordedNode(_KINDS[kind], name.decode(errors="replace"), arguments)
+
+    def patch(self, patches: Sequence[Patch]) -> None:
+        """Write addresses, for all later replays; nothing is written where one of them has no place."""
+        self.instantiate()
+        words = [AddressWord(p.node, p.offset) for p in patches]
+        addresses = _addresses([p.address for p in patches])
+        self._check(self.library.turret_graph_patch(self.handle, _triples(words), addresses, len(words)))
+
+    def replay(self, stream: int) -> None:
+        """Queue it on a stream."""
+        self.instantiate()
+        self._check(self.library.turret_graph_replay(self.handle, None, None, stream, True))
+
+    def bind(
+        self, arguments: Sequence[Sequence[AddressWord]], addresses: Sequence[int]
+    ) -> Callable[[Sequence[int], int, bool], None]:
+        """``replay(addresses, stream, launches)``: write those that changed, and queue it unless somebody else will.
+
+        One native call, which holds no lock of Python's; calls of several threads follow one another.
+        """
+        if len(arguments) != len(addresses):
+            raise TurretError(f"{len(addresses)} addresses for {len(arguments)} arguments of a recorded graph")
+        self.instantiate()
+        library, counts = self.library, [len(words) for words in arguments]
+        triples = _triples([word for words in arguments for word in words])
+        length = (ctypes.c_int64 * len(counts))(*counts)
+        binding = _Binding(
+            self, library.turret_binding(self.handle, triples, length, _addresses(addresses), len(counts))
+        )
+        # A third of a microsecond for ten, where an array of ctypes takes three.
+        run, packed, graph = library.turret_graph_replay, struct.Struct(f"{len(counts)}Q").pack, self.handle
+
+        def replay(addresses: Sequence[int], stream: int, launches: bool = True) -> None:
+            if len(addresses) != len(counts):
+                raise TurretError(f"a replay takes {len(counts)} addresses, and was given {len(addresses)}")
+            if run(graph, binding.handle, packed(*addresses), stream, launches):
+                raise RuntimeError(message(library))
+
+        return replay
+
+    def _check(self, failed: int) -> None:
+        if failed:
+            raise RuntimeError(message(self.library))
+
+
+class _Binding:
+    """Where the addresses of a graph lie, which it keeps alive."""
+
+    __slots__ = ("__weakref__", "graph", "handle")
+
+    def __init__(self, graph: NativeGraph, handle: int | None) -> None:
+        if not handle:
+            raise TurretError(message(graph.library))
+        self.graph, self.handle = graph, handle
+        weakref.finalize(self, graph.library.turret_binding_free, handle)
+
+
+def _triples(words: Sequence[AddressWord]) -> ctypes.Array:
+    flat = [number for word in words for number in (word.node, word.offset, word.delta)]
+    return (ctypes.c_int64 * len(flat))(*flat)
+
+
+def _addresses(addresses: Sequence[int]) -> ctypes.Array:
+    return (ctypes.c_uint64 * len(addresses))(*addresses)

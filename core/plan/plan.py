@@ -1,0 +1,297 @@
+"""The plan: one compiled graph as flat steps over numbered slots; plain data, written and read as JSON.
+
+A *slot* is a tensor in memory while the plan runs.  Kernels take a table with the address of every slot and a
+table with the value of every size symbol; extern calls take tensors.  Consecutive kernels are launched by one
+call (``Launch``).  Slots with an arena offset lie in one block of memory that a *frame* owns: frames are made
+on demand, one for each thread that is inside the plan at the same time, and kept for the next call.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+import torch
+
+from turret.graph.obstacles import Obstacle, border_text
+from turret.hooks.size_source import Binding, SizeSource
+from turret.storage.codec import record
+from turret.storage.libraries import Library
+
+if TYPE_CHECKING:
+    from turret.ir.index import Size
+
+SizeText = int | str
+"""An int, or Python source of an int expression over size symbols."""
+
+
+SCRATCH_ALIGNMENT = 256
+"""Bytes; each scratch buffer starts at a multiple."""
+
+
+@record
+@attrs.frozen
+class Slot:
+    """A tensor in memory.
+
+    ``place``: ``input`` (``number`` is the input's), ``constant`` (of the plan), ``arena`` (``number`` is the
+    offset in bytes), ``own`` (allocated in each call), ``call`` (what an extern call returns), ``view``; ``elsewhere``
+    (in the plan of a section: no step of it has to do with the tensor).
+    """
+
+    name: str
+    shape: tuple[SizeText, ...]
+    stride: tuple[SizeText, ...]
+    dtype: str
+    device: str
+    place: Literal["input", "constant", "arena", "own", "call", "view", "elsewhere"]
+    number: int = 0
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return getattr(torch, self.dtype)
+
+
+@record
+@attrs.frozen
+class Allocate:
+    """Make the tensor of an ``own`` slot."""
+
+    slot: int
+
+
+@record
+@attrs.frozen
+class Launch:
+    """Call a native function of the plan's library; not 0 is an error.
+
+    The plan's device says what a function is and how it is run (``turret.hooks.devices.Segment``).  ``slots`` are those
+    whose addresses its kernels use, ``origins`` its kernels' names; ``sources`` (where accesses are checked) says for
+    each kernel which lines of the user's it came from.
+    """
+
+    function: str
+    slots: tuple[int, ...]
+    origins: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+
+
+@record
+@attrs.frozen
+class SlotRef:
+    """A slot's tensor among the arguments of a call."""
+
+    slot: int
+
+
+@record
+@attrs.frozen
+class SizeRef:
+    """A size computed in the call among the arguments of a call."""
+
+    text: str
+
+
+@record
+@attrs.frozen
+class Call:
+    """Call an op (``namespace::name.overload``); ``outputs`` are the slots of what it returns.
+
+    ``binds`` are the numbers that it gives: they are computed from its outputs before anything else looks at them.
+    Arguments of control flow may be plans, its branches.  With ``into`` the op is the ``out=`` variant and writes to
+    that slot.  ``sequence``: it returns several tensors.
+    """
+
+    op: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[int | None, ...] = ()
+    into: int | None = None
+    sequence: bool = False
+    origins: tuple[str, ...] = ()
+    binds: tuple[Binding, ...] = ()
+
+
+@record
+@attrs.frozen
+class Compute:
+    """Compute a number from others: ``text`` is Python source."""
+
+    symbol: str
+    text: str
+
+
+@record
+@attrs.frozen
+class View:
+    """Make the tensor of a ``view`` slot over another slot's memory, at ``offset`` elements from its start."""
+
+    slot: int
+    base: int
+    offset: SizeText
+
+
+@record
+@attrs.frozen
+class Copy:
+    """Write the elements of one slot's tensor into another's."""
+
+    target: int
+    source: int
+
+
+@record
+@attrs.frozen
+class Free:
+    """Drop the tensors of these slots: nothing reads them any more."""
+
+    slots: tuple[int, ...]
+
+
+@record
+@attrs.frozen
+class Section:
+    """Steps ``first`` to ``last`` (both included) that are recorded together; or, with obstacles, not recorded.
+
+    ``symbols`` are the numbers that its kernels read.
+    """
+
+    first: int
+    last: int
+    obstacles: tuple[Obstacle, ...] = ()
+    symbols: tuple[str, ...] = ()
+
+    @property
+    def captured(self) -> bool:
+        return not self.obstacles
+
+    def __str__(self) -> str:
+        return border_text(self.obstacles)
+
+
+Step = Allocate | Launch | Call | View | Copy | Free | Compute
+
+
+@record
+@attrs.frozen(eq=False)
+class Plan:
+    """One compiled graph.
+
+    ``inputs[i]`` is the slot of input ``i`` or None where it is a number.  ``outputs`` hold ``SlotRef``,
+    ``SizeRef`` and plain values.  ``size_symbols`` orders the size table; those without a source are bound by steps.
+    ``float_symbols`` stand for floats, of which the table holds the bits.  ``library`` is the native library, as its
+    device loads it (None without kernels); ``source`` its source for people.  ``scratch_bytes``: memory behind the
+    arena's that kernels work in.  ``arena_spans``: from which step to which (both included) arena and scratch memory
+    are there, in order, where the device does not keep them; empty for the whole call.  ``check_bounds``: its kernels
+    check every access (``turret.plan.bounds``).  ``arch``: what it was compiled for; it is loaded there alone.
+    ``static_inputs`` are the positions of inputs that lie where they lay in the call before, most likely (parameters,
+    buffers, and what of them is saved for the backward).  ``sections``: all steps, where they are cut for graph capture
+    (``turret.plan.sections``); empty where they are not.
+    """
+
+    name: str
+    device: str
+    slots: tuple[Slot, ...]
+    inputs: tuple[int | None, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[Any, ...]
+    size_symbols: tuple[str, ...] = ()
+    size_sources: dict[str, SizeSource] = attrs.field(factory=dict)
+    constants: dict[str, torch.Tensor] = attrs.field(factory=dict)
+    arena_bytes: int = 0
+    library: Library | None = None
+    source: str = ""
+    scratch_bytes: SizeText = 0
+    float_symbols: tuple[str, ...] = ()
+    arena_spans: tuple[tuple[int, int], ...] = ()
+    check_bounds: bool = False
+    arch: str = ""
+    static_inputs: tuple[int, ...] = ()
+    sections: tuple[Section, ...] = ()
+
+    @property
+    def bound_symbols(self) -> tuple[str, ...]:
+        """Symbols whose values are known in the middle of a call."""
+        bound = {s.symbol for s in self.steps if isinstance(s, Compute)}
+        bound |= {b.symbol for s in self.steps if isinstance(s, Call) for b in s.binds}
+        return tuple(s for s in self.size_symbols if s in bound)
+
+    @property
+    def scratch_offset(self) -> int:
+        """Where in the arena scratch memory begins, in bytes."""
+        return -(-self.arena_bytes // SCRATCH_ALIGNMENT) * SCRATCH_ALIGNMENT
+
+    @property
+    def branches(self) -> tuple[Plan, ...]:
+        """Plans that calls of control flow run, in order."""
+        return tuple(a for step in self.steps if isinstance(step, Call) for a in step.args if isinstance(a, Plan))
+
+    def __str__(self) -> str:
+        lines = [f"plan {self.name} on {self.device}: {len(self.steps)} steps, arena {self.arena_bytes} bytes"]
+        for number, slot in enumerate(self.slots):
+            if slot.place == "elsewhere":
+                continue
+            place = f"{slot.place} {slot.number}" if slot.place in ("input", "arena") else slot.place
+            place += " (static)" if slot.place == "input" and slot.number in self.static_inputs else ""
+            lines.append(
+                f"  slot {number} {slot.name}: {slot.dtype}{list(slot.shape)} stride {list(slot.stride)}, {place}"
+            )
+        opened = {first for first, _ in self.arena_spans}
+        closed = {last for _, last in self.arena_spans}
+        begins = {section.first: section for section in self.sections}
+        for number, step in enumerate(self.steps):
+            lines += [str(begins[number])] if number in begins else []
+            lines += ["  take the arena"] if number in opened else []
+            lines.append(f"  {_describe(step, self.slots)}")
+            lines += ["  return the arena"] if number in closed else []
+        lines.append(f"  return {', '.join(_argument(o, self.slots) for o in self.outputs)}")
+        lines += [str(branch) for branch in self.branches]
+        return "\n".join(lines)
+
+
+def _argument(value: Any, slots: tuple[Slot, ...]) -> str:
+    if isinstance(value, SlotRef):
+        return slots[value.slot].name
+    if isinstance(value, SizeRef):
+        return value.text
+    if isinstance(value, Plan):
+        return value.name
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(_argument(v, slots) for v in value)}]"
+    return str(value)
+
+
+def _describe(step: Step, slots: tuple[Slot, ...]) -> str:
+    match step:
+        case Allocate():
+            return f"allocate {slots[step.slot].name}"
+        case Launch():
+            return f"launch {step.function} ({', '.join(step.origins)})"
+        case View():
+            return f"{slots[step.slot].name} = view of {slots[step.base].name} at {step.offset}"
+        case Copy():
+            return f"copy {slots[step.source].name} into {slots[step.target].name}"
+        case Free():
+            return f"free {', '.join(slots[s].name for s in step.slots)}"
+        case Compute():
+            return f"{step.symbol} = {step.text}"
+        case Call():
+            arguments = [_argument(a, slots) for a in step.args]
+            arguments += [f"{k}={_argument(v, slots)}" for k, v in step.kwargs.items()]
+            results = [step.into] if step.into is not None else list(step.outputs)
+            names = ", ".join(
+                [*("_" if r is None else slots[r].name for r in results), *(b.symbol for b in step.binds)]
+            )
+            return f"{names} = {step.op}({', '.join(arguments)})"
+
+
+def size_text(value: Size) -> SizeText:
+    """A size as an int or as Python source over the names of its symbols."""
+    if isinstance(value, int):
+        return value
+    import sympy
+    from torch.utils._sympy.functions import ToFloat
+    from torch.utils._sympy.printers import PythonPrinter
+
+    text = sympy.sympify(value).replace(ToFloat, sympy.Function("float"))
+    return PythonPrinter().doprint(text)

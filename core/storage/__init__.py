@@ -1,0 +1,1 @@
+"""Files that outlive a process: the artifact cache, codecs, and native libraries built into it."""

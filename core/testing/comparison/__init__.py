@@ -1,0 +1,1 @@
+"""Whether a compiled function shows its caller what eager shows."""

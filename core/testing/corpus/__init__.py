@@ -1,0 +1,1 @@
+"""Programs drawn at random, written by hand, from torch's table of ops, and as models."""

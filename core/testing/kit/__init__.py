@@ -1,0 +1,1 @@
+"""Conformance runs: what is under test, items by level, workers, shrinking, reports."""

@@ -1,0 +1,1 @@
+"""Kernels and loop programs drawn at random, and an interpreter of them."""

@@ -1,0 +1,1 @@
+"""Autograd inside of graphs: leaves, hooks, functions of the user's, transforms."""

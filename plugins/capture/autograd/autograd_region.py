@@ -1,0 +1,79 @@
+"""A user's ``autograd.Function`` in the graph: its forward and its backward as graphs, joined to autograd again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
+
+from turret.graph.ops import failing_ops  # noqa: F401  (defines ``turret::fail``)
+
+
+@attrs.define(eq=False)
+class AutogradRegion:
+    """The function of a node: ``forward``'s outputs, with ``backward`` as their gradient.
+
+    ``forward``: the inputs -> ``outputs`` outputs, then what is saved.  ``backward``: one gradient for each output,
+    then what was saved -> one gradient or None for each argument of the user's function.  ``arguments`` gives for
+    each of these the input that it is, or None for one that is no tensor.  Inputs that are no arguments
+    were found by the function elsewhere; no gradient flows to them.
+    """
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    outputs: int
+    arguments: tuple[int | None, ...]
+    dirty: tuple[int, ...] = ()
+    """Inputs that the forward changes in place and says so."""
+    not_differentiable: tuple[int, ...] = ()
+    """Outputs without gradient."""
+    failure: tuple[str, str | None] | None = None
+    """The name and the message of the exception that the backward raises, whatever it is given."""
+    __name__: str = "autograd_region"
+
+    def __call__(self, *inputs: Any) -> tuple[torch.Tensor, ...]:
+        given = {n for n in self.arguments if n is not None}
+        return _Apply.apply(
+            self, *(v if n in given or not isinstance(v, torch.Tensor) else v.detach() for n, v in enumerate(inputs))
+        )
+
+
+class _Apply(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, region: AutogradRegion, *inputs: Any) -> tuple[torch.Tensor, ...]:
+        results = region.forward(*inputs)
+        outputs, saved = results[: region.outputs], results[region.outputs :]
+        ctx.region, ctx.inputs = region, len(inputs)
+        if region.failure is not None:
+            ctx.forms = [(v.shape, v.dtype, v.device) if isinstance(v, torch.Tensor) else None for v in inputs]
+        if any(isinstance(v, FakeTensor) for v in inputs):
+            ctx.saved = saved  # a trace knows tensors by identity, which saving does not keep
+        else:
+            ctx.places = [isinstance(v, torch.Tensor) for v in saved]
+            ctx.save_for_backward(*(v for v in saved if isinstance(v, torch.Tensor)))
+            ctx.saved = [v for v in saved if not isinstance(v, torch.Tensor)]
+        if region.dirty:
+            ctx.mark_dirty(*(inputs[n] for n in region.dirty))
+        if region.not_differentiable:
+            ctx.mark_non_differentiable(*(outputs[n] for n in region.not_differentiable))
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        saved, region = ctx.saved, ctx.region
+        if region.failure is not None:
+            fail = torch.ops.turret.fail.default
+            wanted = [f if n in region.arguments else None for n, f in enumerate(ctx.forms)]
+            return None, *(None if f is None else fail(gradients[0], *f, *region.failure) for f in wanted)
+        if hasattr(ctx, "places"):
+            tensors, others = iter(ctx.saved_tensors), iter(saved)
+            saved = [next(tensors if is_tensor else others) for is_tensor in ctx.places]
+        made = region.backward(*gradients, *saved)
+        found: list[Any] = [None] * ctx.inputs
+        for number, gradient in zip(region.arguments, made, strict=True):
+            if number is not None and gradient is not None:
+                found[number] = gradient if found[number] is None else found[number] + gradient
+        return None, *found

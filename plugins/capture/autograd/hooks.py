@@ -1,0 +1,61 @@
+"""``Tensor.register_hook`` of tensors that the graph made: the hook becomes a graph, its registration a call."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from torch import fx
+
+from turret.plugins.capture.autograd.later import Unchanged
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.values.base import Value
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.values.tensors import Tensor
+
+
+@attrs.define(eq=False)
+class GradientHook:
+    """The function of a node: hooks ``graph`` (of a gradient, then of what else the hook uses) on its first input."""
+
+    graph: fx.GraphModule
+    __name__: str = "gradient_hook"
+
+    def __call__(self, tensor: torch.Tensor, *rest: Any) -> None:
+        tensor.register_hook(lambda gradient: self.graph(gradient, *rest)[0])
+
+
+class Handle(Value):
+    """What ``register_hook`` returns; capture knows nothing to do with it."""
+
+    def type(self) -> type:
+        return torch.utils.hooks.RemovableHandle
+
+
+def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
+    """``tensor.register_hook(hook)``."""
+    from turret.plugins.capture.values.tensors import Tensor
+
+    fake = tensor.fake
+    if tensor.source is not None:
+        raise Unsupported("Tensor.register_hook of a tensor that existed before")
+    if not fake.requires_grad:
+        raise t.raised(RuntimeError, "cannot register a hook on a tensor that doesn't require gradient")
+    before, grad_mode = Unchanged(t, hook), torch.is_grad_enabled()
+    node = t.node_here(tensor.node)
+    torch._C._set_grad_enabled(False)
+    try:
+        with t.region() as region:
+            given = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+            result = t.call(hook, [t.tensor(region.placeholder("gradient", given), given)], {}).realize()
+            before.check("a gradient hook")
+            if not isinstance(result, Tensor) and not t.is_none(result):
+                raise Unsupported(f"a gradient hook that returns {result.describe()}")
+            graph = region.close([t.argument(result)[0]])
+    finally:
+        torch._C._set_grad_enabled(grad_mode)
+    t.call_region(GradientHook(graph), [node, *region.lifted])
+    return Handle()

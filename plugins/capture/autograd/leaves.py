@@ -1,0 +1,137 @@
+"""Leaves of autograd that compiled code makes: parameters, and tensors that were told to require gradients.
+
+One that the program gets hold of, or that a result with gradients depends on, becomes an input of the graph: made anew,
+and empty, in front of each call, and filled by the graph at the point where it became a leaf.  So gradients reach it as
+they do in eager, whoever asks for them, and whenever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING
+
+import attrs
+import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
+
+from turret.frames.sources import BoundSource, CallSource
+from turret.plugins.capture.errors import NOWHERE, Unsupported
+from turret.plugins.capture.record.graph import GraphInput
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+
+
+@attrs.define(eq=False)
+class Leaf:
+    """A tensor to be made: its layout, and whether it is a parameter."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    is_parameter: bool
+
+
+def new_leaf(leaf: Leaf) -> torch.Tensor:
+    """An empty tensor of a leaf's layout that requires gradients."""
+    made = torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype, device=leaf.device)
+    return torch.nn.Parameter(made) if leaf.is_parameter else made.requires_grad_()
+
+
+def expose(t: Tracer, outputs: list[fx.Node], parameters: Collection[fx.Node]) -> list[fx.Node]:
+    """Make inputs of the leaves that matter outside of the graph; the outputs, with these in their places.
+
+    ``parameters``: those of the leaves that are an ``nn.Parameter``.  ``Unsupported`` where a leaf that the program
+    gets hold of cannot be one.
+    """
+    leaves = [n for n in t.root_graph.nodes if n.op != "placeholder" and _is_leaf(n)]
+    if not leaves:
+        return outputs
+    differentiable = any(v.requires_grad for n in outputs for v in _tensors(n))
+    known = any(v.requires_grad for item in t.inputs for v in _tensors(item.node))
+    for node in leaves:
+        if node in outputs:
+            given = _Found(t, node, outputs).as_input(node in parameters)
+            outputs = [given if n is node else n for n in outputs]
+        elif differentiable and not known:  # else results have gradients anyway, and nobody sees those of the leaf
+            with contextlib.suppress(Unsupported):
+                _Found(t, node, outputs).as_input(node in parameters)
+    return outputs
+
+
+def _is_leaf(node: fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    if not isinstance(value, torch.Tensor) or not value.requires_grad:
+        return False
+    try:
+        is_leaf = value.is_leaf
+    except RuntimeError:  # a view that was changed where autograd forbids it has no history
+        return False
+    return is_leaf and node.target != "requires_grad_"  # which gives the same tensor once more
+
+
+class _Found:
+    """A leaf in the graph: the node that made the tensor, and the one since which it is a leaf."""
+
+    def __init__(self, t: Tracer, node: fx.Node, outputs: list[fx.Node]) -> None:
+        self.t, self.node, self.outputs = t, node, outputs
+        self.value: torch.Tensor = node.meta["example_value"]
+        self.order = {n: number for number, n in enumerate(t.root_graph.nodes)}
+        marks = [n for n in node.users if n.target == "requires_grad_" and n.args[0] is node]
+        self.start = marks[0] if marks else node
+        if len(marks) > 1 or (not marks and "requires_grad" not in node.kwargs):
+            raise self.unsupported("became one more than once")
+
+    def unsupported(self, reason: str) -> Unsupported:
+        """A break at the call that made the leaf: Python makes it, and what follows finds it."""
+        step = self.t.leaf_steps.get(self.start, NOWHERE)
+        return Unsupported(f"a leaf of autograd that leaves the code that made it, and that {reason}", step=step)
+
+    def check(self) -> None:
+        """Refuse where others see the tensor's memory: the input has memory of its own."""
+        sizes = (*self.value.shape, *self.value.stride())
+        if any(isinstance(s, torch.SymInt) for s in sizes):
+            raise self.unsupported("has a size that changes")
+        start, storage = self.order[self.start], self.value.untyped_storage()._cdata
+        for node, number in self.order.items():
+            shares = any(v.untyped_storage()._cdata == storage for v in _tensors(node))
+            if not shares or node is self.node or number >= start:
+                continue
+            if node.op == "placeholder" or node in self.outputs or any(self.order[u] > start for u in node.users):
+                raise self.unsupported("shares its memory with another tensor")
+
+    def as_input(self, is_parameter: bool) -> fx.Node:
+        """Put an input in the place of the leaf, from where it became one; the input."""
+        self.check()
+        t, node, value = self.t, self.node, self.value
+        leaf = Leaf(tuple(value.shape), value.stride(), value.dtype, value.device, is_parameter)
+        example = torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype, device=leaf.device)
+        given = t.placeholder("leaf", example.requires_grad_())
+        t.inputs.append(GraphInput(given, CallSource(BoundSource("leaf", leaf), new_leaf), example, static=False))
+        for user in [u for u in node.users if self.order[u] > self.order[self.start]]:
+            user.replace_input_with(node, given)
+        _fill(t.root_graph, self.start, given, node)
+        if self.start is node:
+            node.kwargs = {**node.kwargs, "requires_grad": False}
+        else:
+            self.start.replace_all_uses_with(given)
+            t.root_graph.erase_node(self.start)
+        return given
+
+
+def _fill(graph: fx.Graph, after: fx.Node, given: fx.Node, content: fx.Node) -> None:
+    """Write to an input, past autograd."""
+    with graph.inserting_after(after):
+        past = graph.call_method("detach", (given,))
+    with graph.inserting_after(past):
+        filled = graph.call_method("copy_", (past, content))
+    past.meta["example_value"] = filled.meta["example_value"] = given.meta["example_value"].detach()
+
+
+def _tensors(node: fx.Node) -> Iterator[torch.Tensor]:
+    for value in tree_leaves(node.meta.get("example_value")):
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided:
+            yield value

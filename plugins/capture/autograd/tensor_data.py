@@ -1,0 +1,92 @@
+"""Reading and replacing what a tensor holds: ``tolist``, ``data_ptr`` and ``x.data = y``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.sequences import List
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.values.tensors import Tensor
+
+_MOST = 1024
+"""Elements of a tensor that ``tolist`` reads one by one."""
+
+
+def nested_list(t: Tracer, tensor: Tensor) -> Value:
+    """``Tensor.tolist`` where numbers that depend on data are symbols."""
+    if not all(isinstance(s, int) for s in tensor.fake.shape) or tensor.fake.numel() > _MOST:
+        raise Unsupported("Tensor.tolist of a tensor of many or an unknown number of elements")
+    if tensor.fake.dim() == 0:
+        return tensor.call_method(t, "item", [], {})
+    return List([nested_list(t, part.realize()) for part in tensor.unpack(t)])  # type: ignore[arg-type]
+
+
+class DataPointer(Value):
+    """``Tensor.data_ptr()``: good for asking whether two tensors start at the same place."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def type(self) -> type:
+        return int
+
+    def describe(self) -> str:
+        return f"the address of {self.tensor.describe()}"
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if not isinstance(other, DataPointer) or symbol not in ("==", "!="):
+            raise Unsupported(f"{self.describe()} {symbol} {other.describe()}")
+        mine, theirs = self.tensor, other.tensor
+        if mine is not theirs:
+            # Inputs that share memory are guarded to share it, but not where in it they start.
+            inputs = mine.real is not None and theirs.real is not None
+            first, second = (mine.real, theirs.real) if inputs else (mine.fake, theirs.fake)
+            if first.untyped_storage()._cdata == second.untyped_storage()._cdata:  # type: ignore[union-attr]
+                raise Unsupported("comparing addresses of tensors that share memory")
+        return Constant((mine is theirs) == (symbol == "=="))
+
+
+def set_data(t: Tracer, tensor: Tensor, value: Value) -> None:
+    """``tensor.data = value``: the tensor stands for the new data from here on, and takes it after the graph."""
+    from turret.plugins.capture.values.tensors import Tensor
+
+    value = value.realize()
+    if not isinstance(value, Tensor):
+        raise Unsupported(f"setting the data of a tensor to {value.describe()}")
+    old, new = tensor.fake, value.fake
+    if (old.dtype, old.device) != (new.dtype, new.device) or tensor.real is None:
+        raise Unsupported("setting the data of a tensor of another type, or of one that the graph made")
+    data = t.call_method_graph("detach", [value], {})
+    assert isinstance(data, Tensor)
+    current = data
+    if old.requires_grad:
+        if old.shape != new.shape:
+            raise Unsupported("setting the data of a tensor with gradients to one of another shape")
+        # A copy with the new values whose gradient goes to the old tensor.
+        with_history = torch.is_grad_enabled()
+        current = t.call_method_graph("clone", [tensor], {})  # type: ignore[assignment]
+        detached = t.call_method_graph("detach", [current], {})
+        t.call_method_graph("copy_", [detached, data], {})
+        if not with_history:
+            t.call_method_graph("requires_grad_", [current], {})
+        version = t.versions.of
+        t.data_copies.append((current.fake, version(current.fake), data.fake, version(data.fake)))
+    for item in t.inputs:
+        if item.node is tensor.node:
+            item.static = item.steady = False  # it lies elsewhere on the next call
+    t.effects.note(tensor)
+    tensor.node, tensor.fake, tensor.new_data = current.node, current.fake, data
+    t.by_fake[id(current.fake)] = tensor
+
+
+def check_copies(t: Tracer) -> None:
+    """New data of tensors with gradients live twice in the graph: neither copy may be written to."""
+    for copy, copied_at, data, taken_at in t.data_copies:
+        if t.versions.of(copy) != copied_at or t.versions.of(data) != taken_at:
+            raise Unsupported("a change in place of the new data of a tensor")

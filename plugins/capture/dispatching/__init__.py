@@ -1,0 +1,1 @@
+"""From a call to captured code: units, their guards, recompiles, failures."""

@@ -1,0 +1,375 @@
+"""One frame, captured: traced (again up to the break, where there is one), its graph compiled, its code rebuilt."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from torch import fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from turret.errors import CaptureError, is_internal
+from turret.frames import frame_hook, guard_tree
+from turret.frames.guards import Guard, GuardSet, global_state, storage_pattern
+from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource
+from turret.hooks.products import CapturedGraph
+from turret.pipeline.gc_pause import full_collections_wait
+from turret.plugins.capture.autograd import leaves
+from turret.plugins.capture.autograd.tensor_data import check_copies
+from turret.plugins.capture.dispatching import failures
+from turret.plugins.capture.dispatching.policy import History, Policy
+from turret.plugins.capture.dispatching.unit import Unit, filtered, load_source, make_unit
+from turret.plugins.capture.errors import NOWHERE, AskedFor, Raised, Unsupported
+from turret.plugins.capture.handlers import library
+from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
+from turret.plugins.capture.interpreter.tracer import Tracer
+from turret.plugins.capture.python.lifetimes import keeps_waiting, waits_visibly
+from turret.plugins.capture.rebuilding import breaks
+from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+from turret.plugins.capture.record.graph import GraphInput, metadata
+from turret.plugins.capture.record.sizes import size_guards
+from turret.plugins.capture.store import units
+from turret.plugins.capture.store.provenance import guards_of
+from turret.plugins.capture.values.arrays import check_arrays
+from turret.plugins.capture.values.base import Lazy
+from turret.plugins.capture.values.objects import ExceptionInstance
+from turret.storage.source_lines import new_graph_module
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.dispatching.dispatch import Settings
+
+assert library.FUNCTIONS, "handlers register what they know when they are loaded"
+_numbers = itertools.count()
+_RECURSION = 20_000
+
+
+@attrs.define(eq=False)
+class _Break:
+    """Why and where the first attempt stopped."""
+
+    step: int
+    reason: str
+    hint: str
+    stack: list[tuple[types.CodeType, int]]
+    asked_for: bool = False
+
+    def __str__(self) -> str:
+        """The line that broke the graph, the reason, the calls that led there (innermost first), and what to do."""
+        lines = [_place(*frame) for frame in reversed(self.stack)]
+        lines[1:1] = [f"  {self.reason}"]
+        lines[2:] = [f"  called from {line}" for line in lines[2:]]
+        return "\n".join([*lines, *([f"  hint: {self.hint}"] if self.hint else [])])
+
+
+def compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> Unit:
+    """The unit of one call.  Raises ``Unsupported`` where the frame can only run as Python."""
+    with full_collections_wait():
+        return _compile_frame(settings, history, function, arguments)
+
+
+def _compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> Unit:
+    stop: _Break | None = None
+    reuse = settings.reuse_blocks
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, _RECURSION))
+    try:
+        while True:
+            policy = Policy(settings.dynamic, history, *settings.data_dependent, reuse)
+            attempt = _Attempt(settings, policy, function, arguments, stop)
+            try:
+                unit = attempt.run()
+            except Unsupported as error:
+                if attempt.tracer.blocks.reused:
+                    reuse = False  # a layer that was repeated is not in the way of anything
+                    continue
+                stop = _break_at(settings, attempt.tracer, error, stop)
+                if stop is None:
+                    raise
+            except RecursionError:
+                raise Unsupported("calls nested too deeply") from None
+            else:
+                if stop is None and unit.run is not None:
+                    taken = units.Taken(function, arguments, history, attempt.tracer, unit, *attempt.parts)
+                    units.keep(settings, taken)
+                return unit
+            finally:
+                for generator in attempt.tracer.generators:
+                    vars(generator.frame).clear()
+                vars(attempt.tracer).clear()  # frames and values form cycles, which would keep the arguments alive
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Break | None) -> _Break | None:
+    """Where to break for a failed attempt; None where no break is possible (the caller raises the error then)."""
+    stack = tracer.failed_stack or []
+    error.stack = error.stack or "".join(f"  {_place(code, line)}\n" for code, line in stack)
+    error.place = error.place or _users_place(stack)
+    step = tracer.step if error.step is None else error.step
+    if stop is not None and step < stop.step and error.step is not None:
+        stop = None
+    if stop is not None:
+        error.reason = f"no graph break is possible: {error.reason}; the break was wanted for: {stop.reason}"
+        return None
+    if step <= NOWHERE or settings.fullgraph:
+        return None
+    return _Break(step, error.reason, error.hint, stack, isinstance(error, AskedFor))
+
+
+def _is_new_exception(value: Any) -> bool:
+    return isinstance(value, ExceptionInstance) and value.object is None
+
+
+def view_kind(value: torch.Tensor) -> str:
+    """How a tensor became a view, which decides whether autograd lets it be changed in place; empty for no view."""
+    return str(torch._C._autograd._get_creation_meta(value)) if value._is_view() else ""
+
+
+_PLAIN_VIEWS = ("", str(torch._C._autograd.CreationMeta.DEFAULT))
+
+
+def _users_place(stack: list[tuple[types.CodeType, int]]) -> str:
+    """The innermost line that is the program's own, else the innermost one."""
+    own = [frame for frame in stack if not is_internal(frame[0].co_filename)] or stack
+    return _place(*own[-1]).partition("\n")[0] if own else "a place not known"
+
+
+def _place(code: types.CodeType, line: int) -> str:
+    source = linecache.getline(code.co_filename, line).strip()
+    return f"{code.co_filename}:{line} in {code.co_name}" + (f"\n    {source}" if source else "")
+
+
+class _Attempt:
+    """One trace of the frame, up to its end or to a break that is known by now."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        policy: Policy,
+        function: types.FunctionType,
+        arguments: tuple,
+        stop: _Break | None,
+    ) -> None:
+        self.settings, self.function, self.arguments, self.stop = settings, function, arguments, stop
+        self.tracer = Tracer(policy, None if stop is None else stop.step)
+        self.modes = global_state()
+        self.parts: tuple[dict[str, Any], str | None] = ({}, None)
+        """Of the rebuilt code: its scope, and the key of its graph in the cache."""
+
+    def run(self) -> Unit:
+        tracer = self.tracer
+        seeds = torch.random.get_rng_state()
+        try:
+            with tracer.fake_mode:
+                frame = self.start()
+                try:
+                    signal: Signal | None = frame.run()
+                except Raised as raised:
+                    signal = None
+                    self.note_exception(raised.value)
+                except GuardOnDataDependentSymNode as error:
+                    raise Unsupported(f"a decision on a number that depends on data: {error.cond}") from error
+                check_copies(tracer)
+                check_arrays(tracer)
+                rebuilder = Rebuilder(tracer)
+                tail = self.tail(frame, rebuilder, signal)
+                if tail is not None:
+                    tracer.effects.write(rebuilder)
+                    tracer.state.finish(rebuilder)
+        finally:
+            tracer.state.restore()
+            torch.random.set_rng_state(seeds)
+        self.tidy_guards()
+        if tail is None or (signal is RETURNED and not tracer.calls):
+            unit = self.unit(None, "")
+            unit.is_empty = tail is not None
+            return unit
+        for generator in tracer.generators:
+            generator.check_end(rebuilder)
+        if any(map(breaks.ends_visibly, frame.locals)) and any(map(_is_new_exception, rebuilder.kept)):
+            raise Unsupported("a kept exception, whose traceback keeps a generator waiting", step=NOWHERE)
+        self.check_arguments(frame, rebuilder, signal)
+        if signal is not RETURNED:
+            self.check_exceptions(rebuilder)
+        for item in tracer.inputs:
+            if (
+                isinstance(item.real, torch.Tensor)
+                and tracer.versions.of(item.example)
+                and view_kind(item.real) not in _PLAIN_VIEWS
+            ):
+                raise Unsupported("a change in place of a view that was made without gradients")
+        return self.finish(rebuilder, tail)
+
+    def start(self) -> Frame:
+        """The root frame with its parameters as values not looked at yet."""
+        tracer, function = self.tracer, self.function
+        tracer.guards[Guard("GLOBAL_STATE", None, self.modes)] = None
+        tracer.guards[Guard("ID", AttrSource(FunctionSource(), "__globals__"), function.__globals__)] = None
+        closure_source = AttrSource(FunctionSource(), "__closure__")
+        closure = [tracer.wrap_cell(c, ItemSource(closure_source, n)) for n, c in enumerate(function.__closure__ or ())]
+        frame = Frame(tracer, function.__code__, function.__globals__, None, closure)
+        for number, value in enumerate(self.arguments):
+            source = LocalSource(number, function.__code__.co_varnames[number])
+            is_cell = isinstance(value, types.CellType)  # on the stack of the frame that a resume function continues
+            frame.locals[number] = tracer.wrap_cell(value, source) if is_cell else Lazy(tracer, value, source)
+        self.first = list(frame.locals[: len(self.arguments)])
+        tracer.root = frame
+        return frame
+
+    def note_exception(self, exception: Any) -> None:
+        """Put on record that the frame raised, and so runs as Python; for a program that does not raise there."""
+        if not self.settings.obstacle:
+            stack = self.tracer.raised_stack or [(self.function.__code__, self.function.__code__.co_firstlineno)]
+            kind = exception.type().__name__
+            self.settings.obstacle = f"it raises {kind} while it is captured (at {_users_place(stack)})"
+
+    def tail(self, frame: Frame, r: Rebuilder, signal: Signal | None) -> list[str] | None:
+        """The last lines of the rebuilt code; None where the frame raised and so runs as Python."""
+        if signal is None:
+            return None
+        if signal is RETURNED:
+            return [f"return {r.load(frame.result)}"]
+        return breaks.write(frame, r)
+
+    def check_arguments(self, frame: Frame, r: Rebuilder, signal: Signal | None) -> None:
+        """Refuse where the frame lets go of an argument of its whose end can be seen: that has its moment."""
+        kept = frame.locals if signal is RETURNED else ()
+        for number, value in enumerate(self.arguments):
+            held = self.first[number]
+            if waits_visibly(value) and id(held) not in r.names and held not in kept:
+                raise Unsupported("a generator that is let go while it waits in a try or with block")
+            if isinstance(value, BaseException):
+                if keeps_waiting(value):
+                    raise Unsupported("an exception that holds a generator which waits in a try block", step=NOWHERE)
+                self.tracer.guards[Guard("CALL", held.source, (keeps_waiting, False))] = None
+
+    def check_exceptions(self, r: Rebuilder) -> None:
+        """Refuse to break where an exception that this frame raised is kept by more than the frame's variables.
+
+        Its traceback should hold the frame from then on, which a resume function does not continue."""
+        for value in r.kept:
+            if _is_new_exception(value) and value.raised and r.loads[id(value)] > r.variables[id(value)]:
+                raise Unsupported("a graph break while an exception is kept that the frame raised", step=NOWHERE)
+
+    def tidy_guards(self) -> None:
+        """Guards that relate inputs to one another: which of them share memory, which changed objects are distinct."""
+        tracer = self.tracer
+        tensors = [i for i in tracer.inputs if isinstance(i.real, torch.Tensor)]
+        changed = any(tracer.versions.of(i.example) for i in tensors)
+        for item in tensors if changed else ():
+            if tracer.versions.of(item.example):
+                tracer.guards[Guard("CALL", item.source, (view_kind, view_kind(item.real)))] = None
+        related = [i for i in tensors if changed or not i.static]
+        if len(related) > 1 and not all(i.static for i in related):
+            pattern = storage_pattern([i.real for i in related])
+            first, *others = (i.source for i in related)
+            tracer.guards[Guard("STORAGE", first, pattern, tuple(others))] = None
+        for value in tracer.effects.changed.values():
+            if value.source is None or isinstance(value.source, BoundSource):
+                continue
+            for other in tracer.objects.values():
+                if other is not value and type(other) is type(value) and other.source not in (None, value.source):
+                    tracer.guards[Guard("NOT_SAME", value.source, None, (other.source,))] = None
+
+    def finish(self, r: Rebuilder, tail: list[str]) -> Unit:
+        """Compile the graph and the rebuilt code."""
+        tracer = self.tracer
+        with tracer.fake_mode:
+            outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
+        if self.stop is not None:
+            if not self.stop.asked_for and not self.settings.obstacle:
+                self.settings.obstacle = f"{self.stop.reason} (at {_users_place(self.stop.stack)})"
+            self.settings.context.emit(
+                "graph_break", stage="capture", name=self.function.__code__.co_name, message=str(self.stop)
+            )
+        for message in tracer.blocks.report():
+            self.settings.context.emit("reuse", stage="capture", name=self.function.__code__.co_name, message=message)
+        runs = bool(tracer.calls or r.outputs)
+        if runs:
+            inputs = self.close_graph(outputs)
+            r.scope["graph"], key = self.compile_graph(inputs)
+            self.settings.graphs += 1
+        else:
+            inputs, key = [], None
+        for guard in size_guards(tracer):
+            tracer.guards.setdefault(guard)
+        r.scope["tail"] = frame_hook.load().tail
+        again = failures.leaves_no_trace(tracer.graph.nodes)
+        writes = failures.changes_inputs(tracer.inputs, tracer.versions)
+        if runs and again:
+            r.scope["rerun"] = failures.AsPython(self.settings.context)
+        text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs, again, writes)
+        self.parts = (r.scope, key)
+        return self.unit(load_source(text, r.scope, self.function), text)
+
+    def close_graph(self, outputs: list[fx.Node]) -> list[GraphInput]:
+        """Add the outputs; drop inputs that nothing uses."""
+        tracer = self.tracer
+        tracer.graph.output(tuple(outputs))
+        used = []
+        for item in tracer.inputs:
+            if item.node.users:
+                used.append(item)
+            else:
+                tracer.graph.erase_node(item.node)
+        return used
+
+    def compile_graph(self, inputs: list[GraphInput]) -> tuple[Any, str | None]:
+        """The compiled graph as a callable that runs with the frame hook suspended; its key, if it is stored."""
+        tracer = self.tracer
+        module = new_graph_module(tracer.root_module, tracer.graph)
+        captured = CapturedGraph(
+            module=module,
+            example_inputs=tuple(_pristine(tracer, item) for item in inputs),
+            fake_mode=tracer.fake_mode,
+            static_inputs=frozenset(n for n, item in enumerate(inputs) if item.static),
+            steady_inputs=frozenset(n for n, item in enumerate(inputs) if item.steady),
+            grad_enabled=self.modes[0],
+            inference_mode=self.modes[1],
+            name=f"graph{next(_numbers)}",
+            real_inputs=tuple(i.real if isinstance(i.example, torch.Tensor) else i.example for i in inputs),
+        )
+        compiler = self.settings.compile_graph
+        function, key = compiler.with_key(captured) if hasattr(compiler, "with_key") else (compiler(captured), None)
+        return frame_hook.load().suspend(function), key
+
+    def unit(self, run: Any, text: str) -> Unit:
+        facts = guards_of(self.tracer.provenance.facts.values())
+        guards = filtered(self.settings.context, (*self.tracer.guards, *facts), self.function, self.arguments)
+        made = GuardSet(guards, len(self.arguments))
+        self.settings.context.emit("product", stage="guards", name=self.function.__qualname__, product=made)
+        check = made.compile()
+        if reason := guard_tree.unreported():
+            self.settings.context.emit("fallback", stage="capture", name="guards", message=reason)
+        if not check(self.function, *self.arguments):
+            reason = made.explain(self.function, self.arguments)
+            raise CaptureError(f"a guard of {self.function.__qualname__} fails right after capture: {reason}")
+        return make_unit(made, check, run, text, not self.tracer.effects.reaches(guards))
+
+
+def _pristine(tracer: Tracer, item: GraphInput) -> Any:
+    """An input's fake value as it was before the graph ran on it."""
+    if item.state is None or metadata(item.example) == item.state:
+        return item.example
+    if any(o is not item and _share(o, item) for o in tracer.inputs):
+        raise Unsupported("a change of shape of an input that shares memory with another")
+    shape, stride, offset, requires_grad, dtype = item.state
+    with tracer.fake_mode:
+        if offset != 0:
+            raise Unsupported("a change of shape of an input that is a view")
+        made = torch.empty_strided(shape, stride, dtype=dtype, device=item.example.device)
+        if not requires_grad or item.real.is_leaf:
+            return made.requires_grad_(requires_grad)
+        with torch.enable_grad():  # not a leaf, which may be written to
+            return made.copy_(torch.zeros((), dtype=dtype, device=made.device, requires_grad=True))
+
+
+def _share(first: GraphInput, second: GraphInput) -> bool:
+    if not isinstance(first.real, torch.Tensor) or not isinstance(second.real, torch.Tensor):
+        return False
+    return first.real.untyped_storage()._cdata == second.real.untyped_storage()._cdata

@@ -1,0 +1,465 @@
+"""Compile units and their dispatch: guards checked, frames captured on a miss, recompiles counted and explained."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import torch
+
+from turret import plugins
+from turret.errors import CaptureError, StageError, warn
+from turret.frames import frame_hook, guard_tree
+from turret.frames.class_members import class_member
+from turret.frames.frame_hook import keep_torch_off, set_torchs_callback
+from turret.frames.guards import GuardSet, global_state
+from turret.frames.saved_tensor_hooks import top_hooks
+from turret.frames.trace_modes import autograd_by_itself
+from turret.hooks import plugin_manager
+from turret.plugins.capture.dispatching import failures, recomputation
+from turret.plugins.capture.dispatching.policy import History
+from turret.plugins.capture.dispatching.unit import Unit
+from turret.plugins.capture.errors import AskedFor, Postponed, Unsupported
+from turret.plugins.capture.rebuilding import resume
+from turret.plugins.capture.store import units
+from turret.plugins.capture.store.fingerprints import HEAP_TYPE
+from turret.storage.fork_safety import Lock, compiling
+
+MOST_DROPPED = 64
+"""Units of one function that make room for others when what they hold for is gone."""
+
+
+@attrs.define(eq=False)
+class FrameCache:
+    """The units of one function (of one module, where it is a module's method), most recently used first."""
+
+    units: list[Unit] = attrs.field(factory=list)
+    history: History = attrs.field(factory=History)
+    given_up: bool = False
+    captures: int = 0
+    postponed: int = 0
+    shared: list[Unit] | None = None
+    """Of a module's method: the latest units of any module of its, some of which hold for modules made later."""
+    taken: set[str] = attrs.field(factory=set)
+    """Entries of the artifact cache whose units are here."""
+    dropped: int = 0
+
+    def drop_dead(self) -> None:
+        """Drop units that hold for no call any more, for a module or parameter of theirs is gone.
+
+        They leave room for as many captures; not for ever, for a program may make a module for each call."""
+        alive = [unit for unit in self.units if unit.may_hold()]
+        dropped = len(self.units) - len(alive)
+        if dropped:
+            self.units[:] = alive
+            self.dropped += dropped
+            if self.dropped <= MOST_DROPPED:
+                self.captures -= dropped
+
+
+@attrs.define(eq=False, weakref_slot=True)
+class Settings:
+    """What one ``turret.compile`` asked for, and where its frames are kept."""
+
+    context: Any
+    compile_graph: Callable
+    fullgraph: bool
+    dynamic: bool | None
+    reuse_blocks: bool = True
+    root: FrameCache = attrs.field(factory=FrameCache)
+    frames: dict[Any, FrameCache] = attrs.field(factory=dict)
+    graphs: int = 0
+    """Graphs that there are for it, compiled or taken from the artifact cache."""
+    obstacle: str = ""
+    """The first reason why something was not captured, and the line of the program; empty while there is none."""
+    waits: bool = False
+    """Whether something ran as Python that is captured at the next call."""
+    asked: bool = False
+    """Whether a frame of the callable itself was looked at."""
+    modules: weakref.WeakKeyDictionary = attrs.field(factory=weakref.WeakKeyDictionary)
+
+    @functools.cached_property
+    def stored_under(self) -> str | None:
+        """Text that is part of the key of stored units; None where none are kept."""
+        return units.settings_text(self)
+
+    def __attrs_post_init__(self) -> None:
+        frame_hook.captures.add(self)
+
+    @property
+    def data_dependent(self) -> tuple[bool, bool]:
+        """Whether numbers, and sizes, that depend on data are symbols of the graph: a full graph needs them to be."""
+        config = self.context.config
+        return (
+            self.fullgraph or config.capture_scalar_outputs,
+            self.fullgraph or config.capture_dynamic_output_shape_ops,
+        )
+
+    def forget(self) -> None:
+        """Drop all units and what was learned of sizes."""
+        self.root = FrameCache()
+        self.frames.clear()
+        self.modules.clear()
+
+
+class _Thread(threading.local):
+    settings: Settings | None = None
+
+
+_thread = _Thread()
+_lock = Lock()
+
+
+def enter(settings: Settings, target: Callable, root: types.CodeType, args: tuple, kwargs: dict[str, Any]) -> Any:
+    """Call ``target`` with its frames (and those that it reaches through graph breaks) captured."""
+    native = _hook or _native()
+    if native is None:
+        _unavailable.report(settings)
+        return target(*args, **kwargs)
+    torchs_callback = set_torchs_callback(None)
+    outer = _thread.settings
+    _thread.settings = settings
+    # Which unit runs in a checkpoint is not for the native hook to say; where it cannot see one, it is told.
+    seen = _hook_sees_checkpoints or top_hooks(False) is None or recomputation.position() is None
+    try:
+        return native.call(target, args, kwargs, root, settings.root.units if seen else _ROOT)
+    finally:
+        _thread.settings = outer
+        set_torchs_callback(torchs_callback)
+
+
+_ROOT = "root"
+"""Token of a root frame whose unit is not for the native hook to choose: a checkpoint may have a say in it."""
+
+keep_torch_off(enter.__code__)
+
+
+_hook: Any = None
+_hook_sees_checkpoints = False
+
+
+def _let_hook_see_checkpoints() -> None:
+    global _hook_sees_checkpoints
+    _hook.watch_hooks(guard_tree.load().hooks_question())
+    _hook_sees_checkpoints = True
+
+
+def _native() -> Any | None:
+    """The hook, configured; None where it cannot be had."""
+    global _hook
+    with _lock:
+        if _hook is None and _unavailable.error is None:
+            try:
+                module = frame_hook.load()
+                module.configure(on_frame, classify)
+                _hook = module
+                guard_tree.when_built(_let_hook_see_checkpoints)
+            except Exception as error:
+                _unavailable.error = error
+    return _hook
+
+
+class _Unavailable:
+    """Why there is no hook; tried again after ``turret.reset``."""
+
+    def __init__(self) -> None:
+        self.forget()
+        frame_hook.captures.add(self)
+
+    def forget(self) -> None:
+        self.error: Exception | None = None
+        self.is_said = False
+
+    def report(self, settings: Settings) -> None:
+        """Raise, or say once in a process, and once to the observers of each callable, that all runs as Python."""
+        reason = f"{type(self.error).__name__}: {self.error}"
+        error = StageError("capture", "turret.plugins.capture", reason)
+        context = settings.context
+        if context.config.on_error == "raise":
+            raise error from self.error
+        if not settings.root.given_up:
+            settings.root.given_up = True
+            context.emit("fallback", stage="capture", message=str(error))
+        if not self.is_said:
+            self.is_said = True
+            warn(f"Turret compiles nothing in this process: {error}")
+
+
+_unavailable = _Unavailable()
+
+
+def cache_of(settings: Settings, code: types.CodeType, arguments: tuple) -> FrameCache:
+    """Where the units of a frame behind a graph break are kept."""
+    shared = settings.frames.get(code)
+    if shared is None:
+        shared = settings.frames[code] = FrameCache()
+    if not arguments or not isinstance(arguments[0], torch.nn.Module):
+        return shared
+    kept = settings.modules.setdefault(arguments[0], {})
+    found = kept.get(code)
+    if found is None:
+        found = kept[code] = FrameCache(shared=shared.units)
+        found.history.objects = shared.history.objects  # where modules differ is seen by looking at several
+    return found
+
+
+def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
+    """What to run in place of a call of ``function``; None to run it as it is."""
+    settings = _thread.settings
+    if settings is None:
+        return None
+    is_root = token is not None
+    if is_root:
+        settings.asked = True
+        cache = settings.root
+    elif settings.fullgraph:
+        return None  # the root is one graph, or raises and so runs as Python, with all that it calls
+    else:
+        cache = cache_of(settings, function.__code__, arguments)
+        if cache.captures == 0 and not resume.is_resume(function.__code__) and not is_worth_it(function, arguments):
+            return None
+    place = recomputation.position()
+    if place is None:
+        unit = _unit(settings, cache, function, arguments, is_root)
+    elif place.hook is None:
+        unit = _unit(settings, cache, function, arguments, is_root)
+        if unit is not None and not unit.steady:
+            name = function.__qualname__
+            message = f"{name} runs as Python in a checkpoint: it changes what its compiled code rests on"
+            settings.context.emit("fallback", stage="capture", name=name, message=message)
+            unit = None
+        place.note(function, unit)
+    else:
+        unit = place.unit(function, arguments)
+    return None if unit is None else unit.run
+
+
+def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> Unit | None:
+    """The unit that stands for a call, captured now where there is none; None to run it as Python."""
+    units = cache.units
+    for number, unit in enumerate(units):
+        if unit.check(function, *arguments):
+            if number:
+                units.insert(0, units.pop(number))
+            return unit
+    if cache.given_up:
+        return None
+    for unit in cache.shared or ():
+        if unit.check(function, *arguments):
+            return unit
+    with _lock, compiling.here(), autograd_by_itself():
+        return _miss(settings, cache, function, arguments, is_root)
+
+
+_MOST_SHARED = 16
+"""Units that are tried for a module that has none of its own."""
+
+
+def is_worth_it(function: types.FunctionType, arguments: tuple) -> bool:
+    """Whether a frame behind a break may compute with tensors: some are among its arguments, or in its closure."""
+    return holds_tensors(arguments) or holds_tensors(
+        [held for cell in function.__closure__ or () for held in _held(cell)]
+    )
+
+
+def _held(cell: types.CellType) -> tuple[Any, ...]:
+    """What a cell holds: one object, or none."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:
+        return ()
+
+
+def holds_tensors(values: Any, depth: int = 2) -> bool:
+    """Whether tensors, modules or optimizers are among some objects, or among the first that these hold.
+
+    Runs none of the program's code: objects are asked for neither class, items nor attributes.
+    """
+    for value in values:
+        if issubclass(type(value), (torch.Tensor, torch.nn.Module, torch.optim.Optimizer)):
+            return True
+        if depth and (inner := _inside(value)) and holds_tensors(inner, depth - 1):
+            return True
+    return False
+
+
+def _inside(value: Any) -> Any:
+    """The first objects that a container or an instance of a program's class holds."""
+    kind = type(value)
+    if issubclass(kind, tuple):
+        return tuple.__getitem__(value, slice(_FIRST))
+    if issubclass(kind, list):
+        return list.__getitem__(value, slice(_FIRST))
+    if issubclass(kind, dict):
+        return list(dict.values(value))[:_FIRST]
+    if kind is functools.partial:
+        return (value.func, *value.args, *value.keywords.values())
+    if kind is types.MethodType:
+        return (value.__self__,)
+    own = class_member(kind, "__dict__") if kind.__flags__ & HEAP_TYPE else None
+    return list(own.__get__(value).values())[:_FIRST] if type(own) is types.GetSetDescriptorType else ()
+
+
+_FIRST = 8
+
+
+def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> Unit | None:
+    name = function.__qualname__
+    context = settings.context
+    if reason := _modes_in_the_way():
+        context.emit("fallback", stage="capture", name=name, message=f"{name} runs as Python this time: {reason}")
+        return None
+    cache.drop_dead()
+    if cache.units:
+        reasons = [u.guards.explain(function, arguments) for u in cache.units]
+        code = function.__code__
+        message = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}\n  " + "\n  ".join(filter(None, reasons))
+        context.emit("recompile", stage="capture", name=code.co_name, message=message)
+        if cache.captures >= context.config.recompile_limit:
+            cache.given_up = True
+            message = (
+                f"{name} was compiled {cache.captures} times (recompile_limit) and now runs eagerly; last: {reasons[0]}"
+            )
+            context.emit("fallback", stage="capture", name=name, message=message)
+            warn(message)
+            return None
+    cache.captures += 1
+    unit = units.find(settings, cache, function, arguments)
+    if unit is not None:
+        settings.graphs += 1
+        cache.units.insert(0, unit)
+        return unit
+    try:
+        from turret.plugins.capture.dispatching.compile_frame import compile_frame  # a warm start traces nothing
+
+        unit = compile_frame(settings, cache.history, function, arguments)
+    except Unsupported as error:
+        cache.given_up = True
+        if settings.fullgraph:
+            raise CaptureError(
+                f"{name} cannot be captured as one graph: {error.reason}\n{error.stack}{error.hint}"
+            ) from None
+        if not isinstance(error, AskedFor):
+            settings.obstacle = settings.obstacle or f"{error.reason} (at {error.place})"
+        context.emit(
+            "fallback", stage="capture", name=name, message=f"{name} runs as Python: {error.reason}\n{error.stack}"
+        )
+        return None
+    except Postponed as reason:
+        settings.waits = True
+        cache.captures -= 1
+        cache.postponed += 1
+        cache.given_up = cache.postponed >= context.config.recompile_limit
+        message = f"{name} runs as Python{'' if cache.given_up else ' this time'}: {reason}"
+        if cache.given_up and settings.fullgraph:
+            raise CaptureError(message) from None
+        context.emit("fallback", stage="capture", name=name, message=message)
+        return _this_time(arguments)
+    except Exception as error:
+        if context.config.on_error == "raise" or (settings.fullgraph and isinstance(error, CaptureError)):
+            raise
+        cache.given_up = True
+        plugin = plugin_manager.plugin_at_fault(context.hooks, error) or "turret.plugins.capture"
+        failed = StageError("capture", plugin, f"{type(error).__name__}: {error}")
+        message = f"{name} runs as Python: {failed}"
+        context.emit("fallback", stage="capture", name=name, message=message)
+        warn(message + '; set on_error="raise" in the options for the full traceback')
+        return None
+    if unit.run is None and not is_root and not cache.units:
+        cache.given_up = True  # nothing to compile in a helper that is called between graphs
+    if unit.is_empty and is_root:
+        unit.run = _hook.suspend(_run_as_python)  # nor in what it calls
+    cache.units.insert(0, unit)
+    if cache.shared is not None:
+        cache.shared.insert(0, unit)
+        del cache.shared[_MOST_SHARED:]
+    return unit
+
+
+def _this_time(arguments: tuple) -> Unit:
+    """A unit for one call: the frame, and all that it calls, runs as Python."""
+    return Unit(GuardSet((), len(arguments)), lambda *call: True, _hook.suspend(_run_as_python))
+
+
+def _run_as_python(function: types.FunctionType, *values: Any) -> Any:
+    return failures.call_frame(function, values)
+
+
+def _modes_in_the_way() -> str:
+    """Why nothing is compiled now, or nothing: function or dispatch modes and transforms see every operation.
+
+    Default devices are modes as well, and no obstacle: they are there again when the captured code runs.  Dual tensors
+    of forward-mode AD carry tangents that compiled code does not know of.
+    """
+    scripted, forward, functions, dispatch, level = global_state()[-5:]
+    if any(isinstance(mode, int) for mode in functions):
+        return "a torch function mode is in use"
+    if dispatch:
+        return "a torch dispatch mode is in use"
+    if level is not None:
+        return "a functional transform is under way"
+    if scripted:
+        return "torch.jit.trace is under way"
+    return "forward-mode AD is under way" if forward else ""
+
+
+@functools.cache
+def _folders() -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Folders of libraries, those whose callees are not captured either, and parts of these that are captured."""
+    paths = sysconfig.get_paths()
+    torch_folder = os.path.dirname(torch.__file__)
+    own = [os.path.dirname(sys.modules["turret"].__file__ or ""), *plugins.__path__]
+    closed = [*own, *(os.path.join(torch_folder, name) for name in ("_dynamo", "_inductor", "_functorch", "fx", "jit"))]
+    skipped = (paths["stdlib"], paths["platstdlib"], torch_folder)
+    captured = [os.path.join(torch_folder, *name.split("/")) for name in _TORCHS_MODELS]
+    first, second = (tuple(f.rstrip(os.sep) + os.sep for f in folders) for folders in (skipped, closed))
+    return first, second, tuple(captured)
+
+
+@functools.cache
+def _around_models() -> frozenset[str]:
+    """Files of torch that call models and hooks, which are captured each by itself, and do nothing else."""
+    return frozenset(str(m.__file__) for m in (torch.nn.modules.module, torch.nn.parallel.distributed))
+
+
+_TORCHS_MODELS = (
+    "nn/modules/", "nn/parallel/", "nn/utils/", "nn/attention/", "optim/", "distributions/", "ao/nn/",
+    "export/unflatten.py",
+)  # fmt: skip
+"""Parts of torch whose code computes with tensors as programs do."""
+_MADE_BY_LIBRARIES = ("<frozen", "<attrs", "<__array_function__", "<turret")
+"""How the names of code begin that libraries make while they run; others are of a console or of a printed graph."""
+
+
+_PACKAGES = frozenset(
+    {"numpy", "sympy", "pluggy", "attr", "attrs", "rich", "pytest", "_pytest", "hypothesis", "triton", "setuptools"}
+)
+
+
+def classify(code: types.CodeType) -> int:
+    """Whether frames of a code object are captured when they are reached through a graph break."""
+    name = code.co_filename
+    if name.startswith("<"):
+        if "importlib" in name:
+            return frame_hook.SKIP_CALLEES
+        of_library = name.startswith(_MADE_BY_LIBRARIES) or (name == "<string>" and code.co_name.startswith("__"))
+        return frame_hook.SKIP if of_library else frame_hook.CAPTURE
+    skipped, closed, captured = _folders()
+    if name.startswith(closed):
+        return frame_hook.SKIP_CALLEES
+    if name.startswith(captured) and name not in _around_models():
+        return frame_hook.CAPTURE
+    if "site-packages" in name:
+        package = name.rpartition("site-packages" + os.sep)[2].partition(os.sep)[0]
+        if package in _PACKAGES or package.startswith("__editable__"):
+            return frame_hook.SKIP_CALLEES
+        return frame_hook.SKIP if package == "torch" else frame_hook.CAPTURE
+    return frame_hook.SKIP if name.startswith(skipped) else frame_hook.CAPTURE

@@ -1,0 +1,120 @@
+"""Graphs that raise while they run: the frame runs once more as Python, from its beginning.
+
+A graph runs before the side effects of its frame are replayed.  Where one of its operations raises (an index out of
+range, a dtype that a kernel lacks), eager would have had the effects of the lines before, and its exception would know
+the line.  Nothing has happened yet, so the frame can be given to Python, which does and raises all of that.  A graph
+that writes to its inputs has done so only where it ran eagerly: a plan leaves that to the epilogue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from turret.errors import TurretError, warn
+from turret.frames import frame_hook
+from turret.frames.saved_tensor_hooks import raised_by_hook
+from turret.frames.trace_modes import wrote_nothing
+from turret.plan.executor import left_inputs_as_they_were
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from turret.hooks.context import CompileContext
+    from turret.plugins.capture.record.graph import GraphInput
+    from turret.plugins.capture.record.versions import Versions
+
+_FINAL = (MemoryError, torch.OutOfMemoryError, TurretError)
+"""What Python would raise as well, or is not the program's."""
+_EVERYDAY = (StopIteration, GeneratorExit, AttributeError, KeyError)
+"""Exceptions by which Python code goes its way; what an operation on tensors raises is none of them."""
+_PACKAGES = ("torch", "operator", "_operator", "math", "builtins")
+
+
+def leaves_no_trace(nodes: Iterable[fx.Node]) -> bool:
+    """Whether a graph that raised has changed nothing but its inputs, except for random numbers drawn."""
+    return all(_is_plain(node.target) for node in nodes if node.op == "call_function")
+
+
+def changes_inputs(inputs: Iterable[GraphInput], versions: Versions) -> bool:
+    """Whether a graph writes to tensors that it is given."""
+    return any(isinstance(i.example, torch.Tensor) and versions.of(i.example) for i in inputs)
+
+
+def _is_plain(target: Any) -> bool:
+    """Whether a node's function is torch's own and acts on its arguments alone (no custom op, no collective)."""
+    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return str(target).split(".")[0] in ("aten", "prims")
+    module = getattr(target, "__module__", None) or "torch"  # many of torch's own builtin functions have none
+    functions = (types.BuiltinFunctionType, types.FunctionType, type(torch.relu), types.MethodDescriptorType)
+    return isinstance(target, functions) and module.partition(".")[0] in _PACKAGES
+
+
+class AsPython:
+    """``rerun(failure, function, values, writes)`` of rebuilt code, for one context."""
+
+    def __init__(self, context: CompileContext) -> None:
+        self.context = context
+
+    def __call__(
+        self, failure: list[Exception], function: types.FunctionType, values: tuple, writes: bool = False
+    ) -> Any:
+        """What the frame of ``function`` with parameters ``values`` gives as Python; ``failure`` holds what was raised.
+
+        ``writes``: the graph writes to its inputs, and may have.  Where nothing is raised in Python, the graph was at
+        fault: a warning says so, or with ``on_error="raise"`` the graph's exception.
+        """
+        written = writes and not (left_inputs_as_they_were(failure[0]) or wrote_nothing(failure[0]))
+        if written or isinstance(failure[0], _FINAL) or raised_by_hook(failure[0]):
+            raise failure.pop()
+        message = f"{function.__qualname__} runs as Python: its graph raised {type(failure[0]).__name__}: {failure[0]}"
+        self.context.emit("fallback", stage="run", name=function.__qualname__, message=message)
+        with _exceptions() as raised:
+            try:
+                result = frame_hook.load().suspend(call_frame)(function, values)
+            except BaseException:
+                failure.clear()  # what is raised has this frame in its traceback
+                raise
+        if any(not issubclass(kind, _EVERYDAY) for kind in raised):
+            return result  # the program has handled it
+        if self.context.config.on_error == "raise":
+            raise failure.pop()
+        warn(f"Turret: {message}, which Python does not")
+        return result
+
+
+@contextlib.contextmanager
+def _exceptions() -> Iterator[set[type[BaseException]]]:
+    """The kinds of exceptions that pass through frames of Python meanwhile, handled or not."""
+    found: set[type[BaseException]] = set()
+
+    def watch(frame: types.FrameType, event: str, what: Any) -> Any:
+        if event == "exception":
+            found.add(what[0])
+        return watch
+
+    before = sys.gettrace()
+    sys.settrace(watch)
+    try:
+        yield found
+    finally:
+        sys.settrace(before)
+
+
+def call_frame(function: types.FunctionType, values: tuple) -> Any:
+    """A call of a function with a value for each of its parameters, in the order of its variables."""
+    code, left = function.__code__, list(values)
+    positional = [left.pop(0) for _ in range(code.co_argcount)]
+    names = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    named = {name: left.pop(0) for name in names}
+    if code.co_flags & inspect.CO_VARARGS:
+        positional += left.pop(0)
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        named |= left.pop(0)
+    return function(*positional, **named)

@@ -1,0 +1,148 @@
+"""Which sizes and ints are symbols: the ``dynamic`` argument, marks on tensors, and what was seen to change."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import types
+import weakref
+from typing import Any
+
+import numpy
+import torch
+
+from turret.frames.guards import STATIC_MARK, dynamic_marks
+from turret.frames.sources import AttrSource, BoundSource, ItemSource, Source
+
+
+class History:
+    """Sizes and ints (and digests of arrays) that earlier captures of one function saw, by source."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[str, list[int | None]] = {}
+        self.ints: dict[str, int | None] = {}
+        self.floats: dict[str, float | None] = {}
+        self.objects: dict[tuple[int, str], weakref.ref | None] = {}
+        """Functions and modules by place; None at one that is seen to hold others, too.
+
+        Not their addresses: what is made in each call often lies where the one before lay."""
+        self.held_floats: dict[tuple[int, str], float | None] = {}
+        """Floats of objects that units hold, by the id of the object: texts of such sources need not differ."""
+
+    def merge(
+        self, shapes: dict[str, list[int | None]], ints: dict[str, int | None], floats: dict[str, float | None]
+    ) -> None:
+        """Learn what another process saw; sizes and numbers that are not the same here and there change."""
+        for text, shape in shapes.items():
+            known = self.shapes.setdefault(text, list(shape))
+            if len(known) == len(shape):
+                known[:] = [mine if mine == theirs else None for mine, theirs in zip(known, shape, strict=True)]
+        for mine, theirs in ((self.ints, ints), (self.floats, floats)):
+            for text, value in theirs.items():
+                if mine.setdefault(text, value) != value:
+                    mine[text] = None
+
+    def see_shape(self, source: Source, shape: tuple[int, ...]) -> frozenset[int]:
+        """Note a shape; returns the dimensions that are not what they were before."""
+        known = self.shapes.get(str(source))
+        if known is None or len(known) != len(shape):
+            self.shapes[str(source)] = list(shape)
+            return frozenset()
+        for number, size in enumerate(shape):
+            if known[number] != size:
+                known[number] = None
+        return frozenset(n for n, size in enumerate(known) if size is None)
+
+    def see_int(self, source: Source, value: int) -> bool:
+        """Note an int; returns whether it was seen to change."""
+        known = self.ints.setdefault(str(source), value)
+        if known != value:
+            self.ints[str(source)] = None
+        return self.ints[str(source)] is None
+
+    def see_object(self, source: Source, found: Any) -> bool:
+        """Note a function or a module; returns whether there was another one before."""
+        root = source.root()
+        key = (id(root.value) if isinstance(root, BoundSource) else 0, str(source))
+        known = self.objects.setdefault(key, weakref.ref(found))
+        if known is not None and known() is not found:
+            self.objects[key] = None
+        return self.objects[key] is None
+
+    def see_float(self, source: Source, value: float) -> bool:
+        """Note a float; returns whether it was seen to change."""
+        root = source.root()
+        floats: dict[Any, float | None] = self.floats
+        key: Any = str(source)
+        if isinstance(root, BoundSource):
+            floats, key = self.held_floats, (id(root.value), key)
+        known = floats.setdefault(key, value)
+        if known is not None and known != value and known == known:
+            floats[key] = None
+        return floats[key] is None
+
+
+class Policy:
+    """What one capture makes symbolic."""
+
+    def __init__(
+        self,
+        dynamic: bool | None,
+        history: History,
+        data_dependent: bool = False,
+        data_sizes: bool = False,
+        reuse_blocks: bool = True,
+    ) -> None:
+        """``data_dependent``: numbers that come from tensors' values become symbols, too; ``data_sizes``: and so do
+        sizes of results.  ``reuse_blocks``: what following a layer recorded is recorded again for layers that are like
+        it.
+        """
+        self.dynamic, self.history = dynamic, history
+        self.data_dependent, self.data_sizes = data_dependent, data_sizes
+        self.reuse_blocks = reuse_blocks
+
+    def dynamic_dimensions(self, source: Source, value: torch.Tensor) -> frozenset[int]:
+        """Dimensions of a tensor that become symbols; sizes 0 and 1 never do."""
+        changed = self.history.see_shape(source, tuple(value.shape))
+        static = frozenset(getattr(value, STATIC_MARK, None) or ())
+        marked = dynamic_marks(value)
+        if self.dynamic is False:
+            changed = frozenset()
+        elif self.dynamic is True:
+            changed = frozenset(range(value.dim()))
+        return frozenset(n for n in (changed | marked) - static if value.shape[n] > 1)
+
+    def dynamic_int(self, source: Source, value: int) -> bool:
+        """Whether an int becomes a symbol; 0 and 1 never do, nor do ints of what the unit holds."""
+        if isinstance(source.root(), BoundSource):
+            return False
+        changed = self.history.see_int(source, value)
+        if self.dynamic is False or value in (0, 1) or abs(value) >= 2**62:
+            return False
+        return changed or self.dynamic is True
+
+    def changing_array(self, source: Source, array: numpy.ndarray) -> bool:
+        """Whether an array of numpy was seen to hold other numbers before."""
+        digest = hashlib.sha256(array.tobytes()).digest()
+        return self.history.see_int(source, int.from_bytes(digest[:8], "little"))
+
+    def fresh_function(self, source: Source, function: types.FunctionType) -> bool:
+        """Whether a function may be made anew for each call: it is local and handed in, or was another one before."""
+        changed = self.history.see_object(source, function)
+        name = function.__code__.co_qualname
+        return changed or (not isinstance(source.root(), BoundSource) and ("<locals>" in name or "<lambda>" in name))
+
+    def fresh_module(self, source: Source, module: torch.nn.Module) -> bool:
+        """Whether a module may be another one on each call: there was another one before."""
+        return self.history.see_object(source, module)
+
+    def changing_float(self, source: Source, value: float) -> bool:
+        """Whether a float changes from call to call; NaN and infinity are taken for what they are.
+
+        Of what units hold, this is asked of attributes and variables alone: a list of numbers is a table.
+        """
+        if isinstance(source.root(), BoundSource):
+            named = isinstance(source, AttrSource) or (isinstance(source, ItemSource) and isinstance(source.key, str))
+            if not named:
+                return False
+        return self.history.see_float(source, value) and math.isfinite(value)

@@ -1,0 +1,186 @@
+"""``autograd.Function``: followed where no gradient is wanted; else its forward and backward become graphs."""
+
+from __future__ import annotations
+
+import builtins
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+
+from turret.plugins.capture.autograd.autograd_region import AutogradRegion
+from turret.plugins.capture.autograd.later import Unchanged
+from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.handlers.builtins import function
+from turret.plugins.capture.python import polyfills
+from turret.plugins.capture.record.graph import Region
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.functions import Function
+from turret.plugins.capture.values.objects import ExceptionInstance, Instance
+from turret.plugins.capture.values.sequences import NamedTuple, Sequence
+from turret.plugins.capture.values.tensors import Symbolic, Tensor
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+
+_HINT = "mark its operation as a custom op of torch.library"
+
+
+@function(torch.autograd.Function.apply.__func__)
+def apply(t: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    """A user's autograd function: its forward followed like any call, or both of its parts as graphs."""
+    values = [a.realize() for a in args]
+    wanted = [isinstance(v, Tensor) and v.fake.requires_grad for v in values]
+    context = t.call(t.wrap_known(polyfills.FunctionContext), [t.made(tuple(wanted))], {}).realize()
+    assert isinstance(context, Instance)
+    if not torch.is_grad_enabled() or not any(wanted):
+        return _forward(t, cls, context, values, kwargs)
+    if kwargs:
+        raise Unsupported("an autograd.Function with keyword arguments", _HINT)
+    return _Differentiated(t, cls, context, values).run()
+
+
+def _forward(t: Tracer, cls: Value, context: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    forward = cls.get_attr(t, "forward")
+    if cls.constant().setup_context is torch.autograd.Function.setup_context:
+        return t.call(forward, [context, *args], kwargs)
+    result = t.call(forward, args, kwargs)
+    t.call(cls.get_attr(t, "setup_context"), [context, t.new_tuple(args), result], {})
+    return result
+
+
+@attrs.define(eq=False)
+class _Differentiated:
+    """One call whose gradient is wanted."""
+
+    t: Tracer
+    cls: Value
+    context: Instance
+    args: list[Value]
+    outputs: list[Value] = attrs.field(factory=list)
+
+    def run(self) -> Value:
+        t = self.t
+        grad_mode = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        try:
+            with t.region() as forward:
+                inputs = self.lift_arguments(forward)
+                result = _forward(t, self.cls, self.context, self.args, {}).realize()
+                self.outputs = self.tensors_of(result)
+                with t.region() as backward:
+                    gradients, failure = self.trace_backward(backward)
+                target = self.close(forward, backward, inputs, gradients)
+                target.failure = failure
+        finally:
+            torch._C._set_grad_enabled(grad_mode)
+        return self.result(result, t.call_region(target, forward.lifted).unpack(t))
+
+    def lift_arguments(self, region: Region) -> tuple[int | None, ...]:
+        """For each argument the number of the input that it is."""
+        for value in self.args:
+            if isinstance(value, Tensor):
+                self.t.node_here(value.node)
+        order = list(region.lifted.values())
+        return tuple(order.index(self.t.node_here(v.node)) if isinstance(v, Tensor) else None for v in self.args)
+
+    def tensors_of(self, result: Value) -> list[Value]:
+        """The tensors that the forward returned."""
+        found = [v.realize() for v in result.items] if isinstance(result, Sequence) else [result]
+        if isinstance(result, NamedTuple) or any(not isinstance(v, (Tensor, Constant)) for v in found):
+            raise Unsupported(f"an autograd.Function that returns {result.describe()}", _HINT)
+        tensors = [v for v in found if isinstance(v, Tensor)]
+        if len(tensors) > 1 and not self.t.truth(self.context.get_attr(self.t, "materializes")):
+            raise Unsupported("an autograd.Function with several results and set_materialize_grads(False)", _HINT)
+        return list(tensors)
+
+    def trace_backward(self, region: Region) -> tuple[list[Value], tuple[str, str | None] | None]:
+        """Gradients of the arguments, as values of the backward's graph; or what the backward raises."""
+        t, kind = self.t, self.cls.constant()
+        before, given = Unchanged(t, self.context, self.cls, *self.args), []
+        for number, output in enumerate(self.outputs):
+            fake = output.fake  # type: ignore[attr-defined]
+            made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+            given.append(t.tensor(region.placeholder(f"gradient{number}", made), made))
+        name = "vjp" if kind.backward is torch.autograd.Function.backward else "backward"
+        method = _without_wrapper(t, self.cls.get_attr(t, name).realize())
+        failure, found = None, []
+        try:
+            result = t.call(method, [self.context, *given], {}).realize()
+        except Raised as raised:  # not an exception of the forward, which is what runs now
+            failure = _failure_of(raised.value)
+        else:
+            found = [v.realize() for v in result.items] if isinstance(result, Sequence) else [result]
+        before.check("an autograd.Function with a backward", _HINT)
+        count = len(self.args)
+        if failure is None and (any(not t.is_none(v) for v in found[count:]) or len(found) < count):
+            wrong = f"an incorrect number of gradients (expected {count}, got {len(found)})"
+            failure = "RuntimeError", f"function {kind.__name__}Backward returned {wrong}"
+        return ([Constant(None)] * count, failure) if failure else (found[:count], None)
+
+    def close(
+        self, forward: Region, backward: Region, inputs: tuple[int | None, ...], gradients: list[Value]
+    ) -> AutogradRegion:
+        """Both graphs; what the backward uses of the forward is saved by it."""
+        t = self.t
+        fakes = [v.fake for v in self.outputs]  # type: ignore[attr-defined]
+        dirty = [self.input_number(v, inputs) for v in self.marked("dirty")]
+        constant = {id(v) for v in self.marked("not_differentiable")}
+        ends = [_gradient_node(t, backward, v, n is not None) for v, n in zip(gradients, inputs, strict=True)]
+        backward_graph = backward.close(ends)
+        saved = list(backward.lifted)
+        nodes = [t.node_here(v.node) for v in self.outputs]  # type: ignore[attr-defined]
+        return AutogradRegion(
+            forward=forward.close([*nodes, *saved]),
+            backward=backward_graph,
+            outputs=len(fakes),
+            arguments=inputs,
+            dirty=tuple(dirty),
+            not_differentiable=tuple(n for n, v in enumerate(self.outputs) if id(v) in constant),
+        )
+
+    def marked(self, name: str) -> list[Value]:
+        return [v.realize() for v in self.context.get_attr(self.t, name).realize().unpack(self.t)]
+
+    def input_number(self, value: Value, inputs: tuple[int | None, ...]) -> int:
+        for argument, number in zip(self.args, inputs, strict=True):
+            if argument is value and number is not None:
+                return number
+        raise Unsupported("mark_dirty of what is no argument of the autograd.Function")
+
+    def result(self, result: Value, tensors: list[Value]) -> Value:
+        """What the forward returned, of the tensors that autograd knows of."""
+        if isinstance(result, Tensor):
+            return tensors[0]
+        if not isinstance(result, Sequence):
+            return result
+        left = iter(tensors)
+        items = [next(left) if isinstance(v.realize(), Tensor) else v for v in result.items]
+        return self.t.new_tuple(items)
+
+
+def _without_wrapper(t: Tracer, method: Value) -> Value:
+    """The backward under ``once_differentiable``, which does nothing where gradients of gradients are not recorded."""
+    if isinstance(method, Function) and method.object.__globals__.get("__name__") == "torch.autograd.function":
+        return t.wrap_known(method.object.__wrapped__)
+    return method
+
+
+def _failure_of(error: Value) -> tuple[str, str | None]:
+    """The name and message of an exception that a backward always raises."""
+    if isinstance(error, ExceptionInstance) and getattr(builtins, error.kind.__name__, None) is error.kind:
+        said = [a.value for a in error.args if isinstance(a, Constant) and isinstance(a.value, str)]
+        if len(said) == len(error.args) <= 1 and error.cause is None:
+            return error.kind.__name__, said[0] if said else None
+    raise Unsupported(f"an autograd.Function whose backward raises {error.describe()}", _HINT)
+
+
+def _gradient_node(t: Tracer, backward: Region, value: Value, is_tensor: bool) -> Any:
+    if t.is_none(value):
+        return None
+    if not isinstance(value, Tensor) or isinstance(value, Symbolic):
+        raise Unsupported(f"{value.describe()} as a gradient of an autograd.Function")
+    if not is_tensor:
+        raise Unsupported("an autograd.Function with a gradient for an argument that is no tensor")
+    with t.within(backward):
+        return t.node_here(value.node)

@@ -1,0 +1,640 @@
+"""Builtin functions and classes: one short handler each, by the object that the program calls."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import inspect
+import itertools
+import math
+import operator
+import re
+import sys
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint
+
+from turret.frames import frame_hook
+from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.python import polyfills
+from turret.plugins.capture.values.base import Constant, Opaque, Value, fits
+from turret.plugins.capture.values.choices import extreme_of_two
+from turret.plugins.capture.values.classes import Class, look_up
+from turret.plugins.capture.values.functions import Known, LocalFunction, Method, Partial
+from turret.plugins.capture.values.iterators import Chain, Count, Enumerate, Filter, ItemsIterator, Map, Zip
+from turret.plugins.capture.values.mappings import Dict
+from turret.plugins.capture.values.modules import LocalModule
+from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict, Super, slot_hash
+from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
+from turret.plugins.capture.values.sets import Set
+from turret.plugins.capture.values.tensors import Symbolic, Tensor
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+
+Handler = Callable[..., Value]
+FUNCTIONS: dict[Any, Handler] = {}
+CLASSES: dict[type, Handler] = {}
+NAMED: dict[tuple[str, str], Handler] = {}
+"""Handlers of functions in modules that are not imported here, by the module's name and the function's."""
+PURE_OWNERS: list[type] = [type, str, int, float, bytes, tuple, torch.dtype, torch.finfo, re.Pattern, re.Match]
+"""Kinds of objects whose methods are pure."""
+FOLDABLE = frozenset({"math", "cmath", "builtins", "_operator", "_struct", "_string", "_abc", "_statistics"})
+"""Modules whose C functions are pure."""
+
+
+def function(*objects: Any) -> Callable[[Handler], Handler]:
+    """Register the handler of one or more functions."""
+
+    def register(handler: Handler) -> Handler:
+        for item in objects:
+            FUNCTIONS[item] = handler
+        return handler
+
+    return register
+
+
+def kind(*classes: type) -> Callable[[Handler], Handler]:
+    """Register the handler of calls of one or more classes."""
+
+    def register(handler: Handler) -> Handler:
+        for item in classes:
+            CLASSES[item] = handler
+        return handler
+
+    return register
+
+
+# Types and attributes.
+
+
+def _classes(t: Tracer, kinds: Value) -> Any:
+    kinds = kinds.realize()
+    if isinstance(kinds, Tuple):
+        return tuple(_classes(t, k) for k in kinds.items)
+    return t.constant_of(kinds)
+
+
+@function(isinstance)
+def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
+    classes = _classes(t, kinds)
+    value = value.realize()
+    if isinstance(value, Opaque) and value.source is None:
+        raise Unsupported(f"the type of {value.describe()}")
+    actual = value.type()
+    flat = classes if isinstance(classes, tuple) else (classes,)
+    for cls in flat:
+        _assume_ordinary(t, cls)
+        if (answers := _own_check(t, cls, "__instancecheck__")) is not None:
+            if value.type() is cls or t.truth(t.call(answers, [value], {}).realize()):
+                return Constant(True)
+        elif cls is torch.nn.Buffer and isinstance(value, Tensor):
+            if _marked_buffer(t, value):
+                return Constant(True)
+        elif isinstance(value, (Constant, Known)):
+            if isinstance(value.object if isinstance(value, Known) else value.value, cls):
+                return Constant(True)
+        elif isinstance(value, Tensor) and isinstance(cls, type) and not issubclass(actual, cls):
+            if type(cls).__instancecheck__ is not type.__instancecheck__ and isinstance(value.fake, cls):
+                return Constant(value.real is None or isinstance(value.real, cls))
+        elif getattr(value, "object", None) is not None and not isinstance(value, Method):
+            if isinstance(value.object, cls):  # type: ignore[attr-defined]
+                return Constant(True)
+        elif issubclass(actual, cls):
+            return Constant(True)
+        if isinstance(value, Tensor) and isinstance(cls, type) and issubclass(actual, cls):
+            return Constant(True)
+    return Constant(False)
+
+
+def _own_check(t: Tracer, cls: Any, name: str) -> Value | None:
+    """How a metaclass of the program's own answers for a class, or None."""
+    value = t.wrap_known(cls) if isinstance(cls, type) else None
+    return value.of_program(t, name) if isinstance(value, Class) else None
+
+
+def _marked_buffer(t: Tracer, value: Tensor) -> bool:
+    """Whether a tensor is an ``nn.Buffer``, which is a mark on a plain tensor."""
+    try:
+        return t.truth(value.get_attr(t, "_is_buffer"))
+    except Raised:
+        return False
+
+
+def _assume_ordinary(t: Tracer, cls: Any) -> None:
+    """Whatever a program's own metaclass answers to ``isinstance`` holds in this process."""
+    if isinstance(cls, tuple):
+        for part in cls:
+            _assume_ordinary(t, part)
+    elif isinstance(cls, type) and not t.trusted(type(cls)):
+        t.provenance.bound_to_process(f"what {type(cls).__qualname__} says of instances")
+
+
+@function(issubclass)
+def issubclass_(t: Tracer, cls: Value, kinds: Value) -> Value:
+    classes = _classes(t, kinds)
+    _assume_ordinary(t, classes)
+    if isinstance(classes, tuple):
+        return Constant(any(t.truth(issubclass_(t, cls, t.wrap_known(kind))) for kind in classes))
+    if (answers := _own_check(t, classes, "__subclasscheck__")) is not None:
+        return Constant(t.truth(t.call(answers, [cls], {}).realize()))
+    return t.fold(issubclass, [cls, t.made(_classes(t, kinds))], {})
+
+
+@function(callable)
+def callable_(t: Tracer, value: Value) -> Value:
+    value = value.realize()
+    if isinstance(value, Opaque):
+        return Constant(callable(value.object))
+    return Constant(look_up(t, value.type(), "__call__")[0] is not None)
+
+
+@kind(type)
+def type_(t: Tracer, value: Value, *rest: Value) -> Value:
+    if rest:
+        raise Unsupported("a class made in compiled code")
+    value = value.realize()
+    if isinstance(value, Instance) and not isinstance(value, Opaque):
+        return value.get_attr(t, "__class__")
+    return t.wrap_known(value.type())
+
+
+@kind(super)
+def super_(t: Tracer, *args: Value) -> Value:
+    if args:
+        owner = args[1].realize()
+        return Super(args[0].constant(), owner)
+    frame = t.frames[-1]
+    slots = frame.decoded.slots
+    if "__class__" not in slots:
+        raise Unsupported("super() outside of a method")
+    cell = frame.locals[slots.index("__class__")]
+    first = frame.locals[0]
+    if first is None:
+        raise Unsupported("super() after its first argument was deleted")
+    if type(first).__name__ == "Cell":
+        first = first.content
+    return Super(cell.content.constant(), first.realize())
+
+
+@function(getattr)
+def getattr_(t: Tracer, value: Value, name: Value, *default: Value) -> Value:
+    try:
+        return value.realize().get_attr(t, t.constant_of(name))
+    except Raised as raised:
+        if default and issubclass(raised.value.type(), AttributeError):
+            return default[0]
+        raise
+
+
+@function(hasattr)
+def hasattr_(t: Tracer, value: Value, name: Value) -> Value:
+    value, text = value.realize(), t.constant_of(name)
+    if isinstance(value, Tensor) and hasattr(torch.Tensor, text):
+        return Constant(True)
+    try:
+        value.get_attr(t, text)
+    except Raised as raised:
+        if issubclass(raised.value.type(), AttributeError):
+            return Constant(False)
+        raise
+    return Constant(True)
+
+
+@function(setattr)
+def setattr_(t: Tracer, value: Value, name: Value, content: Value) -> Value:
+    value.realize().set_attr(t, t.constant_of(name), content)
+    return Constant(None)
+
+
+@function(delattr)
+def delattr_(t: Tracer, value: Value, name: Value) -> Value:
+    value.realize().del_attr(t, t.constant_of(name))
+    return Constant(None)
+
+
+@function(vars)
+def vars_(t: Tracer, value: Value) -> Value:
+    value = value.realize()
+    if isinstance(value, Instance):
+        return InstanceDict(value)
+    raise Unsupported(f"vars of {value.describe()}")
+
+
+@function(id)
+def id_(t: Tracer, value: Value) -> Value:
+    value = value.realize()
+    if isinstance(value, (Known, Instance)) and getattr(value, "object", None) is not None:
+        if isinstance(value, (LocalFunction, LocalModule)):
+            value.constant()
+        if value.source is not None and not isinstance(value, Known):
+            t.guard("ID", value.source, value.object)
+        t.provenance.bound_to_process("the address of an object")
+        return Constant(id(value.object))
+    raise Unsupported(f"id of {value.describe()}")
+
+
+@function(hash)
+def hash_(t: Tracer, value: Value) -> Value:
+    value = value.realize()
+    if isinstance(value, Instance):
+        return Constant(slot_hash(t.int_of(value.need_special(t, "__hash__"))))
+    t.provenance.bound_to_process("a hash")
+    return t.fold(hash, [value], {})
+
+
+@function(sys.exc_info)
+def exc_info(t: Tracer) -> Value:
+    handled = t.frames[-1].handling[-1] if t.frames[-1].handling else t.handled_outside(t.frames[-1])
+    if handled is None:
+        raise Unsupported("sys.exc_info() of what the caller handles")
+    return Tuple([t.wrap_known(handled.type()), handled, t.traceback()])
+
+
+@function(globals, locals)
+def frame_variables(t: Tracer, *args: Value) -> Value:
+    raise Unsupported("globals() or locals() in compiled code")
+
+
+@function(print, input, open, breakpoint, exec, eval, compile)
+def outside(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    raise Unsupported("input or output, or code made while running")
+
+
+# Lengths, items, iteration.
+
+
+@function(len)
+def len_(t: Tracer, value: Value) -> Value:
+    return value.realize().length(t)
+
+
+@function(iter)
+def iter_(t: Tracer, value: Value, end: Value | None = None, /) -> Value:
+    if end is not None:
+        return t.call(t.wrap_known(polyfills.iterate_until), [value, end], {})
+    return t.iterate(value)
+
+
+@function(frame_hook.load().throw)
+def throw(t: Tracer, error: Value) -> Value:
+    """How a resume function goes on where the instruction that ran as Python raised."""
+    exception = t.exception_of(error)
+    if isinstance(exception, ExceptionInstance):
+        exception.settled = True
+    raise Raised(exception)
+
+
+@function(next)
+def next_(t: Tracer, iterator: Value, *default: Value) -> Value:
+    if not default:
+        return iterator.realize().next(t)
+    item = t.next_or_none(iterator)
+    return default[0] if item is None else item
+
+
+@kind(range)
+def range_(t: Tracer, *args: Value) -> Value:
+    parts = [a.realize() for a in args]
+    if len(parts) == 1:
+        parts = [Constant(0), parts[0], Constant(1)]
+    elif len(parts) == 2:
+        parts.append(Constant(1))
+    made = Range([Constant(t.int_of(p)) for p in parts])
+    try:
+        made.constant()
+    except (TypeError, ValueError) as error:
+        raise t.raised_from(error) from None
+    return made
+
+
+@kind(slice)
+def slice_(t: Tracer, *args: Value) -> Value:
+    none = Constant(None)
+    return Slice([none, args[0], none] if len(args) == 1 else [*args, *[none] * (3 - len(args))])
+
+
+@kind(enumerate)
+def enumerate_(t: Tracer, items: Value, start: Value | None = None) -> Value:
+    return Enumerate(t.iterate(items), start.realize() if start is not None else Constant(0))
+
+
+@kind(zip)
+def zip_(t: Tracer, *items: Value, strict: Value | None = None) -> Value:
+    return Zip([t.iterate(i) for i in items], strict is not None and t.truth(strict))
+
+
+@kind(map)
+def map_(t: Tracer, function: Value, *items: Value) -> Value:
+    return Map(function.realize(), [t.iterate(i) for i in items])
+
+
+@kind(filter)
+def filter_(t: Tracer, function: Value, items: Value) -> Value:
+    return Filter(function.realize(), t.iterate(items))
+
+
+@kind(reversed)
+def reversed_(t: Tracer, value: Value) -> Value:
+    value = value.realize()
+    if isinstance(value, Instance):
+        found = value.call_special(t, "__reversed__")
+        if found is not None:
+            return found
+        count = t.int_of(value.length(t))
+        return ItemsIterator([value.get_item(t, Constant(n)) for n in reversed(range(count))])
+    return ItemsIterator(value.unpack(t)[::-1])
+
+
+@function(sorted)
+def sorted_(t: Tracer, items: Value, key: Value | None = None, reverse: Value | None = None) -> Value:
+    items = items.realize()
+    if isinstance(items, Set) and key is None:
+        return List(t.sorted(list(items.items.values()), key, reverse))
+    return List(t.sorted(items.unpack(t), key, reverse))
+
+
+def polyfilled(original: Any, replacement: Any) -> None:
+    """Register a function of Python to be followed in place of a builtin."""
+    try:
+        inspect.signature(original)
+    except ValueError:  # it has none
+        model = replacement
+    else:
+        model = original
+
+    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        if not fits(model, *args, **kwargs):
+            raise Unsupported(f"the arguments of {original.__name__}()")
+        return t.call(t.wrap_known(replacement), list(args), kwargs)
+
+    (CLASSES if isinstance(original, type) else FUNCTIONS)[original] = handler
+
+
+for _original, _replacement in (
+    (any, polyfills.any_), (all, polyfills.all_), (sum, polyfills.sum_), (functools.reduce, polyfills.reduce),
+    (itertools.islice, polyfills.islice), (itertools.repeat, polyfills.repeat), (itertools.cycle, polyfills.cycle),
+    (itertools.accumulate, polyfills.accumulate), (itertools.takewhile, polyfills.takewhile),
+    (itertools.dropwhile, polyfills.dropwhile), (itertools.starmap, polyfills.starmap),
+    (itertools.pairwise, polyfills.pairwise), (itertools.zip_longest, polyfills.zip_longest),
+    (itertools.product, polyfills.product), (itertools.combinations, polyfills.combinations),
+    (operator.attrgetter, polyfills.attrgetter), (operator.itemgetter, polyfills.itemgetter),
+    (operator.methodcaller, polyfills.methodcaller),
+):  # fmt: skip
+    polyfilled(_original, _replacement)
+
+
+def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
+    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        values = [a.realize() for a in args]
+        numbers = len(values) == 2 and not kwargs and all(isinstance(v, (Symbolic, Constant)) for v in values)
+        if numbers and any(isinstance(v, Symbolic) for v in values):
+            return t.call_graph(symbolic, values, {})
+        chosen = extreme_of_two(t, symbol, *values) if len(values) == 2 and not kwargs else None
+        return t.call(t.wrap_known(replacement), values, kwargs) if chosen is None else chosen
+
+    return handler
+
+
+FUNCTIONS[min] = _extreme("<", polyfills.min_, torch.sym_min)
+FUNCTIONS[max] = _extreme(">", polyfills.max_, torch.sym_max)
+
+
+@kind(itertools.chain)
+def chain(t: Tracer, *items: Value) -> Value:
+    return Chain(ItemsIterator(list(items)))
+
+
+@function(itertools.chain.from_iterable)
+def chain_from_iterable(t: Tracer, items: Value) -> Value:
+    return Chain(t.iterate(items))
+
+
+@kind(itertools.count)
+def count(t: Tracer, start: Value | None = None, step: Value | None = None) -> Value:
+    return Count(start or Constant(0), step or Constant(1))
+
+
+# Numbers and strings.
+
+
+@kind(bool)
+def bool_(t: Tracer, value: Value | None = None) -> Value:
+    known = None if value is None else value.realize()
+    if isinstance(known, Tensor):
+        known = known.read(t, "item") or known
+    if isinstance(known, Symbolic) and known.type() is bool and not known.is_known():
+        return known
+    return Constant(False if value is None else t.truth(value))
+
+
+def _number(cls: type, symbolic: Any, method: str) -> Handler:
+    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        value = args[0].realize() if args else None
+        if isinstance(value, Tensor):
+            return value.call_method(t, method, [], {})
+        if isinstance(value, Symbolic) and len(args) == 1:
+            return value if value.type() is cls else t.call_graph(symbolic, [value], {})
+        if isinstance(value, Instance):
+            return value.need_special(t, method)
+        return t.fold(cls, list(args), kwargs)
+
+    return handler
+
+
+CLASSES[int] = _number(int, torch.sym_int, "__int__")
+CLASSES[float] = _number(float, torch.sym_float, "__float__")
+CLASSES[complex] = lambda t, *args, **kwargs: t.fold(complex, list(args), kwargs)
+CLASSES[bytes] = lambda t, *args, **kwargs: t.fold(bytes, list(args), kwargs)
+
+
+@kind(str)
+def str_(t: Tracer, value: Value | None = None, **kwargs: Value) -> Value:
+    if value is None:
+        return Constant("")
+    return _text(t, value.realize(), "__str__", str)
+
+
+@function(repr)
+def repr_(t: Tracer, value: Value) -> Value:
+    return _text(t, value.realize(), "__repr__", repr)
+
+
+def _text(t: Tracer, value: Value, method: str, convert: Callable[[Any], str]) -> Value:
+    if isinstance(value, Symbolic):
+        return Constant(convert(value.fixed()))
+    if isinstance(value, Instance):
+        found = value.call_special(t, method)
+        if found is not None:
+            return found
+    if isinstance(value, Known) and not isinstance(value.object, (type, types.ModuleType, torch.dtype)):
+        raise Unsupported(f"the text of {value.describe()}")
+    return t.fold(convert, [value], {})
+
+
+for _original in (re.match, re.search, re.fullmatch, re.findall, re.split, re.sub, re.compile, re.escape):
+    FUNCTIONS[_original] = lambda t, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
+
+
+@function(format)
+def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
+    value = value.realize()
+    text = "" if spec is None else t.constant_of(spec)
+    if isinstance(value, Symbolic):
+        value = Constant(value.fixed())
+    if isinstance(value, Instance):
+        value = _text(t, value, "__str__", str)
+    return t.fold(format, [value, Constant(text)], {})
+
+
+@function(abs)
+def abs_(t: Tracer, value: Value) -> Value:
+    value = value.realize()
+    if isinstance(value, Tensor):
+        patched = value.patched(t, "__abs__")
+        return t.call_method_graph("abs", [value], {}) if patched is None else t.call(patched, [], {})
+    if isinstance(value, Symbolic):
+        return t.call_graph(abs, [value], {})
+    if isinstance(value, Instance):
+        return value.need_special(t, "__abs__")
+    return t.fold(abs, [value], {})
+
+
+@function(pow)
+def pow_(t: Tracer, base: Value, exponent: Value, *modulus: Value) -> Value:
+    if modulus:
+        return t.fold(pow, [base, exponent, *modulus], {})
+    return t.binary(operator.pow, base, exponent)
+
+
+@function(divmod)
+def divmod_(t: Tracer, left: Value, right: Value) -> Value:
+    return Tuple([t.binary(operator.floordiv, left, right), t.binary(operator.mod, left, right)])
+
+
+@function(round)
+def round_(t: Tracer, value: Value, *digits: Value) -> Value:
+    value = value.realize()
+    if isinstance(value, Tensor):
+        named = {"decimals": digits[0]} if digits else {}
+        return t.call_method_graph("round", [value], named)
+    return t.fold(round, [Constant(t.constant_of(value)), *digits], {})
+
+
+def _symbolic_math(original: Any, on_int: bool) -> None:
+    def handler(t: Tracer, *args: Value) -> Value:
+        values = [a.realize() for a in args]
+        if any(isinstance(v, Symbolic) for v in values):
+            if on_int and values[0].type() is int:
+                return values[0]
+            if on_int and t.policy.data_dependent:
+                return t.call_graph(original, values, {})
+            values = [Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in values]
+        return t.fold(original, list(values), {})
+
+    FUNCTIONS[original] = handler
+
+
+for _name in ("floor", "ceil", "trunc"):
+    _symbolic_math(getattr(math, _name), True)
+for _name in ("sqrt", "log", "log2", "log10", "exp", "pow", "prod", "gcd", "isqrt", "isnan", "isinf", "isfinite"):
+    _symbolic_math(getattr(math, _name), False)
+
+
+# Operators as functions.
+
+
+def _operators() -> None:
+    binary = (
+        "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor", "lshift", "rshift",
+    )  # fmt: skip
+    for name in binary:
+        operation = getattr(operator, name)
+        FUNCTIONS[operation] = lambda t, a, b, _o=operation: t.binary(_o, a, b)
+        inplace = getattr(operator, "i" + name.rstrip("_"))
+        FUNCTIONS[inplace] = lambda t, a, b, _o=operation: t.binary(_o, a, b, True)
+    for name, symbol in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
+        FUNCTIONS[getattr(operator, name)] = lambda t, a, b, _s=symbol: t.compare(_s, a, b)
+    FUNCTIONS[operator.getitem] = lambda t, a, b: t.get_item(a, b.realize())
+    FUNCTIONS[operator.contains] = lambda t, a, b: Constant(t.truth(a.realize().contains(t, b)))
+    FUNCTIONS[operator.not_] = lambda t, a: Constant(not t.truth(a))
+    FUNCTIONS[operator.truth] = lambda t, a: Constant(t.truth(a))
+    FUNCTIONS[operator.is_] = lambda t, a, b: Constant(t.is_same(a, b))
+    FUNCTIONS[operator.is_not] = lambda t, a, b: Constant(not t.is_same(a, b))
+    FUNCTIONS[operator.index] = lambda t, a: Constant(t.int_of(a)) if not isinstance(a.realize(), Symbolic) else a
+    for name, unary in (("neg", "negative"), ("pos", "positive"), ("invert", "invert")):
+        FUNCTIONS[getattr(operator, name)] = lambda t, a, _u=unary: t.unary(_u, a.realize())
+    FUNCTIONS[operator.abs] = abs_
+
+    def setitem(t: Tracer, container: Value, key: Value, value: Value) -> Value:
+        container.realize().set_item(t, key.realize(), value)
+        return Constant(None)
+
+    FUNCTIONS[operator.setitem] = setitem
+
+
+_operators()
+
+
+# Containers.
+
+
+@kind(tuple)
+def tuple_(t: Tracer, items: Value | None = None) -> Value:
+    if items is not None and type(items.realize()) is Tuple:
+        return items.realize()
+    return Tuple([] if items is None else items.realize().unpack(t))
+
+
+@kind(list)
+def list_(t: Tracer, items: Value | None = None) -> Value:
+    return List([] if items is None else items.realize().unpack(t))
+
+
+@kind(torch.Size)
+def size_(t: Tracer, items: Value | None = None) -> Value:
+    return Size([] if items is None else items.realize().unpack(t))
+
+
+@kind(set)
+def set_(t: Tracer, items: Value | None = None) -> Value:
+    return Set.from_value(t, items, set)
+
+
+CLASSES[frozenset] = lambda t, items=None: Set.from_value(t, items, frozenset)
+
+
+def _dict(cls: type) -> Handler:
+    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        made = Dict({}, cls)
+        made.m_update(t, *args, **kwargs)
+        return made
+
+    return handler
+
+
+CLASSES[dict] = _dict(dict)
+CLASSES[collections.OrderedDict] = _dict(collections.OrderedDict)
+
+
+@kind(collections.defaultdict)
+def defaultdict(t: Tracer, factory: Value | None = None, *args: Value, **kwargs: Value) -> Value:
+    made = Dict({}, collections.defaultdict, None, (factory or Constant(None)).realize())
+    made.m_update(t, *args, **kwargs)
+    return made
+
+
+@kind(collections.deque)
+def deque(t: Tracer, items: Value | None = None, maxlen: Value | None = None) -> Value:
+    made = Deque([], None, None if maxlen is None else t.int_of(maxlen))
+    if items is not None:
+        made.m_extend(t, items)
+    return made
+
+
+@kind(functools.partial)
+def partial(t: Tracer, function: Value, *args: Value, **kwargs: Value) -> Value:
+    return Partial(function.realize(), list(args), kwargs)

@@ -1,0 +1,88 @@
+"""``torch.utils.checkpoint``: what it computes is tagged for the partitioner to compute it again in the backward."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.utils.checkpoint
+from torch.utils.checkpoint import CheckpointPolicy
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.handlers.builtins import function
+from turret.plugins.capture.interpreter.structures import flatten
+from turret.plugins.capture.values.base import Value
+from turret.plugins.capture.values.functions import Known, Partial
+from turret.plugins.capture.values.tensors import Tensor
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+
+_OPTIONS = frozenset({"preserve_rng_state", "determinism_check", "debug", "early_stop"})
+
+
+@function(torch.utils.checkpoint.checkpoint)
+def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | None = None, **kwargs: Value) -> Value:
+    """Followed like any call; with a ``context_fn``, a graph of its own that the op for it is called with."""
+    _check_can_be_saved(args)
+    if use_reentrant is not None and t.truth(use_reentrant):
+        _check_reentrant(args)
+    policy = kwargs.pop("context_fn", None)
+    named = {k: v for k, v in kwargs.items() if k not in _OPTIONS}
+    if policy is not None:
+        return _selective(t, function, list(args), named, _plain(t, policy.realize()))
+    outer = t.tags
+    t.regions += 1
+    t.tags = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": t.regions}
+    try:
+        return t.call(function, list(args), named)
+    finally:
+        t.tags = outer
+
+
+def _check_can_be_saved(args: tuple[Value, ...]) -> None:
+    """Both forms save their arguments for the backward, which those made in inference mode refuse.
+
+    In inference mode, up to torch 2.11, one of them is made by the checkpoint itself.
+    """
+    found = [a.realize() for a in args]
+    if torch.is_grad_enabled() and any(isinstance(v, Tensor) and v.fake.is_inference() for v in found):
+        raise Unsupported("torch.utils.checkpoint of a tensor that was made in inference mode")
+    if torch.is_grad_enabled() and torch.is_inference_mode_enabled():
+        raise Unsupported("torch.utils.checkpoint in inference mode with gradients on")
+
+
+def _check_reentrant(args: tuple[Value, ...]) -> None:
+    """The reentrant form gives gradients only where an argument wants one."""
+    found = [a.realize() for a in args]
+    if torch.is_grad_enabled() and not any(isinstance(v, Tensor) and v.fake.requires_grad for v in found):
+        raise Unsupported("a reentrant torch.utils.checkpoint none of whose arguments requires gradients")
+
+
+def _plain(t: Tracer, value: Value) -> Any:
+    """The context function as the Python object that it is."""
+    if isinstance(value, Known):
+        return value.object
+    if isinstance(value, Partial) and isinstance(value.function.realize(), Known):
+        args = [t.constant_of(v) for v in value.args]
+        return functools.partial(
+            value.function.constant(), *args, **{k: t.constant_of(v) for k, v in value.kwargs.items()}
+        )
+    raise Unsupported(f"torch.utils.checkpoint with {value.describe()} as its context_fn")
+
+
+def _selective(t: Tracer, function: Value, args: list[Value], kwargs: dict[str, Value], context_fn: Any) -> Value:
+    effects = t.effects.count
+    with t.region() as region:
+        leaves, structure = flatten(t, t.call(function, args, kwargs))
+        values = [v.realize() for v in leaves]
+        if not all(isinstance(v, Tensor) for v in values) or t.effects.count != effects:
+            raise Unsupported("a selective checkpoint with side effects, or with results that are no tensors")
+        graph = region.close([t.argument(v)[0] for v in values])
+    graph.meta["_checkpoint_context_fn"] = context_fn
+    lifted = list(region.lifted)
+    results = tuple(graph(*(node.meta["example_value"] for node in lifted)))
+    arguments = (t.submodule(graph, "checkpoint"), *map(t.node_here, lifted))
+    node = t.record("call_function", torch.ops.higher_order.tag_activation_checkpoint, arguments, {}, results)
+    return structure.build(t, iter(t.unpacked(node, results).unpack(t)))

@@ -1,0 +1,201 @@
+"""Collectives of ``torch.distributed`` as calls in the graph.
+
+What eager code calls is followed here in Python of our own: the functional forms
+(``torch.distributed._functional_collectives``) and those of ``torch.distributed`` that write to a tensor become a call
+of an op of ``_c10d_functional`` and a wait for it.  A group is an object that guards are taken on; the graph holds its
+name.  With ``async_op=True`` the graph breaks: the handle that eager gives back is for plain Python to wait on.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import distributed as dist
+from torch.distributed import _functional_collectives as functional
+from torch.distributed import distributed_c10d as c10d
+
+from turret.frames.sources import BoundSource
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.handlers.builtins import function, polyfilled
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.objects import Instance
+from turret.plugins.capture.values.sequences import List, Tuple
+from turret.plugins.capture.values.tensors import Tensor
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+
+_ops = torch.ops._c10d_functional
+
+
+def group_name(group: Any, tag: str = "") -> str:
+    """The name of a process group, list of ranks or mesh; None is the default group."""
+    return functional._resolve_group_name(dist.group.WORLD if group is None else group, tag)
+
+
+def group_size(name: str) -> int:
+    return c10d._get_group_size_by_name(name)
+
+
+def op_name(op: Any) -> str:
+    """``"sum"`` of ``"SUM"`` and of ``ReduceOp.SUM``."""
+    return op.lower() if isinstance(op, str) else functional.REDUCE_OP_TO_STR[op]
+
+
+def without_gradient(tensor: Any) -> Any:
+    """The tensor; eager's autograd does not see these writes, and that of the functional forms would."""
+    return tensor
+
+
+def refuse_async() -> None:
+    """Reached where ``async_op=True``."""
+
+
+@function(group_name)
+def _group_name(t: Tracer, group: Value, tag: Value) -> Value:
+    """The name, assumed to stay that of a group of this size in which this process has this rank."""
+    name = group_name(_plain(t, group.realize()), t.constant_of(tag))
+    state = functools.partial(_state, name)
+    t.guard("CALL", BoundSource("torch.distributed", dist), (state, state(dist)))
+    return Constant(name)
+
+
+def _state(name: str, module: Any) -> tuple[int, int, bool]:
+    group = c10d._resolve_process_group(name)
+    return group.size(), group.rank(), group is module.group.WORLD
+
+
+def _plain(t: Tracer, group: Value) -> Any:
+    """The object that names a group, which stays the same one."""
+    if isinstance(group, (Tuple, List)):
+        return type(group).kind([_plain(t, v.realize()) for v in group.unpack(t)])
+    if isinstance(group, Instance):
+        if group.source is not None:
+            t.guard("ID", group.source, group.object)
+        return group.object
+    return t.constant_of(group)
+
+
+@function(group_size)
+def _group_size(t: Tracer, name: Value) -> Value:
+    return Constant(group_size(t.constant_of(name)))
+
+
+@function(op_name)
+def _op_name(t: Tracer, op: Value) -> Value:
+    return Constant(op_name(t.constant_of(op)))
+
+
+@function(without_gradient)
+def _without_gradient(t: Tracer, tensor: Value) -> Value:
+    found = tensor.realize()
+    if isinstance(found, Tensor) and found.fake.requires_grad and torch.is_grad_enabled():
+        raise Unsupported("a collective that writes to a tensor which requires a gradient")
+    return found
+
+
+@function(refuse_async)
+def _refuse_async(t: Tracer) -> Value:
+    raise Unsupported("a collective with async_op=True", "leave async_op out: the graph orders the calls itself")
+
+
+# ---------------------------------------------------------------- functional forms
+
+
+def wait_tensor(tensor: Any) -> Any:
+    return _ops.wait_tensor.default(tensor)
+
+
+def broadcast(self: Any, src: int, group: Any, tag: str = "") -> Any:
+    return wait_tensor(_ops.broadcast.default(self, src, group_name(group, tag)))
+
+
+def all_reduce(self: Any, reduceOp: Any, group: Any, tag: str = "") -> Any:
+    return wait_tensor(_ops.all_reduce.default(self, op_name(reduceOp), group_name(group, tag)))
+
+
+def all_gather_tensor(self: Any, gather_dim: int, group: Any, tag: str = "") -> Any:
+    name = group_name(group, tag)
+    count = group_size(name)
+    made = wait_tensor(_ops.all_gather_into_tensor.default(self.contiguous(), count, name))
+    return made if gather_dim == 0 else torch.cat(torch.chunk(made, count, dim=0), dim=gather_dim)
+
+
+def reduce_scatter_tensor(self: Any, reduceOp: Any, scatter_dim: int, group: Any, tag: str = "") -> Any:
+    name = group_name(group, tag)
+    count = group_size(name)
+    if scatter_dim != 0:
+        self = torch.cat(torch.chunk(self, count, dim=scatter_dim))
+    return wait_tensor(_ops.reduce_scatter_tensor.default(self, op_name(reduceOp), count, name))
+
+
+def all_to_all_single(self: Any, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: str = "") -> Any:
+    name = group_name(group, tag)
+    sent = _equal_parts(self, name) if input_split_sizes is None else input_split_sizes
+    received = _equal_parts(self, name) if output_split_sizes is None else output_split_sizes
+    return wait_tensor(_ops.all_to_all_single.default(self, received, sent, name))
+
+
+def _equal_parts(tensor: Any, name: str) -> list:
+    count = group_size(name)
+    return [tensor.shape[0] // count] * count
+
+
+# ---------------------------------------------------------------- forms that write to a tensor
+
+
+def all_reduce_(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> None:
+    if async_op:
+        refuse_async()
+    tensor.copy_(all_reduce(without_gradient(tensor), op, group))
+
+
+def broadcast_(tensor: Any, src: int, group: Any = None, async_op: bool = False) -> None:
+    if async_op:
+        refuse_async()
+    tensor.copy_(broadcast(without_gradient(tensor), src, group))
+
+
+def all_gather_into_tensor_(output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> None:
+    if async_op:
+        refuse_async()
+    output_tensor.copy_(all_gather_tensor(without_gradient(input_tensor), 0, group).view(output_tensor.shape))
+
+
+def reduce_scatter_tensor_(
+    output: Any, input: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False
+) -> None:
+    if async_op:
+        refuse_async()
+    output.copy_(reduce_scatter_tensor(without_gradient(input), op, 0, group).view(output.shape))
+
+
+def all_to_all_single_(
+    output: Any,
+    input: Any,
+    output_split_sizes: Any = None,
+    input_split_sizes: Any = None,
+    group: Any = None,
+    async_op: bool = False,
+) -> None:
+    if async_op:
+        refuse_async()
+    output.copy_(all_to_all_single(without_gradient(input), output_split_sizes, input_split_sizes, group))
+
+
+for _theirs, _own in (
+    (functional.wait_tensor, wait_tensor),
+    (functional.broadcast, broadcast),
+    (functional.all_reduce, all_reduce),
+    (functional.all_gather_tensor, all_gather_tensor),
+    (functional.reduce_scatter_tensor, reduce_scatter_tensor),
+    (functional.all_to_all_single, all_to_all_single),
+    (dist.all_reduce, all_reduce_),
+    (dist.broadcast, broadcast_),
+    (dist.all_gather_into_tensor, all_gather_into_tensor_),
+    (dist.reduce_scatter_tensor, reduce_scatter_tensor_),
+    (dist.all_to_all_single, all_to_all_single_),
+):
+    polyfilled(_theirs, _own)

@@ -1,0 +1,299 @@
+"""Legacy constructors of tensors (``torch.Tensor(2, 3)``, ``torch.LongTensor([1])``, ``x.new(...)``) and scripted
+functions, which stand for what they were made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy
+import torch
+
+from turret.hooks.devices import HOST
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.record.known_data import Operands
+from turret.plugins.capture.record.overflow import LEAST, MOST, fits_64_bits
+from turret.plugins.capture.values.arrays import KnownArray, numpy_dtype
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.functions import Known
+from turret.plugins.capture.values.sequences import List, Range, Size, Tuple, t_is_int
+from turret.plugins.capture.values.tensors import Symbolic, Tensor, device_of_class
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+
+
+def legacy_tensor(t: Tracer, dtype: torch.dtype, device: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Sizes make an uninitialised tensor, nested sequences one of these numbers, a tensor an alias of it."""
+    values = [a.realize() for a in args]
+    if "device" in kwargs:
+        device = torch.device(t.constant_of(kwargs["device"]))
+    if set(kwargs) - {"device"}:
+        raise Unsupported(f"a legacy constructor of tensors with {', '.join(kwargs)}")
+    options: dict[str, Value] = {"dtype": Constant(dtype), "device": Constant(device)}
+    if len(values) == 1 and isinstance(values[0], Size):
+        return t.call_graph(torch.empty, [values[0]], options)
+    if len(values) == 1 and isinstance(values[0], (List, Tuple, Range)):
+        return tensor_of_sequence(t, torch.tensor, List(values[0].unpack(t)), options)
+    if len(values) == 1 and isinstance(values[0], KnownArray):
+        made = values[0].tensor(t, copied=values[0].array.dtype != numpy_dtype(dtype))
+        return t.call_method_graph("to", [made], options)
+    if len(values) == 1 and isinstance(values[0], Tensor):
+        if values[0].fake.dtype != dtype:
+            raise Unsupported(f"a legacy constructor of {dtype} tensors of a tensor of {values[0].fake.dtype}")
+        return t.call_graph(torch.ops.aten.alias.default, values, {})
+    if all(isinstance(v, (Constant, Symbolic)) and t_is_int(v) for v in values):
+        return t.call_graph(torch.empty, [Tuple(list(values)) if values else Tuple([Constant(0)])], options)
+    raise Unsupported(f"a legacy constructor of tensors of {', '.join(v.describe() for v in values)}")
+
+
+def _of_class(kind: Any) -> Any:
+    device = device_of_class(kind)
+    return lambda t, *args, **kwargs: legacy_tensor(t, kind.dtype, device, list(args), kwargs)
+
+
+def _plain(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """``torch.Tensor(...)``; of a tensor, an alias whatever its type."""
+    first = args[0].realize() if len(args) == 1 else None
+    dtype = first.fake.dtype if isinstance(first, Tensor) else torch.get_default_dtype()
+    return legacy_tensor(t, dtype, torch.get_default_device(), list(args), kwargs)
+
+
+def _variable(
+    t: Tracer, data: Value | None = None, requires_grad: Value | None = None, volatile: Value | None = None
+) -> Value:
+    """``torch.autograd.Variable(x)``: the tensor without its history."""
+    if data is None:
+        return t.call_graph(torch.empty, [Constant(0)], {})
+    if not isinstance(data.realize(), Tensor):
+        raise Unsupported(f"torch.autograd.Variable of {data.realize().describe()}")
+    made = t.call_method_graph("detach", [data], {})
+    if requires_grad is not None and t.truth(requires_grad):
+        return t.call_method_graph("requires_grad_", [made], {})
+    return made
+
+
+def _leaves(value: Value) -> Iterator[Value]:
+    value = value.realize()
+    if isinstance(value, (List, Tuple)):
+        for item in value.items:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def tensor_of_sequence(t: Tracer, function: Any, data: Value, options: dict[str, Value]) -> Value:
+    """``torch.tensor`` and ``torch.as_tensor`` of nested sequences.
+
+    Scalars of numpy become plain numbers in a graph, though it is they that decide the type of the tensor; tensors
+    among the elements are read where numbers may depend on data.
+    """
+    leaves = list(_leaves(data))
+    if "dtype" not in options and any(_is_numpy(v) for v in leaves):
+        if not all(isinstance(v, Constant) for v in leaves):
+            raise Unsupported("a tensor of numpy's scalars and others that are no constants")
+        options = options | {"dtype": Constant(torch.tensor([v.value for v in leaves]).dtype)}  # type: ignore[attr-defined]
+    elif t.policy.data_dependent and leaves and all(map(_is_single, leaves)):
+        return _stacked(t, data, leaves, options)  # type: ignore[arg-type]
+    return tensor_of_numbers(t, function, data, options)
+
+
+def tensor_of_numbers(t: Tracer, function: Any, data: Value, options: dict[str, Value]) -> Value:
+    """``torch.tensor`` and its kin of numbers: symbolic ones are operands of the graph.
+
+    The constructors themselves are functions of Python that would read the numbers, and keep what they were.
+    """
+    data = data.realize()
+    leaves = list(_leaves(data))
+    if not any(isinstance(v, Symbolic) for v in leaves):
+        return t.call_graph(function, [data], options)
+    options = {k: v for k, v in options.items() if not t.is_none(v)}
+    dtype = t.constant_of(options["dtype"]) if "dtype" in options else _dtype_of(leaves)
+    shape = _shape_of(data)
+    if shape is None or not _takes_symbols(leaves, dtype) or set(options) - {"dtype", "device", "requires_grad"}:
+        return t.call_graph(function, [_fixed(data)], options)
+    device = {k: v for k, v in options.items() if k == "device"}
+    made = [_element(t, v, dtype, device) for v in leaves]
+    whole = t.call_graph(torch.stack, [List(made)], {}) if shape else made[0]
+    if len(shape) > 1:
+        whole = t.call_method_graph("view", [whole, Tuple([Constant(n) for n in shape])], {})
+    if "requires_grad" in options and t.truth(options["requires_grad"]):
+        return t.call_method_graph("requires_grad_", [whole], {})
+    assert isinstance(whole, Tensor)
+    if whole.fake.device.type == HOST.type:
+        numbers = t.argument(data)[1]
+        t.known.hold(whole.fake, Operands(torch.tensor, (numbers,), {"dtype": dtype}))
+    return whole
+
+
+def new_tensor(t: Tracer, like: Tensor, data: Value, **options: Value) -> Value:
+    """``Tensor.new_tensor``: of the dtype and the device of ``like``, where no others are asked for."""
+    if not any(isinstance(v, Symbolic) for v in _leaves(data)):
+        return t.call_method_graph("new_tensor", [like, data], options)
+    given = {k: v for k, v in options.items() if not t.is_none(v)}
+    own = {"dtype": Constant(like.fake.dtype), "device": Constant(like.fake.device)}
+    return tensor_of_numbers(t, torch.tensor, data, own | given)
+
+
+_MOST = 64
+"""Numbers of a tensor that are operands of the graph one by one, if any of them is symbolic."""
+
+
+def _element(t: Tracer, number: Value, dtype: torch.dtype, device: dict[str, Value]) -> Value:
+    """One number as a tensor.  The constructors convert ints to floats as C does, by way of a double."""
+    if number.type() is int and dtype.is_floating_point and dtype is not torch.float64:
+        exact = t.call_graph(torch.scalar_tensor, [number], device | {"dtype": Constant(torch.float64)})
+        return t.call_method_graph("to", [exact, Constant(dtype)], {})
+    return t.call_graph(torch.scalar_tensor, [number], device | {"dtype": Constant(dtype)})
+
+
+def _dtype_of(leaves: list[Value]) -> torch.dtype | None:
+    """The dtype that ``torch.tensor`` chooses for numbers; None where some are none."""
+    types = {v.type() for v in leaves}
+    if not types <= {bool, int, float, complex}:
+        return None
+    if complex in types:
+        return torch.get_default_dtype().to_complex()
+    return torch.get_default_dtype() if float in types else torch.int64 if int in types else torch.bool
+
+
+def _takes_symbols(leaves: list[Value], dtype: torch.dtype | None) -> bool:
+    """Whether each number may be an operand of the graph.
+
+    Not where the constructor would refuse some of its values (a dtype of few bits), nor for bools, which are two.
+    """
+    if dtype is None or dtype.is_complex or len(leaves) > _MOST:
+        return False
+    for value in leaves:
+        if not isinstance(value, (Constant, Symbolic)) or value.type() not in (bool, int, float):
+            return False
+        if isinstance(value, Symbolic) and value.type() is bool:
+            return False
+        if value.type() is int and not _fits(value):
+            return False
+        if not dtype.is_floating_point and (dtype is not torch.int64 or value.type() is float):
+            return False
+    return True
+
+
+def _fits(number: Value) -> bool:
+    """Whether 64 bits hold an int now, or it is one that depends on data, which they do."""
+    if isinstance(number, Symbolic):
+        return not number.is_known() or fits_64_bits(number.number)
+    return LEAST <= number.constant() <= MOST
+
+
+def _shape_of(data: Value) -> tuple[int, ...] | None:
+    """The shape of nested sequences; None for one that is not regular, or empty."""
+    data = data.realize()
+    if not isinstance(data, (List, Tuple)):
+        return ()
+    inner = {_shape_of(v) for v in data.items}
+    if len(inner) != 1 or None in inner:
+        return None
+    return (len(data.items), *inner.pop())  # type: ignore[misc]
+
+
+def _fixed(data: Value) -> Value:
+    """Nested sequences with symbolic numbers assumed to be what they are."""
+    data = data.realize()
+    if isinstance(data, Symbolic):
+        return Constant(data.fixed())
+    return List([_fixed(v) for v in data.items]) if isinstance(data, (List, Tuple)) else data
+
+
+def _is_numpy(value: Value) -> bool:
+    return isinstance(value, Constant) and isinstance(value.value, numpy.generic)
+
+
+def _is_single(value: Value) -> bool:
+    return isinstance(value, Tensor) and value.fake.dim() == 0
+
+
+def _stacked(t: Tracer, data: Value, leaves: list[Tensor], kwargs: dict[str, Value]) -> Value:
+    """A flat list of tensors without dimensions, as a new tensor without their history."""
+    if len(leaves) != len(data.items) or len({v.fake.dtype for v in leaves}) > 1 or set(kwargs) - {"dtype", "device"}:  # type: ignore[attr-defined]
+        raise Unsupported("a tensor of a nested list of tensors, or of tensors of several types")
+    made = t.call_method_graph("detach", [t.call_graph(torch.stack, [List(list(leaves))], {})], {})
+    return t.call_method_graph("to", [made], kwargs) if kwargs else made
+
+
+class NewParameter(Tensor):
+    """A parameter made in compiled code: a leaf of the graph's own, or an input where others see it (``leaves.py``)."""
+
+    def type(self) -> type:
+        return torch.nn.Parameter
+
+    def rebuild(self, r: Rebuilder) -> str:
+        if not self.fake.requires_grad:
+            name = r.assign(f"{r.constant(torch.nn.Parameter)}({r.output(self)}, False)")
+        elif not self.fake.is_leaf:
+            raise Unsupported("a parameter that was made and changed in compiled code and leaves it")
+        else:
+            r.parameters.add(self.node)
+            name = r.output(self)
+        r.remember(self, name)
+        for attribute, value in self.stores.items():
+            r.line(f"{name}.{attribute} = {r.load(value)}")
+        return name
+
+
+def _parameter(t: Tracer, data: Value, requires_grad: Value | None = None) -> Value:
+    """``nn.Parameter(x)``: the tensor without its history, as a leaf."""
+    if not isinstance(data.realize(), Tensor):
+        raise Unsupported(f"nn.Parameter of {data.realize().describe()}")
+    wanted = requires_grad is None or t.truth(requires_grad)
+    leaf = t.call_method_graph("detach", [data], {})
+    made = t.call_method_graph("requires_grad_", [leaf, Constant(wanted)], {})
+    assert isinstance(made, Tensor)
+    value = t.by_fake[id(made.fake)] = NewParameter(made.node, made.fake)
+    return value
+
+
+def _buffer(t: Tracer, data: Value | None = None, *, persistent: Value | None = None) -> Value:
+    """``nn.Buffer(x)``: the tensor without its history, with two marks on it."""
+    data = t.call_graph(torch.empty, [Constant(0)], {}) if data is None else data.realize()
+    if not isinstance(data, Tensor):
+        raise Unsupported(f"nn.Buffer of {data.describe()}")
+    leaf = t.call_method_graph("detach", [data], {})
+    made = t.call_method_graph("requires_grad_", [leaf, Constant(data.fake.requires_grad)], {})
+    made.set_attr(t, "persistent", Constant(True) if persistent is None else persistent)
+    made.set_attr(t, "_is_buffer", Constant(True))
+    return made
+
+
+LEGACY_CLASSES: dict[Any, Any] = {
+    torch.Tensor: _plain,
+    torch.autograd.Variable: _variable,
+    torch.nn.Parameter: _parameter,
+    torch.nn.Buffer: _buffer,
+    **{
+        kind: _of_class(kind)
+        for kind in vars(torch).values()
+        if isinstance(kind, type(torch.LongTensor)) and kind.layout is torch.strided and not kind.is_xpu  # type: ignore[attr-defined]
+    },
+}
+"""Handlers of calls of these classes."""
+
+
+@attrs.define(eq=False)
+class Traced:
+    """The function of a node that calls a function of TorchScript."""
+
+    function: Any
+    __name__: str = "traced"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+class ScriptFunction(Known):
+    """A function of TorchScript.  One made by ``torch.jit.script`` means what its Python does; another is opaque."""
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        original = vars(self.object).get("_torchdynamo_inline")
+        if original is None or vars(self.object).get("__name__") != "ScriptFunction":
+            return t.call_graph(Traced(self.object), args, kwargs)
+        return t.call(t.wrap_known(original), args, kwargs)

@@ -1,0 +1,275 @@
+"""``torch.cond``, ``while_loop``, ``scan`` and ``map``: branches become graphs, all one call of the higher-order op.
+
+``associative_scan`` needs none of its own: it is the sequence of batched calls of its function that eager makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch._higher_order_ops.associative_scan import generic_associative_scan
+from torch._higher_order_ops.map import map as map_function
+from torch._higher_order_ops.scan import scan as scan_function
+from torch._higher_order_ops.while_loop import while_loop as while_loop_function
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.handlers.builtins import function
+from turret.plugins.capture.interpreter.structures import Structure, flatten
+from turret.plugins.capture.record.fake_outputs import stand_ins
+from turret.plugins.capture.record.graph import Region
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.tensors import Symbolic, Tensor
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+
+
+class _Branches:
+    """Functions traced one after the other over the same inputs."""
+
+    def __init__(self, t: Tracer, name: str, carried: Items[Tensor] = ()) -> None:
+        self.t, self.name, self.carried = t, name, carried
+        self.conditions: tuple[int, ...] = ()
+        """Which of them return one tensor, not a tuple."""
+        self.regions: list[Region] = []
+        self.outputs: list[list[Tensor]] = []
+        self.structures: list[Structure] = []
+
+    def trace(self, function: Value, args: list[Value], carried: Structure | None = None) -> None:
+        """Follow one; with ``carried``, its arguments are new inputs of that structure."""
+        t = self.t
+        effects, versions = t.effects.count, self.versions()
+        with t.region() as region:
+            if carried is not None:
+                made = [_carried(t, region, n, v.fake) for n, v in enumerate(self.carried)]
+                args = [*carried.build(t, iter(made)).unpack(t), *args]
+            for node in self.lifted():
+                region.input_for(node)
+            leaves, structure = flatten(t, t.call(function, args, {}))
+            found = [v.realize() for v in leaves]
+            if not all(isinstance(v, Tensor) for v in found):
+                raise Unsupported(f"torch.{self.name} with results that are no tensors")
+            self.regions.append(region)
+            self.outputs.append(found)  # type: ignore[arg-type]
+            self.structures.append(structure)
+        if t.effects.count != effects or versions.items() - self.versions().items():
+            raise Unsupported(f"torch.{self.name} whose branches have side effects")
+
+    def versions(self) -> dict[int, int]:
+        """How often tensors from before were changed in place."""
+        return {i: self.t.versions.of(v.fake) for i, v in self.t.by_fake.items() if v.node.graph in self.around()}
+
+    def around(self) -> list[fx.Graph]:
+        return [self.t.root_graph, *(r.graph for r in self.t.open_regions)]
+
+    def lifted(self) -> list[fx.Node]:
+        """What any of them uses of the graph around, in the order of the inputs."""
+        return list(dict.fromkeys(node for region in self.regions for node in region.lifted))
+
+    def close(self) -> list[fx.Node]:
+        """A node of this graph for each branch, all of the same inputs."""
+        t, lifted, nodes = self.t, self.lifted(), []
+        for number, (region, outputs) in enumerate(zip(self.regions, self.outputs, strict=True)):
+            for node in lifted:
+                region.input_for(node)
+            if list(region.lifted) != lifted:
+                raise Unsupported(f"torch.{self.name} whose branches take their inputs in different orders")
+            with t.within(region):
+                ends = [t.node_here(v.node) for v in outputs]
+                module = region.close_with(ends[0]) if number in self.conditions else region.close(ends)
+            nodes.append(t.submodule(module, f"{self.name}_{number}"))
+        return nodes
+
+    def results(self, examples: Items[torch.Tensor], more: Items[Value] = ()) -> tuple[torch.Tensor, ...]:
+        """New fake tensors of these layouts; with gradients (floats) where the branches, or ``more``, use any."""
+        inputs = [n.meta["example_value"] for n in self.lifted()] + [v.fake for v in more if isinstance(v, Tensor)]
+        return stand_ins(examples, inputs, [e.is_floating_point() or e.is_complex() for e in examples])
+
+
+def _carried(t: Tracer, region: Region, number: int, fake: torch.Tensor) -> Tensor:
+    made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    made.requires_grad_(fake.requires_grad and torch.is_grad_enabled())
+    return t.tensor(region.placeholder(f"carried{number}", made), made)
+
+
+def _same(name: str, one: Items[Any], other: Items[Any]) -> None:
+    """Refuse results that differ in number, shape or dtype."""
+    if len(one) != len(other) or any(
+        a.fake.dtype != b.fake.dtype or tuple(a.fake.shape) != tuple(b.fake.shape)
+        for a, b in zip(one, other, strict=False)
+    ):
+        raise Unsupported(f"torch.{name} whose results differ in number, shape or dtype")
+
+
+@function(torch.cond, torch.ops.higher_order.cond)
+def cond(t: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Value | None = None) -> Value:
+    """``torch.cond``; a predicate that is known takes its branch alone."""
+    pred = pred.realize()
+    args = [] if operands is None else operands.realize().unpack(t)
+    if not isinstance(pred, Tensor):
+        return t.call(true_fn if t.truth(pred) else false_fn, args, {})
+    branches = _Branches(t, "cond")
+    for branch in (true_fn, false_fn):
+        branches.trace(branch, args)
+    _same("cond", *branches.outputs)
+    if branches.structures[0] != branches.structures[1]:
+        raise Unsupported("torch.cond whose results differ in structure")
+    modules, lifted = branches.close(), branches.lifted()
+    results = branches.results([v.fake for v in branches.outputs[0]])
+    operator = torch.ops.higher_order.cond
+    arguments = (t.argument(pred)[0], *modules, tuple(map(t.node_here, lifted)))
+    found = t.unpacked(t.record("call_function", operator, arguments, {}, results), results)
+    return branches.structures[0].build(t, iter(found.unpack(t)))
+
+
+@function(while_loop_function, torch.ops.higher_order.while_loop)
+def while_loop(
+    t: Tracer, cond_fn: Value, body_fn: Value, carried_inputs: Value, additional_inputs: Value | None = None
+) -> Value:
+    """``while_loop`` over tensors."""
+    carried, structure = flatten(t, carried_inputs)
+    values = [v.realize() for v in carried]
+    if not all(isinstance(v, Tensor) for v in values) or any(isinstance(v, Symbolic) for v in values):
+        raise Unsupported("while_loop that carries something else than tensors")
+    extra = [] if additional_inputs is None else additional_inputs.realize().unpack(t)
+    branches = _Branches(t, "while_loop", values)  # type: ignore[arg-type]
+    branches.conditions = (0,)
+    branches.trace(cond_fn, extra, structure)
+    branches.trace(body_fn, extra, structure)
+    _same("while_loop", branches.outputs[1], values)
+    modules = branches.close()
+    results = branches.results([v.fake for v in branches.outputs[1]], values)
+    starts = tuple(t.argument(v)[0] for v in values)
+    arguments = (*modules, starts, tuple(map(t.node_here, branches.lifted())))
+    node = t.record("call_function", torch.ops.higher_order.while_loop, arguments, {}, results)
+    return structure.build(t, iter(t.unpacked(node, results).unpack(t)))
+
+
+@function(scan_function)
+def scan(
+    t: Tracer, combine_fn: Value, init: Value, xs: Value, *, dim: Value | None = None, reverse: Value | None = None
+) -> Value:
+    """``scan`` over one dimension of tensors: over the first, and results moved back."""
+    starts, carried = flatten(t, init)
+    columns, given = flatten(t, xs)
+    values, rows = [v.realize() for v in starts], [v.realize() for v in columns]
+    if not values or not rows or not all(isinstance(v, Tensor) for v in (*values, *rows)):
+        raise Unsupported("scan of something else than tensors")
+    number, backwards = 0 if dim is None else t.constant_of(dim), reverse is not None and t.truth(reverse)
+    if type(number) is not int or not all(-v.fake.dim() <= number < v.fake.dim() for v in rows):  # type: ignore[attr-defined]
+        raise Unsupported(f"scan over dimension {number}")
+    number %= rows[0].fake.dim()  # type: ignore[attr-defined]
+    rows = [_moved(t, v, number, 0) for v in rows]
+    if backwards:
+        rows = [t.call_method_graph("flip", [v, Constant(0)], {}) for v in rows]
+    shape, found = _scan(t, combine_fn, values, rows, [], Structure(tuple, (carried, given)))
+    if shape.kind is not tuple or shape.children[:1] != (carried,):
+        raise Unsupported("scan whose state changes its structure")
+    ends, outputs = found[: len(values)], found[len(values) :]
+    if backwards:
+        outputs = [t.call_method_graph("flip", [v, Constant(0)], {}) for v in outputs]
+    outputs = [_moved(t, v, 0, number) if number < v.realize().fake.dim() else v for v in outputs]  # type: ignore[attr-defined]
+    return shape.build(t, iter([*ends, *outputs]))
+
+
+@function(torch.ops.higher_order.scan)
+def scan_op(t: Tracer, combine_fn: Value, init: Value, xs: Value, additional_inputs: Value) -> Value:
+    """The op itself: of lists of tensors, whose first dimension is the one scanned."""
+    values, rows = ([v.realize() for v in sequence.realize().unpack(t)] for sequence in (init, xs))
+    if not values or not rows or not all(isinstance(v, Tensor) for v in (*values, *rows)):
+        raise Unsupported("scan of something else than tensors")
+    flat = flatten(t, t.new_tuple([*values, *rows]))[1]
+    shape, found = _scan(t, combine_fn, values, rows, additional_inputs.realize().unpack(t), flat)
+    if shape.kind not in (tuple, list) or any(child.children for child in shape.children):
+        raise Unsupported("the operator scan over a function whose results are no flat sequence")
+    return t.new_tuple(found)
+
+
+def _scan(
+    t: Tracer, combine: Value, values: list[Value], rows: list[Value], extra: list[Value], given: Structure
+) -> tuple[Structure, list[Value]]:
+    """A call of ``scan``, over the first dimension; ``given``: how its function takes state and row.
+
+    Returns the structure of the function's results, and the last state with the stacked results.
+    """
+    length = _length("scan", rows)
+    branches = _Branches(t, "scan", [*values, *(_row(t, v) for v in rows)])  # type: ignore[list-item]
+    branches.trace(combine, extra, given)
+    outputs, count = [v.fake for v in branches.outputs[0]], len(values)
+    _same("scan", branches.outputs[0][:count], values)
+    modules = branches.close()
+    results = branches.results([*outputs[:count], *_stacked(length, outputs[count:])], [*values, *rows])
+    starts, columns = ([t.argument(v)[0] for v in part] for part in (values, rows))
+    arguments = (*modules, starts, columns, tuple(map(t.node_here, branches.lifted())))
+    node = t.record("call_function", torch.ops.higher_order.scan, arguments, {}, results)
+    return branches.structures[0], t.unpacked(node, results).unpack(t)
+
+
+@function(map_function)
+def map_rows(t: Tracer, f: Value, xs: Value, *args: Value) -> Value:
+    """``map`` over the first dimension of all tensors in ``xs``."""
+    columns, given = flatten(t, xs)
+    shape, found = _map(t, f, [v.realize() for v in columns], list(args), Structure(tuple, (given,)))
+    return shape.build(t, iter(found))
+
+
+@function(torch.ops.higher_order.map_impl)
+def map_op(t: Tracer, f: Value, xs: Value, pos_args: Value) -> Value:
+    """The op itself: of a list of tensors, with a flat sequence of results."""
+    columns, given = flatten(t, t.new_tuple(xs.realize().unpack(t)))
+    shape, found = _map(t, f, [v.realize() for v in columns], pos_args.realize().unpack(t), given)
+    if shape.kind not in (tuple, list) or any(child.children for child in shape.children):
+        raise Unsupported("the operator map_impl over a function whose results are no flat sequence")
+    return t.new_tuple(found)
+
+
+def _map(t: Tracer, f: Value, rows: list[Value], extra: list[Value], given: Structure) -> tuple[Structure, list[Value]]:
+    """A call of ``map_impl``; returns the structure of the function's results, and these for all rows, stacked."""
+    if not rows or not all(isinstance(v, Tensor) for v in rows):
+        raise Unsupported("map over something else than tensors")
+    length = _length("map", rows)
+    branches = _Branches(t, "map", [_row(t, v) for v in rows])
+    branches.trace(f, extra, given)
+    modules = branches.close()
+    results = branches.results(_stacked(length, [v.fake for v in branches.outputs[0]]), rows)
+    arguments = (*modules, [t.argument(v)[0] for v in rows], tuple(map(t.node_here, branches.lifted())))
+    node = t.record("call_function", torch.ops.higher_order.map_impl, arguments, {}, results)
+    return branches.structures[0], t.unpacked(node, results).unpack(t)
+
+
+@function(torch.ops.higher_order.associative_scan)
+def associative_scan_op(t: Tracer, combine_fn: Value, xs: Value, additional_inputs: Value) -> Value:
+    """What eager runs for it: a call for each of about ``2 * log2(length)`` steps, over all pairs of a step at once."""
+    run = t.made(generic_associative_scan)
+    return t.call(run, [combine_fn, xs], {"additional_inputs": additional_inputs})
+
+
+def _length(name: str, rows: Items[Value]) -> Any:
+    """The length of the first dimension, the same in all."""
+    fakes = [v.fake for v in rows]  # type: ignore[attr-defined]
+    if any(f.dim() == 0 for f in fakes):
+        raise Unsupported(f"{name} over a tensor without dimensions")
+    length = fakes[0].shape[0]
+    if any(f.shape[0] != length for f in fakes) or length == 0:
+        raise Unsupported(f"{name} of tensors of different lengths, or of length 0")
+    return length
+
+
+def _stacked(length: Any, fakes: Items[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.empty((length, *f.shape), dtype=f.dtype, device=f.device) for f in fakes]
+
+
+def _moved(t: Tracer, value: Value, start: int, end: int) -> Value:
+    return value if start == end else t.call_graph(torch.movedim, [value, Constant(start), Constant(end)], {})
+
+
+def _row(t: Tracer, value: Value) -> Tensor:
+    """One row of a tensor, as an example: no part of the graph."""
+    fake = value.fake  # type: ignore[attr-defined]
+    with torch.no_grad():
+        row = torch.empty_strided(fake.shape[1:], fake.stride()[1:], dtype=fake.dtype, device=fake.device)
+    row.requires_grad_(fake.requires_grad)
+    return Tensor(value.node, row)  # type: ignore[attr-defined]

@@ -1,0 +1,91 @@
+"""``copy.copy`` and ``copy.deepcopy``."""
+
+from __future__ import annotations
+
+import collections
+import copy
+from typing import TYPE_CHECKING, Any
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.handlers.builtins import function
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.classes import look_up
+from turret.plugins.capture.values.functions import Known
+from turret.plugins.capture.values.mappings import Dict
+from turret.plugins.capture.values.objects import Instance, InstanceDict
+from turret.plugins.capture.values.sequences import List, Range, Tuple
+from turret.plugins.capture.values.sets import Set
+from turret.plugins.capture.values.tensors import Symbolic
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+
+
+@function(copy.copy)
+def copy_(t: Tracer, value: Value) -> Value:
+    value = value.realize()
+    if isinstance(value, (List, Dict, Set)):
+        return value.call_method(t, "copy", [], {})
+    if isinstance(value, (Constant, Tuple, Known)):
+        return value
+    if type(value) is Instance and value.payload is None and value.special(t, "__copy__") is None:
+        made = Instance(value.kind)
+        made.stores.update({n: value.own(t, n) for n in InstanceDict(value).names(t)})
+        return made
+    raise Unsupported(f"copy.copy of {value.describe()}")
+
+
+@function(copy.deepcopy)
+def deepcopy(t: Tracer, value: Value, *memo: Value) -> Value:
+    if memo:
+        raise Unsupported("copy.deepcopy with a memo")
+    return _deep(t, value.realize(), {})
+
+
+def _deep(t: Tracer, value: Value, done: dict[int, Value]) -> Value:
+    """A deep copy; ``done`` holds what was copied already, so that shared parts stay shared."""
+    value = value.realize()
+    if isinstance(value, (Constant, Known, Range, Symbolic)):
+        return value
+    if id(value) in done:
+        return done[id(value)]
+    if isinstance(value, InstanceDict):
+        value = value.as_dict(t)
+    if type(value) is Tuple:
+        return Tuple([_deep(t, v, done) for v in value.items])
+    if isinstance(value, Set):
+        made = done[id(value)] = Set.of(t, [_deep(t, v, done) for v in value.unpack(t)], value.kind)
+        return made
+    if isinstance(value, List) or (isinstance(value, Dict) and value.kind in _COPIED_DICTS):
+        made = value.call_method(t, "copy", [], {})
+        done[id(value)] = made
+        if isinstance(value, List):
+            made.items = [_deep(t, v, done) for v in value.items]  # type: ignore[attr-defined]
+        else:
+            made.items = _deep_items(t, value.items, done)  # type: ignore[attr-defined]
+        return made
+    if (
+        type(value) is Instance
+        and value.payload is None
+        and not any(_customised(t, value.kind, n) for n in _COPY_HOOKS)
+    ):
+        made = done[id(value)] = Instance(value.kind)
+        for name in InstanceDict(value).names(t):
+            made.stores[name] = _deep(t, value.own(t, name), done)  # type: ignore[arg-type]
+        return made
+    raise Unsupported(f"copy.deepcopy of {value.describe()}")
+
+
+_COPIED_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+_COPY_HOOKS = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__new__", "__slots__")
+
+
+def _customised(t: Tracer, cls: type, name: str) -> bool:
+    return look_up(t, cls, name)[0] not in (None, object)
+
+
+def _deep_items(t: Tracer, items: dict[Any, Any], done: dict[int, Value]) -> dict[Any, Any]:
+    copied: dict[Any, Any] = {}
+    for key, item in items.items():
+        copied[key] = (item[0], _deep(t, item[1], done)) if isinstance(item, tuple) else _deep(t, item, done)
+    return copied

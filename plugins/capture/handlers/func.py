@@ -1,0 +1,493 @@
+"""``torch.vmap`` and ``torch.func``: the function becomes a graph, the transform of that graph one call."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from turret.plugins.capture.autograd.transforms import Grad, Jacobian, Jvp, Transform, Vjp, Vmap
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.handlers.builtins import FUNCTIONS, function
+from turret.plugins.capture.interpreter.structures import LEAF, Structure, flatten
+from turret.plugins.capture.record.graph import Region
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.functions import Callable_, Function, Handler
+from turret.plugins.capture.values.modules import Module
+from turret.plugins.capture.values.sequences import Sequence
+from turret.plugins.capture.values.tensors import Tensor
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+
+
+class Transformed(Callable_):
+    """A function under a transform, made while capturing."""
+
+    def __init__(self, name: str, apply: Callable[..., Value], remake: Callable[..., Any]) -> None:
+        self.name, self.apply, self.remake = name, apply, remake
+
+    def type(self) -> type:
+        return type(lambda: None)
+
+    def describe(self) -> str:
+        return f"a function under {self.name}"
+
+    def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.apply(t, args, kwargs)
+
+    def rebuild(self, r: Any) -> str:
+        return self.remake(r)
+
+
+@attrs.define(eq=False)
+class Traced:
+    """A function as a graph: its results' structure, and the nodes around that its inputs stand for."""
+
+    region: Region
+    graph: Any
+    structure: Structure
+    auxiliary: Structure | None
+    outer: list[Any]
+    outputs: int
+
+    def call(self, t: Tracer, transform: Transform, more: list[Value] | None = None) -> list[Value]:
+        """Record a call of a transform of the graph."""
+        nodes = [*self.outer, *self.region.lifted, *(t.argument(v)[0] for v in more or ())]
+        return t.call_region(transform, nodes).unpack(t)
+
+
+def trace(
+    t: Tracer,
+    function: Value,
+    args: list[Value],
+    kwargs: dict[str, Value],
+    examples: Callable[[int, Tensor], torch.Tensor | None],
+    has_aux: bool = False,
+) -> Traced:
+    """Follow ``function`` into a graph of its own.
+
+    ``examples`` gives, for the number of a leaf of the arguments and a tensor, the tensor that the function is to see;
+    None for a tensor that is not the transform's business.
+    """
+    leaves, structure = flatten(t, t.new_tuple([t.new_tuple(args), t.new_dict(kwargs)]))
+    outer: list[Any] = []
+    seen: list[Value] = []
+    with t.region() as region:
+        for number, leaf in enumerate(leaves):
+            example = examples(number, leaf) if isinstance(leaf, Tensor) else None
+            if example is None:
+                seen.append(leaf)
+                continue
+            outer.append(leaf.node)  # type: ignore[attr-defined]
+            seen.append(t.tensor(region.placeholder(f"mapped{number}", example), example))
+        given, named = structure.build(t, iter(seen)).unpack(t)
+        pairs = {k.constant(): v for k, v in t.pairs(named)}
+        result = t.call(function, given.realize().unpack(t), pairs).realize()
+        auxiliary = None
+        if has_aux:
+            result, extra = (v.realize() for v in t.unpack_exactly(result, 2))
+            auxiliary_leaves, auxiliary = flatten(t, extra)
+        found, shape = flatten(t, result)
+        results = [*found, *auxiliary_leaves] if has_aux else found
+        if not all(isinstance(v.realize(), Tensor) for v in results):
+            raise Unsupported("a transformed function that returns something else than tensors")
+        graph = region.close([t.argument(v)[0] for v in results])
+    outer = [t.node_here(node) for node in outer]
+    return Traced(region, graph, shape, auxiliary, outer, len(found))
+
+
+def _remake(transform: Any, function: Value, **options: Any) -> Callable[[Any], str]:
+    def remake(r: Any) -> str:
+        named = "".join(f", {k}={r.constant(v)}" for k, v in options.items())
+        return r.assign(f"{r.constant(transform)}({r.load(function)}{named})")
+
+    return remake
+
+
+# vmap.
+
+
+@function(torch.vmap)
+def vmap(
+    t: Tracer,
+    func: Value,
+    in_dims: Value | None = None,
+    out_dims: Value | None = None,
+    randomness: Value | None = None,
+    chunk_size: Value | None = None,
+) -> Value:
+    """``torch.vmap(func, ...)``."""
+    options = {
+        "in_dims": 0 if in_dims is None else t.constant_of(in_dims),
+        "out_dims": 0 if out_dims is None else t.constant_of(out_dims),
+        "randomness": "error" if randomness is None else t.constant_of(randomness),
+    }
+    if chunk_size is not None and not t.is_none(chunk_size):
+        raise Unsupported("torch.vmap with a chunk_size")
+    apply = functools.partial(_vmap_call, func, options)
+    return Transformed("vmap", apply, _remake(torch.vmap, func, **options))
+
+
+def _vmap_call(func: Value, options: dict[str, Any], t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    dims = [*_spread(t, options["in_dims"], args), *[None] * len(flatten(t, t.new_dict(kwargs))[0])]
+    used: list[int | None] = []
+
+    def example(number: int, value: Tensor) -> torch.Tensor | None:
+        if dims[number] is None:
+            return None
+        used.append(dims[number])
+        if not -value.fake.dim() <= dims[number] < value.fake.dim():
+            raise Unsupported(f"torch.vmap over dimension {dims[number]} of {value.describe()}")
+        return _slice(value.fake, dims[number])
+
+    traced = trace(t, func, args, kwargs, example)
+    if not used:
+        raise Unsupported("torch.vmap over no tensor")
+    out = _flat_out_dims(options["out_dims"], traced.structure)
+    transform = Vmap(traced.graph, len(used), "vmap", tuple(used), out, options["randomness"])
+    return traced.structure.build(t, iter(traced.call(t, transform)))
+
+
+def _slice(fake: torch.Tensor, dim: int) -> torch.Tensor:
+    """What a function under vmap sees of a tensor; one without slices stands for slices of its shape, too."""
+    return fake.sum(dim, dtype=fake.dtype) if fake.shape[dim] == 0 else fake.select(dim, 0)
+
+
+def _spread(t: Tracer, in_dims: Any, args: list[Value]) -> list[int | None]:
+    """For each leaf of the arguments its dimension."""
+    found: list[int | None] = []
+    if isinstance(in_dims, (tuple, list)):
+        if len(in_dims) != len(args):
+            raise Unsupported("torch.vmap with in_dims that do not fit the arguments")
+        for dim, arg in zip(in_dims, args, strict=True):
+            found += _spread_one(t, dim, arg)
+        return found
+    for arg in args:
+        found += _spread_one(t, in_dims, arg)
+    return found
+
+
+def _spread_one(t: Tracer, dim: Any, value: Value) -> list[int | None]:
+    value = value.realize()
+    if isinstance(dim, (tuple, list)) and isinstance(value, Sequence) and len(dim) == len(value.items):
+        return [d for part, item in zip(dim, value.items, strict=True) for d in _spread_one(t, part, item)]
+    if isinstance(dim, dict):
+        pairs = {k.constant(): v for k, v in t.pairs(value)}
+        if set(dim) != set(pairs):
+            raise Unsupported("torch.vmap with in_dims that do not fit a dict")
+        return [d for key, item in pairs.items() for d in _spread_one(t, dim[key], item)]
+    leaves, _ = flatten(t, value)
+    if not (dim is None or type(dim) is int) or (dim is not None and not all(isinstance(v, Tensor) for v in leaves)):
+        raise Unsupported("torch.vmap with in_dims that do not fit the arguments")
+    return [dim] * len(leaves)
+
+
+def _flat_out_dims(out_dims: Any, structure: Structure) -> tuple[int | None, ...]:
+    if type(out_dims) is int or out_dims is None:
+        return (out_dims,) * structure.leaves
+    if isinstance(out_dims, (tuple, list)) and structure.kind in (tuple, list, None):
+        children = structure.children if structure.kind is not None else (LEAF,)
+        if len(children) == len(out_dims):
+            return tuple(d for o, c in zip(out_dims, children, strict=True) for d in _flat_out_dims(o, c))
+    raise Unsupported("torch.vmap with out_dims that do not fit the results")
+
+
+# Gradients.
+
+
+def _argnums(t: Tracer, argnums: Value | None) -> int | tuple[int, ...]:
+    return 0 if argnums is None else t.constant_of(argnums)
+
+
+@attrs.define(eq=False)
+class _Arguments:
+    """Which leaves of the arguments a transform differentiates by; ``build`` puts results of theirs together."""
+
+    chosen: set[int]
+    structures: list[Structure]
+    single: bool
+
+    @classmethod
+    def of(cls, t: Tracer, argnums: int | tuple[int, ...], args: list[Value]) -> _Arguments:
+        numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+        if not all(type(n) is int and -len(args) <= n < len(args) for n in numbers) or not numbers:
+            raise Unsupported(f"argnums {argnums} of a function of {len(args)} arguments")
+        numbers = tuple(n % len(args) for n in numbers)
+        if list(numbers) != sorted(set(numbers)):
+            raise Unsupported(f"argnums {argnums}, which are not in order")
+        starts, count = [], 0
+        shapes = [flatten(t, a) for a in args]
+        for leaves, _ in shapes:
+            starts.append(count)
+            count += len(leaves)
+        chosen = {n for number in numbers for n in range(starts[number], starts[number] + len(shapes[number][0]))}
+        for number in numbers:
+            if not all(isinstance(v, Tensor) and v.fake.is_floating_point() for v in shapes[number][0]):
+                raise Unsupported("a gradient by something else than tensors of floats")
+        return cls(chosen, [shapes[n][1] for n in numbers], isinstance(argnums, int))
+
+    def example(self, number: int, value: Tensor) -> torch.Tensor | None:
+        """The tensor that the function sees."""
+        return value.fake.detach() if number in self.chosen else None
+
+    def build(self, t: Tracer, leaves: Any) -> Value:
+        parts = [s.build(t, leaves) for s in self.structures]
+        return parts[0] if self.single else t.new_tuple(parts)
+
+
+def _gradient(name: str, original: Any, with_value: bool) -> Any:
+    def handler(t: Tracer, func: Value, argnums: Value | None = None, has_aux: Value | None = None) -> Value:
+        numbers, aux = _argnums(t, argnums), has_aux is not None and t.truth(has_aux)
+
+        def apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+            chosen = _Arguments.of(t, numbers, args)
+            traced = trace(t, func, args, kwargs, chosen.example, aux)
+            if traced.outputs != 1:
+                raise Unsupported(f"torch.func.{name} of a function with {traced.outputs} results")
+            found = iter(traced.call(t, Grad(traced.graph, len(chosen.chosen), name)))
+            gradients = chosen.build(t, found)
+            value = traced.structure.build(t, found)
+            extra = [traced.auxiliary.build(t, found)] if traced.auxiliary is not None else []
+            if not with_value:
+                return t.new_tuple([gradients, *extra]) if extra else gradients
+            return t.new_tuple([gradients, t.new_tuple([value, *extra]) if extra else value])
+
+        return Transformed(name, apply, _remake(original, func, argnums=numbers, has_aux=aux))
+
+    return handler
+
+
+FUNCTIONS[torch.func.grad] = _gradient("grad", torch.func.grad, with_value=False)
+FUNCTIONS[torch.func.grad_and_value] = _gradient("grad_and_value", torch.func.grad_and_value, with_value=True)
+
+
+def _jacobian(name: str, original: Any, forward: bool) -> Any:
+    def handler(
+        t: Tracer, func: Value, argnums: Value | None = None, has_aux: Value | None = None, **options: Value
+    ) -> Value:
+        numbers, aux = _argnums(t, argnums), has_aux is not None and t.truth(has_aux)
+        plain = {k: t.constant_of(v) for k, v in options.items()}
+        passed = {k: v for k, v in plain.items() if k in ("chunk_size", "randomness")}
+
+        def apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+            chosen = _Arguments.of(t, numbers, args)
+            traced = trace(t, func, args, kwargs, chosen.example, aux)
+            transform = Jacobian(traced.graph, len(chosen.chosen), name, forward, traced.outputs, passed)
+            found = iter(traced.call(t, transform))
+            rows = iter([chosen.build(t, found) for _ in range(traced.outputs)])
+            jacobian = traced.structure.build(t, rows)
+            return jacobian if traced.auxiliary is None else t.new_tuple([jacobian, traced.auxiliary.build(t, found)])
+
+        return Transformed(name, apply, _remake(original, func, argnums=numbers, has_aux=aux, **passed))
+
+    return handler
+
+
+FUNCTIONS[torch.func.jacrev] = _jacobian("jacrev", torch.func.jacrev, forward=False)
+FUNCTIONS[torch.func.jacfwd] = _jacobian("jacfwd", torch.func.jacfwd, forward=True)
+
+
+@function(torch.func.hessian)
+def hessian(t: Tracer, func: Value, argnums: Value | None = None) -> Value:
+    inner = FUNCTIONS[torch.func.jacrev](t, func, argnums)
+    return FUNCTIONS[torch.func.jacfwd](t, inner, argnums)
+
+
+@function(torch.func.jvp)
+def jvp(
+    t: Tracer,
+    func: Value,
+    primals: Value,
+    tangents: Value,
+    strict: Value | None = None,
+    has_aux: Value | None = None,
+) -> Value:
+    if strict is not None and t.truth(strict):
+        raise Unsupported("torch.func.jvp with strict=True")
+    args = primals.realize().unpack(t)
+    chosen = _Arguments.of(t, tuple(range(len(args))), args)
+    moved, _ = flatten(t, tangents)
+    traced = trace(t, func, args, {}, chosen.example, has_aux is not None and t.truth(has_aux))
+    transform = Jvp(traced.graph, len(chosen.chosen), "jvp", traced.outputs)
+    if len(moved) != transform.mapped:
+        raise Unsupported("torch.func.jvp with tangents that do not fit the arguments")
+    found = iter(traced.call(t, transform, moved))
+    parts = [traced.structure.build(t, found), traced.structure.build(t, found)]
+    return t.new_tuple([*parts, traced.auxiliary.build(t, found)] if traced.auxiliary is not None else parts)
+
+
+@function(torch.func.vjp)
+def vjp(t: Tracer, func: Value, *primals: Value, has_aux: Value | None = None) -> Value:
+    """The function's results now; what it pulls back runs the function again, which is pure."""
+    args = list(primals)
+    chosen = _Arguments.of(t, tuple(range(len(args))), args)
+    traced = trace(t, func, args, {}, chosen.example, has_aux is not None and t.truth(has_aux))
+    found = _values(t, traced, chosen, "vjp")
+    result = traced.structure.build(t, found)
+
+    def pull(t: Tracer, cotangents: Value, **kwargs: Value) -> Value:
+        given, structure = flatten(t, cotangents)
+        if structure != traced.structure or kwargs:
+            raise Unsupported("cotangents that do not fit the results")
+        pulled = iter(traced.call(t, Vjp(traced.graph, len(chosen.chosen), "vjp", traced.outputs), given))
+        return chosen.build(t, pulled)
+
+    parts = [result, Handler("the function that torch.func.vjp returns", pull)]
+    return t.new_tuple([*parts, traced.auxiliary.build(t, found)] if traced.auxiliary is not None else parts)
+
+
+@function(torch.func.linearize)
+def linearize(t: Tracer, func: Value, *primals: Value) -> Value:
+    """The function's results now; what pushes tangents forward runs the function again, which is pure."""
+    args = list(primals)
+    chosen = _Arguments.of(t, tuple(range(len(args))), args)
+    points, shape = flatten(t, t.new_tuple(args))
+    traced = trace(t, func, args, {}, chosen.example)
+    result = traced.structure.build(t, _values(t, traced, chosen, "linearize"))
+
+    def push(t: Tracer, *tangents: Value) -> Value:
+        given, structure = flatten(t, t.new_tuple(list(tangents)))
+        if structure != shape or not all(map(_alike, given, points)):
+            raise Unsupported("tangents that do not fit the arguments of torch.func.linearize")
+        pushed = traced.call(t, Jvp(traced.graph, len(chosen.chosen), "jvp", traced.outputs), given)
+        return traced.structure.build(t, iter(pushed[traced.outputs :]))
+
+    return t.new_tuple([result, Handler("the function that torch.func.linearize returns", push)])
+
+
+def _alike(tangent: Value, primal: Value) -> bool:
+    """Whether two tensors have the same shape, dtype and device."""
+    first, second = tangent.realize(), primal.realize()
+    if not isinstance(first, Tensor) or not isinstance(second, Tensor):
+        return False
+    looks = [(v.fake.shape, v.fake.dtype, v.fake.device) for v in (first, second)]
+    return looks[0] == looks[1]
+
+
+def _values(t: Tracer, traced: Traced, chosen: _Arguments, name: str) -> Iterator[Value]:
+    """The results of a function that runs again later, which therefore draws no random numbers."""
+    with _Randomness() as seen:
+        found = traced.call(t, Transform(traced.graph, len(chosen.chosen), "graph"))
+    if seen.random:
+        raise Unsupported(f"torch.func.{name} of a function that draws random numbers")
+    return iter(found)
+
+
+class _Randomness(TorchDispatchMode):
+    """Notices ops that draw random numbers."""
+
+    random = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in getattr(func, "tags", ()):
+            self.random = True
+        return func(*args, **(kwargs or {}))
+
+
+MADE_OUTSIDE: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "vmap.<locals>.wrapped": (torch.vmap, ("func", "in_dims", "out_dims", "randomness", "chunk_size")),
+    "grad.<locals>.wrapper": (torch.func.grad, ("func", "argnums", "has_aux")),
+    "grad_and_value.<locals>.wrapper": (torch.func.grad_and_value, ("func", "argnums", "has_aux")),
+    "jacrev.<locals>.wrapper_fn": (torch.func.jacrev, ("func", "argnums", "has_aux", "chunk_size")),
+    "jacfwd.<locals>.wrapper_fn": (torch.func.jacfwd, ("func", "argnums", "has_aux", "randomness")),
+}
+"""Functions that a transform returned before the call: by the name of their code, what made them of which variables."""
+
+
+FOLLOWED = (
+    "linearize.<locals>.jvp_fn", "linearize.<locals>.forward_ad_checks", "FoldedGraphModule.__call__",
+)  # fmt: skip
+"""Code of what ``torch.func.linearize`` returned before the call, which runs a graph module."""
+
+
+def transformed_before(t: Tracer, function: Function) -> Value | None:
+    """A function that a transform returned before the call, as one made now; None for others."""
+    code = function.object.__code__
+    made = MADE_OUTSIDE.get(code.co_qualname)
+    if made is None or not function.object.__globals__.get("__name__", "").startswith("torch._functorch."):
+        return None
+    transform, names = made
+    cells = dict(zip(code.co_freevars, function.cells(t), strict=True))
+    found = {n: cells[n].content for n in names if n in cells}
+    return FUNCTIONS[transform](t, **{n: v for n, v in found.items() if v is not None})
+
+
+# functional_call.
+
+
+@function(torch.func.functional_call)
+def functional_call(
+    t: Tracer,
+    module: Value,
+    parameter_and_buffer_dicts: Value,
+    args: Value | None = None,
+    kwargs: Value | None = None,
+    *,
+    tie_weights: Value | None = None,
+    strict: Value | None = None,
+) -> Value:
+    """A module with other parameters and buffers for one call."""
+    target = module.realize()
+    if not isinstance(target, Module) or (strict is not None and t.truth(strict)):
+        raise Unsupported(f"torch.func.functional_call of {target.describe()}, or strict")
+    given = parameter_and_buffer_dicts.realize()
+    dicts = given.unpack(t) if isinstance(given, Sequence) else [given]
+    named = {k.constant(): v for d in dicts for k, v in t.pairs(d)}
+    if tie_weights is None or t.truth(tie_weights):
+        named = {**_tied(target.constant(), named), **named}
+    positional = [] if args is None else [args]
+    if args is not None and isinstance(args.realize(), Sequence) and args.realize().type() is tuple:
+        positional = args.realize().unpack(t)
+    keywords = {} if kwargs is None or t.is_none(kwargs) else {k.constant(): v for k, v in t.pairs(kwargs)}
+    if args is not None and t.is_none(args):
+        positional = []
+    places = [(_place(t, target, name), Constant(name.rpartition(".")[2]), value) for name, value in named.items()]
+    before = [place.get_item(t, key) for place, key, _ in places]
+    try:
+        for place, key, value in places:
+            place.set_item(t, key, value)
+        return t.call(target, positional, keywords)
+    finally:
+        for (place, key, _), value in zip(places, before, strict=True):
+            place.set_item(t, key, value)
+
+
+def _tied(module: torch.nn.Module, named: dict[str, Value]) -> dict[str, Value]:
+    """Other names of the parameters that are given."""
+    names: dict[int, list[str]] = {}
+    for kind in (module.named_parameters, module.named_buffers):
+        for name, value in kind(remove_duplicate=False):
+            names.setdefault(id(value), []).append(name)
+    return {n: named[group[0]] for g in names.values() for n in g for group in [[m for m in g if m in named]] if group}
+
+
+def _place(t: Tracer, module: Module, name: str) -> Value:
+    """The dict of a submodule that holds a parameter or buffer."""
+    *path, last = name.split(".")
+    owner: Value = module
+    for part in path:
+        owner = owner.get_attr(t, part).realize()
+    if not isinstance(owner, Module):
+        raise Unsupported(f"{name!r} in torch.func.functional_call, which is no parameter or buffer")
+    for part in ("_parameters", "_buffers"):
+        if last in vars(owner.object)[part]:
+            return owner.get_attr(t, part).realize()
+    raise Unsupported(f"{name!r} in torch.func.functional_call, which is no parameter or buffer")
+
+
+@function(torch.autograd.grad)
+def autograd_grad(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """Gradients inside the graph.  What they need is kept: whether anybody asks again shows only later."""
+    names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
+    if len(args) > len(names):
+        raise Unsupported("torch.autograd.grad with so many positional arguments")
+    named = {**dict(zip(names, args, strict=False)), **kwargs}
+    for name in ("outputs", "inputs", "grad_outputs"):
+        if name in named and isinstance(named[name].realize(), Tensor):
+            named[name] = t.new_tuple([named[name]])
+    return t.call_graph(torch.autograd.grad, [], {**named, "retain_graph": Constant(True)})

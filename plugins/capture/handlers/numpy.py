@@ -1,0 +1,147 @@
+"""Numpy: functions of constants are computed while capturing; arrays meet tensors through the memory they share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy
+import torch
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.handlers.builtins import CLASSES, FUNCTIONS, PURE_OWNERS, function
+from turret.plugins.capture.handlers.constructors import tensor_of_numbers, tensor_of_sequence
+from turret.plugins.capture.interpreter.wrap import _BY_BASE, _WRAPPERS, MADE, equal, identity, known
+from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray, array_of_tensor, array_value
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.functions import Builtin
+from turret.plugins.capture.values.sequences import List, Tuple
+from turret.plugins.capture.values.tensors import Symbolic, Tensor
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+
+_PURE = """
+abs absolute add all allclose amax amin angle any append arange argmax argmin argsort argwhere around array
+array_equal array_split asarray ascontiguousarray atleast_1d atleast_2d atleast_3d average bincount broadcast_to ceil
+clip column_stack concatenate convolve corrcoef cov cross cumprod cumsum deg2rad degrees diag diff digitize divide dot
+dsplit ediff1d einsum empty_like equal exp exp2 expand_dims expm1 eye fix flip fliplr flipud floor floor_divide full
+full_like gcd geomspace gradient hamming hanning blackman histogram hsplit hstack hypot identity indices inner interp
+isclose isfinite isin isinf isnan isscalar kron lcm linspace log log10 log1p log2 logical_and logical_not logical_or
+logspace max maximum mean median meshgrid min minimum mod moveaxis multiply ndim negative nonzero ones ones_like outer
+pad percentile power prod ptp quantile rad2deg radians ravel reciprocal remainder repeat reshape roll rot90 round
+searchsorted setdiff1d shape sign sin sinc sinh size sort split sqrt square squeeze stack std subtract sum swapaxes
+take tan tanh tensordot tile trace transpose tri tril triu trunc unique unravel_index vander var vsplit vstack where
+zeros zeros_like cos cosh arccos arcsin arctan arctan2 result_type promote_types matmul rint
+"""
+"""Functions of numpy that read their arguments and nothing else."""
+
+
+PURE_OWNERS.extend((numpy.generic, numpy.dtype, numpy.finfo, numpy.iinfo))
+_WRAPPERS.update(dict.fromkeys((type(numpy.sin), type(numpy.mean)), known(Builtin)))
+_WRAPPERS[numpy.ndarray] = array_value
+_BY_BASE.extend(((numpy.generic, equal), (numpy.dtype, equal)))
+MADE[numpy.ndarray] = KnownArray
+
+
+def _number(cls: type) -> Any:
+    return lambda t, *args, **kwargs: t.fold(cls, list(args), kwargs)
+
+
+def _limits(cls: type) -> Any:
+    return lambda t, kind: t.wrap_known(cls(t.constant_of(kind)))
+
+
+for _class in (numpy.finfo, numpy.iinfo):
+    CLASSES[_class] = _limits(_class)
+    _WRAPPERS[_class] = identity
+for _class in (*numpy.sctypeDict.values(), numpy.dtype):
+    CLASSES[_class] = _number(_class)
+
+
+_OF_FLOATS = """
+absolute negative square sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh arcsin arccos arctan
+floor ceil trunc sign
+"""
+_IN_TORCH: dict[Any, Any] = {getattr(numpy, name): getattr(torch, name) for name in _OF_FLOATS.split()}
+"""Functions of numpy that give a tensor for a tensor of floats: what torch's function gives."""
+
+
+def _of_tensor(t: Tracer, name: str, original: Any, tensor: Tensor) -> Value:
+    """A function of numpy of a tensor alone, in whose memory it reads an array."""
+    fake = tensor.fake
+    array_of_tensor(t, tensor)
+    if original in (numpy.array, numpy.asarray, numpy.ascontiguousarray) and fake.is_contiguous():
+        held = t.call_method_graph("clone", [tensor], {}) if original is numpy.array else tensor
+        assert isinstance(held, Tensor)
+        return array_of_tensor(t, held)
+    function = _IN_TORCH.get(original)
+    if function is None or fake.dtype not in (torch.float32, torch.float64) or not fake.is_contiguous():
+        raise Unsupported(f"numpy.{name} of {tensor.describe()}")
+    return t.call_graph(function, [tensor], {})
+
+
+def _folded(name: str, original: Any) -> Any:
+    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        if "out" in kwargs or "where" in kwargs:
+            raise Unsupported(f"numpy.{name} with out= or where=")
+        first = args[0].realize() if len(args) == 1 and not kwargs else None
+        if isinstance(first, Tensor):
+            return _of_tensor(t, name, original, first)
+        return t.fold(original, list(args), kwargs)
+
+    return handler
+
+
+for _name in _PURE.split():
+    _original = getattr(numpy, _name, None)
+    if _original is not None and not isinstance(_original, type):
+        FUNCTIONS[_original] = _folded(_name, _original)
+
+
+@function(torch.from_numpy)
+def from_numpy(t: Tracer, array: Value) -> Value:
+    return _tensor_of(t, array)
+
+
+def _tensor_of(t: Tracer, array: Value) -> Value:
+    array = array.realize()
+    if not isinstance(array, (KnownArray, ArrayOfTensor)):
+        raise Unsupported(f"a tensor of {array.describe()}")
+    return array.tensor(t, copied=False)
+
+
+def _of_array(original: Any, copies: bool) -> Any:
+    """``torch.tensor`` and ``torch.as_tensor``: of an array, by its memory; of a numpy number, in its dtype."""
+
+    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        data = (args[0] if args else kwargs["data"]).realize()
+        rest = {k: v for k, v in kwargs.items() if k != "data"}
+        if isinstance(data, (KnownArray, ArrayOfTensor)) and len(args) <= 1:
+            return _converted(t, data.tensor(t, copies), rest, copies)
+        if isinstance(data, (List, Tuple)) and len(args) <= 1:
+            return tensor_of_sequence(t, original, data, rest)
+        if isinstance(data, Constant) and isinstance(data.value, numpy.generic):
+            with torch.utils._mode_utils.no_dispatch():
+                rest.setdefault("dtype", Constant(torch.from_numpy(numpy.array(data.value)).dtype))
+        if isinstance(data, Symbolic) and len(args) <= 1:
+            return tensor_of_numbers(t, original, data, rest)
+        return t.call_graph(original, [data, *args[1:]], rest)
+
+    return handler
+
+
+def _converted(t: Tracer, tensor: Value, options: dict[str, Value], copies: bool) -> Value:
+    options = {k: v for k, v in options.items() if not t.is_none(v)}
+    wanted = options.pop("requires_grad", None)
+    if wanted is not None and t.truth(wanted):
+        raise Unsupported("a tensor made of a numpy array that requires gradients")
+    if set(options) - {"dtype", "device"}:
+        raise Unsupported(f"a tensor made of a numpy array with {sorted(options)}")
+    if copies:
+        tensor = t.call_method_graph("clone", [tensor], {})
+    return t.call_method_graph("to", [tensor], options) if options else tensor
+
+
+FUNCTIONS[torch.tensor] = _of_array(torch.tensor, copies=True)
+FUNCTIONS[torch.as_tensor] = _of_array(torch.as_tensor, copies=False)
+FUNCTIONS[torch.asarray] = _of_array(torch.asarray, copies=False)

@@ -1,0 +1,126 @@
+"""Optimizers of ``torch.optim``: what they tell torch's own compiler, and the steps that they count in tensors.
+
+Eager reads counts of steps (and norms) as floats of Python; in their code such numbers stay in the graph as symbols, so
+that it computes what eager does.  Where a branch depends on the count, the variant for ``capturable=True`` is followed,
+which has none, on counts in double precision.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim import optimizer as code_of_torch
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.handlers.builtins import FUNCTIONS, Handler, function
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.functions import Function
+from turret.plugins.capture.values.sequences import Sequence
+from turret.plugins.capture.values.tensors import Tensor
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+
+_IN_GRAD_MODE: types.CodeType = code_of_torch._use_grad_for_differentiable(lambda self: None).__code__
+
+
+def step_in_grad_mode(t: Tracer, function: Function, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """The call of a ``step`` whose decorator sets the grad mode; None for any other function.
+
+    The decorator asks torch's own compiler for graph breaks around the step; there is no need for them here.
+    """
+    if function.object.__code__ is not _IN_GRAD_MODE:
+        return None
+    (inner,) = function.cells(t)
+    assert inner.content is not None
+    return t.call(t.wrap_known(_in_grad_mode), [inner.content, *args], kwargs)
+
+
+def enabled_again(function: Function, t: Tracer) -> Value | None:
+    """The method that an optimizer hides from torch's own compiler (``zero_grad``); None for any other function."""
+    if function.object.__code__ is not _DISABLED:
+        return None
+    inner = function.cells(t)[_DISABLED.co_freevars.index("fn")]
+    hidden = inner.content.realize() if inner.content is not None else None
+    return hidden if isinstance(hidden, Function) and hidden.object.__name__ == "zero_grad" else None
+
+
+_DISABLED: types.CodeType = torch._disable_dynamo(lambda: None).__code__
+
+
+def _in_grad_mode(step: Any, *args: Any, **kwargs: Any) -> Any:
+    before = torch.is_grad_enabled()
+    try:
+        torch.set_grad_enabled(args[0].defaults["differentiable"])
+        return step(*args, **kwargs)
+    finally:
+        torch.set_grad_enabled(before)
+
+
+@function(code_of_torch._get_value)
+def get_value(t: Tracer, x: Value) -> Value:
+    """A tensor of one element as the float that eager reads; a float as it is."""
+    x = x.realize()
+    return x.call_method(t, "item", [], {}) if isinstance(x, Tensor) else x
+
+
+@function(code_of_torch._stack_if_compiling)
+def stack_if_compiling(t: Tracer, x: Value) -> Value:
+    """A list of numbers as it is."""
+    items = x.realize()
+    if isinstance(items, Sequence) and any(isinstance(v.realize(), Tensor) for v in items.items):
+        return t.call_graph(torch.stack, [items], {})
+    return items
+
+
+def _without_branches(original: Callable) -> Handler:
+    """Handler of an optimizer's function of tensors: its variant for ``capturable=True``."""
+    parameters = inspect.signature(original)
+
+    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        given = parameters.bind(*args, **kwargs).arguments
+        if t.truth(given["capturable"]):
+            return t.follow(t.wrap_known(original), list(args), kwargs)
+        known = t.provenance.make(functools.partial, _capturable, original)
+        return t.call(t.wrap_known(known), list(args), kwargs)
+
+    return handler
+
+
+def _capturable(original: Any, *args: Any, capturable: bool, **kwargs: Any) -> None:
+    *tensors, steps = args
+    counts = [step.to(torch.float64) for step in steps]
+    original(*tensors, counts, capturable=True, **kwargs)
+    for step, count in zip(steps, counts, strict=True):
+        step.copy_(count)
+
+
+for _name in ("asgd", "nadam", "radam"):
+    _module = importlib.import_module(f"torch.optim.{_name}")  # the package has no attribute of that name
+    for _kind in ("_single_tensor_", "_multi_tensor_"):
+        _original = getattr(_module, _kind + _name)
+        FUNCTIONS[_original] = _without_branches(_original)
+
+
+@function(torch._C._group_tensors_by_device_and_dtype)
+def group_tensors(t: Tracer, tensorlistlist: Value, with_indices: Value | None = None) -> Value:
+    """Lists of tensors cut into lists of one device and dtype, those of the tensors in the first list."""
+    lists = [each.realize().unpack(t) for each in tensorlistlist.realize().unpack(t)]
+    groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+    for number, value in enumerate(lists[0]):
+        tensor = value.realize()
+        if not isinstance(tensor, Tensor):
+            raise Unsupported(f"{tensor.describe()} among tensors to be grouped")
+        groups.setdefault((tensor.fake.device, tensor.fake.dtype), []).append(number)
+    indexed = with_indices is not None and t.truth(with_indices)
+    made = {}
+    for key, numbers in groups.items():
+        parts = t.new_list([t.new_list([part[n] for n in numbers] if part else []) for part in lists])
+        made[key] = t.new_tuple([parts, t.new_list([Constant(n) for n in numbers] if indexed else [])])
+    return t.new_dict(made)

@@ -1,0 +1,278 @@
+"""Torch's Python functions and classes, the compiler's own questions, and libraries that capture answers for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib.metadata
+import importlib.util
+import inspect
+import os
+import typing
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch._library.custom_ops
+import torch.fx.graph_module
+import torch.utils.checkpoint
+from torch import nn
+
+import turret.frames.annotations
+from turret.frames.sources import BoundSource, WeakSource
+from turret.plugins.capture.errors import AskedFor, Unsupported
+from turret.plugins.capture.handlers.builtins import CLASSES, FUNCTIONS, NAMED, Handler, function, kind
+from turret.plugins.capture.handlers.constructors import LEGACY_CLASSES
+from turret.plugins.capture.python import lookups, polyfills
+from turret.plugins.capture.values.base import Constant, Opaque, Value
+from turret.plugins.capture.values.classes import ORDINARY_METACLASSES, look_up
+from turret.plugins.capture.values.functions import Known, Method
+from turret.plugins.capture.values.modules import Module
+from turret.plugins.capture.values.objects import Instance
+from turret.plugins.capture.values.sequences import Slice
+from turret.plugins.capture.values.tensors import Tensor
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+
+# Torch and the compiler itself.
+
+
+def _always(result: Any) -> Handler:
+    return lambda t, *args, **kwargs: t.wrap_known(result)
+
+
+for _function in (
+    torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling,
+):  # fmt: skip
+    FUNCTIONS[_function] = _always(True)
+for _function in (
+    torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_exporting, torch._C._get_tracing_state,
+    torch.fx._symbolic_trace.is_fx_symbolic_tracing, torch.fx._symbolic_trace.is_fx_tracing,
+):  # fmt: skip
+    FUNCTIONS[_function] = _always(None if _function is torch._C._get_tracing_state else False)
+NAMED["torch._dynamo.external_utils", "is_compiling"] = _always(True)
+FUNCTIONS[typing.cast] = lambda t, kind, value: value
+FUNCTIONS[torch.jit.annotate] = lambda t, the_type, the_value: the_value
+FUNCTIONS[torch.jit.isinstance] = lambda t, obj, target_type: t.call(
+    t.wrap_known(torch._jit_internal._isinstance), [obj, target_type], {}
+)
+FUNCTIONS[typing.get_origin] = lambda t, kind: t.fold(typing.get_origin, [kind], {})
+FUNCTIONS[typing.get_args] = lambda t, kind: t.fold(typing.get_args, [kind], {})
+FUNCTIONS[torch._assert] = lambda t, condition, message: _check(t, condition, message)
+
+
+def _check(t: Tracer, condition: Value, message: Value) -> Value:
+    condition = condition.realize()
+    if isinstance(condition, Tensor):
+        return t.call_graph(torch._assert_async, [condition], {})
+    if not t.truth(condition):
+        raise t.raised(AssertionError, message)
+    return Constant(None)
+
+
+@function(torch._C._set_tracing_state)
+def set_tracing_state(t: Tracer, state: Value) -> Value:
+    """Compiled code is never under ``torch.jit.trace``; switching that off changes nothing."""
+    if not t.is_none(state):
+        raise Unsupported("switching torch.jit.trace on in compiled code")
+    return Constant(None)
+
+
+@function(torch.is_tensor)
+def is_tensor(t: Tracer, value: Value) -> Value:
+    return Constant(isinstance(value.realize(), Tensor))
+
+
+@function(torch.overrides.is_tensor_like)
+def is_tensor_like(t: Tracer, inp: Value) -> Value:
+    """Tensors, and whatever answers for itself when torch's functions are called with it."""
+    value = inp.realize()
+    if isinstance(value, Tensor) or hasattr(value.type(), "__torch_function__"):
+        return Constant(True)
+    if isinstance(value, (Known, Opaque)):
+        return Constant(hasattr(value.object, "__torch_function__"))
+    return t.call(t.wrap_known(hasattr), [value, Constant("__torch_function__")], {})
+
+
+@function(torch.overrides.has_torch_function)
+def has_torch_function(t: Tracer, relevant_args: Value) -> Value:
+    return Constant(any(map(_has_torch_function, relevant_args.realize().unpack(t))))
+
+
+@function(torch.overrides.has_torch_function_unary)
+def has_torch_function_unary(t: Tracer, argument: Value) -> Value:
+    return Constant(_has_torch_function(argument))
+
+
+@function(torch.overrides.has_torch_function_variadic)
+def has_torch_function_variadic(t: Tracer, *arguments: Value) -> Value:
+    return Constant(any(map(_has_torch_function, arguments)))
+
+
+def _has_torch_function(value: Value) -> bool:
+    """Whether an object's class answers for torch's functions; plain tensors, all that capture follows, do not."""
+    value = value.realize()
+    if isinstance(value, (Tensor, Constant)):
+        return False
+    found = getattr(value.type(), "__torch_function__", None)
+    return found is not None and found is not torch._C._disabled_torch_function_impl
+
+
+@function(torch.fx.graph_module._WrappedCall.__call__)
+def call_graph_module(t: Tracer, wrapped: Value, obj: Value, *args: Value, **kwargs: Value) -> Value:
+    """The call of an ``fx.GraphModule``, without the message that it prints beside an exception."""
+    return t.call(t.wrap_known(polyfills.call_graph_module), [wrapped, obj, *args], kwargs)
+
+
+@function(torch._shape_as_tensor)
+def shape_as_tensor(t: Tracer, value: Value) -> Value:
+    """A new tensor of the sizes, on the CPU."""
+    return t.call(t.wrap_known(torch.tensor), [value.realize().get_attr(t, "shape")], {"dtype": Constant(torch.int64)})
+
+
+@function(torch.numel)
+def numel(t: Tracer, input: Value) -> Value:
+    return input.realize().call_method(t, "numel", [], {})
+
+
+@function(turret.frames.annotations.graph_break)
+def graph_break(t: Tracer, reason: Value | None = None) -> Value:
+    raise AskedFor(f"turret.graph_break({'' if reason is None else repr(t.constant_of(reason))})")
+
+
+@function(torch._library.custom_ops.CustomOpDef.__call__)
+def custom_op(t: Tracer, definition: Value, *args: Value, **kwargs: Value) -> Value:
+    """A custom op of torch.library: its registered operator is the node."""
+    return t.call_graph(definition.realize().object._opoverload, list(args), kwargs)  # type: ignore[attr-defined]
+
+
+@function(inspect.signature)
+def signature(t: Tracer, value: Value, **kwargs: Value) -> Value:
+    value = value.realize()
+    make = t.provenance.make
+    if isinstance(value, Known):
+        return t.wrap_known(make(inspect.signature, value.constant()))
+    if isinstance(value, Method) and isinstance(value.function, Known):
+        return t.wrap_known(make(lookups.signature_of_method, value.function.constant()))
+    if isinstance(value, Module) and isinstance(value.get_attr(t, "forward"), Method):
+        return t.wrap_known(make(inspect.signature, value.constant()))
+    raise Unsupported(f"inspect.signature of {value.describe()}")
+
+
+@function(dataclasses.is_dataclass)
+def is_dataclass(t: Tracer, value: Value) -> Value:
+    value = value.realize()
+    cls = value.object if isinstance(value, Known) else value.type()
+    return Constant(dataclasses.is_dataclass(cls))
+
+
+@function(nn.Module.__setattr__)
+def module_setattr(t: Tracer, module: Value, name: Value, value: Value) -> Value:
+    module = module.realize()
+    if not isinstance(module, Module):  # made in compiled code: an object like any other
+        return t.follow(t.wrap_known(nn.Module.__setattr__), [module, name, value], {})
+    module.module_setattr(t, t.constant_of(name), value.realize())
+    return Constant(None)
+
+
+def _sliced(container: Any, original: Any) -> Handler:
+    """A slice of a container of modules holds the same modules: one object serves all calls."""
+    length = container.__len__
+
+    def handler(t: Tracer, modules: Value, index: Value) -> Value:
+        modules, index = modules.realize(), index.realize()
+        if not isinstance(modules, Module) or look_up(t, modules.kind, "__len__")[1] is not length:
+            return t.follow(t.wrap_known(original), [modules, index], {})
+        state = modules.get_attr(t, "_modules").realize()
+        if not isinstance(index, Slice):
+            number = t.int_of(index)
+            values = state.m_values(t).unpack(t)
+            if not -len(values) <= number < len(values):
+                raise t.raised(IndexError, f"index {number} is out of range")
+            return values[number]
+        for value in state.m_values(t).unpack(t):
+            value.realize()
+        bounds = slice(*(t.int_of(v) for v in index.parts))
+        part = t.provenance.make(lookups.slice_of, modules.constant(), bounds)
+        made = t.wrap(part, WeakSource(type(part).__qualname__, part))
+        made.made_here = True  # type: ignore[attr-defined]
+        return made
+
+    return handler
+
+
+for _container in (nn.ModuleList, nn.Sequential):
+    FUNCTIONS[_container.__getitem__] = _sliced(_container, _container.__getitem__)
+
+
+def _read_environment(t: Tracer, name: Value) -> str | None:
+    """A variable of the environment, assumed to stay what it is."""
+    text = t.constant_of(name)
+    source = BoundSource("os.environ", os.environ)
+    found = os.environ.get(text)
+    t.guard("CALL", source, (functools.partial(lookups.variable, text), found))
+    return found
+
+
+@function(os.getenv)
+def getenv(t: Tracer, name: Value, default: Value | None = None) -> Value:
+    found = _read_environment(t, name)
+    return Constant(found) if found is not None else default or Constant(None)
+
+
+@function(type.__call__)
+def call_past_the_metaclass(t: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
+    kind = cls.realize()
+    if not isinstance(kind, Known) or not isinstance(kind.object, type):
+        raise Unsupported(f"type.__call__ of {kind.describe()}")
+    make = t.call_class if type(kind.object) in ORDINARY_METACLASSES else t.instantiate
+    return make(kind, list(args), kwargs)
+
+
+@function(type(os.environ).__getitem__)
+def environment_item(t: Tracer, environment: Value, name: Value) -> Value:
+    found = _read_environment(t, name)
+    if found is None:
+        raise t.raised(KeyError, name)
+    return Constant(found)
+
+
+@function(importlib.util.find_spec)
+def find_spec(t: Tracer, name: Value, package: Value | None = None) -> Value:
+    t.provenance.bound_to_process("whether a package is installed")
+    return t.wrap_known(importlib.util.find_spec(t.constant_of(name)))
+
+
+@function(importlib.metadata.version)
+def version(t: Tracer, name: Value) -> Value:
+    t.provenance.bound_to_process("the version of a package")
+    return t.fold(importlib.metadata.version, [name], {})
+
+
+@kind(torch.profiler.record_function)
+def record_function(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    """Annotations for the profiler mean nothing inside a graph."""
+    return t.call(t.wrap_known(contextlib.nullcontext), [], {})
+
+
+FUNCTIONS[torch.distributed.is_available] = _always(torch.distributed.is_available())
+
+
+if torch.distributed.is_available():
+
+    @function(torch.distributed.is_initialized)
+    def is_initialized(t: Tracer) -> Value:
+        """Whether there is a process group, assumed to stay so."""
+        source = BoundSource("torch.distributed", torch.distributed)
+        found = lookups.process_group(torch.distributed)
+        t.guard("CALL", source, (lookups.process_group, found))
+        return Constant(found)
+
+
+CLASSES.update(LEGACY_CLASSES)
+CLASSES[torch.device] = lambda t, *args, **kwargs: t.fold(torch.device, list(args), kwargs)
+CLASSES[torch.finfo] = lambda t, *args: t.wrap_known(torch.finfo(*[t.constant_of(a) for a in args]))
+CLASSES[torch.iinfo] = lambda t, *args: t.wrap_known(torch.iinfo(*[t.constant_of(a) for a in args]))
+CLASSES[property] = lambda t, *args, **kwargs: t.fold(property, list(args), kwargs)
+CLASSES[object] = lambda t: Instance(object)

@@ -1,0 +1,79 @@
+"""Warnings of whole graphs: given after the graph, unless the program ignores them in a block of its own."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import TYPE_CHECKING
+
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.handlers.builtins import function, kind
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.functions import Handler
+from turret.plugins.capture.values.objects import Instance
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+
+
+def _only_in_whole_graphs(t: Tracer, what: str) -> None:
+    if not t.policy.data_dependent:
+        raise Unsupported(what)
+
+
+@function(warnings.warn)
+def warn(t: Tracer, message: Value, category: Value | None = None, *place: Value, **named: Value) -> Value:
+    """A warning of a whole graph is given after it; its place in the program is lost."""
+    _only_in_whole_graphs(t, "a warning")
+    text = t.constant_of(message)
+    cls = UserWarning if category is None or t.is_none(category) else t.constant_of(category)
+    if not any(issubclass(cls, kind) and re.match(start, text, re.I) for level in t.ignored for kind, start in level):
+        t.effects.later.append((warnings.warn, [Constant(text), t.wrap_known(cls)], {}))
+    return Constant(None)
+
+
+class CaughtWarnings(Instance):
+    """A block under ``warnings.catch_warnings()``, in which the program may ignore warnings."""
+
+    def special(self, t: Tracer, name: str) -> Value | None:
+        step = {"__enter__": _enter, "__exit__": _leave}.get(name)
+        return super().special(t, name) if step is None else Handler(f"catch_warnings.{name}", step)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        raise Unsupported("a block under warnings.catch_warnings that leaves the graph")
+
+
+def _enter(t: Tracer) -> Value:
+    t.ignored.append([])
+    return Constant(None)
+
+
+def _leave(t: Tracer, *exception: Value) -> Value:
+    t.ignored.pop()
+    return Constant(None)
+
+
+@kind(warnings.catch_warnings)
+def catch_warnings(t: Tracer, **options: Value) -> Value:
+    _only_in_whole_graphs(t, "warnings.catch_warnings")
+    if any(t.truth(v) for v in options.values()):
+        raise Unsupported(f"warnings.catch_warnings with {', '.join(options)}")
+    return CaughtWarnings(warnings.catch_warnings)
+
+
+@function(warnings.simplefilter)
+def simplefilter(t: Tracer, action: Value, category: Value | None = None, **options: Value) -> Value:
+    return filterwarnings(t, action, None, category, **options)
+
+
+@function(warnings.filterwarnings)
+def filterwarnings(
+    t: Tracer, action: Value, message: Value | None = None, category: Value | None = None, **options: Value
+) -> Value:
+    """Within a block of the program's own, warnings may be ignored."""
+    if not t.ignored or t.constant_of(action) != "ignore" or any(t.truth(v) for v in options.values()):
+        raise Unsupported("a change of which warnings are given")
+    start = "" if message is None else t.constant_of(message)
+    t.ignored[-1].append((Warning if category is None else t.constant_of(category), start))
+    return Constant(None)

@@ -1,0 +1,1 @@
+"""Symbolic execution: frames, instructions, calls, and values made of real objects."""

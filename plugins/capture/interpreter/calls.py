@@ -1,0 +1,452 @@
+"""Calls: binding arguments, inlining Python functions, making instances, and what a builtin does."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import inspect
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from turret.frames import annotations
+from turret.frames.guards import function_modes
+from turret.frames.sources import BoundSource
+from turret.frames.trace_modes import home_of, is_replaced
+from turret.plugins.capture.errors import AskedFor, Unsupported
+from turret.plugins.capture.interpreter.frame import RETURNED, Frame
+from turret.plugins.capture.interpreter.wrap import is_namedtuple
+from turret.plugins.capture.python import lookups
+from turret.plugins.capture.python.disabled import kept_from_torchs_compiler
+from turret.plugins.capture.values.base import Constant, Value, fits
+from turret.plugins.capture.values.classes import (
+    _C_METHODS,
+    ORDINARY_METACLASSES,
+    _call_c_method,
+    bind_attribute,
+    builtin_base,
+    look_up,
+)
+from turret.plugins.capture.values.functions import Function, Known, NestedFunction
+from turret.plugins.capture.values.groups import new_group
+from turret.plugins.capture.values.mappings import Dict
+from turret.plugins.capture.values.modules import Module, is_module_call
+from turret.plugins.capture.values.objects import ExceptionInstance, FunctionInstance, Instance
+from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
+from turret.plugins.capture.values.sets import Set
+
+_SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_NOT_FOLLOWED = (
+    "logging", "warnings", "threading", "multiprocessing", "subprocess", "asyncio", "random", "tempfile", "shutil",
+    "socket", "ast", "traceback", "linecache", "tokenize", "pickle", "copyreg", "re", "json", "datetime",
+    "time", "weakref", "importlib", "unittest", "queue", "concurrent", "os", "posixpath", "pathlib", "tqdm", "rich",
+    "torch._dynamo", "torch._inductor", "torch.fx", "torch._subclasses", "torch._logging", "torch.distributed",
+    "torch._functorch", "torch.jit", "torch.onnx", "torch.package", "torch.multiprocessing", "torch.profiler",
+    "torch.export", "torch._ops", "torch._library", "torch.library", "torch.overrides", "torch.serialization",
+    "torch._prims", "torch._refs", "torch._decomp", "torch.autograd.function", "torch.autograd.graph",
+    "torch.autograd.forward_ad", "numpy",
+)  # fmt: skip
+
+
+_FOLLOWED = frozenset(
+    {"torch.fx._pytree", "torch.export._unlift", "torch.export._tree_utils", "torch.export.unflatten"}
+)
+"""Modules inside those, whose functions are inlined: what exported programs call."""
+
+
+def not_followed(name: str) -> bool:
+    """Whether functions of a module are not inlined: their effects are outside of what a graph can hold."""
+    if name in _FOLLOWED:
+        return False
+    return name.startswith(_NOT_FOLLOWED) and any(name == n or name.startswith(n + ".") for n in _NOT_FOLLOWED)
+
+
+def _too_many(function: Any, code: types.CodeType, given: int, kwargs: dict[str, Value]) -> str:
+    """The interpreter's words for too many positional arguments."""
+    nested = isinstance(function, NestedFunction)
+    defaults = len(function.defaults if nested else function.object.__defaults__ or ())
+    count = code.co_argcount
+    takes = f"from {count - defaults} to {count}" if defaults else str(count)
+    only = code.co_varnames[count : count + code.co_kwonlyargcount]
+    named = sum(n in kwargs for n in only)
+    were = f"{given} {'was' if given == 1 and not named else 'were'} given"
+    if named:
+        plural = "s" if given != 1 else ""
+        more = f"(and {named} keyword-only argument{'s' if named != 1 else ''})"
+        were = f"{given} positional argument{plural} {more} were given"
+    return f"{code.co_qualname}() takes {takes} positional argument{'s' if count != 1 or defaults else ''} but {were}"
+
+
+class Caller:
+    """The part of the tracer that knows how calls work."""
+
+    def call(self, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``function(*args, **kwargs)``."""
+        return function.realize().call(self, args, kwargs)
+
+    def call_function(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Inline a Python function, unless it is one that goes to the graph or has a handler."""
+        if isinstance(function, Function):
+            region = annotations.region_of(function.object)
+            if region is not None:
+                known = self.wrap_known(region)
+                return self.blocks.call_marked(known, args, kwargs, lambda: self.call_unmarked(known, args, kwargs))
+        return self.call_unmarked(function, args, kwargs)
+
+    def call_unmarked(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The same, whether or not the function is marked as a region."""
+        if isinstance(function, Function):
+            function.note_code(self)
+            special = self.special_function(function, args, kwargs)
+            if special is not None:
+                return special
+        return self.follow(function, args, kwargs)
+
+    def follow(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Inline a Python function, whatever is known of it."""
+        frame = self.frame_of(function, args, kwargs)
+        if frame.code.co_flags & _SUSPENDABLE:
+            raise Unsupported("async code")
+        signal = frame.run()
+        assert signal is RETURNED
+        return frame.result
+
+    def special_function(self, function: Function, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """The result of a Python function that is not inlined; None for one that is."""
+        from turret.plugins.capture.handlers.func import FOLLOWED, transformed_before
+        from turret.plugins.capture.handlers.library import FUNCTIONS, NAMED
+        from turret.plugins.capture.handlers.optim import enabled_again, step_in_grad_mode
+        from turret.plugins.capture.interpreter.torch_functions import is_graph_function
+
+        object = function.object
+        name = object.__globals__.get("__name__") or ""
+        handler = FUNCTIONS.get(object) or NAMED.get((name, object.__qualname__))
+        if handler is not None:
+            return self.handled(handler, object, args, kwargs)
+        compiled = object.__dict__.get("turret_target")
+        if compiled is not None:  # compiled on its own; inside another capture it is part of that
+            return self.call(self.wrap_known(compiled), args, kwargs)
+        if is_module_call(object) and args:
+            module = args[0].realize()
+            if isinstance(module, Module) and module.is_called_plainly(self) and not module.hooks_in_use(self):
+                return module.forward(self, args[1:], kwargs)
+        if is_graph_function(object):
+            self.finds_itself(object)
+            return self.call_graph(object, args, kwargs)
+        marked = self.call_marked(object, args, kwargs)
+        if marked is not None:
+            return marked
+        if name.startswith("torch._functorch."):
+            transformed = transformed_before(self, function)
+            if transformed is not None:
+                return transformed.call(self, args, kwargs)
+        if name == "torch._compile" and (hidden := enabled_again(function, self)) is not None:
+            return self.call(hidden, args, kwargs)
+        if name == "torch.optim.optimizer":
+            stepped = step_in_grad_mode(self, function, args, kwargs)
+            if stepped is not None:
+                return stepped
+        if name == "torch._dynamo.mutation_guard" and object.__name__ == "patched_init":
+            inner = object.__closure__[object.__code__.co_freevars.index("init")].cell_contents
+            return self.call(self.wrap_known(inner), args, kwargs)  # torch.compile keeps count of modules around it
+        if object.__code__.co_qualname == "wrap_dunder_call_ctx_manager.<locals>.inner" and "_dynamo" in name:
+            wrapped = function.cells(self)[object.__code__.co_freevars.index("func")]
+            return self.call(wrapped.content, args, kwargs)  # the context is a setting of torch's own compiler
+        followed = object.__name__ == "call_wrapped" or object.__code__.co_qualname in FOLLOWED  # a graph module's call
+        if not_followed(str(name)) and not followed:
+            raise Unsupported(f"a call of {name}.{object.__qualname__}")
+        return None
+
+    def call_marked(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """The result of a function that the program said something of; None for one to be followed."""
+        if annotations.is_in_graph(object):
+            return self.call_graph(object, args, kwargs)
+        substitute = annotations.substitute_of(object)
+        if substitute is not None:
+            return self.call(self.wrap_known(substitute), args, kwargs)
+        if getattr(object, "_dynamo_marked_constant", False):
+            plain = [self.constant_of(v) for v in args]
+            named = {k: self.constant_of(v) for k, v in kwargs.items()}
+            with unset_fake_temporarily():
+                result = object(*plain, **named)
+            self.provenance.bound_to_process(f"{object.__qualname__} gives a result that is assumed to be constant")
+            return self.wrap_known(result)
+        if getattr(object, "_torchdynamo_disable", False):
+            hidden = kept_from_torchs_compiler(object)
+            if hidden is not None:
+                return self.call(self.wrap_known(hidden), args, kwargs)
+            reason = getattr(object, "_torchdynamo_disable_msg", None)
+            raise AskedFor(
+                f"{object.__qualname__} is marked to run outside of compiled code" + (f": {reason}" if reason else "")
+            )
+        return None
+
+    def frame_of(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Frame:
+        """A new frame with the arguments bound."""
+        if isinstance(function, NestedFunction):
+            code, scope, source = function.code, function.scope, function.scope_source
+            closure = function.closure
+        else:
+            code, scope, source = function.object.__code__, function.object.__globals__, None
+            closure = function.cells(self)
+        frame = Frame(self, code, scope, source, closure)
+        self.bind(frame, function, args, dict(kwargs))
+        return frame
+
+    def bind(self, frame: Frame, function: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
+        """Fill a frame's parameters as the interpreter does."""
+        code = frame.code
+        count, keyword_only = code.co_argcount, code.co_kwonlyargcount
+        names, local = code.co_varnames, frame.locals
+        given = min(count, len(args))
+        local[:given] = args[:given]
+        slot = count + keyword_only
+        if code.co_flags & inspect.CO_VARARGS:
+            local[slot] = Tuple(args[count:])
+            slot += 1
+        elif len(args) > count:
+            raise self.raised(TypeError, _too_many(function, code, len(args), kwargs))
+        for number in range(code.co_posonlyargcount if kwargs else count + keyword_only, count + keyword_only):
+            name = names[number]
+            if name in kwargs:
+                if local[number] is not None:
+                    raise self.raised(TypeError, f"{code.co_qualname}() got multiple values for argument {name!r}")
+                local[number] = kwargs.pop(name)
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            local[slot] = self.new_dict(kwargs)
+        elif kwargs:
+            raise self.raised(
+                TypeError, f"{code.co_qualname}() got an unexpected keyword argument {next(iter(kwargs))!r}"
+            )
+        self.fill_defaults(frame, function)
+
+    def fill_defaults(self, frame: Frame, function: Any) -> None:
+        """Parameters that were not given."""
+        code, local = frame.code, frame.locals
+        count = code.co_argcount
+        nested = isinstance(function, NestedFunction)
+        if not nested and None in local[:count]:
+            function.note_defaults(self)
+        defaults: Any = function.defaults if nested else function.object.__defaults__ or ()
+        keyword: Any = function.keyword_defaults if nested else function.object.__kwdefaults__ or {}
+        missing = []
+        for number in range(count + code.co_kwonlyargcount):
+            if local[number] is not None:
+                continue
+            name = code.co_varnames[number]
+            if number < count:
+                position = number - (count - len(defaults))
+                if position >= 0:
+                    local[number] = (
+                        defaults[position]
+                        if nested
+                        else function.default(self, "__defaults__", position, defaults[position])
+                    )
+                    continue
+            elif name in keyword:
+                local[number] = (
+                    keyword[name] if nested else function.default(self, "__kwdefaults__", name, keyword[name])
+                )
+                continue
+            missing.append(number)
+        if missing:
+            positional = [n for n in missing if n < count]
+            names = [repr(code.co_varnames[n]) for n in positional or missing]
+            what = f"{'positional' if positional else 'keyword-only'} argument{'s' if len(names) > 1 else ''}"
+            listed = names[0] if len(names) == 1 else " and ".join(names)
+            if len(names) > 2:
+                listed = f"{', '.join(names[:-1])}, and {names[-1]}"
+            raise self.raised(TypeError, f"{code.co_qualname}() missing {len(names)} required {what}: {listed}")
+
+    # Classes.
+
+    def call_class(self, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``cls(*args, **kwargs)``."""
+        from turret.plugins.capture.handlers.library import CLASSES
+
+        kind: type = cls.object
+        handler = CLASSES.get(kind)
+        if handler is not None:
+            return self.handled(handler, kind, args, kwargs)
+        if is_namedtuple(kind):
+            return self.new_namedtuple(kind, args, kwargs)
+        if isinstance(kind, enum.EnumMeta):
+            return self.fold(kind, args, kwargs)
+        if issubclass(kind, torch.autograd.Function):
+            made = FunctionInstance(kind)
+            owner, init = look_up(self, kind, "__init__")
+            if init is torch.autograd.Function.__init__:  # which warns
+                self.follow(self.wrap_known(init), [made, *args], kwargs)
+            else:
+                self.call(bind_attribute(self, made, owner, "__init__", init), args, kwargs)
+            return made
+        if issubclass(kind, (torch.Tensor, torch.jit.ScriptModule)):
+            raise Unsupported(f"making a {kind.__qualname__} in compiled code")
+        if type(kind) not in ORDINARY_METACLASSES:
+            method = look_up(self, type(kind), "__call__")[1]
+            if isinstance(method, types.FunctionType):
+                return self.call(self.wrap_known(method), [cls, *args], kwargs)
+            if method is not type.__dict__["__call__"]:
+                raise Unsupported(f"the metaclass {type(kind).__name__}")
+        return self.instantiate(cls, args, kwargs)
+
+    def instantiate(self, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``type.__call__(cls, *args, **kwargs)``: what a metaclass does unless it says otherwise."""
+        kind: type = cls.object
+        made = self.new_instance(cls, kind, args, kwargs).realize()
+        if not isinstance(made, Instance) or not issubclass(made.kind, kind):
+            return made
+        owner, init = look_up(self, kind, "__init__")
+        if init is object.__init__:
+            if (args or kwargs) and look_up(self, kind, "__new__")[1] is object.__new__:
+                raise self.raised(TypeError, f"{kind.__name__}() takes no arguments")
+            return made
+        self.call(bind_attribute(self, made, owner, "__init__", init), args, kwargs)
+        return made
+
+    def new_instance(self, cls: Any, kind: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``cls.__new__(cls, *args, **kwargs)``."""
+        raw = look_up(self, kind, "__new__")[1]
+        function = raw.__func__ if isinstance(raw, staticmethod) else raw
+        if isinstance(function, types.FunctionType) and function.__module__ != "typing":
+            return self.call(self.wrap_known(function), [cls, *args], kwargs)
+        return self.blank(kind, args)
+
+    def blank(self, kind: type, args: list[Value]) -> Value:
+        """A new instance before ``__init__``."""
+        if is_namedtuple(kind):
+            return NamedTuple(args[0].unpack(self), kind)
+        if issubclass(kind, BaseExceptionGroup):
+            return new_group(self, kind, args)
+        if issubclass(kind, BaseException):
+            return ExceptionInstance(kind, list(args))
+        base = builtin_base(kind)
+        if base in (object,):
+            return Instance(kind)
+        if base in (dict, collections.OrderedDict):
+            return Instance(kind, payload=Dict({}, base))
+        if base is list:
+            return Instance(kind, payload=List([]))
+        if base is set:
+            return Instance(kind, payload=Set.of(self, []))
+        if base is tuple:
+            return Instance(kind, payload=Tuple(args[0].unpack(self) if args else []))
+        raise Unsupported(f"making an instance of {kind.__qualname__}")
+
+    def new_namedtuple(self, kind: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if not hasattr(kind, "_fields"):
+            return NamedTuple(args[0].unpack(self), kind)
+        fields = kind._fields
+        bound = dict(zip(fields, args, strict=False))
+        bound.update(kwargs)
+        for name in fields:
+            if name not in bound:
+                if name not in kind._field_defaults:
+                    raise self.raised(TypeError, f"{kind.__name__}.__new__() missing required argument: {name!r}")
+                bound[name] = self.wrap_known(kind._field_defaults[name])
+        if len(args) > len(fields) or len(bound) > len(fields):
+            raise self.raised(TypeError, f"{kind.__name__}.__new__() got unexpected arguments")
+        return NamedTuple([bound[n] for n in fields], kind)
+
+    # Builtins.
+
+    def handled(self, handler: Callable[..., Value], called: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """What the handler of a function or class gives.  Arguments that it does not take are left to Python."""
+        try:
+            return handler(self, *args, **kwargs)
+        except TypeError:
+            if fits(handler, self, *args, **kwargs):
+                raise
+            raise Unsupported(f"the arguments of {called.__name__}()") from None
+
+    def finds_itself(self, function: types.FunctionType) -> None:
+        """With a mode for torch's functions, the mode is handed what has the function's name in its module."""
+        home, name = home_of(function), function.__name__
+        if home is None or not function_modes():
+            return
+        if is_replaced(function):
+            raise Unsupported(f"{name} of {home.__name__}, which was replaced, with a mode for torch's functions")
+        if isinstance(home, types.ModuleType):
+            self.provenance.item(home.__dict__, name, function)
+        else:
+            self.provenance.member(home, name, home, function)
+
+    def call_builtin(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A function written in C."""
+        from turret.plugins.capture.handlers.builtins import FOLDABLE, PURE_OWNERS
+        from turret.plugins.capture.handlers.library import FUNCTIONS
+        from turret.plugins.capture.interpreter.torch_functions import call_torch, is_torch_builtin
+
+        try:
+            handler = FUNCTIONS.get(object)
+        except TypeError:
+            handler = None
+        if handler is not None:
+            return self.handled(handler, object, args, kwargs)
+        if is_torch_builtin(object):
+            return call_torch(self, object, args, kwargs)
+        marked = self.call_marked(object, args, kwargs)
+        if marked is not None:
+            return marked
+        if isinstance(object, functools._lru_cache_wrapper) and all(v.is_constant() for v in (*args, *kwargs.values())):
+            if not self.trusted(object):
+                self.provenance.bound_to_process(f"{object.__qualname__} remembers its results")
+            return self.fold(object, args, kwargs, remembered=True)  # as in plain execution: computed once
+        if hasattr(object, "__wrapped__") and isinstance(object.__wrapped__, types.FunctionType):
+            return self.call(self.wrap_known(object.__wrapped__), args, kwargs)
+        if isinstance(object, _C_METHODS) and hasattr(object, "__objclass__") and args:
+            return self.call_descriptor(object, args, kwargs)
+        owner = getattr(object, "__self__", None)
+        if isinstance(owner, tuple(PURE_OWNERS)):
+            if isinstance(owner, str) and object.__name__ == "join" and len(args) == 1:
+                args = [Tuple(args[0].realize().unpack(self))]
+            if owner is dict and object.__name__ == "fromkeys":
+                return self.from_keys(args)
+            if isinstance(owner, type) and object.__name__ == "__new__":
+                return self.blank(args[0].constant(), args[1:])
+            if isinstance(owner, type) and object.__name__ == "__subclasses__" and not args and not kwargs:
+                return self.subclasses(owner)
+            if (
+                isinstance(owner, type)
+                and owner.__module__ not in ("builtins", "torch", "numpy")
+                and not issubclass(owner, tuple)
+            ):
+                raise Unsupported(f"a call of {object.__qualname__}")
+            return self.fold(object, args, kwargs)
+        if isinstance(owner, types.ModuleType) and owner.__name__ in FOLDABLE:
+            return self.fold(object, args, kwargs)
+        name = getattr(object, "__qualname__", None) or repr(object)
+        raise Unsupported(f"a call of {getattr(object, '__module__', None) or ''}.{name}, written in C")
+
+    def subclasses(self, cls: type) -> Value:
+        """``cls.__subclasses__()``, assumed to stay the same."""
+        found = lookups.subclasses(cls)
+        self.guard("CALL", BoundSource(cls.__qualname__, cls), (lookups.subclasses, found))
+        return self.new_list([self.wrap_known(c) for c in found])
+
+    def call_descriptor(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """``Kind.method(value, ...)`` of a method written in C."""
+        value = args[0].realize()
+        if isinstance(value, Instance) or (isinstance(value, Known) and object.__objclass__ is type):
+            if isinstance(value, Known):
+                return self.call(value.get_attr(self, object.__name__), args[1:], kwargs)
+            return _call_c_method(value, object.__name__, object, self, *args[1:], **kwargs)
+        name = object.__name__
+        if name == "__setattr__":
+            value.set_attr(self, self.constant_of(args[1]), args[2])
+            return Constant(None)
+        if name in ("__getitem__", "__contains__", "__iter__", "__len__"):
+            own = {"__getitem__": value.get_item, "__contains__": value.contains, "__iter__": value.iterate}
+            return value.length(self) if name == "__len__" else own[name](self, *args[1:])
+        return value.call_method(self, name, args[1:], kwargs)
+
+    def from_keys(self, args: list[Value]) -> Value:
+        """``dict.fromkeys``."""
+        made = Dict()
+        for key in args[0].realize().unpack(self):
+            made.set_item(self, key, args[1] if len(args) > 1 else Constant(None))
+        return made

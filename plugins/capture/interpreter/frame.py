@@ -1,0 +1,390 @@
+"""One frame under symbolic execution: its locals, its value stack, its exception handlers."""
+
+from __future__ import annotations
+
+import builtins
+import inspect
+import types
+from typing import TYPE_CHECKING, Any
+
+from turret.frames.sources import BoundSource, Source
+from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.python.bytecode import VERSION, Decoded, decode
+from turret.plugins.capture.rebuilding import resume
+from turret.plugins.capture.values.base import NULL, Constant, Value
+from turret.plugins.capture.values.functions import Cell
+from turret.plugins.capture.values.objects import ExceptionInstance, Instance
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+
+
+class Signal:
+    """Why ``run`` came back."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+RETURNED, YIELDED, STOPPED = Signal("returned"), Signal("yielded"), Signal("stopped")
+
+
+class Frame:
+    """A frame; ``run`` executes it until it returns, yields or (the root alone) must stop for a graph break."""
+
+    def __init__(
+        self,
+        tracer: Tracer,
+        code: types.CodeType,
+        scope: dict[str, Any],
+        scope_source: Source | None,
+        closure: list[Cell],
+    ) -> None:
+        self.tracer, self.code, self.scope = tracer, code, scope
+        self.scope_source = scope_source or BoundSource(f"G[{scope.get('__name__', '?')}]", scope)
+        self.decoded: Decoded = decode(code)
+        tracer.provenance.codes.add(code)
+        self.instructions = self.decoded.instructions
+        self.locals: list[Any] = [None] * len(self.decoded.slots)
+        self.closure = closure
+        self.stack: list[Value] = []
+        self.index = 0
+        """Of the next instruction; during one, of the one after it."""
+        self.current = 0
+        self.keyword_names: tuple[str, ...] = ()
+        self.result: Value = Constant(None)
+        self.handling: list[Value] = []
+        """Exceptions being handled, innermost last."""
+        found = scope.get("__builtins__", builtins)
+        self.builtins: dict[str, Any] = found if isinstance(found, dict) else vars(found)
+
+    # The stack.
+
+    def push(self, value: Value) -> None:
+        self.stack.append(value)
+
+    def pop(self) -> Value:
+        """The top value, looked at."""
+        return self.stack.pop().realize()
+
+    def popn(self, count: int) -> list[Value]:
+        """The top values as they are, the deepest first."""
+        if not count:
+            return []
+        values = self.stack[-count:]
+        del self.stack[-count:]
+        return values
+
+    def assertion(self, *, compared: bool = False) -> str | None:
+        """The message where the current instruction decides whether an ``assert`` holds, else None.
+
+        ``compared``: the truth is that of the result of a comparison, which takes it itself from 3.13 on.
+        """
+        following = [self.instructions[self.current]]
+        following += self.instructions[self.current + 1 : self.current + 4]
+        names = [i.name for i in following]
+        if compared or names[0] == "TO_BOOL":
+            following, names = following[1:], names[1:]
+        decides = names[0].startswith("POP_JUMP") and names[0].endswith("IF_TRUE")
+        if not decides or names[1:2] != ["LOAD_ASSERTION_ERROR"]:
+            return None
+        said = self.code.co_consts[following[2].arg] if names[2:3] == ["LOAD_CONST"] else ""
+        return said if isinstance(said, str) else ""
+
+    # Execution.
+
+    def run(self) -> Signal:
+        """Execute until the frame has something to hand back."""
+        from turret.plugins.capture.interpreter.instructions import HANDLERS
+
+        instructions, tracer = self.instructions, self.tracer
+        tracer.enter(self)
+        try:
+            while True:
+                self.current = index = self.index
+                instruction = instructions[index]
+                self.index = index + 1
+                if tracer.root is self and tracer.stop_here(self):
+                    return STOPPED
+                handler = HANDLERS.get(instruction.name)
+                if handler is None:
+                    raise Unsupported(f"the instruction {instruction.name}")
+                try:
+                    signal = handler(self, instruction)
+                except Raised as raised:
+                    self.unwind(raised)
+                    continue
+                if signal is not None:
+                    return signal
+        finally:
+            tracer.leave(self)
+
+    def unwind(self, raised: Raised) -> None:
+        """Go on at the handler of the current instruction, or let the exception out of the frame."""
+        entry = self.decoded.handler(self.current)
+        if entry is None:
+            try:
+                raise raised
+            finally:
+                del raised  # else it is held by this frame, which it holds
+        exception = raised.value
+        instruction = self.instructions[self.current]
+        passed_on = instruction.name == "RERAISE" or (instruction.name, instruction.arg) == ("RAISE_VARARGS", 0)
+        if isinstance(exception, ExceptionInstance) and not passed_on:
+            exception.trace = object()
+            if not exception.settled:
+                handled = self.handling[-1] if self.handling else self.tracer.handled_outside(self)
+                exception.follow(handled)
+                exception.raised = True
+            exception.settled = True
+        del self.stack[entry.depth :]
+        if entry.lasti:
+            self.push(Constant(self.current))
+        self.push(exception)
+        self.index = entry.target
+
+    def line(self) -> int:
+        """The source line under execution."""
+        return self.decoded.line(self.current)
+
+    def cell(self, slot: int) -> Cell:
+        found = self.locals[slot]
+        if not isinstance(found, Cell):
+            raise Unsupported("a cell that was not made")
+        return found
+
+    def cell_named(self, name: str) -> Cell:
+        """The cell of a variable.  In a resume function the frame's own cells have come in as free variables too."""
+        origin, _ = resume.origin_of(self.code, 0)
+        slots = self.decoded.slots
+        slot = slots.index(name) if name in origin.co_cellvars else len(slots) - 1 - slots[::-1].index(name)
+        found = self.locals[slot]
+        if not isinstance(found, Cell):
+            raise Unsupported("a graph break before the cells of a function are made")
+        return found
+
+    def hidden_cells(self) -> frozenset[str]:
+        """Variables with a cell whose slots a comprehension has for its own (3.12 on): no cell is there for a while."""
+        origin, _ = resume.origin_of(self.code, 0)
+        shared = (n for n in origin.co_cellvars if n in origin.co_varnames)
+        return frozenset(n for n in shared if not isinstance(self.locals[origin.co_varnames.index(n)], Cell))
+
+
+def _exhausted() -> Any:
+    """A generator that has nothing left."""
+    made = (v for v in ())
+    next(made, None)
+    return made
+
+
+def _is_plain(value: Any) -> bool:
+    return value is not None and not isinstance(value, Cell)
+
+
+class Generator(Value):
+    """A generator: a frame that runs when it is asked for its next value."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = frame
+        self.started = self.finished = self.running = False
+        self.returned: Value = Constant(None)
+        self.step = frame.tracer.step
+        """Of the root frame, when the generator was made."""
+        frame.tracer.generators.append(self)
+
+    def type(self) -> type:
+        return types.GeneratorType
+
+    def key(self, t: Tracer) -> Any:
+        return self
+
+    def iterate(self, t: Tracer) -> Value:
+        return self
+
+    def truth(self, t: Tracer) -> bool:
+        return True
+
+    def next(self, t: Tracer) -> Value:
+        return self.send(t, Constant(None))
+
+    def send(self, t: Tracer, value: Value) -> Value:
+        """Run to the next ``yield``; StopIteration with the returned value at the end."""
+        if not self.started and not self.finished and not t.is_none(value):
+            raise t.raised(TypeError, "can't send non-None value to a just-started generator")
+        return self.resume(t, lambda: self.frame.push(value))
+
+    def throw(self, t: Tracer, exception: Value) -> Value:
+        """Raise at the ``yield`` where the generator waits, or in the generator that it delegates to."""
+        if isinstance(exception, ExceptionInstance):
+            exception.settled = True
+        if self.finished:
+            raise Raised(exception)
+        inner = self.delegate()
+        if inner is not None and not self.running:
+            self.running = True
+            try:
+                if not issubclass(exception.type(), GeneratorExit):
+                    return inner.throw(t, exception)
+                inner.m_close(t)
+            except Raised as raised:
+                exception = raised.value
+                if isinstance(exception, ExceptionInstance) and issubclass(exception.kind, StopIteration):
+                    self.running = False
+                    result = exception.args[0] if exception.args else Constant(None)
+                    return self.resume(t, lambda: self.delegated(result))
+            finally:
+                self.running = False
+
+        def inject() -> None:
+            if isinstance(exception, ExceptionInstance) and exception.context is None and self.frame.handling:
+                exception.context = self.frame.handling[-1]
+            self.frame.current = self.frame.index - 1
+            self.frame.unwind(Raised(exception))
+
+        return self.resume(t, inject)
+
+    def waits_in_delegation(self) -> bool:
+        """Whether the generator waits in a ``yield from``."""
+        frame = self.frame
+        if not self.started or self.finished or frame.instructions[frame.index - 1].name != "YIELD_VALUE":
+            return False
+        return frame.instructions[frame.index].arg & 3 == 2
+
+    def delegate(self) -> Generator | None:
+        """The generator that this one waits for in a ``yield from``."""
+        if not self.waits_in_delegation():
+            return None
+        receiver = self.frame.stack[-1].realize()
+        if isinstance(receiver, Generator):
+            return receiver
+        if isinstance(receiver, Instance):
+            raise Unsupported(f"an exception thrown into {receiver.describe()}, which a generator delegates to")
+        return None
+
+    def delegated(self, result: Value) -> None:
+        """Go on behind a ``yield from`` with its result."""
+        frame = self.frame
+        sends = next(n for n in range(frame.index - 1, -1, -1) if frame.instructions[n].name == "SEND")
+        frame.index = frame.instructions[sends].target
+        if VERSION < (3, 12):
+            frame.stack.pop()
+        frame.push(result)
+
+    def ends_visibly(self) -> bool:
+        """Whether the generator waits where an end of it would be noticed."""
+        return self.started and not self.finished and self.frame.decoded.guards(self.frame.index - 1, self.frame.scope)
+
+    def check_end(self, r: Rebuilder) -> None:
+        """A generator that nobody holds any more is closed by the interpreter; refuse where that would do something."""
+        if id(self) not in r.names and self.ends_visibly():
+            message = "a generator that is left waiting in a try or with block, whose end runs when it is collected"
+            raise Unsupported(message, step=self.step)
+
+    def resume(self, t: Tracer, prepare: Any) -> Value:
+        if self.running:
+            raise t.raised(ValueError, "generator already executing")
+        if self.finished:
+            raise t.raised(StopIteration)
+        self.running = self.started = True
+        try:
+            prepare()
+            signal = self.frame.run()
+        except Raised as raised:
+            self.finished = True
+            if isinstance(raised.value, ExceptionInstance) and issubclass(raised.value.kind, StopIteration):
+                raise t.raised(RuntimeError, "generator raised StopIteration") from None
+            raise
+        except Unsupported:
+            self.finished = True
+            raise
+        finally:
+            self.running = False
+        if signal is RETURNED:
+            self.finished = True
+            self.returned = self.frame.result
+            raise t.raised(StopIteration, *([] if t.is_none(self.returned) else [self.returned]))
+        return self.frame.result
+
+    def rebuild(self, r: Rebuilder) -> str:
+        """A new generator that waits where this one does."""
+        if self.running:
+            raise Unsupported("a generator that is running", step=self.step)
+        if self.finished:
+            return r.assign(f"{r.constant(_exhausted)}()")
+        frame = self.frame
+        if frame.handling:
+            raise Unsupported("a generator that waits while it handles an exception", step=self.step)
+        if self.waits_in_delegation():
+            raise Unsupported("a generator that waits in a yield from", step=self.step)
+        unbound = frozenset(n for n in range(len(frame.code.co_varnames)) if not _is_plain(frame.locals[n]))
+        at = frame.index - 1
+        waiting = frame.instructions[at].name == "YIELD_VALUE"
+        letters = "".join("n" if v is NULL else "v" for v in frame.stack)
+        if not waiting:
+            return self.rebuild_unstarted(r)
+        made = resume.generator_code(frame.code, at, letters, unbound)
+        cells = "".join(r.load(frame.cell_named(n)) + "," for n in resume.cell_names(frame.code))
+        values = [frame.locals[n] if n not in unbound else None for n in range(len(frame.code.co_varnames))]
+        arguments = ["None" if v is None else r.load(v) for v in values]
+        arguments += [r.load(v) for v in frame.stack if v is not NULL]
+        name = r.assign(
+            f"{r.constant(resume.make_function)}({r.constant(made)}, {r.constant(frame.scope)}, "
+            f"{frame.code.co_name!r}, ({cells}))({', '.join(arguments)})"
+        )
+        r.line(f"{r.constant(next)}({name})")
+        return name
+
+    def rebuild_unstarted(self, r: Rebuilder) -> str:
+        """A new generator that was not asked for anything yet: its function called with the same arguments."""
+        frame, code = self.frame, self.frame.code
+        held = [v.content if isinstance(v, Cell) else v for v in frame.locals[: len(code.co_varnames)]]
+        count = code.co_argcount
+        closure = "".join(r.load(c) + "," for c in frame.closure)
+        arguments = [r.load(v) for v in held[:count]]
+        slot = count + code.co_kwonlyargcount
+        named = [f"{n}={r.load(v)}" for n, v in zip(code.co_varnames[count:slot], held[count:slot], strict=True)]
+        if code.co_flags & inspect.CO_VARARGS:
+            arguments.append(f"*{r.load(held[slot])}")
+            slot += 1
+        if code.co_flags & inspect.CO_VARKEYWORDS:
+            named.append(f"**{r.load(held[slot])}")
+        return r.assign(
+            f"{r.constant(resume.make_function)}({r.constant(code)}, {r.constant(frame.scope)}, {code.co_name!r}, "
+            f"({closure}))({', '.join([*arguments, *named])})"
+        )
+
+    def m___next__(self, t: Tracer) -> Value:
+        return self.next(t)
+
+    def m___iter__(self, t: Tracer) -> Value:
+        return self
+
+    def m_send(self, t: Tracer, value: Value) -> Value:
+        return self.send(t, value)
+
+    def m_throw(self, t: Tracer, kind: Value, *rest: Value) -> Value:
+        value = rest[0].realize() if rest else Constant(None)
+        if t.is_none(value):
+            return self.throw(t, t.exception_of(kind))
+        if not isinstance(value, ExceptionInstance) or not t.exception_matches(value, kind.realize()):
+            raise Unsupported("an exception thrown into a generator by its class and something else than an instance")
+        return self.throw(t, value)
+
+    def m_close(self, t: Tracer) -> Value:
+        if self.running:
+            raise t.raised(ValueError, "generator already executing")
+        if self.finished or not self.started:
+            self.finished = True
+            return Constant(None)
+        try:
+            self.throw(t, t.new_exception(GeneratorExit))
+        except Raised as raised:
+            if not issubclass(raised.value.type(), (GeneratorExit, StopIteration)):
+                raise
+            returned = VERSION >= (3, 13) and issubclass(raised.value.type(), StopIteration)
+            return raised.value.args[0] if returned and raised.value.args else Constant(None)
+        raise t.raised(RuntimeError, "generator ignored GeneratorExit")

@@ -1,0 +1,361 @@
+"""Instructions that decide what comes next: jumps, loops, pattern matching, calls, generators, exceptions, ``with``."""
+
+from __future__ import annotations
+
+from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.interpreter.frame import RETURNED, YIELDED, Frame, Generator, Signal
+from turret.plugins.capture.interpreter.opcodes import opcode
+from turret.plugins.capture.python.bytecode import VERSION, Instruction
+from turret.plugins.capture.values.base import NULL, PREVIOUS, Constant, Value
+from turret.plugins.capture.values.functions import NestedFunction
+from turret.plugins.capture.values.groups import left_to_raise, match_star
+from turret.plugins.capture.values.objects import ExceptionInstance
+from turret.plugins.capture.values.sequences import Tuple
+
+# Jumps and loops.
+
+
+@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+def jump(f: Frame, i: Instruction) -> None:
+    if i.name != "JUMP_FORWARD":
+        f.tracer.count_loop()
+    f.index = i.target
+
+
+@opcode(
+    "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE",
+    "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE",
+)  # fmt: skip
+def pop_jump_if(f: Frame, i: Instruction) -> None:
+    if f.tracer.truth(f.pop()) == i.name.endswith("TRUE"):
+        f.index = i.target
+
+
+@opcode(
+    "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE",
+    "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE",
+)  # fmt: skip
+def pop_jump_if_none(f: Frame, i: Instruction) -> None:
+    if f.tracer.is_none(f.stack.pop()) != ("NOT" in i.name):
+        f.index = i.target
+
+
+@opcode("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
+def jump_if_or_pop(f: Frame, i: Instruction) -> None:
+    if f.tracer.truth(f.stack[-1].realize()) == ("TRUE" in i.name):
+        f.index = i.target
+    else:
+        f.stack.pop()
+
+
+@opcode("GET_ITER")
+def get_iter(f: Frame, i: Instruction) -> None:
+    f.push(f.tracer.iterate(f.pop()))
+
+
+@opcode("GET_YIELD_FROM_ITER")
+def get_yield_from_iter(f: Frame, i: Instruction) -> None:
+    f.push(f.tracer.iterate(f.pop()))
+
+
+@opcode("FOR_ITER")
+def for_iter(f: Frame, i: Instruction) -> None:
+    item = f.tracer.next_or_none(f.stack[-1].realize())
+    if item is not None:
+        f.push(item)
+        return
+    if VERSION < (3, 12):
+        f.stack.pop()
+        f.index = i.target
+    else:
+        f.stack.pop()
+        f.index = i.target + 1  # past END_FOR
+        if VERSION >= (3, 13):
+            f.index = i.target + 2  # and the POP_TOP of the iterator
+
+
+@opcode("GET_LEN")
+def get_len(f: Frame, i: Instruction) -> None:
+    f.push(f.stack[-1].realize().length(f.tracer))
+
+
+# Pattern matching.
+
+
+@opcode("MATCH_MAPPING", "MATCH_SEQUENCE")
+def match_kind(f: Frame, i: Instruction) -> None:
+    f.push(Constant(f.tracer.matches(f.stack[-1].realize(), i.name == "MATCH_MAPPING")))
+
+
+@opcode("MATCH_KEYS")
+def match_keys(f: Frame, i: Instruction) -> None:
+    keys, subject = f.stack[-1].realize().unpack(f.tracer), f.stack[-2].realize()
+    if all(f.tracer.truth(subject.contains(f.tracer, k)) for k in keys):
+        f.push(Tuple([subject.get_item(f.tracer, k) for k in keys]))
+    else:
+        f.push(Constant(None))
+
+
+@opcode("MATCH_CLASS")
+def match_class(f: Frame, i: Instruction) -> None:
+    names, kind, subject = f.pop(), f.pop(), f.pop()
+    f.push(f.tracer.match_class(subject, kind, i.arg, names.constant()))
+
+
+# Calls.
+
+
+@opcode("KW_NAMES")
+def kw_names(f: Frame, i: Instruction) -> None:
+    f.keyword_names = f.code.co_consts[i.arg]
+
+
+@opcode("CALL", "CALL_KW")
+def call(f: Frame, i: Instruction) -> None:
+    function, args, kwargs = read_call(f, i)
+    f.push(f.tracer.call(function, args, kwargs))
+
+
+def read_call(f: Frame, i: Instruction) -> tuple[Value, list[Value], dict[str, Value]]:
+    """Take the operands of a call off the stack."""
+    if i.name == "CALL_KW":
+        names = f.pop().constant()
+    else:
+        names, f.keyword_names = f.keyword_names, ()
+    args = f.popn(i.arg)
+    if VERSION >= (3, 13):
+        own, function = f.stack.pop(), f.stack.pop()
+        if own is not NULL:
+            args.insert(0, own)
+    else:
+        second, first = f.stack.pop(), f.stack.pop()
+        if first is NULL:
+            function = second
+        else:
+            function = first
+            args.insert(0, second)
+    kwargs: dict[str, Value] = {}
+    if names:
+        kwargs = dict(zip(names, args[len(args) - len(names) :], strict=True))
+        del args[len(args) - len(names) :]
+    return function.realize(), args, kwargs
+
+
+@opcode("CALL_FUNCTION_EX")
+def call_function_ex(f: Frame, i: Instruction) -> None:
+    function, args, kwargs = read_call_ex(f, i)
+    values = args.unpack(f.tracer)
+    named = {} if kwargs is None else {f.tracer.constant_of(k): v for k, v in f.tracer.pairs(kwargs)}
+    f.push(f.tracer.call(function, values, named))
+
+
+def read_call_ex(f: Frame, i: Instruction) -> tuple[Value, Value, Value | None]:
+    """Take the operands of a call with ``*`` and ``**`` off the stack."""
+    kwargs = f.pop() if i.arg & 1 else None
+    args = f.pop()
+    if VERSION >= (3, 13):
+        f.stack.pop()
+        return f.pop(), args, kwargs
+    function = f.pop()
+    if f.stack and f.stack[-1] is NULL:
+        f.stack.pop()
+    return function, args, kwargs
+
+
+@opcode("CALL_INTRINSIC_1")
+def call_intrinsic(f: Frame, i: Instruction) -> None:
+    if i.arg == 3:  # StopIteration out of a generator
+        value = f.pop()
+        if isinstance(value, ExceptionInstance) and issubclass(value.kind, StopIteration):
+            value = f.tracer.new_exception(RuntimeError, "generator raised StopIteration")
+        f.push(value)
+    elif i.arg == 5:
+        f.push(f.tracer.unary("positive", f.pop()))
+    elif i.arg == 6:
+        f.push(Tuple(list(f.pop().items)))  # type: ignore[attr-defined]
+    else:
+        raise Unsupported(f"the instruction {i.name} {i.arg}")
+
+
+@opcode("MAKE_FUNCTION")
+def make_function(f: Frame, i: Instruction) -> None:
+    code = f.pop().constant()
+    closure, annotations, keyword, defaults = [], None, {}, []
+    if VERSION < (3, 13):
+        if i.arg & 8:
+            closure = list(f.pop().items)  # type: ignore[attr-defined]
+        if i.arg & 4:
+            annotations = f.pop()
+        if i.arg & 2:
+            keyword = {k.constant(): v for k, v in f.tracer.pairs(f.pop())}
+        if i.arg & 1:
+            defaults = f.pop().unpack(f.tracer)
+    del annotations  # only introspection reads them
+    f.push(NestedFunction(code, f.scope, f.scope_source, defaults, keyword, closure))
+
+
+@opcode("SET_FUNCTION_ATTRIBUTE")
+def set_function_attribute(f: Frame, i: Instruction) -> None:
+    function, value = f.pop(), f.pop()
+    assert isinstance(function, NestedFunction)
+    if i.arg == 8:
+        function.closure = list(value.items)  # type: ignore[attr-defined]
+    elif i.arg == 2:
+        function.keyword_defaults = {k.constant(): v for k, v in f.tracer.pairs(value)}
+    elif i.arg == 1:
+        function.defaults = value.unpack(f.tracer)
+    f.push(function)
+
+
+@opcode("RETURN_VALUE")
+def return_value(f: Frame, i: Instruction) -> Signal:
+    f.result = f.stack.pop()
+    return RETURNED
+
+
+# Generators.
+
+
+@opcode("RETURN_GENERATOR")
+def return_generator(f: Frame, i: Instruction) -> Signal:
+    f.result = Generator(f)
+    return RETURNED
+
+
+@opcode("YIELD_VALUE")
+def yield_value(f: Frame, i: Instruction) -> Signal:
+    f.result = f.stack.pop()
+    return YIELDED
+
+
+@opcode("SEND")
+def send(f: Frame, i: Instruction) -> None:
+    value, receiver = f.stack.pop(), f.stack[-1].realize()
+    try:
+        if isinstance(receiver, Generator):
+            result = receiver.send(f.tracer, value)
+        elif f.tracer.is_none(value):
+            result = receiver.next(f.tracer)
+        else:
+            result = receiver.call_method(f.tracer, "send", [value], {})
+    except Raised as raised:
+        if raised.value.kind is not StopIteration:
+            raise
+        arguments = raised.value.args
+        if VERSION < (3, 12):
+            f.stack.pop()
+        f.push(arguments[0] if arguments else Constant(None))
+        f.index = i.target
+        return
+    f.push(result)
+
+
+@opcode("END_SEND")
+def end_send(f: Frame, i: Instruction) -> None:
+    del f.stack[-2]
+
+
+# Exceptions and with.
+
+
+@opcode("PUSH_EXC_INFO")
+def push_exc_info(f: Frame, i: Instruction) -> None:
+    value = f.stack.pop()
+    f.push(PREVIOUS)
+    f.push(value)
+    f.handling.append(value)
+
+
+@opcode("POP_EXCEPT")
+def pop_except(f: Frame, i: Instruction) -> None:
+    f.stack.pop()
+    f.handling.pop()
+
+
+@opcode("CHECK_EXC_MATCH")
+def check_exc_match(f: Frame, i: Instruction) -> None:
+    kinds = f.pop()
+    f.push(Constant(f.tracer.exception_matches(f.stack[-1].realize(), kinds)))
+
+
+@opcode("CHECK_EG_MATCH")
+def check_eg_match(f: Frame, i: Instruction) -> None:
+    kinds = f.pop()
+    found, rest = match_star(f.tracer, f.pop(), kinds)
+    f.push(rest)
+    f.push(found)
+    if not f.tracer.is_none(found):
+        f.handling[-1] = found
+
+
+@opcode("PREP_RERAISE_STAR")
+def prep_reraise_star(f: Frame, i: Instruction) -> None:
+    after, original = f.pop().unpack(f.tracer), f.pop()
+    f.push(left_to_raise(f.tracer, original, after))
+
+
+@opcode("CALL_INTRINSIC_2")
+def call_intrinsic_of_two(f: Frame, i: Instruction) -> None:
+    if i.arg != 1:
+        raise Unsupported(f"the instruction {i.name} {i.arg}")
+    prep_reraise_star(f, i)
+
+
+@opcode("RERAISE")
+def reraise(f: Frame, i: Instruction) -> None:
+    raise Raised(f.pop())
+
+
+@opcode("RAISE_VARARGS")
+def raise_varargs(f: Frame, i: Instruction) -> None:
+    if i.arg == 0:
+        handled = f.handling[-1] if f.handling else f.tracer.handled_outside(f)
+        if handled is None:
+            raise Unsupported("raising again what the caller handles")
+        raise Raised(handled)
+    cause = f.pop() if i.arg == 2 else None
+    exception = f.tracer.exception_of(f.pop())
+    if cause is not None:
+        exception.cause = None if f.tracer.is_none(cause) else f.tracer.exception_of(cause)
+        exception.suppressed = True
+    if isinstance(exception, ExceptionInstance):
+        exception.settled = False
+    raise Raised(exception)
+
+
+@opcode("BEFORE_WITH")
+def before_with(f: Frame, i: Instruction) -> None:
+    manager = f.pop()
+    leave = f.tracer.special_method(manager, "__exit__")
+    enter = f.tracer.special_method(manager, "__enter__")
+    f.push(leave)
+    f.push(f.tracer.call(enter, [], {}))
+
+
+@opcode("WITH_EXCEPT_START")
+def with_except_start(f: Frame, i: Instruction) -> None:
+    exception = f.stack[-1].realize()
+    leave = f.stack[-4]
+    kind = f.tracer.wrap_known(exception.type())
+    f.push(f.tracer.call(leave, [kind, exception, f.tracer.traceback()], {}))
+
+
+@opcode("CLEANUP_THROW")
+def cleanup_throw(f: Frame, i: Instruction) -> None:
+    exception = f.pop()
+    if isinstance(exception, ExceptionInstance) and exception.kind is StopIteration:
+        del f.stack[-2:]
+        f.push(Constant(None))
+        f.push(exception.args[0] if exception.args else Constant(None))
+        return
+    raise Raised(exception)
+
+
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(f: Frame, i: Instruction) -> None:
+    raise Unsupported("a class defined in compiled code")
+
+
+@opcode("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR")
+def asynchronous(f: Frame, i: Instruction) -> None:
+    raise Unsupported("async code")

@@ -1,0 +1,574 @@
+"""The tracer: everything one capture knows, and the operations of Python over values."""
+
+from __future__ import annotations
+
+import operator
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
+
+import torch
+
+from turret.frames.guards import Guard
+from turret.frames.sources import AttrSource, BoundSource, ItemSource, Source
+from turret.plugins.capture.dispatching.policy import Policy
+from turret.plugins.capture.errors import AskedFor, NotConstant, Raised, Unsupported
+from turret.plugins.capture.interpreter import wrap as wrapping
+from turret.plugins.capture.interpreter.calls import Caller
+from turret.plugins.capture.interpreter.frame import Frame, Generator
+from turret.plugins.capture.python import lookups, polyfills
+from turret.plugins.capture.record.effects import Effects
+from turret.plugins.capture.record.graph import GraphRecorder
+from turret.plugins.capture.record.state import TorchState
+from turret.plugins.capture.regions.blocks import Blocks
+from turret.plugins.capture.store.provenance import Provenance
+from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Value
+from turret.plugins.capture.values.classes import bind_attribute, look_up
+from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
+from turret.plugins.capture.values.iterators import ItemsIterator
+from turret.plugins.capture.values.mappings import Dict
+from turret.plugins.capture.values.modules import LocalModule
+from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict
+from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
+from turret.plugins.capture.values.sets import Set
+from turret.plugins.capture.values.tensors import Symbolic, Tensor
+
+MAX_LOOP = 200_000
+"""Backward jumps in one capture: what runs longer is not unrolled."""
+
+_MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_UNARY = {"negative": operator.neg, "positive": operator.pos, "invert": operator.invert}
+_UNARY_NAMES = {"negative": "__neg__", "positive": "__pos__", "invert": "__invert__"}
+
+
+class Tracer(GraphRecorder, Caller):
+    """One capture of one frame.  ``break_at`` is the step of the root at which to stop for a graph break."""
+
+    COMPARISONS: ClassVar[dict[str, Callable[[Any, Any], Any]]] = {
+        "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
+    }  # fmt: skip
+
+    def __init__(self, policy: Policy, break_at: int | None = None) -> None:
+        super().__init__(policy)
+        self.break_at = break_at
+        self.guards: dict[Guard, None] = {}
+        self.provenance = Provenance()
+        self.objects: dict[int, Value] = {}
+        self.kept: list[Any] = []
+        self.shared_arrays: dict[int, torch.Tensor] = {}
+        """Tensors in the memory of arrays that the program made of constants, by the array's id."""
+        self.arrays_read: list[torch.Tensor] = []
+        """Tensors in the memory of arrays whose numbers are constants of the graph."""
+        self.ignored: list[list[tuple[type[Warning], str]]] = []
+        """Warnings that the program ignores, by their kinds and starts: for each block under ``catch_warnings``."""
+        self.effects = Effects()
+        self.blocks = Blocks(self)
+        self.state = TorchState(self)
+        self.frames: list[Frame] = []
+        self.root: Frame | None = None
+        self.step = -1
+        self.loops = 0
+        self.failed_stack: list[tuple[types.CodeType, int]] | None = None
+        self.raised_stack: list[tuple[types.CodeType, int]] | None = None
+        """Where the program raised an exception that the innermost frame does not handle, the first time."""
+        self.guarded_global_hooks = False
+        self.generators: list[Generator] = []
+
+    # Frames.
+
+    def enter(self, frame: Frame) -> None:
+        self.frames.append(frame)
+        if len(self.frames) > 400:
+            raise Unsupported("calls nested more than 400 deep")
+
+    def leave(self, frame: Frame) -> None:
+        if sys.exc_info()[0] in (Unsupported, AskedFor) and self.failed_stack is None:
+            self.failed_stack = [(f.code, f.line()) for f in self.frames]
+        if sys.exc_info()[0] is Raised and self.raised_stack is None:
+            self.raised_stack = [(f.code, f.line()) for f in self.frames]
+        self.frames.pop()
+
+    def stop_here(self, frame: Frame) -> bool:
+        """Count a step of the root frame; whether this is the one to stop at."""
+        self.step += 1
+        return self.step == self.break_at
+
+    def count_loop(self) -> None:
+        self.loops += 1
+        if self.loops > MAX_LOOP:
+            raise Unsupported(f"a loop of more than {MAX_LOOP} rounds")
+
+    def in_optimizer(self) -> bool:
+        """Whether the code under capture is that of one of torch's optimizers."""
+        return bool(self.frames) and str(self.frames[-1].scope.get("__name__")).startswith("torch.optim.")
+
+    def stack_text(self) -> str:
+        """The user's stack, outermost first, in the form of a traceback."""
+        return "".join(_line_text(f.code, f.line()) for f in self.frames)
+
+    # Objects and guards.
+
+    def wrap(self, object: Any, source: Source | None) -> Value:
+        """The value of an object found at ``source``."""
+        if source is None:
+            return self.wrap_known(object)
+        return wrapping.wrap(self, object, source)
+
+    def wrap_known(self, object: Any) -> Value:
+        """The value of an object that is the same one on every call."""
+        return wrapping.wrap_known(self, object)
+
+    def made(self, object: Any) -> Value:
+        """The value of an object that a pure function just made."""
+        kind = type(object)
+        if kind is tuple:
+            return Tuple([self.made(v) for v in object])
+        if kind is torch.Size:
+            return Size([Constant(v) for v in object])
+        if kind is list:
+            return List([self.made(v) for v in object])
+        if kind is dict:
+            return self.new_dict({k: self.made(v) for k, v in object.items()})
+        if kind in (set, frozenset):
+            return Set.of(self, [self.made(v) for v in object], kind)
+        if kind is range:
+            return Range([Constant(object.start), Constant(object.stop), Constant(object.step)])
+        make = wrapping.MADE.get(kind)
+        return self.wrap_known(object) if make is None else make(self, object)
+
+    def remember(self, object: Any, value: Value) -> None:
+        """Keep one value for each object that existed before."""
+        self.objects[id(object)] = value
+        self.kept.append(object)
+        if self.blocks.recording:
+            self.blocks.note_made(value)
+
+    trusted = staticmethod(wrapping.trusted)
+
+    def guard(self, kind: str, source: Source, expected: Any = None, others: tuple[Source, ...] = ()) -> None:
+        """Take an assumption."""
+        if isinstance(source, BoundSource) and kind in ("TYPE", "ID", "EQUALS", "SAME"):
+            return
+        guard = Guard(kind, source, expected, others, self.place())
+        self.guards.setdefault(guard)
+        if self.blocks.recording:
+            self.blocks.note_guard(guard)
+
+    def place(self) -> str:
+        """File and line under capture, for messages."""
+        if not self.frames:
+            return ""
+        frame = self.frames[-1]
+        return f"{frame.code.co_filename}:{frame.line()}"
+
+    def assume_no_global_hooks(self, module: Any, names: tuple[str, ...]) -> None:
+        if not self.guarded_global_hooks:
+            self.guarded_global_hooks = True
+            for name in names:
+                self.guard("KEYS", AttrSource(BoundSource(module.__name__, module), name), ())
+
+    def wrap_cell(self, cell: types.CellType, source: Source | None) -> Cell:
+        """A closure cell that existed before."""
+        source = source or BoundSource("cell", cell)
+        known = self.objects.get(id(cell))
+        if known is not None:
+            if known.source != source and not isinstance(known.source, BoundSource):
+                self.guard("SAME", source, others=(known.source,))  # type: ignore[arg-type]
+            return known  # type: ignore[return-value]
+        try:
+            content: Value | None = Lazy(self, cell.cell_contents, AttrSource(source, "cell_contents"))
+        except ValueError:
+            content = None
+            self.guard("CALL", source, (lookups.is_empty, True))
+        made = Cell(content, cell, source)
+        self.remember(cell, made)
+        return made
+
+    def global_variable(self, frame: Frame, name: str) -> Value:
+        """``LOAD_GLOBAL``."""
+        scope = frame.scope
+        stored = self.effects.global_value(scope, name)
+        if stored is not None:
+            return stored
+        if name in scope and not self.effects.global_deleted(scope, name):
+            return self.scope_member(scope, frame.scope_source, name)
+        if name in frame.builtins:
+            if self.trusted_scope(scope):
+                self.provenance.lacks(scope, name)
+            else:
+                self.guard("NO_KEY", frame.scope_source, name)
+            self.provenance.item(frame.builtins, name, frame.builtins[name])
+            return self.wrap_known(frame.builtins[name])
+        raise self.raised(NameError, f"name {name!r} is not defined")
+
+    def trusted_scope(self, scope: dict[str, Any]) -> bool:
+        return str(scope.get("__name__", "")).partition(".")[0] in wrapping.TRUSTED_ROOTS
+
+    def scope_member(self, scope: dict[str, Any], source: Source, name: str) -> Value:
+        """A global of a namespace; functions, classes and modules of packages that nobody patches need no guard."""
+        found = scope[name]
+        if self.trusted_scope(scope) and isinstance(found, wrapping.UNGUARDED_TYPES):
+            self.provenance.item(scope, name, found)
+            return self.wrap_known(found)
+        return Lazy(self, found, ItemSource(source, name))
+
+    def import_module(self, frame: Frame, name: str, names: tuple[str, ...] | None, level: int) -> Value:
+        """``import`` of a module that is loaded already."""
+        if level:
+            package = frame.scope.get("__package__") or frame.scope["__name__"].rpartition(".")[0]
+            base = package.rsplit(".", level - 1)[0] if level > 1 else package
+            name = f"{base}.{name}" if name else base
+        if sys.modules.get(name) is None:
+            raise Unsupported(f"the import of {name}, which is not loaded yet", "import it at the top of the file")
+        found = name if names or level else name.partition(".")[0]
+        for loaded in {name, found}:
+            self.provenance.item(sys.modules, loaded, sys.modules[loaded])
+        return self.wrap_known(sys.modules[found])
+
+    def import_from(self, module: Value, name: str) -> Value:
+        """``from module import name``."""
+        assert isinstance(module, Known)
+        found = getattr(module.object, name, None) or sys.modules.get(f"{module.object.__name__}.{name}")
+        if found is None:
+            raise self.raised(ImportError, f"cannot import name {name!r} from {module.object.__name__!r}")
+        return module.get_attr(self, name) if hasattr(module.object, name) else self.wrap_known(found)
+
+    # Making values.
+
+    def new_tuple(self, items: list[Value]) -> Value:
+        return Tuple(items)
+
+    def new_list(self, items: list[Value]) -> Value:
+        return List(items)
+
+    def new_dict(self, items: dict[Any, Value]) -> Dict:
+        """A dict with constant keys."""
+        return Dict({k: (self.wrap_known(k), v) for k, v in items.items()})
+
+    def items_iterator(self, items: list[Value]) -> Value:
+        return ItemsIterator(items)
+
+    # Constants.
+
+    def fold(
+        self, function: Callable, args: list[Value], kwargs: dict[str, Value], *, remembered: bool = False
+    ) -> Value:
+        """The result of a pure function of constants; what it raises, the program raises.
+
+        ``remembered``: it gives one and the same object each time.
+        """
+        try:
+            plain = [folded(v) for v in args]
+            named = {k: folded(v) for k, v in kwargs.items()}
+        except NotConstant as unknown:
+            name = getattr(function, "__qualname__", None) or repr(function)
+            raise Unsupported(f"{name} of {unknown.args[0].describe()}") from None
+        try:
+            found = function(*plain, **named)
+            if remembered and type(found) is list:
+                return self.wrap(found, BoundSource("a remembered list", found))
+            return self.wrap_known(found) if remembered else self.made(found)
+        except (RecursionError, MemoryError):
+            raise
+        except Unsupported:
+            raise
+        except Exception as error:
+            raise self.raised_from(error) from None
+
+    def constant_of(self, value: Value) -> Any:
+        """The Python object for a value that must be known; sizes are assumed to be what they are."""
+        value = value.realize()
+        if isinstance(value, Symbolic):
+            return value.fixed()
+        try:
+            return folded(value)
+        except NotConstant:
+            raise Unsupported(f"{value.describe()} where a constant is needed") from None
+
+    def int_of(self, value: Value) -> Any:
+        """An int (or None, for slices)."""
+        value = value.realize()
+        if isinstance(value, Constant):
+            return value.value
+        if isinstance(value, Instance) and not isinstance(value, ExceptionInstance):
+            return self.int_of(value.need_special(self, "__index__"))
+        if isinstance(value, Tensor) and not value.fake.dtype.is_floating_point:
+            number = value.read(self, "item")
+            return self.constant_of(value if number is None else number)
+        return self.constant_of(value)
+
+    def is_none(self, value: Value) -> bool:
+        """Whether a value is None; looks at no more than needed."""
+        value = value.realize()
+        return isinstance(value, Constant) and value.value is None
+
+    def concrete_range(self, value: Range) -> range:
+        return value.concrete(self)
+
+    # Operations.
+
+    def truth(self, value: Value, *, compared: bool = False) -> bool:
+        """``bool``; ``compared``: of the result of the current instruction, a comparison that ends with its truth."""
+        value = value.realize()
+        message = None
+        if self.policy.data_dependent and _depends_on_data(value):
+            message = self.frames[-1].assertion(compared=compared)
+        if message is None:
+            return value.truth(self)
+        if isinstance(value, Symbolic):
+            from turret.plugins.capture.handlers.numbers import assume
+
+            return assume(self, value, message)
+        self.call_graph(torch._assert_async, [value, Constant(message)], {})  # left to the graph to check
+        return True
+
+    def is_same(self, left: Value, right: Value) -> bool:
+        """``is``."""
+        left, right = left.realize(), right.realize()
+        if left is right:
+            return True
+        if isinstance(left, Symbolic) or isinstance(right, Symbolic):
+            left, right = (Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in self.alike(left, right))
+        if isinstance(left, Constant) and isinstance(right, Constant):
+            return left.value is right.value or (
+                type(left.value) is type(right.value) is int and left.value == right.value
+            )
+        mine, theirs = getattr(left, "object", None), getattr(right, "object", None)
+        if mine is not None and mine is theirs:
+            return True
+        for local, other in ((left, right), (right, left)):
+            if isinstance(local, (LocalFunction, LocalModule)) and isinstance(other.source, BoundSource):
+                local.constant()
+        unknown = type(left) is type(right) and not isinstance(left, (Constant, Symbolic))
+        bound = isinstance(left.source, BoundSource) and isinstance(right.source, BoundSource)
+        if unknown and not bound and left.source is not None and right.source is not None:
+            self.guard("NOT_SAME", left.source, others=(right.source,))
+        return False
+
+    def alike(self, left: Value, right: Value) -> tuple[Value, Value]:
+        """Two values, one of them symbolic; nothing is assumed of their numbers where their types differ anyway."""
+        if left.type() is right.type():
+            return left, right
+        return Constant(None), Constant(NotImplemented)
+
+    def compare(self, symbol: str, left: Value, right: Value) -> Value:
+        """A comparison."""
+        left, right = left.realize(), right.realize()
+        result = left.compare(self, symbol, right)
+        if result is None:
+            result = right.compare(self, _MIRRORED[symbol], left)
+        if result is None and symbol in ("==", "!="):
+            if isinstance(left, Opaque) or isinstance(right, Opaque):
+                raise Unsupported(f"comparing {left.describe()} with {right.describe()}")
+            result = Constant(self.is_same(left, right) == (symbol == "=="))
+        if result is None:
+            raise Unsupported(f"{left.describe()} {symbol} {right.describe()}")
+        return result
+
+    def binary(self, operation: Callable, left: Value, right: Value, inplace: bool = False) -> Value:
+        """A binary operator."""
+        left, right = left.realize(), right.realize()
+        if operation is operator.getitem:
+            return left.get_item(self, right)
+        result = left.binary(self, operation, right, inplace)
+        if result is None:
+            result = right.reflected(self, operation, left)
+        if result is None:
+            raise Unsupported(f"{operation.__name__} of {left.describe()} and {right.describe()}")
+        return result
+
+    def unary(self, name: str, value: Value) -> Value:
+        """A unary operator."""
+        if isinstance(value, (Tensor, Symbolic)):
+            return self.call_graph(_UNARY[name], [value], {})
+        if isinstance(value, Instance):
+            return value.need_special(self, _UNARY_NAMES[name])
+        return self.fold(_UNARY[name], [value], {})
+
+    def get_item(self, container: Value, key: Value) -> Value:
+        return container.realize().get_item(self, key)
+
+    def iterate(self, value: Value) -> Value:
+        return value.realize().iterate(self).realize()
+
+    def iterate_by_index(self, value: Value) -> Value:
+        return self.call(self.wrap_known(polyfills.iterate_by_index), [value], {})
+
+    def next_or_none(self, iterator: Value) -> Value | None:
+        """The next item, or None at the end."""
+        try:
+            return iterator.realize().next(self)
+        except Raised as raised:
+            if issubclass(raised.value.type(), StopIteration):
+                return None
+            raise
+
+    def drain(self, iterator: Value) -> Iterator[Value]:
+        """All items that are left."""
+        while (item := self.next_or_none(iterator)) is not None:
+            self.count_loop()
+            yield item
+
+    def each(self, value: Value) -> Iterable[Value]:
+        """All items: at once of a sequence, else as they are asked for."""
+        return value.unpack(self) if isinstance(value, Sequence) else self.drain(self.iterate(value))
+
+    def unpack_exactly(self, value: Value, count: int) -> list[Value]:
+        """``a, b = value``."""
+        items = value.unpack(self)
+        if len(items) > count:
+            raise self.raised(ValueError, f"too many values to unpack (expected {count})")
+        if len(items) < count:
+            raise self.raised(ValueError, f"not enough values to unpack (expected {count}, got {len(items)})")
+        return items
+
+    def pairs(self, value: Value) -> Iterator[tuple[Value, Value]]:
+        """Keys and values of a mapping, or of an iterable of pairs, one by one: it may look at what becomes of them."""
+        value = value.realize()
+        if isinstance(value, InstanceDict):
+            value = value.as_dict(self)
+        if isinstance(value, Dict):
+            yield from list(value.items.values())
+        elif isinstance(value, Instance) and look_up(self, value.kind, "keys")[0] is not None:
+            for key in value.call_method(self, "keys", [], {}).realize().unpack(self):
+                yield key, value.get_item(self, key.realize())
+        else:
+            for item in self.each(value):
+                key, content = self.unpack_exactly(item.realize(), 2)
+                yield key, content
+
+    def sorted(self, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
+        """Items in order of constant keys."""
+        if key is None or self.is_none(key):
+            keys = [self.constant_of(v) for v in items]
+        else:
+            keys = [self.constant_of(self.call(key, [v], {})) for v in items]
+        backwards = reverse is not None and self.truth(reverse)
+        try:
+            order = sorted(range(len(items)), key=keys.__getitem__, reverse=backwards)
+        except TypeError as error:
+            raise self.raised_from(error) from None
+        return [items[n] for n in order]
+
+    def class_attribute(self, value: Value, kind: type, name: str) -> Value | None:
+        """An attribute that a class gives its instances, or None."""
+        owner, raw = look_up(self, kind, name)
+        if owner is None or owner in (tuple, object) or name.startswith("__"):
+            return None
+        return bind_attribute(self, value, owner, name, raw)
+
+    def note_member(self, kind: type, name: str) -> None:
+        """What a class has under a name was taken for what it is."""
+        look_up(self, kind, name)
+
+    def special_method(self, value: Value, name: str) -> Value:
+        """A special method as ``with`` finds it."""
+        value = value.realize()
+        if isinstance(value, Constant) and isinstance(value.value, torch.device):
+            return self.default_device(value.value, name)
+        found = value.special(self, name) if isinstance(value, Instance) else None
+        if found is None:
+            raise Unsupported(f"{value.describe()} as a context manager")
+        return found
+
+    def default_device(self, device: torch.device, name: str) -> Value:
+        """``with torch.device(...)``: what makes tensors gets the device as an argument."""
+
+        def enter(t: Tracer) -> Value:
+            t.devices.append(device)
+            return Constant(device)
+
+        def leave(t: Tracer, *exception: Value) -> Value:
+            t.devices.pop()
+            return Constant(None)
+
+        return Handler(f"torch.device.{name}", enter if name == "__enter__" else leave)
+
+    # Exceptions.
+
+    def new_exception(self, kind: type, *args: Any) -> ExceptionInstance:
+        return ExceptionInstance(kind, [a if isinstance(a, Value) else self.made(a) for a in args])
+
+    def raised(self, kind: type, *args: Any) -> Raised:
+        """To be raised: an exception of the program."""
+        return Raised(self.new_exception(kind, *args))
+
+    def raised_from(self, error: BaseException) -> Raised:
+        """The same, of an exception that a pure function raised."""
+        return Raised(self.new_exception(type(error), *error.args))
+
+    def exception_of(self, value: Value) -> Any:
+        """What ``raise value`` raises."""
+        value = value.realize()
+        if isinstance(value, Known) and isinstance(value.object, type) and issubclass(value.object, BaseException):
+            value = self.call(value, [], {}).realize()
+        if isinstance(value, ExceptionInstance):
+            return value
+        raise self.raised(TypeError, "exceptions must derive from BaseException")
+
+    def exception_matches(self, exception: Value, kinds: Value) -> bool:
+        """``except kinds``."""
+        if isinstance(kinds, Sequence):
+            return any(self.exception_matches(exception, k.realize()) for k in kinds.items)
+        return issubclass(exception.type(), kinds.constant())
+
+    def handled_outside(self, frame: Frame) -> Value | None:
+        """The exception that a caller is handling."""
+        for outer in reversed(self.frames[:-1]):
+            if outer.handling:
+                return outer.handling[-1]
+        return None
+
+    def traceback(self) -> Value:
+        """Stands for a traceback, which only code outside may look at."""
+        return Opaque(types.TracebackType, None)
+
+    # match.
+
+    def matches(self, value: Value, mapping: bool) -> bool:
+        kind = value.type()
+        return bool(kind.__flags__ & (1 << 6 if mapping else 1 << 5))
+
+    def match_class(self, subject: Value, kind: Value, count: int, names: tuple[str, ...]) -> Value:
+        """``case Kind(...)``."""
+        cls = kind.constant()
+        if not issubclass(subject.type(), cls):
+            return Constant(None)
+        positional: list[str] = []
+        if count:
+            if cls in (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple) and count == 1:
+                return Tuple([subject, *(subject.get_attr(self, n) for n in names)])
+            positional = list(getattr(cls, "__match_args__", ())[:count])
+        found: list[Value] = []
+        for name in (*positional, *names):
+            try:
+                found.append(subject.get_attr(self, name))
+            except Raised as raised:
+                if not issubclass(raised.value.type(), AttributeError):
+                    raise
+                return Constant(None)
+        return Tuple(found)
+
+
+def _depends_on_data(value: Value) -> bool:
+    """Whether only the graph, as it runs, knows if a value is true."""
+    if isinstance(value, Symbolic):
+        return isinstance(value.number, torch.SymBool) and not value.is_known()
+    return isinstance(value, Tensor)
+
+
+_line_cache: weakref.WeakKeyDictionary[types.CodeType, dict[int, str]] = weakref.WeakKeyDictionary()
+
+
+def _line_text(code: types.CodeType, line: int) -> str:
+    known = _line_cache.setdefault(code, {})
+    found = known.get(line)
+    if found is None:
+        import linecache
+
+        source = linecache.getline(code.co_filename, line).strip()
+        found = f'  File "{code.co_filename}", line {line}, in {code.co_name}\n' + (f"    {source}\n" if source else "")
+        known[line] = found
+    return found

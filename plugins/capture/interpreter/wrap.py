@@ -1,0 +1,497 @@
+"""From real objects to values: by type, with the guard that each assumption needs."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import itertools
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from turret.frames import annotations
+from turret.frames.class_members import find_in_mro
+from turret.frames.guards import TensorProperties
+from turret.frames.sources import (
+    AttrSource,
+    BaseItemSource,
+    BoundSource,
+    ItemSource,
+    KeySource,
+    Source,
+    TypeSource,
+    ValueSource,
+    WeakSource,
+)
+from turret.plugins.capture.handlers.constructors import ScriptFunction
+from turret.plugins.capture.python import lookups
+from turret.plugins.capture.store.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
+from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Value
+from turret.plugins.capture.values.classes import Class
+from turret.plugins.capture.values.floats import ChangingFloat
+from turret.plugins.capture.values.functions import (
+    Builtin,
+    Function,
+    Known,
+    LocalFunction,
+    Method,
+    Partial,
+    PythonModule,
+)
+from turret.plugins.capture.values.mappings import Dict, LoadedModules
+from turret.plugins.capture.values.modules import LocalModule, Module
+from turret.plugins.capture.values.objects import ExceptionInstance, Instance
+from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
+from turret.plugins.capture.values.sets import Set
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.interpreter.tracer import Tracer
+
+_EQUAL_TYPES = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
+_IDENTITY_TYPES = (
+    torch.dtype,
+    torch.layout,
+    torch.memory_format,
+    types.CodeType,
+    types.MemberDescriptorType,
+    types.GetSetDescriptorType,
+    types.GenericAlias,
+    types.UnionType,
+    property,
+    classmethod,
+    staticmethod,
+    functools.cached_property,
+    torch.finfo,
+    re.Pattern,
+    re.Match,
+    type(torch.__version__),
+    torch.iinfo,
+)
+_BUILTIN_TYPES = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.MethodWrapperType,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+    torch._ops.HigherOrderOperator,
+    type(torch.relu),
+    type(re.compile("").search),
+    functools._lru_cache_wrapper,
+)
+
+UNGUARDED_TYPES = (*_EQUAL_TYPES, *_IDENTITY_TYPES, *_BUILTIN_TYPES, types.FunctionType, types.ModuleType, type)
+"""Kinds of globals that are taken for what they are in a package that programs do not patch."""
+
+Wrapper = Callable[["Tracer", Any, Source], Value]
+
+
+def wrap(t: Tracer, object: Any, source: Source) -> Value:
+    """The value of an object that existed before, found at ``source``; guarded by what its kind assumes."""
+    kind = type(object)
+    if isinstance(object, _EQUAL_TYPES) and kind in _EQUAL_TYPES:
+        return _constant(t, object, source)
+    known = t.objects.get(id(object))
+    if known is not None:
+        if t.blocks.recording:
+            t.blocks.note_known(known, source)
+        _assume_same(t, known, source)
+        return known
+    wrapper = _WRAPPERS.get(kind)
+    if wrapper is None:
+        wrapper = _opaque if _pretends(kind) else next((w for k, w in _BY_BASE if isinstance(object, k)), _instance)
+    value = wrapper(t, object, source)
+    t.provenance.bases(object if isinstance(object, type) else kind)
+    t.remember(object, value)
+    return value
+
+
+def _assume_same(t: Tracer, known: Value, source: Source) -> None:
+    if isinstance(known, LocalFunction):
+        if known.source != source:
+            t.guard("SAME", source, others=(known.source,))
+    elif isinstance(known, (Known, Constant)):
+        if not isinstance(source, BoundSource):
+            t.guard("ID", source, known.constant())
+    elif known.source is not None and known.source != source:
+        t.guard("SAME", source, others=(known.source,))
+
+
+def _constant(t: Tracer, object: Any, source: Source) -> Value:
+    if type(object) is int and not isinstance(source, BoundSource):
+        symbolic = t.dynamic_int(object, source)
+        if symbolic is not None:
+            return symbolic
+    if type(object) is float and t.policy.changing_float(source, object):
+        t.guard("TYPE", source, float)
+        return ChangingFloat(t, object, source)
+    if not isinstance(source, BoundSource):
+        t.guard("EQUALS", source, object)
+    return Constant(object, source)
+
+
+def identity(t: Tracer, object: Any, source: Source) -> Value:
+    if not isinstance(source, BoundSource):
+        t.guard("ID", source, object)
+    return Constant(object, source)
+
+
+def equal(t: Tracer, object: Any, source: Source) -> Value:
+    """An immutable object, assumed to be equal on every call."""
+    if not isinstance(source, BoundSource):
+        t.guard("EQUALS", source, object)
+    return Constant(object, source)
+
+
+def known(cls: type[Known]) -> Wrapper:
+    """Wraps objects that are assumed to be the same ones on every call."""
+
+    def wrapper(t: Tracer, object: Any, source: Source) -> Value:
+        if not isinstance(source, BoundSource):
+            t.guard("ID", source, object)
+        return cls(object, BoundSource(getattr(object, "__qualname__", None) or str(source), object))
+
+    return wrapper
+
+
+def _builtin(t: Tracer, object: Any, source: Source) -> Value:
+    """A function written in C; one that is bound to a tensor or a container is a method of that."""
+    owner = getattr(object, "__self__", None)
+    if isinstance(owner, (torch.Tensor, *_OWNERS, *_TRANSIENT)) and not isinstance(source, BoundSource):
+        t.guard("TYPE", source, type(object))
+        t.guard("EQUALS", AttrSource(source, "__name__"), object.__name__)
+        return MethodOfValue(t.wrap(owner, AttrSource(source, "__self__")), object.__name__)
+    return known(Builtin)(t, object, source)
+
+
+_OWNERS = (list, dict, set, frozenset, tuple, str, collections.deque)
+
+
+def _function(t: Tracer, object: Any, source: Source) -> Value:
+    """A function: by identity; or, for one that may be made anew for each call (a lambda passed in), by its code."""
+    if isinstance(source, BoundSource) or not t.policy.fresh_function(source, object) or not _is_plain_function(object):
+        return known(Function)(t, object, source)
+    return LocalFunction(t, object, source)
+
+
+def _is_plain_function(object: types.FunctionType) -> bool:
+    """Whether capture knows nothing of a function but its code."""
+    from turret.plugins.capture.handlers.library import FUNCTIONS
+    from turret.plugins.capture.interpreter.torch_functions import is_graph_function
+
+    marked = annotations.is_in_graph(object) or annotations.substitute_of(object) is not None
+    return object.__dict__.keys() <= {"__wrapped__"} and not (
+        marked or object in FUNCTIONS or is_graph_function(object)
+    )
+
+
+def _sequence(cls: type[Tuple] | type[List]) -> Wrapper:
+    def wrapper(t: Tracer, object: Any, source: Source) -> Value:
+        t.guard("TYPE", source, type(object))
+        t.guard("LENGTH", source, len(object))
+        return cls([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source)
+
+    return wrapper
+
+
+def _deque(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, type(object))
+    t.guard("LENGTH", source, len(object))
+    return Deque([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source, object.maxlen)
+
+
+def _size(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, type(object))
+    t.guard("LENGTH", source, len(object))
+    return Size([t.wrap(v, ItemSource(source, n)) for n, v in enumerate(object)], source)
+
+
+def _namedtuple(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, type(object))
+    return NamedTuple([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], type(object), source)
+
+
+_KEY_TYPES = (*_EQUAL_TYPES, torch.dtype, torch.device, type, types.FunctionType, enum.Enum)
+
+
+def _plain_key(key: Any) -> bool:
+    return isinstance(key, _KEY_TYPES) or (type(key) is tuple and all(map(_plain_key, key)))
+
+
+def _dict(t: Tracer, object: Any, source: Source) -> Value:
+    if object is sys.modules:
+        return LoadedModules(BoundSource("sys.modules", object))
+    kind = type(object)
+    t.guard("TYPE", source, kind)
+    items: dict[Any, tuple[Value, Value]] = {}
+    pairs = object.items() if kind is types.MappingProxyType else dict.items(object)
+    if all(map(_plain_key, object)):
+        t.guard("KEYS", source, tuple(object))
+        for key, value in pairs:
+            items[key] = (Constant(key), Lazy(t, value, ItemSource(source, key)))
+    else:
+        t.guard("LENGTH", source, len(object))
+        for number, (key, value) in enumerate(pairs):
+            if _plain_key(key):
+                wrapped: Value = Constant(key)
+                t.guard("EQUALS", KeySource(source, number), key)
+            else:
+                wrapped = t.wrap(key, KeySource(source, number))
+            items[wrapped.realize().key(t)] = (wrapped, Lazy(t, value, ValueSource(source, number)))
+    factory = None
+    if kind is collections.defaultdict:
+        factory = t.wrap(object.default_factory, AttrSource(source, "default_factory"))
+    return Dict(items, kind, source, factory)
+
+
+def _set(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, type(object))
+    if not all(map(_plain_key, object)):
+        return Opaque(object, source)
+    t.guard("KEYS", source, tuple(object))
+    made = Set({k: Constant(k) for k in object}, type(object), source)
+    return made.keep(object) if isinstance(object, frozenset) and isinstance(source, BoundSource) else made
+
+
+def _slice(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, slice)
+    return Slice([t.wrap(getattr(object, n), AttrSource(source, n)) for n in ("start", "stop", "step")], source)
+
+
+def _range(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("EQUALS", source, object)
+    return Range([Constant(object.start), Constant(object.stop), Constant(object.step)], source)
+
+
+def _method(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, types.MethodType)
+    owner = t.wrap(object.__self__, AttrSource(source, "__self__"))
+    return Method(t.wrap(object.__func__, AttrSource(source, "__func__")), owner, source)
+
+
+def _partial(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, functools.partial)
+    function = t.wrap(object.func, AttrSource(source, "func"))
+    args = t.wrap(object.args, AttrSource(source, "args")).unpack(t)
+    kwargs = t.wrap(object.keywords, AttrSource(source, "keywords"))
+    return Partial(function, args, {k.constant(): v for k, v in t.pairs(kwargs)}, source, object)
+
+
+def _tensor(t: Tracer, object: Any, source: Source) -> Value:
+    return t.tensor_input(object, source)
+
+
+def _module(t: Tracer, object: Any, source: Source) -> Value:
+    if not isinstance(source, BoundSource) and t.policy.fresh_module(source, object):
+        return LocalModule(t, object, source)
+    if isinstance(source, BoundSource):
+        held = type(source)(str(source), object)
+    else:
+        held = WeakSource(str(source), object)
+        t.guard("IS", source, others=(held,))
+    t.guard("ID", TypeSource(held), type(object))
+    return Module(type(object), object, held)
+
+
+def _exception(t: Tracer, object: Any, source: Source) -> Value:
+    t.guard("TYPE", source, type(object))
+    args = [Lazy(t, a, ItemSource(AttrSource(source, "args"), n)) for n, a in enumerate(object.args)]
+    t.guard("LENGTH", AttrSource(source, "args"), len(args))
+    return ExceptionInstance(type(object), list(args), object, source)
+
+
+def _instance(t: Tracer, object: Any, source: Source) -> Value:
+    kind = type(object)
+    if hasattr(kind, "__members__") and type(kind).__name__ == "pybind11_type":
+        return identity(t, object, source)  # an enum of torch's
+    if isinstance(object, _ANNOTATIONS) and not _is_generic(object):
+        return identity(t, object, source)
+    if isinstance(object, _TRANSIENT):
+        t.guard("TYPE", source, kind)
+        return Opaque(object, source)
+    if not kind.__flags__ & HEAP_TYPE or isinstance(object, torch.Tensor) or _foreign(kind):
+        return _opaque(t, object, source)
+    t.guard("TYPE", source, kind)
+    return Instance(kind, object, source, _payload(t, object, source))
+
+
+def _opaque(t: Tracer, object: Any, source: Source) -> Value:
+    """An object that is not looked into; what is done with it is done as Python."""
+    if not isinstance(source, BoundSource):
+        t.guard("ID", source, object)
+    return Opaque(object, source)
+
+
+def _pretends(kind: type) -> bool:
+    """Whether a class computes the ``__class__`` or the ``__dict__`` of its instances, which then says nothing."""
+    held = find_in_mro(kind, "__dict__")[1]
+    return find_in_mro(kind, "__class__")[0] is not object or not isinstance(held, _DICT_DESCRIPTORS)
+
+
+_DICT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.NoneType)
+
+_ANNOTATIONS: tuple[type, ...] = (typing._SpecialForm, typing._BaseGenericAlias)  # type: ignore[attr-defined]
+"""Types as annotations write them (``Optional[List[int]]``); classes with parameters of a program's own can be called.
+"""
+
+
+def _is_generic(alias: Any) -> bool:
+    """Whether an alias is of a class of a program's own, which makes instances when it is called."""
+    origin = getattr(alias, "__origin__", None)
+    return isinstance(origin, type) and issubclass(origin, typing.Generic)  # type: ignore[arg-type]
+
+
+_TRANSIENT = (
+    types.GeneratorType, types.CoroutineType, types.TracebackType, types.FrameType, enumerate, zip, map, filter,
+    reversed,
+    *(type(iter(v)) for v in ((), [], range(0), {}, {}.values(), {}.items(), set(), "", collections.deque())),
+    *(v for v in vars(itertools).values() if isinstance(v, type)),
+)  # fmt: skip
+"""Kinds of objects that are new on every call: guarded by type, since identity would never hold again (and would keep
+them alive)."""
+
+
+def _foreign(kind: type) -> bool:
+    """Whether a class keeps state in C that its attributes do not show."""
+    for base in kind.__mro__[:-1]:
+        if not base.__flags__ & HEAP_TYPE and base not in (dict, list, tuple, set, collections.OrderedDict, int, str):
+            return base is not Exception and not issubclass(base, BaseException)
+    return (kind.__module__ or "").partition(".")[0] in ("numpy", "torch") and any(
+        "torch._C" in (b.__module__ or "") for b in kind.__mro__
+    )
+
+
+def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
+    """The plain container inside an instance of a subclass of one."""
+    if isinstance(object, dict):
+        base: Any = collections.OrderedDict if isinstance(object, collections.OrderedDict) else dict
+        if not all(map(_plain_key, dict.keys(object))):
+            return Opaque(object, source)
+        t.guard("CALL", source, (lookups.dict_keys, tuple(dict.keys(object))))
+        items = {k: (Constant(k), Lazy(t, v, _payload_item(source, base, k))) for k, v in dict.items(object)}
+        return Dict(items, base, source)
+    if isinstance(object, list):
+        t.guard("CALL", source, (list.__len__, list.__len__(object)))
+        return List([Lazy(t, v, _payload_item(source, list, n)) for n, v in enumerate(list.__iter__(object))], source)
+    if isinstance(object, tuple):
+        t.guard("CALL", source, (tuple.__len__, tuple.__len__(object)))
+        return Tuple(
+            [Lazy(t, v, _payload_item(source, tuple, n)) for n, v in enumerate(tuple.__iter__(object))], source
+        )
+    if isinstance(object, (int, str, set)):
+        return Opaque(object, source)
+    return None
+
+
+def _payload_item(source: Source, base: type, key: Any) -> Source:
+    return BaseItemSource(source, dict if issubclass(base, dict) else base, key)
+
+
+_WRAPPERS: dict[type, Wrapper] = {
+    **dict.fromkeys(_IDENTITY_TYPES, identity),
+    torch.device: equal,
+    torch.jit.ScriptFunction: known(ScriptFunction),
+    types.FunctionType: _function,
+    **dict.fromkeys(_BUILTIN_TYPES, _builtin),
+    type: known(Class),
+    types.ModuleType: known(PythonModule),
+    types.MethodType: _method,
+    functools.partial: _partial,
+    tuple: _sequence(Tuple),
+    list: _sequence(List),
+    collections.deque: _deque,
+    torch.Size: _size,
+    dict: _dict,
+    collections.OrderedDict: _dict,
+    collections.defaultdict: _dict,
+    types.MappingProxyType: _dict,
+    set: _set,
+    frozenset: _set,
+    slice: _slice,
+    range: _range,
+    torch.Tensor: _tensor,
+    nn.Parameter: _tensor,
+    nn.Buffer: _tensor,
+}
+_BY_BASE: list[tuple[type, Wrapper]] = [
+    (type, known(Class)),
+    (types.ModuleType, known(PythonModule)),
+    (enum.Enum, identity),
+    (nn.Module, _module),
+    (BaseException, _exception),
+    (torch._ops.OpOverload, known(Builtin)),
+    (torch._ops.OpOverloadPacket, known(Builtin)),
+    (torch._ops.HigherOrderOperator, known(Builtin)),
+]
+
+
+def is_namedtuple(kind: type) -> bool:
+    """Whether a class was made by ``namedtuple``, and is a tuple as any other, or is one of torch's results."""
+    if not issubclass(kind, tuple) or kind.__module__ == "torch.return_types":
+        return issubclass(kind, tuple)
+    made = hasattr(kind, "_fields") and kind.__bases__ == (tuple,) and kind.__flags__ & HEAP_TYPE != 0
+    own = {name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)} - _MADE_METHODS
+    return made and not any(name in _OF_TUPLES or name.startswith("__") for name in own)
+
+
+_OF_TUPLES = frozenset({"index", "count"})
+_MADE_METHODS = frozenset(
+    {"__new__", "__repr__", "__str__", "__format__", "__getnewargs__", "__init_subclass__", "__replace__"}
+)
+"""Of the special methods of a class made by ``namedtuple``, those that are no say in what a tuple does."""
+
+
+MADE: dict[type, Callable[[Tracer, Any], Value]] = {}
+"""For kinds of objects that pure functions return: the value of a new one."""
+
+
+class _NamedTuples(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return is_namedtuple(type(instance))
+
+
+class _AnyNamedTuple(metaclass=_NamedTuples):
+    pass
+
+
+_BY_BASE.insert(0, (_AnyNamedTuple, _namedtuple))
+
+_NEEDS_NO_SOURCE = (Constant, Known)
+
+
+def wrap_known(t: Tracer, object: Any) -> Value:
+    """The value of an object that is the same on every call: reached by something that is guarded already."""
+    if isinstance(object, _EQUAL_TYPES) and type(object) in _EQUAL_TYPES:
+        return Constant(object)
+    if type(object) is tuple:
+        return Tuple([wrap_known(t, v) for v in object])
+    if type(object) is torch.Size:
+        return Size([wrap_known(t, v) for v in object])
+    if type(object) is list and t.objects.get(id(object)) is None and sys.getrefcount(object) <= 4:
+        return List([wrap_known(t, v) for v in object])
+    label = getattr(object, "__qualname__", None) or type(object).__qualname__
+    return wrap(t, object, BoundSource(label, object))
+
+
+def trusted(object: Any) -> bool:
+    """Whether an object comes from a package that programs do not patch, and is no class made for one program."""
+    if isinstance(object, type) and "<locals>" in object.__qualname__:
+        return False
+    if isinstance(object, types.FunctionType):  # ``functools.wraps`` gives it the name of what it wraps
+        name = object.__globals__.get("__name__")
+    else:
+        name = object.__name__ if isinstance(object, types.ModuleType) else getattr(object, "__module__", None)
+    return isinstance(name, str) and name.partition(".")[0] in TRUSTED_ROOTS
+
+
+def tensor_properties(value: torch.Tensor, dynamic: frozenset[int]) -> TensorProperties:
+    """What is assumed of a tensor."""
+    return TensorProperties.of(value, dynamic)

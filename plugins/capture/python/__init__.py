@@ -1,0 +1,1 @@
+"""Python as capture meets it: code objects, and functions that stand for builtins."""

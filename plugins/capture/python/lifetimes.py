@@ -1,0 +1,68 @@
+"""Values of the running program whose end can be seen: letting go of them runs code of the program.
+
+A generator that waits in a ``try`` or ``with`` block is closed when nothing holds it any more, and an exception holds
+the variables of every frame that it went through.
+"""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections.abc import Iterator
+
+from turret.plugins.capture.python.bytecode import decode, waiting_at
+
+
+def waits_visibly(value: object) -> bool:
+    """Whether a value is a generator whose end would be noticed: where it waits, or where one waits that it holds."""
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if id(found) in seen or not isinstance(found, types.GeneratorType) or found.gi_frame is None:
+            continue
+        if _ends_visibly(found):
+            return True
+        seen.add(id(found))
+        waiting += _held_by(found)
+    return False
+
+
+def _ends_visibly(generator: types.GeneratorType) -> bool:
+    if generator.gi_frame.f_lasti < 0:
+        return False
+    if generator.gi_yieldfrom is not None:
+        return True
+    return decode(generator.gi_code).guards(waiting_at(generator), generator.gi_frame.f_globals)
+
+
+def keeps_waiting(error: BaseException) -> bool:
+    """Whether an exception, or one that it came from, went through a frame that holds such a generator."""
+    return any(waits_visibly(value) for frame in _frames(error) for value in _held_by(frame))
+
+
+def _held_by(frame: types.FrameType | types.GeneratorType) -> Iterator[object]:
+    """What a generator, or a frame that has ended, holds.
+
+    Not through ``f_locals``, which would make the frame hold it twice.
+    """
+    for value in gc.get_referents(frame):
+        if isinstance(value, types.CellType):
+            yield from gc.get_referents(value)
+        else:
+            yield value
+
+
+def _frames(error: BaseException) -> Iterator[types.FrameType]:
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        found = waiting.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        waiting += [found.__cause__, found.__context__]
+        trace = found.__traceback__
+        while trace is not None:
+            yield trace.tb_frame
+            trace = trace.tb_next

@@ -1,0 +1,73 @@
+"""Functions that guards call, or that make again what capture made; light, for processes that trace nothing."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import weakref
+from typing import Any
+
+from turret.frames.class_members import class_member
+
+
+def signature_of_method(function: types.FunctionType) -> inspect.Signature:
+    """The signature of a function that is bound to something."""
+    return inspect.signature(types.MethodType(function, object()))
+
+
+_slices: weakref.WeakKeyDictionary[Any, dict[tuple, Any]] = weakref.WeakKeyDictionary()
+"""Slices of containers of modules, kept as long as the container is: a compile unit keeps no module alive."""
+
+
+def slice_of(modules: Any, bounds: slice) -> Any:
+    """A slice of a container of modules: another container of the same modules, one as long as they are the same."""
+    made = modules[bounds]
+    kept = _slices.setdefault(modules, {})
+    known = kept.setdefault((bounds.start, bounds.stop, bounds.step), made)
+    if type(known) is type(made) and known._modules == made._modules:
+        return known
+    kept[bounds.start, bounds.stop, bounds.step] = made
+    return made
+
+
+def dict_keys(value: dict) -> tuple:
+    """Keys of an instance of a subclass of dict, whatever the class makes of them."""
+    return tuple(dict.keys(value))
+
+
+def array_numbers(array: Any) -> tuple[str, tuple[int, ...], bytes]:
+    """An array of numpy as something that compares equal for equal numbers, nan included."""
+    return array.dtype.str, array.shape, array.tobytes()
+
+
+def is_empty(cell: types.CellType) -> bool:
+    """Whether a closure variable has no value (yet)."""
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return True
+    return False
+
+
+def is_unset(name: str, value: Any) -> bool:
+    """Whether a slot of an object has no value (yet)."""
+    try:
+        class_member(type(value), name).__get__(value)
+    except AttributeError:
+        return True
+    return False
+
+
+def variable(name: str, environment: Any) -> str | None:
+    """A variable of the environment."""
+    return environment.get(name)
+
+
+def process_group(distributed: Any) -> bool:
+    """Whether there is a process group."""
+    return distributed.is_available() and distributed.is_initialized()
+
+
+def subclasses(cls: type) -> tuple[type, ...]:
+    """The direct subclasses of a class."""
+    return tuple(cls.__subclasses__())

@@ -1,0 +1,1 @@
+"""What a capture records: the graph, guards on sizes, side effects, modes."""

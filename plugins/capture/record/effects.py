@@ -1,0 +1,112 @@
+"""Side effects on what existed before the call: noted while capturing, replayed once after the graph has run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from turret.frames.guards import Guard
+from turret.frames.sources import DictSource, Source
+from turret.plugins.capture.values.base import Value
+
+if TYPE_CHECKING:
+    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+
+
+class Effects:
+    """What was changed, in the order of the first change; each object's final state is what gets replayed."""
+
+    def __init__(self) -> None:
+        self.changed: dict[int, Value] = {}
+        self.globals: dict[tuple[int, str], tuple[dict[str, Any], Value | None]] = {}
+        self.attributes: dict[tuple[int, str], Value] = {}
+        self.class_changes = False
+        self.later: list[tuple[Any, list[Value], dict[str, Value]]] = []
+        """Calls that are made after the graph, in order: warnings."""
+        self.count = 0
+        """Changes so far."""
+        self.watched: dict[int, Value] = {}
+        """New objects, by id, whose changes are counted, too: those that objects from before hold by now."""
+
+    def __bool__(self) -> bool:
+        return bool(self.changed or self.globals or self.later)
+
+    def note(self, value: Value) -> None:
+        """``value`` is about to change; new objects need no replay."""
+        owner = getattr(value, "owner", None)
+        if owner is not None:
+            self.note(owner)
+        existed = value.source is not None or getattr(value, "cell", None) is not None
+        if existed or owner is not None:
+            self.count += 1
+            value.mutated = True
+        elif id(value) in self.watched:
+            self.count += 1
+        if existed:
+            self.changed.setdefault(id(value), value)
+
+    def attribute(self, value: Any, name: str) -> Value | None:
+        """An attribute that was set on a function or class, or None."""
+        return self.attributes.get((id(value.object), name))
+
+    def set_attribute(self, value: Any, name: str, content: Value) -> None:
+        """Set an attribute of a function or class."""
+        self.class_changes = True
+        self.count += 1
+        self.changed.setdefault(id(value), value)
+        self.attributes[id(value.object), name] = content
+
+    def global_value(self, scope: dict[str, Any], name: str) -> Value | None:
+        """A global that was set, or None."""
+        found = self.globals.get((id(scope), name))
+        return None if found is None else found[1]
+
+    def set_global(self, scope: dict[str, Any], name: str, value: Value | None) -> None:
+        """Set a global variable of a namespace (None deletes it)."""
+        self.count += 1
+        self.globals[id(scope), name] = (scope, value)
+
+    def global_deleted(self, scope: dict[str, Any], name: str) -> bool:
+        found = self.globals.get((id(scope), name))
+        return found is not None and found[1] is None
+
+    def reaches(self, guards: Iterable[Guard]) -> bool:
+        """Whether some of these may not hold any more once the effects are replayed."""
+        if self.globals or self.attributes:
+            return True
+        changed = {v.source: getattr(v, "stores", None) for v in self.changed.values() if v.source is not None}
+        if len(changed) < len(self.changed):
+            return True  # a closure cell, which no source leads to
+        rest = (g for g in guards if g.kind not in ("TYPE", "ID"))
+        return any(_is_changed(g, s, changed) for g in rest for s in (g.source, *g.others) if s is not None)
+
+    def write(self, r: Rebuilder) -> None:
+        """Write the replay of everything."""
+        for function, args, kwargs in self.later:
+            words = [*map(r.load, args), *(f"{k}={r.load(v)}" for k, v in kwargs.items())]
+            r.effect(f"{r.constant(function)}({', '.join(words)})")
+        for value in list(self.changed.values()):
+            value.replay(r)
+        for (_, name), (scope, stored) in self.globals.items():
+            held = r.constant(scope)
+            if stored is None:
+                r.effect(f"{held}.pop({name!r}, None)")
+            else:
+                r.effect(f"{held}[{name!r}] = {r.load(stored)}")
+
+
+def _is_changed(guard: Guard, source: Source, changed: dict[Source, Any]) -> bool:
+    """Whether a guard speaks of something in an object that changes: anywhere, or in attributes that are set."""
+    steps = source.steps()
+    for number, step in enumerate(steps):
+        if step not in changed:
+            continue
+        names, below = changed[step], steps[number + 1 :]
+        if names is None:
+            return True
+        if below and isinstance(below[-1], DictSource) and len(below) == 1:
+            expected = set(guard.expected) if guard.kind == "KEYS" else {guard.expected}
+            return not expected.issuperset(names) if guard.kind == "KEYS" else not expected.isdisjoint(names)
+        if any(getattr(s, "name", getattr(s, "key", None)) in names for s in below[:2]):
+            return True
+    return False

@@ -1,0 +1,483 @@
+"""The graph of one capture: inputs taken by source, calls run on fake values and recorded."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import attrs
+import numpy
+import torch
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+from torch._guards import Source as TorchSource
+from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch.fx.experimental.symbolic_shapes import (
+    DimDynamic,
+    ShapeEnv,
+    StatelessSymbolicContext,
+)
+from torch.utils._device import _device_constructors
+
+from turret.frames.guards import TensorProperties, dynamic_marks
+from turret.frames.sources import AttrSource, BoundSource, ItemSource, SizeSource, Source, WeakSource
+from turret.pipeline.op_code import OPERATORS, library_operator
+from turret.plugins.capture.dispatching.policy import Policy
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
+from turret.plugins.capture.record.known_data import KnownData
+from turret.plugins.capture.record.memory import guard_places
+from turret.plugins.capture.record.overflow import fits_64_bits
+from turret.plugins.capture.record.positions import check_positions
+from turret.plugins.capture.record.reach import note_call
+from turret.plugins.capture.record.versions import Versions
+from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.functions import Known
+from turret.plugins.capture.values.mappings import Dict
+from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
+from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.storage.source_lines import new_graph_module
+
+
+@attrs.frozen
+class SymbolName(TorchSource):
+    """What torch's shape environment is told of where a size comes from: its text."""
+
+    text: str = ""
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.text
+
+
+@attrs.define(eq=False)
+class GraphInput:
+    """One placeholder.
+
+    ``static``: it lies where it lies now in every call.  ``steady``: it most likely does.
+    """
+
+    node: fx.Node
+    source: Source
+    example: Any
+    static: bool
+    state: tuple | None = None
+    real: Any = None
+    steady: bool = False
+
+
+def is_buffer(source: Source) -> bool:
+    """Whether a value is read from a module's buffers."""
+    return isinstance(source, ItemSource) and isinstance(source.base, AttrSource) and source.base.name == "_buffers"
+
+
+@attrs.define(eq=False)
+class SizeBinding:
+    """A size of an input, and the expression that it had when the input was made fake."""
+
+    source: Source
+    expression: Any
+
+
+@attrs.define(eq=False)
+class Region:
+    """A graph inside the graph; ``lifted``: for each node around it that it uses, the placeholder."""
+
+    root: torch.nn.Module
+    graph: fx.Graph = attrs.field(factory=fx.Graph)
+    lifted: dict[fx.Node, fx.Node] = attrs.field(factory=dict)
+    last_input: fx.Node | None = None
+
+    def input_for(self, node: fx.Node) -> fx.Node:
+        """The input that stands for a node of a graph around."""
+        found = self.lifted.get(node)
+        if found is None:
+            found = self.lifted[node] = self.placeholder(node.name, node.meta["example_value"])
+        return found
+
+    def placeholder(self, name: str, example: Any) -> fx.Node:
+        """A new input, behind those so far."""
+        self.last_input = node = add_placeholder(self.graph, self.last_input, name, example)
+        return node
+
+    def close(self, outputs: list[Any]) -> fx.GraphModule:
+        """The region as a function of its inputs that returns a tuple."""
+        return self.close_with(tuple(outputs))
+
+    def close_with(self, output: Any) -> fx.GraphModule:
+        """The region as a function that returns one node, or a nest of them."""
+        self.graph.output(output)
+        return new_graph_module(self.root, self.graph)
+
+
+def add_placeholder(graph: fx.Graph, last: fx.Node | None, name: str, example: Any) -> fx.Node:
+    """A new input of a graph, behind ``last`` and before all calls."""
+    with graph.inserting_before() if last is None else graph.inserting_after(last):
+        node = graph.placeholder(name)
+    node.target = node.name  # parameters of the graph's function are named by target: keep them apart
+    node.meta["example_value"] = example
+    return node
+
+
+def metadata(value: torch.Tensor) -> tuple:
+    """What in-place changes of a tensor's shape or state would show up in."""
+    return (tuple(value.shape), tuple(value.stride()), value.storage_offset(), value.requires_grad, value.dtype)
+
+
+class GraphRecorder:
+    """Builds the graph; the part of the tracer that knows fx and fake tensors."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.devices: list[torch.device] = []
+        """Default devices that the program set, innermost last."""
+        self.shape_env = ShapeEnv(
+            allow_scalar_outputs=policy.data_dependent, allow_dynamic_output_shape_ops=policy.data_sizes
+        )
+        self.fake_mode = fake_mode_without_gradients(self.shape_env)
+        self.graph = self.root_graph = fx.Graph()
+        self.root_module = torch.nn.Module()
+        """Holds graphs that are arguments of higher-order ops."""
+        self.open_regions: list[Region] = []
+        self.inputs: list[GraphInput] = []
+        self.bindings: list[SizeBinding] = []
+        self.by_fake: dict[int, Tensor] = {}
+        self.versions = Versions()
+        self.known = KnownData(self.versions)
+        self.sizes: dict[tuple[int, int], Value] = {}
+        self.ints: dict[Source, Symbolic] = {}
+        self.integers: dict[Any, None] = {}
+        """Expressions over symbols that operations on tensors are given: kernels compute them in 64 bits."""
+        self.floats: dict[fx.Node, Any] = {}
+        """Floats that change, by the nodes of the graph that are their numbers."""
+        self.data_copies: list[tuple[torch.Tensor, int, torch.Tensor, int]] = []
+        self.calls = 0
+        self.leaf_steps: dict[fx.Node, int] = {}
+        """Calls that may make a leaf of autograd, with the step of the root frame that they were made in."""
+        self.tags: dict[str, Any] = {}
+        self.regions = 0
+        self.last_input: fx.Node | None = None
+
+    # Inputs.
+
+    def placeholder(self, name: str, example: Any) -> fx.Node:
+        """A new input, before all calls and after the inputs so far."""
+        self.last_input = node = add_placeholder(self.root_graph, self.last_input, name, example)
+        return node
+
+    def tensor_input(self, real: torch.Tensor, source: Source) -> Value:
+        """A tensor that existed before, as an input of the graph; guarded by its properties."""
+        if real.layout != torch.strided or real.is_quantized or torch._is_functional_tensor(real):
+            raise Unsupported(f"a {real.layout} tensor as an input")
+        if real._is_zerotensor():
+            raise Unsupported("a tensor of zeros that has no memory")
+        if torch._C._functorch.is_functorch_wrapped_tensor(real) or isinstance(real, torch._subclasses.FakeTensor):
+            raise Unsupported("a tensor inside another transformation")
+        if real._is_view():
+            try:
+                _ = real.grad_fn
+            except RuntimeError as error:  # changed where autograd forbids it: any use of it fails
+                raise Unsupported(f"a view without a history: {str(error).partition('.')[0]}") from None
+        static = isinstance(source, BoundSource) or isinstance(real, torch.nn.Parameter)
+        if static and not isinstance(source, BoundSource):
+            path, source = source, WeakSource(str(source), real)
+            self.guard("IS", path, others=(source,))  # type: ignore[attr-defined]
+        dynamic = frozenset() if static else self.policy.dynamic_dimensions(source, real)
+        fake = self.fakify(real, source, dynamic)
+        self.versions.inference |= real.is_inference()
+        symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
+        properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
+        self.guard("TENSOR", source, properties)  # type: ignore[attr-defined]
+        node = self.placeholder(input_name(source), fake)
+        steady = is_buffer(source) or hasattr(real, "_dynamo_static_input_type")
+        self.inputs.append(GraphInput(node, source, fake, static, metadata(fake), real, steady))
+        value = Tensor(node, fake, source, real)
+        self.by_fake[id(fake)] = value
+        return value
+
+    def fakify(self, real: torch.Tensor, source: Source, dynamic: frozenset[int]) -> Any:
+        """The fake twin of a tensor, with symbols for its dynamic dimensions."""
+        if not dynamic:
+            return self.fake_mode.from_tensor(real, static_shapes=True, source=SymbolName(str(source)))
+        marks = [DimDynamic.DYNAMIC if n in dynamic else DimDynamic.STATIC for n in range(real.dim())]
+        context = StatelessSymbolicContext(dynamic_sizes=marks)
+        fake = self.fake_mode.from_tensor(real, symbolic_context=context, source=SymbolName(str(source)))
+        for quantity, found in (("size", fake.shape), ("stride", fake.stride())):
+            for number, size in enumerate(found):
+                if isinstance(size, torch.SymInt):
+                    self.bindings.append(SizeBinding(SizeSource(source, number, quantity), size.node.expr))
+                elif quantity == "stride":
+                    self.bindings.append(SizeBinding(SizeSource(source, number, quantity), size))
+        if isinstance(fake.storage_offset(), torch.SymInt):
+            self.bindings.append(SizeBinding(SizeSource(source, 0, "storage_offset"), fake.storage_offset().node.expr))
+        return fake
+
+    def dynamic_int(self, value: int, source: Source) -> Value | None:
+        """An int that was seen to change, as a symbol; None for one that is a constant of the graph."""
+        known = self.ints.get(source)
+        if known is not None:
+            return known
+        if not self.policy.dynamic_int(source, value):
+            return None
+        name = SymbolName(str(source))
+        symbol = self.shape_env.create_symbol(value, name, dynamic_dim=DimDynamic.DYNAMIC, positive=None)
+        number = self.shape_env.create_symintnode(symbol, hint=value, source=name)
+        self.guard("TYPE", source, int)  # type: ignore[attr-defined]
+        self.bindings.append(SizeBinding(source, symbol))
+        node = self.placeholder(input_name(source), number)
+        self.inputs.append(GraphInput(node, source, number, False))
+        self.ints[source] = made = Symbolic(node, number, source)
+        return made
+
+    def size_value(self, tensor: Tensor, dimension: int) -> Value:
+        """One size of a tensor."""
+        size = tensor.fake.shape[dimension]
+        if not isinstance(size, torch.SymInt):
+            return Constant(size)
+        key = (id(tensor), dimension)
+        known = self.sizes.get(key)
+        if known is not None and known.number is size:  # type: ignore[attr-defined]
+            return known
+        node = self.record("call_method", "size", (self.node_here(tensor.node), dimension), {}, size)
+        self.sizes[key] = made = Symbolic(node, size)
+        return made
+
+    # Regions: graphs inside the graph.
+
+    @contextlib.contextmanager
+    def region(self) -> Iterator[Region]:
+        """Record into a graph of its own; what it uses of the graphs around it becomes its inputs."""
+        sizes, region = dict(self.sizes), Region(self.root_module)
+        try:
+            with self.within(region):
+                yield region
+        finally:
+            self.sizes = sizes
+
+    @contextlib.contextmanager
+    def within(self, region: Region) -> Iterator[None]:
+        """Record into a region."""
+        outer, self.graph = self.graph, region.graph
+        self.open_regions.append(region)
+        try:
+            yield
+        finally:
+            self.open_regions.pop()
+            self.graph = outer
+
+    def submodule(self, module: fx.GraphModule, name: str) -> fx.Node:
+        """A node of this graph that stands for a graph, as an argument of a higher-order op."""
+        name = f"{name}_{len(self.root_module._modules)}"
+        self.root_module.add_module(name, module)
+        node = self.graph.create_node("get_attr", name)
+        node.meta["example_value"] = module
+        return node
+
+    def node_here(self, node: fx.Node) -> fx.Node:
+        """A node of this graph, or an input of the open regions that stands for a node of a graph around them."""
+        if node.graph is self.graph:
+            return node
+        around = [self.root_graph, *(r.graph for r in self.open_regions)]
+        if node.graph not in around:
+            raise Unsupported("a tensor that was made inside a transformed function and left it by a side effect")
+        for region in self.open_regions[around.index(node.graph) :]:
+            node = region.input_for(node)
+        return node
+
+    def call_region(self, target: Any, inputs: Iterable[fx.Node]) -> Value:
+        """Record a call of a function of a region's inputs, made on the fake values of what these stand for."""
+        nodes = tuple(map(self.node_here, inputs))
+        try:
+            examples = [node.meta["example_value"] for node in nodes]
+            with self.symbolic_kernels(), self.versions.counting(target, examples):
+                result = target(*examples)
+        except Unsupported:
+            raise
+        except Exception as error:
+            first = str(error).strip().split("\n")[0]
+            raise Unsupported(f"{target.__name__} on fake tensors: {type(error).__name__}: {first}") from error
+        return self.result("call_function", target, nodes, {}, result)
+
+    # Calls.
+
+    def call_graph(self, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Record a call of a function."""
+        return self._call("call_function", target, args, kwargs)
+
+    def call_method_graph(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Record a call of a method of the first argument."""
+        return self._call("call_method", name, args, kwargs)
+
+    def symbolic_kernels(self) -> contextlib.AbstractContextManager:
+        """Where sizes are symbols: has operations of many parts ask Python for their kernels, as C++ needs numbers."""
+        return enable_python_dispatcher() if self.shape_env.var_to_range else contextlib.nullcontext()
+
+    def _call(self, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        argument = self.argument if _computes_a_number(target, args) else self.operand
+        nodes, fakes = [], []
+        for value in args:
+            node, fake = argument(value)
+            nodes.append(node)
+            fakes.append(fake)
+        named_nodes, named_fakes = {}, {}
+        for name, value in kwargs.items():
+            named_nodes[name], named_fakes[name] = argument(self.scalar(target, name, value))
+        if self.devices and target in _device_constructors() and named_fakes.get("device") is None:
+            named_nodes["device"] = named_fakes["device"] = self.devices[-1]
+        if isinstance(target, OPERATORS) and not library_operator(target):
+            self.provenance.operator(target)
+        operands = self.known.operands(target, fakes, named_fakes)
+        kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
+        note_call(self.provenance, target, kinds)  # type: ignore[attr-defined]
+        try:
+            check_positions(target, fakes, named_fakes, self.known)
+            guard_places(self, target, fakes)
+            with self.symbolic_kernels(), self.versions.counting(target, fakes):
+                if op == "call_method":
+                    result = getattr(fakes[0], target)(*fakes[1:], **named_fakes)
+                else:
+                    result = target(*fakes, **named_fakes)
+        except Unsupported:
+            raise
+        except Exception as error:
+            name = target if isinstance(target, str) else getattr(target, "__name__", str(target))
+            if isinstance(error, DynamicOutputShapeException):
+                raise Unsupported(f"the size of what {name} gives depends on data", _SIZES_OF_DATA) from error
+            first = str(error).strip().split("\n")[0]
+            raise Unsupported(f"{name} does not run on fake tensors: {type(error).__name__}: {first}") from error
+        if operands is not None:
+            self.known.note(operands, result)
+        return self.result(op, target, tuple(nodes), named_nodes, result)
+
+    def scalar(self, target: Any, name: str, value: Value) -> Value:
+        """A keyword argument; a tensor where an operation takes a number is read, where that stays in the graph."""
+        if name == "alpha" or (name == "value" and str(getattr(target, "__name__", target)).startswith("addc")):
+            value = value.realize()
+            return value.read(self, "item") or value if isinstance(value, Tensor) else value  # type: ignore[arg-type]
+        return value
+
+    def result(self, op: str, target: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> Value:
+        """The value of a call's result; a node is made unless the result is known without running it."""
+        if isinstance(result, torch.Tensor):
+            known = self.by_fake.get(id(result))
+            node = self.record(op, target, args, kwargs, result)
+            if known is not None:
+                return known
+            return self.tensor(node, result)
+        if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return Symbolic(self.record(op, target, args, kwargs, result), result)
+        if result is None and (op == "call_function" or str(target).endswith("_")):
+            self.record(op, target, args, kwargs, result)
+            return Constant(None)
+        if isinstance(result, (tuple, list)) and _has_tensor(result):
+            return self.unpacked(self.record(op, target, args, kwargs, result), result)
+        return self.wrap_known(result)  # type: ignore[attr-defined]
+
+    def unpacked(self, node: fx.Node, result: Any) -> Value:
+        """A sequence of results as a sequence of values."""
+        items: list[Value] = []
+        for number, item in enumerate(result):
+            if isinstance(item, (torch.Tensor, torch.SymInt, torch.SymFloat)) and id(item) in self.by_fake:
+                items.append(self.by_fake[id(item)])
+                continue
+            if not isinstance(item, (torch.Tensor, torch.SymInt, torch.SymFloat, tuple, list)):
+                items.append(self.wrap_known(item))  # type: ignore[attr-defined]
+                continue
+            part = self.record("call_function", operator.getitem, (node, number), {}, item)
+            if isinstance(item, torch.Tensor):
+                items.append(self.tensor(part, item))
+            elif isinstance(item, (tuple, list)):
+                items.append(self.unpacked(part, item))
+            else:
+                items.append(Symbolic(part, item))
+        if type(result) is list:
+            return self.new_list(items)  # type: ignore[attr-defined]
+        return Tuple(items) if type(result) is tuple else NamedTuple(items, type(result))
+
+    def tensor(self, node: fx.Node, fake: torch.Tensor) -> Tensor:
+        """The value of a new tensor."""
+        if type(fake).__name__ not in ("FakeTensor", "Parameter", "Tensor"):
+            raise Unsupported(f"a tensor subclass as a result: {type(fake).__name__}")
+        value = Tensor(node, fake)
+        self.by_fake[id(fake)] = value
+        return value
+
+    def record(self, op: str, target: Any, args: tuple, kwargs: dict[str, Any], example: Any) -> fx.Node:
+        """Add a node with its fake value and the user's stack."""
+        node = self.graph.create_node(op, target, args, kwargs)
+        node.meta["example_value"] = example
+        self.shape_env.pending_fresh_unbacked_symbols.clear()  # of what happens inside a call nobody else hears
+        node.meta.update(self.tags)
+        node.meta["stack_trace"] = self.stack_text()  # type: ignore[attr-defined]
+        if target == "requires_grad_" or "requires_grad" in kwargs:
+            self.leaf_steps[node] = self.step  # type: ignore[attr-defined]
+        if op != "call_method" or target != "size":
+            self.calls += 1
+        return node
+
+    def operand(self, value: Value) -> tuple[Any, Any]:
+        """As ``argument``, for an operation on tensors: what no 64-bit integer holds is a number to it, no symbol."""
+        return self.argument(value, in_64_bits=True)
+
+    def argument(self, value: Value, in_64_bits: bool = False) -> tuple[Any, Any]:
+        """A value as an argument of a node, and as one of the call on fake values."""
+        value = value.realize()
+        if isinstance(value, Tensor):
+            return self.node_here(value.node), value.fake
+        if isinstance(value, Constant):
+            plain = value.value.item() if isinstance(value.value, numpy.generic) else value.value
+            return plain, plain
+        if isinstance(value, Symbolic):
+            if in_64_bits and isinstance(value.number, torch.SymInt) and value.is_known():
+                if not fits_64_bits(value.number):
+                    return value.fixed(), value.fixed()
+                self.integers[value.number.node.expr] = None
+            return self.node_here(value.node), value.number
+        if isinstance(value, Sequence):
+            pairs = [self.argument(v, in_64_bits) for v in value.items]
+            kind = list if value.kind is list else tuple
+            return kind(p[0] for p in pairs), kind(p[1] for p in pairs)
+        if isinstance(value, Slice):
+            pairs = [self.argument(v, in_64_bits) for v in value.parts]
+            return slice(*(p[0] for p in pairs)), slice(*(p[1] for p in pairs))
+        if isinstance(value, Dict):
+            named = {k.constant(): self.argument(v, in_64_bits) for k, v in value.items.values()}
+            return {k: p[0] for k, p in named.items()}, {k: p[1] for k, p in named.items()}
+        if isinstance(value, Range):
+            numbers = list(value.concrete(self))  # type: ignore[arg-type]
+            return numbers, numbers
+        if isinstance(value, Known) and isinstance(value.object, type):
+            dtype = _DTYPES.get(value.object, value.object)
+            return dtype, dtype
+        raise Unsupported(f"{value.describe()} as an argument of an operation on tensors")
+
+
+def _computes_a_number(target: Any, args: list[Value]) -> bool:
+    """Whether a call is arithmetic on Python's numbers, which have any size."""
+    module = getattr(target, "__module__", None)
+    on_numbers = module in ("_operator", "math") or getattr(target, "__name__", "").startswith("sym_")
+    return on_numbers and not any(isinstance(v.realize(), (Tensor, Sequence)) for v in args)
+
+
+def _has_tensor(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_has_tensor, value))
+    return isinstance(value, (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+_DTYPES: dict[type, torch.dtype] = {
+    bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128
+}  # fmt: skip
+"""What torch takes Python's types for where a dtype is asked for; the text of a graph cannot name the types."""
+_SIZES_OF_DATA = "the option capture_dynamic_output_shape_ops=True keeps such sizes in the graph"
+_STATE_DICTS = ("_modules", "_parameters", "_buffers")
+
+
+def input_name(source: Source) -> str:
+    """A name that a person recognises: the last steps of the source, without the dicts that modules keep state in."""
+    words = [w for w in re.findall(r"\w+", str(source)) if w not in _STATE_DICTS]
+    text = "_".join(words).lower()[-60:].strip("_")
+    return text if text.isidentifier() else f"in_{text}"

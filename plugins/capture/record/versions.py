@@ -1,0 +1,94 @@
+"""How often fake tensors were changed in place while capturing."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from turret.graph.op_traits import written_tensors
+from turret.plugins.capture.errors import NOWHERE, Unsupported
+
+
+class Versions:
+    """Counts of changes: those of autograd, and its own for tensors made in inference mode, which have none."""
+
+    def __init__(self) -> None:
+        self.of_storages: dict[int, int] = {}
+        self.inference = torch.is_inference_mode_enabled()
+        """Whether there may be tensors that were made in inference mode."""
+
+    def of(self, fake: torch.Tensor) -> int:
+        """The count of a tensor; views of one memory share it."""
+        if not fake.is_inference():
+            return fake._version
+        return self.of_storages.get(fake.untyped_storage()._cdata, 0)
+
+    @contextlib.contextmanager
+    def counting(self, target: Any, args: list[Any]) -> Iterator[None]:
+        """Around a call on fake tensors: counts what autograd does not.
+
+        Fake tensors take a write to a view that real ones refuse: it is left to Python, where it raises in its place.
+        """
+        lists = [args[n] for n in _written_lists(target) if n < len(args)] if type(target) in _FUNCTIONS else []
+        before = [(v, v._version) for v in tree_leaves(lists) if isinstance(v, torch.Tensor) and not v.is_inference()]
+        writes = _Writes(self.of_storages)
+        with writes if self.inference else contextlib.nullcontext():
+            yield
+        if writes.found and not torch.is_inference_mode_enabled():
+            # Eager takes it through ``detach()`` alone, which a graph ahead of a break would not hand on.
+            raise Unsupported("a write outside of inference mode to a tensor that was made in it", step=NOWHERE)
+        for tensor, version in before:
+            if tensor._version == version:
+                torch.autograd.graph.increment_version(tensor)
+
+
+_FUNCTIONS = (type(torch.relu), torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+
+@functools.cache
+def _written_lists(target: Any) -> tuple[int, ...]:
+    """Positions of the lists of tensors that a function of torch changes: fake tensors in them are not counted."""
+    if isinstance(target, torch._ops.OpOverload):
+        schemas = [target._schema]
+    elif target.__name__.endswith("_"):
+        packet = getattr(torch.ops.aten, target.__name__, None)
+        schemas = [getattr(packet, name)._schema for name in packet.overloads()] if packet is not None else []
+    else:
+        return ()
+    arguments = [pair for schema in schemas for pair in enumerate(schema.arguments)]
+    return tuple(sorted({n for n, a in arguments if _is_written(a) and isinstance(a.type, torch.ListType)}))
+
+
+def _is_written(argument: Any) -> bool:
+    return argument.alias_info is not None and argument.alias_info.is_write
+
+
+class _Writes(TorchDispatchMode):
+    """Notes in what memory operations write to tensors made in inference mode."""
+
+    def __init__(self, counts: dict[int, int]) -> None:
+        super().__init__()
+        self.counts = counts
+        self.found = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        for value in tree_leaves((args, kwargs)):
+            if isinstance(value, torch.Tensor) and value.is_inference():
+                self.counts.setdefault(value.untyped_storage()._cdata, 0)
+        if func._schema.is_mutable:
+            self.note(written_tensors(func, args, kwargs))
+        return func(*args, **kwargs)
+
+    def note(self, written: list[torch.Tensor]) -> None:
+        """Count a change of each tensor that was written to; a view as another dtype was not made in the mode."""
+        for value in written:
+            if value.untyped_storage()._cdata in self.counts:
+                self.found = True
+                self.counts[value.untyped_storage()._cdata] += 1

@@ -1,0 +1,1 @@
+"""Regions that are alike: followed once, recorded for each."""

@@ -1,0 +1,1 @@
+"""Captures kept on disk, and what names their objects in another process."""

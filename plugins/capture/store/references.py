@@ -1,0 +1,211 @@
+"""References: how an object of this process is named in another one, and how it is found again there.
+
+Functions, classes, modules and what is written in C are found by module and qualified name.  A module or parameter of
+the program has no name of its own; it is found where this process found it, by its source.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import importlib
+import re
+import sys
+import types
+import weakref
+from typing import Any
+
+import torch
+from torch import nn
+
+from turret.plugins.capture.store import fingerprints
+
+
+class NotPortable(Exception):
+    """An object without a name that is the same in every process, or another reason not to keep a unit on disk."""
+
+
+class Changed(Exception):
+    """What a stored unit rests on is not as it was."""
+
+
+_STEPS: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (staticmethod, ("__func__",)),
+    (classmethod, ("__func__",)),
+    (property, ("fget", "fset", "fdel")),
+    (functools.cached_property, ("func",)),
+)
+"""Descriptors, and the attributes by which they hold functions."""
+_WRAPPERS = 8
+"""Functions around a function that ``functools.wraps`` leads through."""
+_OWN = "turret.plugins.capture."
+"""Functions that guards call lie here; what is not loaded of it is harmless to load."""
+_HOMES = ("torch", "torch._C", "torch._C._nn", "torch.nn.functional", "torch._C._VariableFunctions")
+
+Reference = list
+"""Plain data: a kind, then what the kind needs."""
+
+
+@functools.cache
+def _named_types() -> dict[Any, Reference]:
+    """Types of the interpreter that do not lie where their names say."""
+    return {v: ["member", "types", n, []] for n, v in vars(types).items() if isinstance(v, type)}
+
+
+def reference_of(value: Any, label: str = "") -> Reference | None:
+    """How to find an object by name, or None; ``label`` may be the expression of a module's attribute."""
+    for candidate in _candidates(value, label):
+        try:
+            if find(candidate) is value:
+                return candidate
+        except (Changed, TypeError):
+            continue
+    return None
+
+
+def _candidates(value: Any, label: str) -> list[Reference]:
+    if isinstance(value, torch._ops._OpNamespace):
+        return [["op", value.name]]
+    if isinstance(value, types.ModuleType):
+        return [["module", value.__name__]]
+    if type(value) is dict and isinstance(value.get("__name__"), str):
+        spec = value.get("__spec__")  # that of ``_collections_abc`` goes by the name ``collections.abc``
+        return [["namespace", value["__name__"]], *([] if spec is None else [["namespace", spec.name]])]
+    if isinstance(value, torch._ops.OpOverload):
+        return [["op", str(value)]]
+    if isinstance(value, torch._ops.OpOverloadPacket):
+        return [["op", str(value)]]
+    if isinstance(value, enum.Enum):
+        owner = reference_of(type(value))
+        return [] if owner is None or value.name is None else [["enum", owner, value.name]]
+    found: list[Reference] = []
+    if isinstance(value, type) and value in _named_types():
+        found.append(_named_types()[value])
+    name, module = getattr(value, "__qualname__", None), getattr(value, "__module__", None)
+    owner = getattr(value, "__objclass__", None)
+    if owner is not None and isinstance(name, str):
+        found.append(["member", owner.__module__, f"{owner.__qualname__}.{value.__name__}", []])
+    if isinstance(module, str) and isinstance(name, str):
+        found += [["member", module, name, steps] for steps in _ways_into(module, name)]
+    simple = getattr(value, "__name__", None)
+    if isinstance(simple, str) and not isinstance(value, types.FunctionType):
+        found += [["member", home, simple, []] for home in _homes(value)]
+    if re.fullmatch(r"[\w.]+\.\w+", label):
+        module, _, name = label.rpartition(".")
+        found.append(["member", module, name, []])
+    return found
+
+
+def _homes(value: Any) -> list[str]:
+    owner = getattr(value, "__self__", None)
+    own = [owner.__name__] if isinstance(owner, types.ModuleType) else []
+    return [*own, *_HOMES]
+
+
+def _ways_into(module: str, name: str) -> list[list[str]]:
+    """From what lies under a name to what may be inside: the functions of descriptors, what wrappers wrap."""
+    ways: list[list[str]] = [[]]
+    try:
+        raw = find(["member", module, name, []])
+    except Changed:
+        return ways
+    for kind, steps in _STEPS:
+        if isinstance(raw, kind):
+            ways += [[step] for step in steps]
+    for way in list(ways):
+        for count in range(1, _WRAPPERS):
+            ways.append(way + ["__wrapped__"] * count)
+    return ways
+
+
+def find(reference: Reference) -> Any:
+    """The object of a reference; raises ``Changed`` where there is none.  Imports nothing of the program's."""
+    match reference:
+        case ["module", name]:
+            return _module(name)
+        case ["namespace", name]:
+            return vars(_module(name))
+        case ["op", text]:
+            return _operator(text)
+        case ["enum", owner, name]:
+            return _step(find(owner), name)
+        case ["member", module, path, steps]:
+            found: Any = _container(module)
+            for name in path.split("."):
+                found = _step(found, name)
+            for step in steps:
+                found = getattr(found, step, None)
+            return found
+    raise Changed(f"a reference {reference!r} of a kind that is not known")
+
+
+def _container(name: str) -> Any:
+    """A module, or an attribute of one that acts as one (``torch._C._VariableFunctions``)."""
+    if name.startswith(_OWN):
+        return importlib.import_module(name)
+    found = sys.modules.get(name)
+    if found is None and name.startswith("torch."):
+        parent, _, last = name.rpartition(".")
+        found = getattr(sys.modules.get(parent), last, None)
+    if found is None:
+        raise Changed(f"the module {name} is not loaded")
+    return found
+
+
+def _module(name: str) -> types.ModuleType:
+    found = sys.modules.get(name)
+    if found is None:
+        raise Changed(f"the module {name} is not loaded")
+    return found
+
+
+def _step(owner: Any, name: str) -> Any:
+    """A member as it lies in a class or a module, no descriptor applied."""
+    if isinstance(owner, type):
+        if isinstance(owner, enum.EnumMeta) and name in owner.__members__:
+            return owner.__members__[name]
+        if name in vars(owner):
+            return vars(owner)[name]
+    found = getattr(owner, name, _MISSING)
+    if found is _MISSING:
+        raise Changed(f"{getattr(owner, '__name__', owner)} has no {name}")
+    return found
+
+
+_MISSING: Any = object()
+
+
+def _operator(text: str) -> Any:
+    try:
+        found: Any = torch.ops
+        for name in text.split("."):
+            found = getattr(found, name)
+    except (AttributeError, RuntimeError) as error:
+        raise Changed(f"there is no operator {text}") from error
+    return found
+
+
+FOUND_BY_SOURCE = (
+    nn.Module, torch.Tensor, types.FunctionType, property, staticmethod, classmethod, functools.cached_property,
+    types.CodeType, weakref.ref,
+)  # fmt: skip
+"""Kinds of objects that may stand for one another in two processes: all that capture assumed of them is guarded, or
+in their fingerprints."""
+
+
+def fingerprint(value: Any, memo: fingerprints.Memo) -> str:
+    """What is compared, in the other process, of an object that a reference or a source led to."""
+    if isinstance(value, types.FunctionType):
+        return fingerprints.of_function(value)
+    if isinstance(value, type):
+        return fingerprints.of_class(value, memo)
+    if isinstance(value, nn.Module):
+        return fingerprints.of_module(value, memo)
+    if isinstance(value, torch.Tensor):
+        return "tensor"  # a guard speaks of its properties
+    if isinstance(value, dict):
+        return "namespace"
+    if isinstance(value, collections.abc.MutableMapping):
+        return fingerprints.name_of(type(value))
+    return fingerprints.describe(value)

@@ -1,0 +1,1 @@
+"""Expressions as C++: operators, types, what kernels call."""

@@ -1,0 +1,231 @@
+"""What each scalar op of the loop IR is in C++, for float, integer and bool arguments.
+
+Templates use ``{0}``, ``{1}``, ``{2}`` for the arguments (names or literals), ``{f}`` for the suffix of libm's
+functions (``f`` for float), ``{T}`` for the value type and ``{U}`` for its unsigned twin.
+"""
+
+from __future__ import annotations
+
+import re
+
+from turret.errors import UnsupportedError
+from turret.ir.emit.c_emitter import EXACT_IN_HALF
+from turret.ir.expr import OPS, Expr
+from turret.plugins.codegen.cpp.emission.dtypes import CType, ctype
+from turret.plugins.codegen.cpp.emission.prelude import VECTOR_MATH
+
+_LIBM = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "erf",
+    "erfc",
+]
+
+_COMPARISONS = {
+    "eq": "{0} == {1}",
+    "ne": "{0} != {1}",
+    "lt": "{0} < {1}",
+    "le": "{0} <= {1}",
+    "gt": "{0} > {1}",
+    "ge": "{0} >= {1}",
+}
+
+_CHOICES = {"where": "{0} ? {1} : {2}", "min": "min_of<{T}>({0}, {1})", "max": "max_of<{T}>({0}, {1})"}
+
+_FLOAT = {
+    **_COMPARISONS,
+    **_CHOICES,
+    **{name: name + "{f}({0})" for name in _LIBM},
+    "neg": "-{0}",
+    "abs": "__builtin_fabs{f}({0})",
+    "sign": "sign_of<{T}>({0})",
+    "square": "{0} * {0}",
+    "isnan": "{0} != {0}",
+    "isinf": "__builtin_fabs{f}({0}) == __builtin_inf{f}()",
+    "signbit": "bits_of<{I}>({0}) < 0",
+    "sqrt": "__builtin_sqrt{f}({0})",
+    "rsqrt": "1 / __builtin_sqrt{f}({0})",
+    "reciprocal": "1 / {0}",
+    "sigmoid": "1 / (1 + exp{f}(-{0}))",
+    "lgamma": "lgamma_of({0})",
+    "floor": "__builtin_floor{f}({0})",
+    "ceil": "__builtin_ceil{f}({0})",
+    "trunc": "__builtin_trunc{f}({0})",
+    "round": "__builtin_rint{f}({0})",
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "{0} / {1}",
+    "floordiv": "float_floordiv<{T}>({0}, {1}, fmod{f}({0}, {1}))",
+    "truncdiv": "__builtin_trunc{f}({0} / {1})",
+    "mod": "float_mod({0}, {1})",
+    "fmod": "fmod{f}({0}, {1})",
+    "pow": "pow{f}({0}, {1})",
+    "atan2": "atan2{f}({0}, {1})",
+    "hypot": "hypot{f}({0}, {1})",
+    "copysign": "__builtin_copysign{f}({0}, {1})",
+    "nextafter": "nextafter{f}({0}, {1})",
+}
+
+_INTEGER = {
+    **_COMPARISONS,
+    **_CHOICES,
+    "neg": "({T})-{0}",
+    "abs": "({T})({0} < 0 ? -{0} : {0})",
+    "sign": "sign_of<{T}>({0})",
+    "square": "({T})({0} * {0})",
+    "bitwise_not": "({T})~{0}",
+    "isnan": "false",
+    "isinf": "false",
+    "signbit": "{0} < 0",
+    "add": "({T})({0} + {1})",
+    "sub": "({T})({0} - {1})",
+    "mul": "({T})({0} * {1})",
+    "floordiv": "int_floordiv<{T}>({0}, {1})",
+    "truncdiv": "int_truncdiv<{T}>({0}, {1})",
+    "mod": "int_mod<{T}>({0}, {1})",
+    "fmod": "int_fmod<{T}>({0}, {1})",
+    "pow": "int_pow<{T}>({0}, {1})",
+    "bitwise_and": "({T})({0} & {1})",
+    "bitwise_or": "({T})({0} | {1})",
+    "bitwise_xor": "({T})({0} ^ {1})",
+    "shl": "shift_left<{T}, {U}>({0}, {1})",
+    "shr": "shift_right<{T}, {U}>({0}, {1})",
+}
+
+_BOOL = {
+    **_COMPARISONS,
+    "where": "({0} & {1}) | (!{0} & {2})",
+    "logical_not": "!{0}",
+    "bitwise_not": "!{0}",
+    "logical_and": "{0} & {1}",
+    "logical_or": "{0} | {1}",
+    "logical_xor": "{0} ^ {1}",
+    "bitwise_and": "{0} & {1}",
+    "bitwise_or": "{0} | {1}",
+    "bitwise_xor": "{0} ^ {1}",
+    "add": "{0} | {1}",
+    "mul": "{0} & {1}",
+    "min": "{0} & {1}",
+    "max": "{0} | {1}",
+    "sub": "{0} ^ {1}",
+    "abs": "{0}",
+    "sign": "{0}",
+    "square": "{0}",
+    "isnan": "false",
+    "isinf": "false",
+    "signbit": "false",
+    "pow": "{0} | !{1}",
+}
+
+_FLOAT32 = {
+    **_FLOAT,
+    "exp": "exp_float({0})",
+    "sigmoid": "1 / (1 + exp_float(-{0}))",
+    "tanh": "tanh_float({0})",
+    "erf": "erf_float({0})",
+}
+"""Values in ``float`` registers: functions that the prelude has written out."""
+
+_TABLES = {"float": _FLOAT, "int": _INTEGER, "uint": _INTEGER, "bool": _BOOL}
+
+_POWERS = {
+    0.5: "{0} == -__builtin_inf{f}() ? __builtin_inf{f}() : __builtin_sqrt{f}({0} + 0.0{f})",
+    1.0: "{0}",
+    2.0: "{0} * {0}",
+    3.0: "{0} * {0} * {0}",
+    -1.0: "1 / {0}",
+    -2.0: "1 / ({0} * {0})",
+}
+"""Exponents whose powers are products: eager computes them so.  Square roots differ from ``pow`` at -0.0 and -inf,
+which is spelt out because compilers take the bare root for them in vector loops."""
+
+
+def scalar_text(expr: Expr, args: list[str]) -> str:
+    """The C++ expression of one op of the table ``OPS`` (``masked`` apart)."""
+    where = ctype(expr.args[-1].dtype)
+    table = _FLOAT32 if where.suffix == "f" else _TABLES[where.kind]
+    template = table.get(expr.op)
+    if template is None:
+        raise UnsupportedError(f"{expr.op} of {expr.args[-1].dtype} has no meaning in C++ kernels")
+    if expr.op == "pow" and where.is_float and expr.args[1].op == "const":
+        template = _POWERS.get(expr.args[1].payload, template)
+    if expr.op == "nextafter" and where.half:
+        raise UnsupportedError(f"nextafter of {expr.dtype} in C++ kernels; cast to float32 first")
+    text = template.format(
+        *args,
+        T=where.value,
+        U=f"uint{max(where.bits, 8)}_t",
+        I=f"int{where.register_bytes * 8}_t",
+        f=where.suffix,
+    )
+    return text if expr.op in EXACT_IN_HALF or expr.dtype != expr.args[-1].dtype else where.round(text)
+
+
+def calls_vector_math(expr: Expr) -> bool:
+    """Whether the C++ of an op may call a function of the C library with a whole vector."""
+    if expr.op not in OPS or not expr.dtype.is_floating_point or expr.op == "masked":
+        return False
+    return _VECTOR_CALL.search(scalar_text(expr, ["x"] * len(expr.args))) is not None
+
+
+def alone_text(expr: Expr, args: list[str]) -> str:
+    """``scalar_text`` with such functions called for one element at a time."""
+    return _VECTOR_CALL.sub(r"alone_\1(", scalar_text(expr, args))
+
+
+_VECTOR_CALL = re.compile(rf"\b((?:{'|'.join(sorted(VECTOR_MATH))})f?)\(")
+
+
+def bitcast_text(value: str, source: CType, target: CType) -> str:
+    """The bits of ``value`` as another dtype of the same width."""
+    bits = source.pack(value) if source.half or source.kind == "bool" else value
+    if target.half or target.kind == "bool":
+        return target.load(f"bits_of<{target.element}>({bits})")
+    return f"bits_of<{target.value}>({bits})"
+
+
+_COMBINE = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "max", "all": "min"}
+
+
+def combine_text(kind: str, where: CType, left: str, right: str) -> str:
+    """One step of a reduction or scan."""
+    if kind in ("any", "all") and where.kind != "bool":
+        raise UnsupportedError(f"reduction {kind} of {where.value}; it is defined for bool")
+    if kind in ("min", "max"):
+        left, right = right, left  # of two zeros they take the second; eager's rows keep the first
+    return _TABLES[where.kind][_COMBINE[kind]].format(left, right, T=where.value, f=where.suffix)
+
+
+_COSTS = {
+    **dict.fromkeys(["div", "sqrt", "rsqrt", "reciprocal", "truncdiv"], 4),
+    **dict.fromkeys(["floordiv", "mod", "fmod", "lgamma", "nextafter"], 30),
+    **dict.fromkeys(_LIBM, 10),
+    **dict.fromkeys(["sigmoid", "pow", "atan2", "hypot"], 16),
+    "random": 40,
+    "alone": 40,
+    "load": 1,
+    "const": 0,
+}
+
+
+def op_cost(expr: Expr) -> int:
+    """Rough cost of one node on one element, in vector additions."""
+    return _COSTS.get(expr.op, 1)

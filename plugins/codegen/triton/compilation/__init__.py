@@ -1,0 +1,1 @@
+"""Triton source to binaries: workers, the cache, autotuning."""

@@ -1,0 +1,133 @@
+"""Autotuning: a kernel's configurations timed on the device, and the fastest remembered on disk.
+
+A choice is kept under the device's name, the kernel and the sizes it was timed with, so that other processes and
+other machines with that device read it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+import torch
+
+from turret.hooks.devices import device_for
+from turret.hooks.products import Target
+from turret.ir import TensorDecl
+from turret.plan.launch.device import TABLE, DeviceLibrary
+from turret.plan.launch.table import (
+    KernelLaunch,
+    LaunchTable,
+    Number,
+    Parameter,
+    SlotPointer,
+    expression,
+    segment_words,
+)
+from turret.plugins.codegen.triton.compilation.compile import CompiledKernel, Variant
+from turret.storage import codec
+from turret.storage.artifact_cache import Entry, Store
+
+WARM_UPS, REPEATS = 3, 15
+FLUSH_BYTES = 256 << 20
+"""Written between runs, so that what a kernel reads is not still in the L2 cache from the run before."""
+
+ROLE = "choice"
+_CHOICE = "choice.json"
+Candidate = tuple[Variant, CompiledKernel]
+
+
+class Tuner:
+    """Times candidates on one device."""
+
+    def __init__(self, cache: Store, target: Target) -> None:
+        self.cache, self.target, self.index = cache, target, target.index or 0
+        self.device = device_for(target.device_type)
+        self.device_name = self.device.properties(self.index).name
+
+    def best(self, candidates: Sequence[Candidate], declarations: Mapping[str, TensorDecl]) -> Candidate:
+        """The fastest of a kernel's configurations; the first where there is nothing to time it with.
+
+        Symbolic sizes have no values at this time, and kernels that share scratch memory are not timed apart.
+        A candidate that the device refuses (too much shared memory, say) is out; raises what the device said where
+        none is left.
+        """
+        kernel = candidates[0][0][0]
+        alone = all(b in declarations and _is_static(declarations[b]) for b in kernel.buffers)
+        if len(candidates) == 1 or kernel.sizes or not alone:
+            return candidates[0]
+        tensors = [declarations[b] for b in kernel.buffers]
+        key = self._key(candidates, tensors)
+        stored = self.cache.get(key, ROLE)
+        if stored is not None:
+            return candidates[json.loads(stored[_CHOICE])["choice"]]
+        times = self._times(candidates, tensors)
+        choice = min(range(len(times)), key=times.__getitem__)
+        self.cache.keep(key, ROLE, {_CHOICE: json.dumps({"choice": choice, "milliseconds": times}).encode()})
+        return candidates[choice]
+
+    def _key(self, candidates: Sequence[Candidate], tensors: list[TensorDecl]) -> str:
+        binaries = [compiled.key for _, compiled in candidates]
+        sizes = [(decl.shape, decl.stride) for decl in tensors]
+        return hashlib.sha256(repr(("tuned", self.device_name, binaries, sizes)).encode()).hexdigest()
+
+    def _times(self, candidates: Sequence[Candidate], tensors: list[TensorDecl]) -> list[float]:
+        """Median milliseconds of each candidate; infinite where the device refuses it."""
+        times = []
+        failure: Exception | None = None
+        with self.device.selected(self.index):
+            flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.target.device)
+            samples = [_sample(decl, self.target.device) for decl in tensors]
+            for variant, compiled in candidates:
+                try:
+                    times.append(self._time(variant, compiled, samples, flush))
+                except RuntimeError as error:
+                    times.append(math.inf)
+                    failure = error
+        if failure is not None and not any(map(math.isfinite, times)):
+            raise failure
+        return times
+
+    def _time(
+        self, variant: Variant, compiled: CompiledKernel, tensors: list[torch.Tensor], flush: torch.Tensor
+    ) -> float:
+        words = segment_words(0, (_launch(variant, compiled),))
+        table = LaunchTable((compiled.binary,), {"run": words}, {})
+        files = {compiled.binary.file: compiled.image, TABLE: codec.dumps(table).encode()}
+        entry = Entry(compiled.key, ROLE, files)
+        segment = DeviceLibrary(entry, self.cache, self.index, len(tensors), 1).function("run")
+        slots = (ctypes.c_void_p * len(tensors))(*(t.data_ptr() for t in tensors))
+        sizes = (ctypes.c_int64 * 1)()
+        stream = self.device.stream_getter(self.index)()
+
+        def run() -> None:
+            status = segment.run(segment.handle, slots, sizes, stream)
+            if status:
+                segment.recover(status, slots, sizes, stream, {}, variant[0].name)
+
+        return median(self.device.times(self.index, run, flush.zero_, WARM_UPS + REPEATS)[WARM_UPS:])
+
+
+def _is_static(decl: TensorDecl) -> bool:
+    return all(isinstance(v, int) for v in (*decl.shape, *decl.stride))
+
+
+def _sample(decl: TensorDecl, device: str) -> torch.Tensor:
+    """Memory of a tensor's layout: random floats (zeros may run faster), zero ints (any of which is a valid index)."""
+    length = 1 + sum((n - 1) * s for n, s in zip(decl.shape, decl.stride, strict=True) if n > 0)
+    made = torch.zeros(length, dtype=decl.dtype, device=device)
+    return made.uniform_() if decl.dtype.is_floating_point else made
+
+
+def _launch(variant: Variant, compiled: CompiledKernel) -> KernelLaunch:
+    """One launch of a kernel over slots in the order of its buffers."""
+    kernel, config = variant
+    parameters: list[Parameter] = [SlotPointer(number) for number in range(len(kernel.buffers))]
+    parameters += map(Number, (*kernel.streams, *[0] * compiled.hidden_pointers))
+    counts = (*kernel.grid, "1", "1", "1")[:3]
+    grid = tuple(expression(count, {}, dict(config.constants)) for count in counts)
+    return KernelLaunch(0, tuple(parameters), grid)

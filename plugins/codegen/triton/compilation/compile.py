@@ -1,0 +1,142 @@
+"""Compiling Triton kernels: each distinct one once, in parallel, and never again while the cache has it.
+
+Nothing here imports the Triton compiler: it lives in the worker processes, and only those of a cold start.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, as_completed
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from turret.errors import CodegenError
+from turret.plan.launch.table import KernelBinary
+from turret.plugins.codegen.triton.compilation.workers import WorkerPool
+from turret.plugins.codegen.triton.tiles.kernel import Config, TritonKernel
+from turret.storage.artifact_cache import Store
+
+WARP = 32
+ROLE = "kernel"
+_IMAGE, _FACTS, _SOURCE = "kernel.cubin", "kernel.json", "kernel.py"
+
+
+@attrs.frozen
+class CompiledKernel:
+    """A kernel's binary and what its launch needs to know.
+
+    ``key`` is its content address.  ``shared``: bytes of dynamic shared memory.  ``hidden_pointers``: how many
+    pointers to Triton's own scratch memory follow the kernel's parameters; the first is to ``global_scratch`` bytes
+    for each program.
+    """
+
+    key: str
+    image: bytes = attrs.field(repr=False)
+    function: str
+    num_warps: int
+    shared: int
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    cooperative: bool = False
+    programmatic: bool = False
+    hidden_pointers: int = 2
+    global_scratch: int = 0
+
+    @property
+    def binary(self) -> KernelBinary:
+        """Its entry in a launch table, with its image in a file named after the key."""
+        file, threads = f"{self.key[:24]}.cubin", WARP * self.num_warps
+        return KernelBinary(
+            self.function, file, threads, self.shared, self.cluster, self.cooperative, self.programmatic
+        )
+
+
+Variant = tuple[TritonKernel, Config]
+"""A kernel in one of its configurations: what is compiled."""
+
+
+@functools.cache
+def triton_version() -> str:
+    """The installed Triton's version; ``CodegenError`` where there is none."""
+    for name in ("triton", "pytorch-triton"):
+        try:
+            return importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    specification = importlib.util.find_spec("triton")
+    if specification is None or specification.origin is None:
+        raise CodegenError("Triton is not installed; pip install turret[gpu], or run this model on the CPU")
+    return hashlib.sha256(Path(specification.origin).read_bytes()).hexdigest()
+
+
+def request_of(variant: Variant, backend: str, arch: int) -> dict[str, Any]:
+    """What a worker is asked: all that the binary depends on except the compiler's version."""
+    kernel, config = variant
+    # A product and a sum stay two roundings, as in eager, where they are two kernels.
+    options = {"enable_fp_fusion": False, **kernel.options}
+    options |= {"num_warps": config.num_warps, "num_stages": config.num_stages}
+    return {
+        "source": kernel.source,
+        "name": kernel.name,
+        "parameters": list(kernel.parameters),
+        "signature": {p: kernel.signature[p] for p in kernel.parameters},
+        "constants": dict(config.constants),
+        "divisible": sorted(kernel.divisible),
+        "options": options,
+        "backend": backend,
+        "arch": arch,
+    }
+
+
+def request_key(request: dict[str, Any]) -> str:
+    """Content address of the kernel that a request compiles to."""
+    text = json.dumps([triton_version(), request], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class KernelCompiler:
+    """Compiles variants for one compute capability (``arch`` 90 is 9.0) of a backend of Triton's."""
+
+    def __init__(self, backend: str, arch: int, cache: Store, pool: Callable[[], WorkerPool]) -> None:
+        self.backend, self.arch, self.cache, self.pool = backend, arch, cache, pool
+
+    def compile(
+        self, variants: Iterable[Variant], progress: Callable[[int, int], None] = lambda done, wanted: None
+    ) -> tuple[list[CompiledKernel], int]:
+        """Each variant compiled, in order, and how many had to be.
+
+        ``progress(done, wanted)`` is told as kernels are done.  Raises ``CodegenError`` for the first that fails.
+        """
+        requests = [request_of(variant, self.backend, self.arch) for variant in variants]
+        keys = [request_key(request) for request in requests]
+        made: dict[str, CompiledKernel | None] = {key: self._stored(key) for key in dict.fromkeys(keys)}
+        waiting: dict[Future, tuple[str, str]] = {}
+        for key, request in zip(keys, requests, strict=True):
+            if made[key] is None and key not in {k for k, _ in waiting.values()}:
+                waiting[self.pool().submit(request)] = key, request["source"]
+        wanted = len(waiting)
+        for done, future in enumerate(as_completed(waiting), 1):
+            key, source = waiting[future]
+            made[key] = self._store(key, source, future.result())
+            progress(done, wanted)
+        return [made[key] for key in keys], wanted
+
+    def _stored(self, key: str) -> CompiledKernel | None:
+        entry = self.cache.get(key, ROLE)
+        return None if entry is None else _kernel(key, json.loads(entry[_FACTS]), entry[_IMAGE])
+
+    def _store(self, key: str, source: str, answer: dict[str, Any]) -> CompiledKernel:
+        image = base64.b64decode(answer.pop("image"))
+        self.cache.keep(key, ROLE, {_IMAGE: image, _FACTS: json.dumps(answer).encode(), _SOURCE: source.encode()})
+        return _kernel(key, answer, image)
+
+
+def _kernel(key: str, facts: dict[str, Any], image: bytes) -> CompiledKernel:
+    return CompiledKernel(key=key, image=image, **{**facts, "cluster": tuple(facts["cluster"])})

@@ -1,0 +1,1 @@
+"""Expressions and passes of a tile as Triton source."""

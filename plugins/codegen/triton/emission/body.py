@@ -1,0 +1,188 @@
+"""The body of a kernel: where each program stands in the grid, the passes over the row, and the stores."""
+
+from __future__ import annotations
+
+from turret.ir.expr import Expr
+from turret.ir.index import Var, product, unflatten
+from turret.ir.nest import FlatStore
+from turret.plugins.codegen.triton.emission.emitter import Emitter
+from turret.plugins.codegen.triton.emission.operators import scalar_text
+from turret.plugins.codegen.triton.emission.reductions import RowWriter
+from turret.plugins.codegen.triton.emission.scopes import Scope
+from turret.plugins.codegen.triton.tiles.dtypes import triton_type
+from turret.plugins.codegen.triton.tiles.sizes import size_text
+from turret.plugins.codegen.triton.tiles.tiling import Tile
+
+ATOMIC_ADD = frozenset(("fp16", "bf16", "fp32", "fp64", "i32", "i64"))
+ATOMIC_ORDER = frozenset(("i32", "i64"))
+"""Types that the hardware adds, and finds minima and maxima of, atomically in memory (floats would lose NaN)."""
+
+
+def has_atomic(mode: str, short: str) -> bool:
+    """Whether an update of a scatter can be one atomic instruction."""
+    return short in (ATOMIC_ADD if mode == "add" else ATOMIC_ORDER if mode in ("min", "max") else ())
+
+
+def write_body(emitter: Emitter) -> None:
+    """Write everything between the kernel's signature and its end."""
+    tiling = emitter.tiling
+    if tiling.program is not None:
+        _sweep(emitter)
+        return
+    _open_tiles(emitter)
+    scope = emitter.base
+    if tiling.serial:
+        _store_in_order(emitter)
+        return
+    row = tiling.row
+    stores = tiling.stores
+    if row is not None:
+        writer = RowWriter(emitter)
+        if not tiling.persistent:
+            along = [store for store in stores if row.variable in store.variables]
+            stores = tuple(store for store in stores if row.variable not in store.variables)
+            writer.passes(along, lambda chosen, inside: _store_all(emitter, chosen, inside))
+    _store_all(emitter, list(stores), scope)
+
+
+def grid_text(emitter: Emitter) -> str:
+    """How many programs run, as Python text over size symbols and block sizes."""
+    if emitter.tiling.program is not None:
+        return size_text(product(v.extent for v in emitter.tiling.program), lambda name: name)
+    counts = [
+        f"cdiv({size_text(t.extent, lambda name: name)}, {t.block})" for t in emitter.tiling.tiles if not t.is_row
+    ]
+    return " * ".join(counts) or "1"
+
+
+def _open_tiles(emitter: Emitter) -> None:
+    """Bind every tile variable that is not walked in a loop."""
+    tiling, base = emitter.tiling, emitter.base
+    placed = [tile for tile in tiling.tiles if not tile.is_row]
+    rest = "tl.program_id(0)"
+    if emitter.wide:
+        rest += ".to(tl.int64)"
+    for position, tile in reversed(list(enumerate(placed))):
+        number = rest
+        if position:
+            base.line(f"{tile.letter}count = tl.cdiv({emitter.size(tile.extent)}, {tile.block})")
+            number = f"({rest}) % {tile.letter}count"
+            base.line(f"{tile.letter}rest = ({rest}) // {tile.letter}count")
+            rest, before = f"{tile.letter}rest", rest
+            number = f"({before}) % {tile.letter}count"
+        base.line(f"{tile.letter} = ({number}) * {tile.block} + {_range(emitter, tile)}")
+        base.variables[tile.variable] = tile.letter
+    row = tiling.row
+    if row is not None:
+        name = "r" if tiling.persistent else "rbase"
+        base.line(f"{name} = {_range(emitter, row)}")
+        if tiling.persistent:
+            base.variables[row.variable] = "r"
+
+
+def _sweep(emitter: Emitter) -> None:
+    """Each program walks its rows in blocks: stores what belongs to a row, and adds up what is summed across them."""
+    tiling, base = emitter.tiling, emitter.base
+    rows, row = tiling.tiles
+    wide = ".to(tl.int64)" if emitter.wide else ""
+    base.line(f"program = tl.program_id(0){wide}")
+    extents = tuple(v.extent for v in tiling.program)
+    number = Var("program", product(extents))
+    base.variables[number] = "program"
+    for variable, place in zip(tiling.program, unflatten(number.index, extents), strict=True):
+        base.variables[variable] = emitter.index(place, base)
+    base.line(f"r = {_range(emitter, row)}")
+    base.variables[row.variable] = "r"
+    RowWriter(emitter)
+    bounds = f"0, {emitter.size(rows.extent)}, {rows.block}"
+    ahead = f"tl.range({bounds}, num_stages={tiling.stages})" if tiling.stages > 1 else f"range({bounds})"
+    scope = Scope(base, f"for xoffset in {ahead}:")
+    scope.line(f"x = xoffset + {_range(emitter, rows)}{wide}")
+    scope.variables[rows.variable] = "x"
+    sums = [store for store in tiling.stores if store.mode == "sum"]
+    both = frozenset((rows.variable, row.variable))
+    totals = []
+    for store in sums:
+        total, register = emitter.fresh("across"), triton_type(store.expr.dtype).register
+        base.line(f"{total} = tl.full({emitter.shape(both)}, 0, {register})")
+        value = emitter.spread(emitter.value(store.expr, scope), emitter.span(store.expr), both)
+        if tiling.needs_mask(rows):
+            value = f"tl.where({emitter.tile_mask(rows, scope)}, {value}, 0)"
+        totals.append((store, total, value))
+    _store_all(emitter, [store for store in tiling.stores if store.mode != "sum"], scope)
+    for _, total, value in totals:
+        scope.line(f"{total} += {value}")
+    scope.close()
+    for store, total, _ in totals:
+        pointer, _, mask = _target(emitter, store, base)
+        base.line(f"tl.store({', '.join([pointer, f'tl.sum({total}, 0, keep_dims=True)', *_mask(mask)])})")
+
+
+def _range(emitter: Emitter, tile: Tile) -> str:
+    rank, position = len(emitter.tiling.tiles), emitter.tiling.tiles.index(tile)
+    around = ", ".join(":" if k == position else "None" for k in range(rank))
+    text = f"tl.arange(0, {tile.block})" + (f"[{around}]" if rank > 1 else "")
+    return f"{text}.to(tl.int64)" if emitter.wide and tile.is_row else text
+
+
+def _store_all(emitter: Emitter, stores: list[FlatStore], scope: Scope) -> None:
+    """All values first, then the writes: a store may take over the memory of what another value reads."""
+    values = [emitter.value(store.expr, scope) for store in stores]
+    targets = [_target(emitter, store, scope) for store in stores]
+    for store, value, (pointer, have, mask) in zip(stores, values, targets, strict=True):
+        arguments = ", ".join([pointer, emitter.spread(value, emitter.span(store.expr), have), *_mask(mask)])
+        if store.mode is None or store.mode == "set":
+            scope.line(f"tl.store({arguments})")
+        else:
+            scope.line(f'tl.atomic_{store.mode}({arguments}, sem="relaxed")')
+
+
+def _store_in_order(emitter: Emitter) -> None:
+    """Updates one after another along the serial loops; all lanes see each before the next begins."""
+    scope = emitter.base
+    opened = []
+    for variable in emitter.tiling.serial:
+        step, name = emitter.fresh("step"), emitter.fresh("k")
+        scope = Scope(scope, f"for {step} in range(0, {emitter.size(variable.extent)}):")
+        scope.line(f"{name} = tl.full([], 0, {emitter.index_type}) + {step}")
+        scope.variables[variable] = name
+        opened.append(scope)
+    for store in emitter.tiling.stores:
+        value = emitter.value(store.expr, scope)
+        pointer, have, mask = _target(emitter, store, scope)
+        place, old = emitter.fresh("place"), emitter.fresh("old")
+        scope.line(f"{place} = {pointer}")
+        kind = triton_type(store.expr.dtype)
+        if store.mode not in (None, "set"):
+            # Written out here and not as an expression: it must be loaded again each time.
+            read = f"tl.load({', '.join([place, *_mask(mask)])})"
+            scope.line(f"{old} = {kind.load(read)}")
+            value = f"({scalar_text(Expr.make(store.mode, (store.expr, store.expr), store.expr.dtype), [old, value])})"
+        else:
+            value = emitter.spread(value, emitter.span(store.expr), have)
+        scope.line(f"tl.store({', '.join([place, value, *_mask(mask)])})")
+    scope.line("tl.debug_barrier()")
+    for loop in reversed(opened):
+        loop.close()
+
+
+def _mask(mask: str) -> list[str]:
+    return [f"mask={mask}"] if mask else []
+
+
+def _target(emitter: Emitter, store: FlatStore, scope: Scope) -> tuple[str, frozenset[Var], str]:
+    """Pointer of a store, the variables along which it varies, and its mask.
+
+    A scatter happens at every point of the loops, also along those that neither its place nor its value mentions.
+    """
+    have = store.offset.variables.union(*map(emitter.span, store.offset.values))
+    want = have
+    if store.mode not in (None, "sum"):
+        want |= frozenset(emitter.tiles)
+    if store.condition is not None:
+        want |= emitter.span(store.condition)
+    offset = emitter.index(store.offset, scope)
+    text = emitter.pointer(store.tensor)
+    if offset != "0":
+        text += f" + {offset if emitter.is_plain(offset) or offset.isdigit() else f'({offset})'}"
+    return emitter.spread(text, have, want), want, emitter.masks(want, scope, store.condition)

@@ -1,0 +1,282 @@
+"""Expressions to Triton: every node becomes one named value, in the outermost scope that can compute it.
+
+A value has a dimension for each tile dimension, of size 1 where it does not vary; what varies along none is a scalar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from turret.errors import UnsupportedError
+from turret.ir.emit.emitter import Guard, TextEmitter
+from turret.ir.expr import OPS, Expr
+from turret.ir.index import Div, Mod, Size, Value, Var, product, provably_nonnegative
+from turret.plugins.codegen.triton.emission.operators import bitcast_text, cast_text, scalar_text
+from turret.plugins.codegen.triton.emission.scopes import Scope
+from turret.plugins.codegen.triton.tiles.dtypes import literal, triton_type, typed_literal
+from turret.plugins.codegen.triton.tiles.facts import Facts
+from turret.plugins.codegen.triton.tiles.sizes import size_text
+from turret.plugins.codegen.triton.tiles.tiling import Tile, Tiling
+
+_BARE_LITERALS = frozenset(
+    ["add", "sub", "mul", "div", "eq", "ne", "lt", "le", "gt", "ge", "min", "max", "where", "masked", "pow"]
+)
+"""Ops that take a bare number beside a tensor; elsewhere Triton wants a tensor, or would guess its type."""
+
+
+class Emitter(TextEmitter):
+    """The state of writing one kernel.
+
+    ``narrow``: symbolic sizes are such that all indices fit 32 bits.  ``sizes`` are those that the text computes.
+    """
+
+    symbol_stem = "n"
+
+    def __init__(self, tiling: Tiling, narrow: bool = False) -> None:
+        super().__init__(Scope(), Facts(tiling))
+        self.tiling, self.tensors, self.narrow = tiling, tiling.nest.tensors, narrow
+        self.sizes: dict[Size, None] = {}
+        self.tiles = {tile.variable: tile for tile in tiling.tiles}
+        self.asserts = False
+        self.wide, self.half = not narrow and self.facts.is_wide(), self.facts.is_half()
+        # What writes a reduction along the row, or a scan; set by the writer of rows.
+        self.row_writer: Callable[[Expr, Scope], str] | None = None
+        self.scan_writer: Callable[[Expr, Scope], str] | None = None
+
+    # ------------------------------------------------------------ sizes and shapes
+
+    @property
+    def index_type(self) -> str:
+        return "tl.int64" if self.wide else "tl.int32"
+
+    def size(self, value: Size) -> str:
+        text = size_text(value, self.symbol)
+        self.sizes[value] = None
+        if isinstance(value, int) or text in self.symbols.values():
+            return text
+        return self.named(self.base, ("size", text), "size", text)
+
+    def shape(self, variables: frozenset[Var]) -> str:
+        """The shape of a block that varies along ``variables``."""
+        sizes = [tile.block if tile.variable in variables else "1" for tile in self.tiling.tiles]
+        return f"[{', '.join(sizes)}]"
+
+    def spread(self, text: str, have: frozenset[Var], want: frozenset[Var]) -> str:
+        """``text``, which varies along ``have``, as a block that has all of ``want``."""
+        want = want & self.tiles.keys()
+        if want <= have:
+            return text
+        return f"tl.broadcast_to({text}, {self.shape(want | (have & self.tiles.keys()))})"
+
+    @staticmethod
+    def is_plain(text: str) -> bool:
+        return text.isidentifier()
+
+    def assignment(self, name: str, text: str, dtype: torch.dtype) -> str:
+        return f"{name} = {text}"
+
+    # ------------------------------------------------------------ masks
+
+    def tile_mask(self, tile: Tile, scope: Scope) -> str:
+        """Name of the mask of a tile dimension."""
+        home = scope.home((tile.variable,), 0)
+        name = f"{tile.letter}mask"
+        if name not in home.names:
+            home.names[name] = name
+            home.line(f"{name} = {home.variable(tile.variable)} < {self.size(tile.extent)}")
+        return name
+
+    def masks(self, variables: frozenset[Var], scope: Scope, guard: Guard = None) -> str:
+        """The mask of a value that varies along ``variables``; empty where it needs none."""
+        parts = [
+            self.tile_mask(tile, scope)
+            for tile in self.tiling.tiles
+            if tile.variable in variables and self.tiling.needs_mask(tile)
+        ]
+        if guard is not None:
+            parts.append(self.value(guard, scope))
+        return " & ".join(parts)
+
+    # ------------------------------------------------------------ indices
+
+    def term(self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, guard: Guard) -> str:
+        text = self._atom(atom, scope, guard)
+        return text if coefficient == 1 else f"{text} * {self._factor(coefficient)}"
+
+    def _factor(self, value: Size) -> str:
+        text = self.size(value)
+        return f"({text})" if text.startswith("-") else text
+
+    def _atom(self, atom: Var | Div | Mod | Value, scope: Scope, guard: Guard) -> str:
+        if isinstance(atom, Var):
+            return scope.variable(atom)
+        if isinstance(atom, Value):
+            text = self.value(atom.expr, scope, guard)
+            low, high = atom.bounds()
+            if not self.wide and isinstance(low, int) and isinstance(high, int) and low >= 0 and high < 1 << 31:
+                return self.named(scope, ("narrow", text), "k", f"{text}.to(tl.int32)")
+            return text
+        numerator = self.index(atom.numerator, scope, guard)
+        divisor = self.size(atom.divisor)
+        low, _ = atom.numerator.bounds()
+        if low is None or not provably_nonnegative(low):
+            text = f"floor_{'div' if isinstance(atom, Div) else 'mod'}({numerator}, {divisor})"
+        else:
+            grouped = numerator if self.is_plain(numerator) else f"({numerator})"
+            text = f"{grouped} {'//' if isinstance(atom, Div) else '%'} {divisor}"
+        return self.named(scope, ("quotient", text), "i", text)
+
+    # ------------------------------------------------------------ values
+
+    def span(self, expr: Expr, guard: Guard = None) -> frozenset[Var]:
+        """Along what the block of ``key(expr, guard)`` has more than one element."""
+        guard = self.key(expr, guard)[1]
+        return self.facts.span(expr) if guard is None else self.facts.span(expr) | self.facts.span(guard)
+
+    def constant(self, expr: Expr) -> str:
+        return self.named(self.base, expr, "c", typed_literal(expr.payload, expr.dtype))
+
+    def _operands(self, expr: Expr, scope: Scope, guard: Guard) -> list[str]:
+        bare = expr.op in _BARE_LITERALS and any(arg.op != "const" for arg in expr.args)
+        return [
+            _bare(arg) if bare and arg.op == "const" and _is_bare(arg) else self.value(arg, scope, guard)
+            for arg in expr.args
+        ]
+
+    def scalar(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        if expr.op not in OPS:
+            raise UnsupportedError(f"Triton kernels do not know the node {expr.op!r}")
+        triton_type(expr.dtype)
+        if expr.op in _COMPARISONS:
+            narrow = [self._narrow(arg, scope) for arg in expr.args]
+            if all(text is not None for text in narrow) and any(arg.op != "const" for arg in expr.args):
+                return scalar_text(expr, narrow)
+        return scalar_text(expr, self._operands(expr, scope, guard), self.half)
+
+    def _narrow(self, expr: Expr, scope: Scope) -> str | None:
+        """An index or a constant as a number of the index type: it is compared without widening it to int64."""
+        if expr.op == "const" and not expr.dtype.is_floating_point and abs(expr.payload) < 1 << 31:
+            return f"({expr.payload})" if expr.payload < 0 else str(expr.payload)
+        if expr.op != "index" or expr.payload.values:
+            return None
+        low, high = expr.payload.bounds()
+        known = isinstance(low, int) and isinstance(high, int) and low >= -(1 << 31) and high < 1 << 31
+        text = self.index(expr.payload, scope) if known or self.wide or self.narrow else None
+        return text if text is None or self.is_plain(text) else f"({text})"
+
+    def write_load(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        decl = self.tensors[expr.tensor]
+        kind = triton_type(expr.dtype)
+        (offset,) = expr.coords
+        if 0 in decl.shape:
+            self.index(offset, scope, guard)  # its checks still report
+            return self.spread(typed_literal(0, expr.dtype), frozenset(), offset.variables)
+        guard = self.guard_of_access(expr.coords[0], scope, guard)
+        have = offset.variables.union(*(self.span(value, guard) for value in offset.values))
+        want = have if guard is None else have | self.facts.span(guard)
+        text = self.index(offset, scope, guard)
+        if guard is not None:
+            text = self.spread(self._as_tensor(text), have, want)
+        mask = self.masks(want, scope, guard)
+        arguments = f"{self.pointer(expr.tensor)} + {_grouped(text)}" if text != "0" else self.pointer(expr.tensor)
+        return kind.load(f"tl.load({arguments}, {mask})" if mask else f"tl.load({arguments})")
+
+    def _as_tensor(self, text: str) -> str:
+        """An offset that may be a bare number as something that can be broadcast."""
+        return f"tl.full([], {text}, {self.index_type})" if text.lstrip("-").isdigit() else text
+
+    def write_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        text = self.index(expr.payload, scope, guard)
+        if text.lstrip("-").isdigit():
+            return typed_literal(int(text), expr.dtype)
+        return f"({text}).to(tl.int64)" if not self.is_plain(text) else f"{text}.to(tl.int64)"
+
+    def write_size(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        return f"{self.size(expr.payload)}.to(tl.int64)"
+
+    def write_check_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        value = self.value(expr.args[0], scope, guard)
+        self.asserts = True
+        inside = f"({value} >= 0) & ({value} < {self.size(expr.payload)})"
+        have, want = self.span(expr.args[0], guard), self.span(expr, guard)
+        inside = self.spread(f"({inside})", have, want) if guard is not None else inside
+        mask = self.masks(want, scope, guard)
+        scope.line(f'tl.device_assert({inside}, "index out of range"{f", {mask}" if mask else ""})')
+        return self.spread(value, have, want)
+
+    def write_wrap_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        value = self.value(expr.args[0], scope, guard)
+        return f"tl.where({value} < 0, {value} + {self.size(expr.payload)}, {value})"
+
+    def write_cast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        source = expr.args[0]
+        if source.op == "index" and (expr.dtype.is_floating_point or (expr.dtype == torch.int32 and not self.wide)):
+            narrow = self._narrow(source, scope)
+            if narrow is not None and self.is_plain(narrow):
+                held = torch.int64 if self.wide else torch.int32
+                return cast_text(narrow, triton_type(held), triton_type(expr.dtype))
+        return cast_text(self.value(source, scope, guard), triton_type(source.dtype), triton_type(expr.dtype))
+
+    def write_bitcast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        source = expr.args[0]
+        return bitcast_text(self.value(source, scope, guard), triton_type(source.dtype), triton_type(expr.dtype))
+
+    def write_masked(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        condition, inside, outside = expr.args
+        inside_text = self.value(inside, scope, self.both(guard, condition))
+        outside_text = _bare(outside) if _is_bare(outside) and inside.op != "const" else self.value(outside, scope)
+        return f"tl.where({self.value(condition, scope, guard)}, {inside_text}, {outside_text})"
+
+    def write_random(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        kind, stream = expr.payload
+        where = triton_type(expr.dtype)
+        seed, linear = (self.value(arg, scope, guard) for arg in expr.args)
+        arguments = f"{seed}, {linear}, {self.stream(stream)}"
+        if kind == "bits":
+            return f"random_bits({arguments})"
+        if where.bits == 64:
+            return f"random_{kind}_double({arguments})"
+        if kind == "normal":
+            return where.round(f"random_normal({arguments})")
+        digits = {"tl.float32": 24, "tl.float16": 11, "tl.bfloat16": 8}[where.element]
+        return f"random_uniform({arguments}, {digits})"
+
+    def write_reduce(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        row = self.tiling.row
+        if row is not None and expr.payload.variables == (row.variable,):
+            return self.row_writer(expr, scope)
+        from turret.plugins.codegen.triton.emission.reductions import serial_reduction
+
+        return serial_reduction(self, expr, scope, guard)
+
+    def write_part(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        return self.row_writer(expr, scope)
+
+    def write_scan(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+        return self.scan_writer(expr, scope)
+
+    def count(self, variables: tuple[Var, ...], register: str) -> str:
+        """How many points loops have, as a floating-point number."""
+        number = product(v.extent for v in variables)
+        if isinstance(number, int):
+            return f"{float(number)!r}" if register == "tl.float32" else f"tl.full([], {float(number)!r}, {register})"
+        return f"{self.size(number)}.to({register})"
+
+
+_COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+
+
+def _is_bare(expr: Expr) -> bool:
+    """Whether a literal has by itself the type that it should have."""
+    return expr.op == "const" and triton_type(expr.dtype).register in ("tl.float32", "tl.int32")
+
+
+def _bare(expr: Expr) -> str:
+    text = literal(expr.payload, expr.dtype)
+    return f"({text})" if text.startswith("-") else text
+
+
+def _grouped(text: str) -> str:
+    return text if text.isidentifier() or text.isdigit() or text.startswith("tl.") else f"({text})"

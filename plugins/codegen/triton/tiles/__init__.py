@@ -1,0 +1,1 @@
+"""How a kernel is laid over tiles and programs."""

@@ -1,0 +1,75 @@
+"""What a kernel of symbolic sizes may take for granted of them, so that it is as fast as one of static sizes.
+
+Such a kernel comes with another, which takes nothing for granted; the launcher asks in each call which one to run.
+Sizes that were multiples of 16 in the call that the graph was made for are taken for such multiples, as they most
+often are later: rows then begin where a whole vector of elements can be loaded.  Where nothing was near the end of 32
+bits, indices are computed in as many: a division by a size that is known at run time alone costs a third of one in 64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import sympy
+
+from turret.errors import UnsupportedError
+from turret.ir.index import Size, hinted
+from turret.plugins.codegen.triton.tiles.facts import NARROW, Facts
+from turret.plugins.codegen.triton.tiles.sizes import size_text
+
+MULTIPLE = 16
+"""What Triton's hint of divisibility promises."""
+MOST_CONDITIONS = 16
+"""Each costs the launcher some 20 ns in every call."""
+
+
+def multiples(symbols: Iterable[str], hints: Mapping[str, int]) -> tuple[str, ...]:
+    """Symbols to take for multiples of 16."""
+    return tuple(name for name in symbols if hints.get(name, 1) % MULTIPLE == 0)
+
+
+def narrow_sizes(facts: Facts) -> tuple[Size, ...] | None:
+    """The sizes that must fit 32 bits for all of a kernel's indices to fit; None where some are not known to."""
+    found = [tile.extent for tile in facts.tiling.tiles] + facts.reaches() + facts.ends()
+    hints = facts.tiling.nest.hints
+    fits = all(end is not None and (seen := hinted(end, hints)) is not None and seen < NARROW for end in found)
+    return tuple(dict.fromkeys(found)) if fits else None
+
+
+def sizes_fit(sizes: Iterable[Size], hints: Mapping[str, int]) -> bool:
+    """Whether sizes, and what is computed on the way to them, fit 32 bits where symbols are as their hints say."""
+    found = [hinted(part, hints) for value in sizes for part in _parts(value)]
+    return all(end is not None and abs(end) < NARROW for end in found)
+
+
+def conditions(narrow: Iterable[Size], divisible: Iterable[str]) -> tuple[str, ...] | None:
+    """Expressions over size symbols that are zero or less where a kernel may run.
+
+    None where there are too many, or some that cannot be computed.
+    """
+    parts = dict.fromkeys(part for value in narrow for part in _parts(value))
+    products = {factor for part in parts if part.is_Mul for factor in part.args}
+    symbols = {symbol for part in parts for symbol in part.free_symbols}
+    # An argument that is a number may be negative, and no part then bounds what is computed of it.
+    texts = [f"-{symbol.name}" for symbol in sorted(symbols, key=str) if not symbol.is_nonnegative]
+    try:
+        texts += [f"{size_text(part, str)} - {NARROW}" for part in parts if part not in products]
+    except UnsupportedError:
+        return None
+    texts += [f"{name} % {MULTIPLE}" for name in divisible]
+    return tuple(dict.fromkeys(texts)) if len(texts) <= MOST_CONDITIONS else None
+
+
+def _parts(value: Size) -> Iterator[sympy.Expr]:
+    """A size, and what is computed on the way to it, as numbers that none of it is larger than."""
+    expression = sympy.sympify(value)
+    if expression.is_number:
+        return
+    if expression.is_Add:
+        yield sympy.Add(*(abs(coefficient) * rest for coefficient, rest in (a.as_coeff_Mul() for a in expression.args)))
+    else:
+        yield expression if expression.as_coeff_Mul()[0] > 0 else -expression
+    inside = expression.args[0].as_numer_denom() if isinstance(expression, sympy.floor) else expression.args
+    for argument in inside:
+        if not argument.is_Symbol:
+            yield from _parts(argument)

@@ -1,0 +1,136 @@
+"""From an ``ir.Kernel`` to the ``Nest`` that tiling and emission work on.
+
+Every access is one flat offset, reductions along the row bind exactly the row's loops and need no guard, and short
+reductions of their own (pooling windows) are unrolled.  Loops are split where an index divides them, so that each loop
+moves through every tensor with one stride and tiling can see which are contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from turret.errors import UnsupportedError
+from turret.ir.conditions import guard_operands, guard_reports
+from turret.ir.expr import Expr, call, constant
+from turret.ir.index import Var, product
+from turret.ir.nest import (
+    FlatStore,
+    Nest,
+    adopt_row,
+    combined,
+    flat_load,
+    map_roots,
+    nest_of,
+    scan_variable,
+    split_loops,
+)
+from turret.ir.program import TensorDecl
+from turret.ir.schedule import Kernel
+from turret.plugins.codegen.triton.tiles.short import is_short, unroll
+from turret.plugins.codegen.triton.tiles.sizes import estimate
+
+LANES_ENOUGH = 1 << 15
+"""Points outside a short row that keep a device busy when each walks its row alone."""
+NEAR = 4
+"""Elements from one lane's to the next one's that still share most of the memory that is fetched."""
+
+
+def normalise(kernel: Kernel, tensors: dict[str, TensorDecl], hints: Mapping[str, int]) -> Nest:
+    """The nest of a kernel; ``UnsupportedError`` where tiles cannot express it."""
+    nest = attrs.evolve(nest_of(kernel, tensors), hints=hints)
+    if kernel.outer and kernel.outer[-1].extent == 1:
+        nest = attrs.evolve(nest, stores=tuple(map(_once, nest.stores)))
+    nest = _without_trivial_loops(nest)
+    if nest.inner or not nest.scattered:
+        nest = adopt_row(nest, is_short)
+    nest = _free_scan(guard_operands(guard_reports(nest)))
+    nest = map_roots(nest, lambda node: flat_load(node, tensors) if node.op == "load" else None)
+    nest = map_roots(nest, unroll(frozenset(nest.inner)))
+    nest = _without_short_row(nest)
+    if nest.inner and not _along_row(nest):
+        nest = attrs.evolve(nest, outer=nest.loops, inner=())
+    return _split(nest)
+
+
+def _once(store: FlatStore) -> FlatStore:
+    """A store of the only step of the loop that it would sum over."""
+    return attrs.evolve(store, mode=None) if store.mode == "sum" else store
+
+
+def _without_trivial_loops(nest: Nest) -> Nest:
+    """What is left where some loops run over nothing, or once.
+
+    Reductions over no elements are their neutral values, those over one element that element.
+    """
+
+    def neutral(node: Expr) -> Expr | None:
+        if node.op == "part" and not node.args[0].payload.variables:
+            value = node.args[0].args[0]
+            return value if node.payload == "mean" else call("square", call("sub", value, value))
+        if node.op == "reduce" and node.payload.kind in ("argmin", "argmax") and not node.payload.variables:
+            return node.args[1]
+        if node.op == "part" and 0 in (v.extent for v in node.args[0].payload.variables):
+            return constant(float("nan") if node.payload == "mean" else 0.0, node.dtype)
+        if node.op != "reduce" or node.payload.kind == "welford" or 0 not in (v.extent for v in node.payload.variables):
+            return None
+        return combined(node.payload.kind, [], node.dtype)
+
+    if any(0 in [v.extent for v in n.payload.variables] or not n.payload.variables for n in nest.reductions):
+        nest = map_roots(nest, neutral)
+    empty = frozenset(v for v in nest.loops if v.extent == 0)
+    if not empty:
+        return nest
+    return attrs.evolve(
+        nest,
+        outer=tuple(v for v in nest.outer if v not in empty),
+        inner=tuple(v for v in nest.inner if v not in empty),
+        stores=() if empty & set(nest.outer) else tuple(s for s in nest.stores if not s.variables & empty),
+    )
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _along_row(nest: Nest) -> bool:
+    inner = frozenset(nest.inner)
+    rows = any(frozenset(node.payload.variables) == inner for node in nest.reductions)
+    return rows or bool(nest.scan_variables)
+
+
+def _free_scan(nest: Nest) -> Nest:
+    """Make the variable of scans the row of its own."""
+    variable = scan_variable(nest)
+    if variable is None:
+        return nest
+    if any(v is not variable for v in nest.inner) and any(
+        frozenset(n.payload.variables) == frozenset(nest.inner) for n in nest.reductions
+    ):
+        raise UnsupportedError(f"a scan over {variable} and a row over {', '.join(map(str, nest.inner))}")
+    return attrs.evolve(nest, outer=tuple(v for v in nest.loops if v is not variable), inner=(variable,))
+
+
+def _without_short_row(nest: Nest) -> Nest:
+    """The windows of pooling and the like unrolled, where neighbouring lanes would not read neighbours along them."""
+    rows, lanes = product(v.extent for v in nest.outer), frozenset(nest.outer)
+    if not nest.inner or not is_short(nest.inner) or not isinstance(rows, int) or rows < LANES_ENOUGH:
+        return nest
+    if any(set(nest.inner) & store.variables for store in nest.stores) or not _is_strided(nest, lanes):
+        return nest
+    unrolled = map_roots(nest, unroll(frozenset()))
+    return nest if unrolled.reductions else attrs.evolve(unrolled, inner=())
+
+
+def _is_strided(nest: Nest, lanes: frozenset[Var]) -> bool:
+    """Whether every load that changes along the row has lanes next to each other, or nearly."""
+    offsets = [offset for _, offset in nest.accesses()[0] if offset.variables & set(nest.inner)]
+    near = [any(0 < abs(estimate(o.coefficient(v), nest.hints)) <= NEAR for v in lanes & o.variables) for o in offsets]
+    return all(near)
+
+
+def _split(nest: Nest) -> Nest:
+    if nest.scattered:
+        return nest  # the order of a scatter's loops shows
+    own = {v for n in nest.reductions if n.payload.variables != nest.inner for v in n.payload.variables}
+    return split_loops(nest, own | set(nest.scan_variables))

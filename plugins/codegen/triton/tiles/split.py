@@ -1,0 +1,312 @@
+"""Reductions with too few rows to fill a device: each row is split over programs, and a second stage combines.
+
+All on the loop IR: one kernel becomes kernels that hand partial results on in scratch memory, and each of them is
+tiled and emitted like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import attrs
+import sympy
+import torch
+
+from turret.ir.conditions import operand_guard
+from turret.ir.expr import Expr, call, cast, constant, index_value, load, part, reduce, rewrite, size_value, walk
+from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
+from turret.ir.program import TensorDecl
+from turret.ir.schedule import Kernel, Store
+from turret.plugins.codegen.triton.tiles.dtypes import identity
+from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties
+from turret.plugins.codegen.triton.tiles.normalise import normalise
+from turret.plugins.codegen.triton.tiles.stages import Stages, scratch_of, scratch_tensor
+from turret.plugins.codegen.triton.tiles.tiling import PERSISTENT_OUTER, is_along_row
+
+LEAST_WORK = 1 << 16
+"""Elements below which one stage is faster than two, whatever the device."""
+LEAST_CHUNK = {True: 1024, False: 64}
+"""Shortest part of a row worth a program: where the row is contiguous, and where the rows lie side by side."""
+COLUMNS, NARROWEST = 64, 16
+"""Rows that one program takes where they lie side by side, and the fewest (two sectors of float32)."""
+RESIDENT = {True: 2, False: 8}
+"""Programs that a multiprocessor should have: blocks of whole rows are larger than those of rows side by side."""
+SYMBOLIC_PARTS = 128
+"""Parts of a row whose length nobody knows."""
+
+
+def split(
+    kernel: Kernel, declarations: dict[str, TensorDecl], properties: DeviceProperties, hints: Mapping[str, int]
+) -> Stages:
+    """The kernel in stages, or alone where its rows keep the device busy."""
+    outer = tuple(v for v in kernel.outer if v.extent != 1)
+    inner = tuple(v for v in kernel.inner if v.extent != 1)
+    if not inner or not _is_splittable(kernel, inner):
+        return Stages((kernel,))
+    parts = _parts(kernel, outer, inner, declarations, properties, hints)
+    if parts < 2:
+        return Stages((kernel,))
+    return _Splitter(attrs.evolve(kernel, outer=outer, inner=inner), declarations, parts).run()
+
+
+def _roots(stores: Iterable[Store]) -> list[Expr]:
+    return [root for store in stores for root in store.roots]
+
+
+def _is_splittable(kernel: Kernel, inner: tuple[Var, ...]) -> bool:
+    if any(store.mode is not None for store in kernel.stores):
+        return False
+    found = [node for node in walk(*_roots(kernel.stores)) if node.op in ("reduce", "scan")]
+    rows = [node for node in found if node.op == "reduce" and node.payload.variables == inner]
+    others = [node for node in found if node not in rows]
+    return bool(rows) and not any(
+        node.op == "scan" or node.payload.kind in ("welford", "argmin", "argmax") for node in others
+    )
+
+
+def _parts(
+    kernel: Kernel,
+    outer: tuple[Var, ...],
+    inner: tuple[Var, ...],
+    declarations: dict[str, TensorDecl],
+    properties: DeviceProperties,
+    hints: Mapping[str, int],
+) -> int:
+    """Into how many parts to split each row; 1 for none."""
+    rows, row = (hinted(product(v.extent for v in loops), hints) for loops in (outer, inner))
+    if rows is None:
+        return 1
+    if -(-rows // COLUMNS) >= properties.multiprocessors:
+        return 1
+    nest = normalise(kernel, declarations, hints)
+    contiguous = bool(nest.inner) and is_along_row(nest)
+    programs = rows if contiguous else -(-rows // COLUMNS)
+    if programs >= properties.multiprocessors:
+        return 1
+    if row is None:
+        return SYMBOLIC_PARTS if rows <= 4 else 1
+    if rows * row < LEAST_WORK:
+        return 1
+    if not contiguous and row <= PERSISTENT_OUTER and rows // NARROWEST >= properties.multiprocessors:
+        return 1  # rows this short lie in one block: programs that take fewer of them spare the second launch
+    resident = RESIDENT[contiguous] * properties.multiprocessors
+    wanted = min(-(-resident // programs), row // LEAST_CHUNK[contiguous])
+    head = hinted(inner[0].extent, hints)
+    length = head if head >= wanted else row
+    # A divisor near the wanted number spares every part its mask.
+    return next((p for p in range(wanted, wanted // 2, -1) if p > 1 and length % p == 0), wanted)
+
+
+class _Splitter:
+    def __init__(self, kernel: Kernel, declarations: dict[str, TensorDecl], parts: int) -> None:
+        change = operand_guard(_roots(kernel.stores), kernel.inner, declarations)
+        if change is not None:
+            kernel = attrs.evolve(kernel, stores=tuple(store.changed(change) for store in kernel.stores))
+        self.kernel, self.declarations, self.parts = kernel, declarations, parts
+        self.outer, self.inner = kernel.outer, kernel.inner
+        self.device = declarations[kernel.stores[0].tensor].device
+        self.tensors: dict[str, TensorDecl] = {}
+        self.kernels: list[Kernel] = []
+        self._cut()
+
+    def _cut(self) -> None:
+        """Choose the variables of parts and of the row inside a part."""
+        head, *rest = self.inner
+        taken = {v.name for v in (*self.outer, *self.inner)}
+        self.piece = Var(_free("part", taken), self.parts)
+        linear = not isinstance(head.extent, int) or head.extent < self.parts
+        length: Size = product(v.extent for v in self.inner) if linear else head.extent
+        if isinstance(length, int):
+            chunk: Size = -(-length // self.parts)
+            self.even = chunk * self.parts == length
+        else:
+            chunk = size(sympy.floor((length + self.parts - 1) / sympy.Integer(self.parts)))
+            self.even = False
+        local = Var(_free("piece", taken), chunk)
+        position = self.piece.index * chunk + local
+        if linear:
+            places = unflatten(position, tuple(v.extent for v in self.inner))
+            self.mapping = dict(zip(self.inner, places, strict=True))
+        else:
+            self.mapping = {head: position}
+        within = (local,) if linear else (local, *rest)
+        if chunk == 1:  # reductions bind no loop that runs once
+            self.mapping = {v: place.substitute({local: Index.constant(0)}) for v, place in self.mapping.items()}
+            within = within[1:]
+        self.local: tuple[Var, ...] = within
+        self.inside = call("lt", index_value(position), size_value(length))
+
+    def run(self) -> Stages:
+        """All stages."""
+        stores = self.kernel.stores
+        if not self.even:
+            stores = _replaced(stores, _plain_moments)
+        early, stores = self._early(stores)
+        while True:
+            found = self._ready(stores)
+            if not found:
+                break
+            stores = self._level(found, stores, early)
+            early = []
+        if stores:
+            self.kernels.append(attrs.evolve(self.kernel, name=f"{self.kernel.name}_rest", stores=tuple(stores)))
+        return Stages(tuple(self.kernels), self.tensors, tuple(map(scratch_of, self.tensors.values())))
+
+    def _early(self, stores: tuple[Store, ...]) -> tuple[list[Store], tuple[Store, ...]]:
+        """Stores that can go along with the first stage: no later stage reads the row again."""
+        inner = set(self.inner)
+        along = [s for s in stores if inner & frozenset().union(*(c.variables for c in s.coords))]
+        if not along or any(self._is_row(n) for n in walk(*_roots(along))):
+            return [], stores
+        if any(self._is_row(m) for n in walk(*_roots(stores)) if self._is_row(n) for m in walk(*n.args)):
+            return [], stores
+        return along, tuple(s for s in stores if s not in along)
+
+    def _is_row(self, node: Expr) -> bool:
+        return node.op == "reduce" and node.payload.variables == self.inner
+
+    def _ready(self, stores: Iterable[Store]) -> list[Expr]:
+        """Reductions along the row whose operands contain none."""
+        rows = [node for node in walk(*_roots(stores)) if self._is_row(node)]
+        return [node for node in rows if not any(self._is_row(m) for a in node.args for m in walk(a))]
+
+    def _level(self, found: list[Expr], stores: tuple[Store, ...], early: list[Store]) -> tuple[Store, ...]:
+        """Two stages for reductions that depend on no other: returns the stores that are left, reading results."""
+        partial: list[Store] = [self._in_part(store) for store in early]
+        finals: dict[Expr, Expr] = {}
+        for node in found:
+            self._partials(node, partial, finals)
+        self.kernels.append(
+            attrs.evolve(
+                self.kernel,
+                name=f"{self.kernel.name}_parts",
+                outer=(*self.outer, self.piece),
+                inner=self.local,
+                stores=tuple(partial),
+            )
+        )
+        results: list[Store] = []
+        done: list[Store] = []
+        for store in stores:
+            if self._waits(store, finals):
+                continue
+            done.append(store)
+            results += _replaced([store], finals.get)
+        left = [store for store in stores if store not in done]
+        named: dict[Expr, Expr] = {}
+        for node in walk(*_roots(left)):
+            if node in finals:
+                decl = self._tensor((), node.dtype)
+                results.append(Store(decl.name, self._rows(), finals[node]))
+                named[node] = load(decl.name, self._rows(), node.dtype)
+        self.kernels.append(
+            attrs.evolve(self.kernel, name=f"{self.kernel.name}_whole", inner=(self.piece,), stores=tuple(results))
+        )
+        return _replaced(left, named.get)
+
+    def _waits(self, store: Store, finals: dict[Expr, Expr]) -> bool:
+        """Whether a store needs the row itself, or reductions of a later level."""
+        if frozenset(self.inner) & frozenset().union(
+            *(c.variables for c in store.coords), *(root.variables for root in _roots([store]))
+        ):
+            return True
+        later = [n for n in walk(*_roots([store])) if self._is_row(n) and n not in finals]
+        return any(
+            not (n.payload.kind == "welford" and Expr.make("part", (n,), n.dtype, "mean") in finals) for n in later
+        )
+
+    # ------------------------------------------------------------ partial results
+
+    def _rows(self) -> tuple[Index, ...]:
+        return tuple(v.index for v in self.outer)
+
+    def _tensor(self, extra: tuple[Size, ...], dtype: torch.dtype) -> TensorDecl:
+        shape = (*extra, *(v.extent for v in self.outer))
+        decl = scratch_tensor(f"{self.kernel.name}.split{len(self.tensors)}", shape, dtype, self.device)
+        self.tensors[decl.name] = decl
+        return decl
+
+    def _moved(self, expr: Expr) -> Expr:
+        return rewrite(expr, self.mapping)
+
+    def _in_part(self, store: Store) -> Store:
+        """A store at a point of the row, made at that point of its part."""
+        condition = None if store.condition is None else self._moved(store.condition)
+        if not self.even:
+            false = constant(False, torch.bool)
+            condition = self.inside if condition is None else call("masked", self.inside, condition, false)
+        coords = tuple(c.substitute(self.mapping, self._moved) for c in store.coords)
+        expr = self._moved(store.expr)
+        expr = expr if self.even else call("masked", self.inside, expr, constant(0, expr.dtype))
+        return attrs.evolve(store, coords=coords, expr=expr, condition=condition)
+
+    def _operand(self, expr: Expr, neutral: float | int) -> Expr:
+        moved = self._moved(expr)
+        return moved if self.even else call("masked", self.inside, moved, constant(neutral, moved.dtype))
+
+    def _hand_on(self, expr: Expr, partial: list[Store]) -> Expr:
+        """Store a part's result; its load in the second stage."""
+        decl = self._tensor((self.parts,), expr.dtype)
+        coords = (self.piece.index, *self._rows())
+        partial.append(Store(decl.name, coords, expr))
+        return load(decl.name, coords, expr.dtype)
+
+    def _partials(self, node: Expr, partial: list[Store], finals: dict[Expr, Expr]) -> None:
+        """Stores of the parts of one reduction, and what the whole is made of them."""
+        kind, over = node.payload.kind, (self.piece,)
+        if kind == "welford":
+            self._moments(node, partial, finals)
+            return
+        value = node.args[0]
+        neutral = _neutral(kind, value.dtype)
+        operand = self._operand(value, neutral)
+        if kind in ("argmin", "argmax"):
+            number = self._operand(node.args[1], torch.iinfo(torch.int64).max)
+            best = self._hand_on(reduce("min" if kind == "argmin" else "max", self.local, operand), partial)
+            at = self._hand_on(Expr.make("reduce", (operand, number), torch.int64, self._over(node)), partial)
+            finals[node] = reduce(kind, over, best, at)
+        else:
+            finals[node] = reduce(kind, over, self._hand_on(reduce(kind, self.local, operand), partial))
+
+    def _over(self, node: Expr):
+        return attrs.evolve(node.payload, variables=self.local)
+
+    def _moments(self, node: Expr, partial: list[Store], finals: dict[Expr, Expr]) -> None:
+        """Means and squares of parts of equal length: the whole's mean is theirs, its squares add their distances."""
+        dtype, over = node.dtype, (self.piece,)
+        own = Expr.make("reduce", (self._moved(node.args[0]),), dtype, self._over(node))
+        means, squares = (self._hand_on(part(own, which), partial) for which in ("mean", "m2"))
+        count = size_value(product(v.extent for v in self.local), dtype)
+        mean = call("div", reduce("sum", over, means), constant(float(self.parts), dtype))
+        apart = call("mul", count, call("square", call("sub", means, mean)))
+        finals[part(node, "mean")] = mean
+        finals[part(node, "m2")] = reduce("sum", over, call("add", squares, apart))
+
+
+def _replaced(stores: Iterable[Store], replace: Callable[[Expr], Expr | None]) -> tuple[Store, ...]:
+    return tuple(store.changed(lambda expr: rewrite(expr, replace=replace)) for store in stores)
+
+
+def _neutral(kind: str, dtype: torch.dtype) -> float | int:
+    if dtype == torch.bool:
+        return kind in ("all", "prod", "min")
+    return identity(kind, dtype)
+
+
+def _plain_moments(node: Expr) -> Expr | None:
+    """Welford as two sums, for parts of unequal length."""
+    if node.op != "part" or node.args[0].op != "reduce":
+        return None
+    variables, value = node.args[0].payload.variables, node.args[0].args[0]
+    count = size_value(product(v.extent for v in variables), value.dtype)
+    mean = call("div", reduce("sum", variables, value), cast(count, value.dtype))
+    if node.payload == "mean":
+        return mean
+    return reduce("sum", variables, call("square", call("sub", value, mean)))
+
+
+def _free(stem: str, taken: set[str]) -> str:
+    number = 0
+    while f"{stem}{number}" in taken:
+        number += 1
+    return f"{stem}{number}"

@@ -1,0 +1,1 @@
+"""Ops that need more than the general rules of the trace."""

@@ -1,0 +1,101 @@
+"""Calls whose kernels autograd or eager's own dispatch chooses above the trace, and that are chosen here likewise.
+
+Torch registers decompositions of upsampling and shrinking under its Autograd key.  Where they apply, autograd
+differentiates the decomposition: the gradient of a few gathers is a few scatters with colliding indices, many times
+slower than the op's own backward, and that of ``x * 0`` is NaN where the op's own is 0.  Decompositions of Turret's
+apply below autograd and meet the backward ops themselves.
+
+Some ops take another way on the CPU than on fake tensors before any kernel is called; what can be seen of it is the
+layout of the result, or that it is the argument.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._prims_common import suggest_memory_format
+from torch.overrides import TorchFunctionMode
+
+from turret.errors import UnsupportedError
+from turret.hooks.devices import uses_host_kernels
+
+_WHOLE = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
+_WHOLE += ("softshrink", "hardshrink", "aten::softshrink", "aten::hardshrink")
+_WHOLE_OF_ANY_SIZE = ("multi_margin_loss", "multilabel_margin_loss", "aten::multi_margin", "aten::multilabel_margin")
+"""Kernels that refuse dtypes and labels that their decompositions take, or that count other labels."""
+
+
+def _name(function: Any) -> str:
+    if isinstance(function, torch._ops.OpOverload):
+        return function._schema.name
+    return getattr(function, "__name__", "")
+
+
+def _symbolic(values: Any) -> bool:
+    if isinstance(values, list | tuple):
+        return any(map(_symbolic, values))
+    if isinstance(values, torch.Tensor):
+        return _symbolic(tuple(values.shape))
+    return isinstance(values, torch.SymInt | torch.SymFloat)
+
+
+class EagersChoices(TorchFunctionMode):
+    """Within it, calls take the way that they take in eager.
+
+    Upsampling, shrinking and losses by margins reach autograd's own kernels; dropout, pooling and shuffling return what
+    eager's do.
+
+    Symbolic sizes, of tensors or given, need Python's dispatch, and so the decompositions.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = _name(func)
+        whole = name.startswith(_WHOLE) and not _symbolic([*args, *kwargs.values()])
+        whole = whole or name.startswith(_WHOLE_OF_ANY_SIZE)
+        if whole or (name in _DROPOUT and _keeps_all(*args[1:], **kwargs)):
+            with torch._C._DisablePythonDispatcher():
+                return func(*args, **kwargs)
+        if name == "lstm" and torch.is_grad_enabled() and not args[0].requires_grad:
+            # oneDNN's layer, which torch decomposes to here, has a workspace whose size nobody can tell beforehand.
+            args = (args[0].detach().requires_grad_(), *args[1:])
+        made = func(*args, **kwargs)
+        if name in _ONE_HOT:
+            return made.contiguous()
+        lay_out = _ON_CPU.get(name)
+        if lay_out is None or not isinstance(made, torch.Tensor) or not uses_host_kernels(made.device):
+            return made
+        return lay_out(made, args[0] if args else kwargs["input"])
+
+
+_DROPOUT = frozenset(("dropout", "aten::dropout"))
+
+
+def _keeps_all(p: float = 0.5, training: bool = True, train: bool = True, **kwargs: Any) -> bool:
+    """Whether dropout, given these arguments after the first, returns the first itself."""
+    return p == 0 or not (training and train)
+
+
+def _pooled(made: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    """Where no gradient is recorded, pooling has a kernel without indices, which gives row-major results of floats."""
+    if not source.dtype.is_floating_point:
+        raise UnsupportedError(f"eager refuses max_pool1d of {source.dtype}")
+    return made if source.requires_grad and torch.is_grad_enabled() else made.contiguous()
+
+
+def _shuffled(made: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+    return made.contiguous(memory_format=suggest_memory_format(source))
+
+
+_ONE_HOT = frozenset(("one_hot", "aten::one_hot"))
+"""Eager writes to zeros; fake tensors compare with all classes, in the layout of the argument."""
+
+_ON_CPU = {
+    "max_pool1d": _pooled,
+    "aten::max_pool1d": _pooled,
+    "channel_shuffle": _shuffled,
+    "native_channel_shuffle": _shuffled,
+    "aten::channel_shuffle": _shuffled,
+    "aten::native_channel_shuffle": _shuffled,
+}

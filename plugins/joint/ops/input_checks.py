@@ -1,0 +1,381 @@
+"""Calls that eager refuses although torch's shape functions let them pass.
+
+A kernel made of such a call would read past the end of a tensor, or give a result where eager gives an error.  Here the
+trace refuses it, the graph runs eagerly, and eager's own error is what the program sees.  Sizes that are symbols are
+guarded on.  ``tests/op_db/refused.py`` found them: it calls each operation of torch's own table with one tensor of a
+wrong size, dtype or number of dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false
+
+from turret.errors import UnsupportedError
+from turret.hooks.devices import HOST, uses_host_kernels
+from turret.plugins.joint.sizes import is_dense
+
+aten = torch.ops.aten
+Rule = Callable[..., Any]
+Given = dict[str, Any]
+Check = Callable[[Given], None]
+_MASKS = (torch.bool, torch.uint8)
+
+
+def refusing(rule: Rule, func: Any) -> Rule:
+    """``rule`` for calls of ``func`` that eager accepts; raises ``UnsupportedError`` for others."""
+    checks = _CHECKS.get(func)
+    if checks is None:
+        return rule
+    arguments = func._schema.arguments
+    defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+    names = [a.name for a in arguments]
+
+    def call(tracer: Any, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        given = defaults | dict(zip(names, args, strict=False)) | kwargs
+        try:
+            for check in checks:
+                check(given)
+        except (RuntimeError, IndexError) as error:
+            raise UnsupportedError(f"eager refuses this call of {func}: {error}") from error
+        return rule(tracer, func, args, kwargs)
+
+    return call
+
+
+# ---------------------------------------------------------------- shapes
+
+
+def _same_shape(found: Sequence[Any], wanted: Sequence[Any], what: str) -> None:
+    message = f"{what} has the shape {tuple(found)}, expected {tuple(wanted)}"
+    torch._check(len(found) == len(wanted), lambda: message)
+    for size, other in zip(found, wanted, strict=True):
+        torch._check(size == other, lambda: message)
+
+
+def _fills(part: Callable[[Given], Sequence[Any]]) -> Check:
+    """What is written over a part of a tensor has that part's shape."""
+
+    def check(given: Given) -> None:
+        numbers = (*given["self"].shape, *given["src"].shape, *given.values())
+        if not any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in numbers):
+            _same_shape(given["src"].shape, part(given), "what is written over a part of a tensor")
+
+    return check
+
+
+def _slice(given: Given) -> Sequence[Any]:
+    return aten.slice.Tensor(given["self"], *(given[name] for name in ("dim", "start", "end", "step"))).shape
+
+
+def _element(given: Given) -> Sequence[Any]:
+    return aten.select.int(given["self"], given["dim"], given["index"]).shape
+
+
+def _diagonal(given: Given) -> Sequence[Any]:
+    return aten.diagonal.default(given["self"], *(given[name] for name in ("offset", "dim1", "dim2"))).shape
+
+
+def _not_cut_away(given: Given) -> None:
+    """``constant_pad_nd``: negative padding cuts off no more than there is, before anything is added."""
+    sizes, pad = given["self"].shape, given["pad"]
+    if any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in (*sizes, *pad)):
+        return
+    for number in range(len(pad) // 2):
+        left = sizes[len(sizes) - 1 - number]
+        for amount in pad[2 * number : 2 * number + 2]:
+            if amount < 0:
+                left = left + amount
+                torch._check(left >= 0, lambda: f"padding of {tuple(pad)} cuts more than {tuple(sizes)} has")
+
+
+def _divisible_by_alpha(given: Given) -> None:
+    torch._check(given["alpha"] != 0, lambda: "alpha cannot be 0 for CELU")
+
+
+def _have_elements(given: Given) -> None:
+    """Dimensions that are indexed have elements, or no index asks for one."""
+    chosen = [(i, n) for i, n in zip(given["indices"], given["self"].shape, strict=False) if i is not None]
+    for index, size in chosen:
+        empty = isinstance(size, int) and size == 0 and index.dtype in (torch.int64, torch.int32)
+        if empty and not any(isinstance(n, int) and n == 0 for n in index.shape):
+            torch._check_index(False, lambda: "an index into a dimension of size 0")
+
+
+def _values_fit(given: Given) -> None:
+    """What is written to elements chosen by index tensors broadcasts to them."""
+    chosen = [i for i in given["indices"] if i is not None]
+    if any(i.dtype in _MASKS for i in chosen):
+        return  # how many elements those choose is known when the graph runs, by a call that checks
+    found = aten.index.Tensor(given["self"], given["indices"]).shape
+    values = given["values"].shape
+    message = f"values of the shape {tuple(values)} do not broadcast to the elements chosen, {tuple(found)}"
+    torch._check(len(values) <= len(found), lambda: message)
+    for size, other in zip(reversed(values), reversed(found), strict=False):
+        if not guard_or_false(size == 1):
+            torch._check(size == other, lambda: message)
+
+
+def _masks_fit(given: Given) -> None:
+    """A mask among the indices has the sizes of the dimensions that it stands for."""
+    sizes, dim = given["self"].shape, 0
+    for index in given["indices"]:
+        if index is None or index.dtype not in _MASKS:
+            dim += 1
+            continue
+        if not any(free_unbacked_symbols(n) for n in (*sizes, *index.shape) if isinstance(n, torch.SymInt)):
+            _same_shape(index.shape, sizes[dim : dim + index.dim()], "a mask")
+        dim += index.dim()
+
+
+def _within_memory(given: Given) -> None:
+    """``as_strided``: the elements lie in the tensor's memory."""
+    tensor, sizes, strides = given["self"], given["size"], given["stride"]
+    offset = tensor.storage_offset() if given["storage_offset"] is None else given["storage_offset"]
+    memory = tensor.untyped_storage().nbytes()
+    if any(isinstance(n, torch.SymInt) and free_unbacked_symbols(n) for n in (*sizes, *strides, offset, memory)):
+        return
+    torch._check(all(n >= 0 for n in (*sizes, *strides, offset)), lambda: "a negative size, stride or offset")
+    if all(n != 0 for n in sizes):
+        last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        torch._check((last + 1) * tensor.element_size() <= memory, lambda: f"the element {last} lies outside of memory")
+
+
+def _without_gaps(given: Given) -> None:
+    """``as_strided_scatter``: Turret's own writes to a copy of the tensor's elements."""
+    if not is_dense(given["self"].shape, given["self"].stride()):
+        raise UnsupportedError("as_strided_scatter of a tensor that leaves gaps in its memory, or overlaps")
+
+
+def _slices_fit(given: Given) -> None:
+    """``index_add``: the source has the tensor's shape, but for a slice for each index."""
+    tensor, source, index = given["self"], given["source"], given["index"]
+    torch._check(index.dim() <= 1, lambda: "the index has more than one dimension")
+    wanted = list(tensor.shape)
+    if wanted:
+        wanted[given["dim"]] = index.numel()
+    _same_shape(source.shape, wanted, "the source")
+
+
+def _copies_fit(given: Given) -> None:
+    """``index_copy``: a slice of the source for each index, each of the shape of the tensor's own slices."""
+    tensor, source, index, dim = given["self"], given["source"], given["index"], given["dim"]
+    torch._check(index.dim() <= 1, lambda: "the index has more than one dimension")
+    _same_shape(_without(source.shape, dim), _without(tensor.shape, dim), "a slice of the source")
+    _same_shape([index.numel()], [source.shape[dim] if source.dim() else 1], "the index")
+
+
+def _without(shape: Sequence[Any], dim: int) -> Sequence[Any]:
+    """The sizes of a slice along ``dim``; a scalar is its own slice."""
+    return [size for at, size in enumerate(shape) if at != dim % len(shape)]
+
+
+def _alpha_fits(given: Given) -> None:
+    """``index_add``: an integer type has the number that the source is multiplied by."""
+    alpha, dtype = given["alpha"], given["self"].dtype
+    if isinstance(alpha, int | float) and not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool:
+        ends = torch.iinfo(dtype)
+        torch._check(ends.min <= alpha <= ends.max, lambda: f"{dtype} does not have the number {alpha}")
+
+
+def _target_within(given: Given) -> None:
+    """The loss has the shape of the input, to which the target broadcasts."""
+    _same_shape(torch.broadcast_shapes(given["self"].shape, given["target"].shape), given["self"].shape, "the loss")
+
+
+def _dimensions(name: str, *allowed: int) -> Check:
+    def check(given: Given) -> None:
+        count = allowed[0] if given[name] is None else given[name].dim()
+        torch._check(count in allowed, lambda: f"{name} has {count} dimensions, expected {allowed}")
+
+    return check
+
+
+# ---------------------------------------------------------------- dtypes
+
+
+def _one_dtype(*names: str) -> Check:
+    """Tensors have one dtype (those that are given)."""
+
+    def check(given: Given) -> None:
+        found = {name: given[name].dtype for name in names if given[name] is not None}
+        torch._check(len(set(found.values())) <= 1, lambda: f"expected one dtype, found {found}")
+
+    return check
+
+
+def _parameters(*names: str) -> Check:
+    """Parameters and statistics of a norm on the CPU have the input's dtype, or float32 beside a half type."""
+
+    def check(given: Given) -> None:
+        if not uses_host_kernels(given["input"].device):
+            return  # kernels of other devices take more
+        _one_dtype(*names)(given)
+        dtype = given["input"].dtype
+        found = {given[name].dtype for name in names if given[name] is not None} - {dtype}
+        mixed = found == {torch.float32} and dtype in (torch.float16, torch.bfloat16)
+        torch._check(mixed or not found, lambda: f"parameters of {found} beside an input of {dtype}")
+
+    return check
+
+
+def _dtypes(name: str, allowed: Iterable[torch.dtype]) -> Check:
+    allowed = frozenset(allowed)
+
+    def check(given: Given) -> None:
+        dtype = given[name].dtype
+        torch._check_index(dtype in allowed, lambda: f"{name} has the dtype {dtype}, expected one of {set(allowed)}")
+
+    return check
+
+
+def _not_bool(*names: str) -> Check:
+    def check(given: Given) -> None:
+        for name in names:
+            value = given[name]
+            is_bool = isinstance(value, bool) or (isinstance(value, Tensor) and value.dtype == torch.bool)
+            torch._check(not is_bool, lambda name=name: f"{name} is a bool, or a tensor of bools")
+
+    return check
+
+
+def _on_cpu(*refused: torch.dtype, of: str = "self") -> Check:
+    """Dtypes that eager's kernels for the CPU are not made for, where loops would compute something."""
+
+    def check(given: Given) -> None:
+        tensor = given[of]
+        wrong = isinstance(tensor, Tensor) and uses_host_kernels(tensor.device) and tensor.dtype in refused
+        torch._check_not_implemented(not wrong, lambda: f"not implemented for {tensor.dtype} on the CPU")
+
+    return check
+
+
+def _not_bools_alone(*names: str) -> Check:
+    """On the CPU, one of the operands is no bool: the others are converted to its type."""
+
+    def check(given: Given) -> None:
+        values = [given[name] for name in names if given[name] is not None]
+        bools = all(isinstance(v, bool) or (isinstance(v, Tensor) and v.dtype == torch.bool) for v in values)
+        on_cpu = all(uses_host_kernels(v.device) for v in values if isinstance(v, Tensor))
+        torch._check_not_implemented(not (bools and on_cpu), lambda: f"not implemented for bools alone, as {names}")
+
+    return check
+
+
+def _between_two_bools(given: Given) -> None:
+    """``clamp`` with one tensor is a maximum or a minimum, which bools have."""
+    if given["min"] is not None and given["max"] is not None:
+        _not_bools_alone("self", "min", "max")(given)
+
+
+def _not_a_range_of_bools(given: Given) -> None:
+    device = torch.device(given["device"]) if given["device"] is not None else HOST
+    wrong = given["dtype"] == torch.bool and uses_host_kernels(device)
+    torch._check_not_implemented(not wrong, lambda: "a range of bools is not implemented on the CPU")
+
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_HALVES = (torch.float16, torch.bfloat16)
+_COMPLEX = (torch.complex64, torch.complex128)
+_NO_INTEGERS = (_on_cpu(torch.bool, *_INTEGERS),)
+_NO_BOOLS = (_on_cpu(torch.bool),)
+_BATCH_NORM = (
+    _on_cpu(torch.bool, *_INTEGERS, of="input"),
+    _parameters("weight", "bias", "running_mean", "running_var"),
+    _dimensions("running_mean", 1),
+    _dimensions("running_var", 1),
+)
+_LONG = _dtypes("index", (torch.int64,))
+_INTEGER = _dtypes("index", (torch.int32, torch.int64))
+_WRITTEN = (_one_dtype("self", "values"), _have_elements, _values_fit, _masks_fit)
+_PUT = (_one_dtype("self", "source"), _LONG)
+_COPIED = (*_PUT, _copies_fit)
+_ADDED = (_one_dtype("self", "source"), _INTEGER, _slices_fit, _alpha_fits)
+
+_CHECKS: dict[Any, tuple[Check, ...]] = {
+    aten.slice_scatter.default: (_fills(_slice),),
+    aten.select_scatter.default: (_fills(_element),),
+    aten.diagonal_scatter.default: (_fills(_diagonal),),
+    aten.as_strided.default: (_within_memory,),
+    aten.as_strided_scatter.default: (_without_gaps, _within_memory, _fills(lambda given: given["size"])),
+    aten.index_put.default: _WRITTEN,
+    aten.index_put_.default: _WRITTEN,
+    aten._unsafe_index_put.default: _WRITTEN,
+    aten.index_add.default: _ADDED,
+    aten.index_add_.default: _ADDED,
+    aten.index_copy.default: _COPIED,
+    aten.index_copy_.default: _COPIED,
+    aten.put.default: _PUT,
+    aten.put_.default: _PUT,
+    aten.index_fill.int_Scalar: (_LONG,),
+    aten.index_fill.int_Tensor: (_LONG,),
+    aten.index_fill_.int_Scalar: (_LONG,),
+    aten.index_fill_.int_Tensor: (_LONG,),
+    aten.index_select.default: (_INTEGER, _dimensions("index", 0, 1)),
+    aten.addmv.default: (_dimensions("self", 0, 1), _dimensions("vec", 1), _one_dtype("mat", "vec")),
+    aten.soft_margin_loss.default: (_target_within, *_NO_INTEGERS),
+    aten.linalg_cross.default: (_one_dtype("self", "other"),),
+    aten.heaviside.default: (_one_dtype("self", "values"),),
+    aten.nll_loss_forward.default: (_one_dtype("self", "weight"), _not_bool("target"), *_NO_INTEGERS),
+    aten.nll_loss2d_forward.default: (_one_dtype("self", "weight"), _not_bool("target"), *_NO_INTEGERS),
+    aten.binary_cross_entropy.default: (_one_dtype("self", "target"), *_NO_INTEGERS),
+    aten.native_layer_norm.default: (_parameters("weight", "bias"),),
+    aten.native_group_norm.default: (_parameters("weight", "bias"),),
+    aten.native_batch_norm.default: _BATCH_NORM,
+    aten._native_batch_norm_legit.default: _BATCH_NORM,
+    aten._native_batch_norm_legit.no_stats: (_BATCH_NORM[0], _parameters("weight", "bias")),
+    aten._native_batch_norm_legit_no_training.default: _BATCH_NORM,
+    aten._batch_norm_no_update.default: _BATCH_NORM,
+    aten._batch_norm_with_update.default: _BATCH_NORM,
+    aten.sub.Tensor: (_not_bool("self", "other"),),
+    aten.sub_.Tensor: (_not_bool("self", "other"),),
+    aten.rsub.Scalar: (_not_bool("self", "other"),),
+    aten.constant_pad_nd.default: (_not_cut_away,),
+    aten.index.Tensor: (_have_elements,),
+    aten.neg.default: (_not_bool("self"),),
+    aten.relu.default: (_not_bool("self"),),
+    aten.argmax.default: (_not_bool("self"),),
+    aten.argmin.default: (_not_bool("self"),),
+    aten.bitwise_not.default: (_on_cpu(torch.float32, torch.float64, *_HALVES),),
+    aten.avg_pool3d.default: (_on_cpu(*_HALVES),),
+    aten.bmm.default: _NO_BOOLS,
+    aten._trilinear.default: (_on_cpu(torch.bool, of="i1"),),
+    aten._prelu_kernel.default: _NO_INTEGERS,
+    aten.pow.Tensor_Tensor: (_not_bools_alone("self", "exponent"),),
+}
+"""By op, what its arguments must be."""
+
+_NEAREST = tuple(
+    getattr(aten, f"{name}nearest{exact}{rank}d").default
+    for exact, name in (("", "upsample_"), ("_exact", "_upsample_"))
+    for rank in (1, 2, 3)
+)
+_FLOATING = (
+    aten.frac, aten.logaddexp, aten.logaddexp2, aten._softmax, aten._log_softmax, aten.adaptive_max_pool2d,
+    aten.adaptive_max_pool3d, aten.hardswish, aten.max_unpool2d, aten.max_unpool3d, aten.glu, aten.elu,
+    aten.silu, aten.hardsigmoid, aten.log_sigmoid_forward, aten.mish, aten.hardshrink, aten.gelu, aten.smooth_l1_loss,
+    aten.softplus, aten.mse_loss, aten.huber_loss, aten.celu,
+)  # fmt: skip
+_NUMERIC = (aten.abs, aten.ceil, aten.floor, aten.trunc, aten.round, aten.threshold, aten.trace)
+
+for _packet in _FLOATING:
+    _CHECKS[_packet.default] = (*_CHECKS.get(_packet.default, ()), *_NO_INTEGERS)
+for _packet in _NUMERIC:
+    _CHECKS[_packet.default] = (*_CHECKS.get(_packet.default, ()), *_NO_BOOLS)
+for _op in _NEAREST:
+    _CHECKS[_op] = (_on_cpu(*(dtype for dtype in (torch.bool, *_INTEGERS, *_COMPLEX) if dtype != torch.uint8)),)
+_CHECKS[aten.celu.default] = (*_CHECKS[aten.celu.default], _divisible_by_alpha)
+_CHECKS[aten.round.decimals] = _NO_INTEGERS
+_CHECKS[aten.im2col.default] = _CHECKS[aten.col2im.default] = (_on_cpu(*_INTEGERS),)
+_CHECKS[aten.clamp.default] = (_not_bools_alone("self", "min", "max"),)
+_CHECKS[aten.clamp.Tensor] = (_between_two_bools,)
+_CHECKS[aten.clamp_min.default] = (_not_bools_alone("self", "min"),)
+_CHECKS[aten.clamp_max.default] = (_not_bools_alone("self", "max"),)
+for _op in (aten.arange.default, aten.arange.start, aten.arange.start_step):
+    _CHECKS[_op] = (_not_a_range_of_bools,)
+_CHECKS[aten.bucketize.Tensor] = (_not_bools_alone("self", "boundaries"),)
+_CHECKS[aten.searchsorted.Tensor] = (_not_bools_alone("self", "sorted_sequence"),)

@@ -1,0 +1,170 @@
+"""Layouts of results in eager, op by op, where fake implementations say otherwise.
+
+Each rule gives the strides of a result from its shape and the call's arguments.  Elementwise ops have one rule in
+common, in ``strides.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+from turret.hooks.devices import uses_host_kernels
+from turret.plugins.joint.ops.strides import elementwise_strides
+from turret.plugins.joint.sizes import contiguous_strides, is_backed, is_empty, same_sizes
+
+aten = torch.ops.aten
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def has_layout_rule(func: Any) -> bool:
+    """Whether an op has a rule of its own, on some device."""
+    return func in _ANYWHERE or func in _ON_CPU
+
+
+def in_eagers_layout(func: Any, args: tuple, out: Any) -> Any:
+    """The fake results of a call, made anew where eager lays them out in another way."""
+    rule = _ANYWHERE.get(func)
+    if rule is None:
+        rule = _ON_CPU.get(func)
+        if rule is None or not uses_host_kernels(args[0].device):
+            return out
+    if isinstance(out, torch.Tensor):
+        return laid_out(out, rule(out, args))
+    return type(out)(laid_out(v, rule(v, args)) if isinstance(v, torch.Tensor) else v for v in out)
+
+
+def laid_out(value: torch.Tensor, strides: Sequence[Any]) -> torch.Tensor:
+    """A new result like a fake one, with the strides given."""
+    if same_sizes(value.stride(), strides):
+        return value
+    return torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+
+
+def expanded_strides(source: torch.Tensor, shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of ``source`` expanded to ``shape``: 0 where it is repeated; new dimensions step over what follows."""
+    if source.dim() == 0:
+        return (0,) * len(shape)
+    strides: list[int] = []
+    missing = len(shape) - source.dim()
+    for dim in reversed(range(len(shape))):
+        if dim >= missing:
+            extent, stride = source.shape[dim - missing], source.stride(dim - missing)
+        else:
+            extent, stride = 1, shape[dim + 1] * strides[-1] if strides else 1
+        strides.append(stride if extent == shape[dim] else 0)
+    return tuple(reversed(strides))
+
+
+def dense_format(value: torch.Tensor) -> torch.memory_format:
+    """The memory format that a tensor lies in, or that is suggested where it has gaps."""
+    wanted = _CHANNELS_LAST.get(value.dim())
+    # A tensor can lie channels-last and not be taken to: strides of dimensions of extent 1 speak against it.
+    if wanted is not None and not value.is_contiguous() and value.is_contiguous(memory_format=wanted):
+        return wanted
+    return suggest_memory_format(value)
+
+
+def _row_major(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+    return contiguous_strides(out.shape)
+
+
+def _normalized(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+    return _strides_in(dense_format(args[0]), out.shape)
+
+
+def _suggested(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+    return _strides_in(suggest_memory_format(args[0]), out.shape)
+
+
+def _like_first(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+    """As ``empty_like`` of the first argument, if the result has its shape."""
+    return torch.empty_like(args[0]).stride() if same_sizes(out.shape, args[0].shape) else out.stride()
+
+
+def _scaled(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+    """``ldexp``: the first argument times a row-major power of two of the second."""
+    if is_empty(out.shape) or not all(map(is_backed, (out, *args))):
+        return out.stride()
+    return elementwise_strides([args[0], torch.empty(args[1].shape)], out.shape)
+
+
+def _pooled_3d(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+    """As ``_suggested``; volumes without a batch dimension are taken for a batch of one."""
+    if args[0].dim() == 5 or out.dim() != 4:
+        return _suggested(out, args)
+    source = args[0]
+    reach = max(stride * extent for stride, extent in zip(source.stride(), source.shape, strict=True))
+    batch = source.as_strided((1, *source.shape), (reach, *source.stride()))
+    return _strides_in(dense_format(batch), (1, *out.shape))[1:]
+
+
+def _indexed(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+    """``source[indices]``: an elementwise op of the source, repeated along what is indexed, and of the indices."""
+    source, indices = args[0], [*args[1], *[None] * (args[0].dim() - len(args[1]))]
+    given = [i for i in indices if i is not None]
+    masks = any(i.dtype in (torch.bool, torch.uint8) for i in given)
+    if masks or is_empty(out.shape) or not all(map(is_backed, (out, source, *given))):
+        return out.stride()
+    at = [d for d, i in enumerate(indices) if i is not None]
+    if at != list(range(at[0], at[-1] + 1)):
+        # Indices apart from each other: the dimensions that they make come first.
+        source = source.permute(*at, *(d for d in range(source.dim()) if d not in at))
+        at = list(range(len(at)))
+    shape = torch.broadcast_shapes(*(i.shape for i in given))
+    before, after = at[0], source.dim() - at[-1] - 1
+    strides = (*source.stride()[:before], *[0] * len(shape), *source.stride()[at[-1] + 1 :])
+    expanded = [i.expand(shape)[(None,) * before + (...,) + (None,) * after] for i in given]
+    if not uses_host_kernels(out.device) and any(i.stride() != expanded[0].stride() for i in expanded):
+        expanded = [i.contiguous() for i in expanded]
+    return elementwise_strides([source.as_strided(out.shape, strides), *expanded], out.shape)
+
+
+def _strides_in(memory_format: torch.memory_format, shape: Sequence[Any]) -> Sequence[Any]:
+    """Strides of a dense tensor in a memory format; row-major for other than four or five dimensions."""
+    if memory_format is not _CHANNELS_LAST.get(len(shape)):
+        return contiguous_strides(shape)
+    *outer, last = contiguous_strides((shape[0], *shape[2:], shape[1]))
+    return (outer[0], last, *outer[1:])
+
+
+_Rule = Callable[[torch.Tensor, tuple], Sequence[Any]]
+
+_ANYWHERE: dict[Any, _Rule] = {
+    aten.masked_fill.Scalar: _row_major,
+    aten.masked_fill.Tensor: _row_major,
+    aten.pow.Scalar: _row_major,
+    aten.rrelu_with_noise.default: _row_major,
+    aten.isin.Tensor_Tensor: _row_major,
+    aten.isin.Tensor_Scalar: _row_major,
+    aten.im2col.default: _row_major,
+    aten.index.Tensor: _indexed,
+    aten.ldexp.Tensor: _scaled,
+    aten.normal.Tensor_Tensor: _row_major,
+    aten.nll_loss2d_forward.default: _row_major,
+    aten.binary_cross_entropy.default: _like_first,
+    aten.index_fill.int_Scalar: _like_first,
+    aten.index_fill.int_Tensor: _like_first,
+}
+
+_ON_CPU: dict[Any, _Rule] = {
+    aten.log_sigmoid_forward.default: _row_major,
+    aten.native_batch_norm.default: _normalized,
+    aten._native_batch_norm_legit.default: _normalized,
+    aten._native_batch_norm_legit.no_stats: _normalized,
+    aten._native_batch_norm_legit_no_training.default: _normalized,
+    aten._batch_norm_with_update.default: _normalized,
+    aten._batch_norm_no_update.default: _normalized,
+    aten.upsample_nearest1d.default: _row_major,
+    aten._upsample_nearest_exact1d.default: _row_major,
+    aten.upsample_nearest3d.default: _suggested,
+    aten._upsample_nearest_exact3d.default: _suggested,
+    aten.max_pool3d_with_indices.default: _pooled_3d,
+    aten.max_unpool2d.default: _suggested,
+    aten.reflection_pad3d.default: _suggested,
+    aten.replication_pad3d.default: _suggested,
+}

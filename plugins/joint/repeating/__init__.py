@@ -1,0 +1,1 @@
+"""Layers that repeat each other: found, and traced once."""

@@ -1,0 +1,1 @@
+"""Observers: plugins that are told what a compile does, and change nothing."""

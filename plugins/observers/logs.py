@@ -1,0 +1,105 @@
+"""Logs: named artifacts of a compile, written to stderr as they are made.
+
+``TURRET_LOGS="schedule,output_code"`` or ``turret.set_logs(schedule=True)``; ``+stage`` (``+joint``, say) writes
+every product of one stage.  The names follow torch's.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from turret.errors import OptionError
+from turret.hooks.config import nearest
+from turret.hooks.events import Event, product_text
+from turret.hooks.hookspecs import hookimpl
+from turret.storage.fork_safety import Lock
+
+ARTIFACTS: dict[str, str] = {
+    "graph_breaks": "where capture left the graph, and why",
+    "recompiles": "graphs compiled again, and why",
+    "guards": "what capture assumed of its inputs",
+    "aot_graphs": "the joint graph, and the forward and backward it was cut into",
+    "schedule": "kernels, their order and the memory plan",
+    "fusion": "each fusion considered: made or not, bytes saved, why",
+    "output_code": "generated source and the plan that runs it",
+    "perf_hints": "what would make the program faster",
+    "cudagraphs": "what was recorded for replay, what was decided for each input and output, and what was not, and why",
+    "cache": "what the artifact cache had, lacked and could not use, and why",
+}
+
+STAGES = (
+    "capture",
+    "guards",
+    "joint",
+    "graph_pass",
+    "partition",
+    "place",
+    "lower",
+    "ir_pass",
+    "schedule",
+    "codegen",
+    "load",
+    "runtime",
+)
+"""What ``+stage`` may name."""
+
+_enabled: set[str] = set()
+_lock = Lock()
+
+
+def set_logs(*names: str, **switches: bool) -> None:
+    """Switch artifacts on (``set_logs("schedule", fusion=True)``) or off (``fusion=False``).
+
+    Names are those of ``ARTIFACTS``, or ``+stage``.  Raises ``OptionError`` for another.
+    """
+    wanted = {**dict.fromkeys(names, True), **switches}
+    known = [*ARTIFACTS, *(f"+{stage}" for stage in STAGES)]
+    for name, on in wanted.items():
+        if name not in known:
+            raise OptionError(f"unknown log artifact {name!r}{nearest(name, known)}; known: {', '.join(known)}")
+        (_enabled.add if on else _enabled.discard)(name)
+
+
+def _from_environment() -> None:
+    names = [name.strip() for name in os.environ.get("TURRET_LOGS", "").split(",") if name.strip()]
+    if names:
+        set_logs(*names)
+
+
+@hookimpl
+def turret_event(event: Event) -> None:
+    """Write what is switched on."""
+    if not _enabled:
+        return
+    for name, text in _texts(event):
+        if name in _enabled:
+            with _lock:
+                print(f"[turret {event.compile_id} {name}] {event.name}\n{text}", file=sys.stderr, flush=True)
+
+
+def _texts(event: Event) -> list[tuple[str, str]]:
+    """Artifacts that an event holds, with their text."""
+    if event.kind in ("graph_break", "recompile", "perf_hint"):
+        return [(f"{event.kind}s", event.message)]
+    if event.kind == "graph_capture":
+        return [("cudagraphs", event.message)]
+    if event.kind in ("cache_hit", "cache_miss", "cache_failure"):
+        said = f"{event.stage}: {event.kind.removeprefix('cache_')}"
+        return [("cache", f"{said}: {event.message}" if event.message else said)]
+    if event.kind != "product":
+        return []
+    texts = [(f"+{event.stage}", product_text(event))]
+    if event.stage == "guards":
+        texts.append(("guards", str(event.product)))
+    elif event.stage in ("joint", "partition"):
+        texts.append(("aot_graphs", str(event.product)))
+    elif event.stage == "schedule":
+        texts.append(("schedule", str(event.product)))
+        texts.append(("fusion", "\n".join(map(str, event.product.decisions))))
+    elif event.stage == "codegen":
+        texts.append(("output_code", f"{event.product.source}\n{event.product}"))
+    return texts
+
+
+_from_environment()

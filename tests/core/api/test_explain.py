@@ -1,0 +1,94 @@
+"""``turret.explain`` says what a call becomes, and leaves what is compiled alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import turret
+from turret.hooks.hookspecs import hookimpl
+
+pytestmark = pytest.mark.usefixtures("fresh")
+
+
+def test_one_graph_has_its_calls_kernels_externs_and_guards():
+    layer = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    found = turret.explain(layer)(torch.randn(2, 4))
+    assert (found.graphs, found.graph_breaks, found.breaks, found.fallbacks) == (1, 0, (), ())
+    assert found.ops == {"linear": 1, "relu": 1}
+    assert found.kernels == 1
+    assert found.externs == {"aten.addmm.default": 1}
+    assert found.guards > 0
+    assert "1 graphs, 0 breaks, 2 calls" in str(found) and "1 kernels, 1 extern calls" in str(found)
+
+
+def test_every_break_has_the_user_s_line_and_the_reason():
+    def program(x):
+        print("first")
+        x = torch.sin(x)
+        if x.sum() > 100:
+            return x
+        return torch.cos(x)
+
+    found = turret.explain(program)(torch.randn(3))
+    assert found.graph_breaks == 2 and found.graphs == 2
+    assert all("test_explain.py:" in message and "in program" in message for message in found.breaks)
+    assert 'print("first")' in found.breaks[0]
+    assert "if x.sum() > 100" in found.breaks[1] and "a branch on a tensor" in found.breaks[1]
+
+
+def test_fallbacks_are_reported_with_stage_plugin_and_reason():
+    class Broken:
+        @hookimpl
+        def turret_schedule(self):
+            raise RuntimeError("out of ideas")
+
+    with pytest.warns(UserWarning, match="out of ideas"):
+        found = turret.explain(torch.sin, options={"on_error": "fallback"}, plugins=[Broken()])(torch.ones(3))
+    assert len(found.fallbacks) == 1
+    assert "'schedule'" in found.fallbacks[0] and "out of ideas" in found.fallbacks[0]
+
+
+def test_it_explains_what_is_compiled_already_and_disturbs_it_not():
+    graphs = []
+
+    class Watch:
+        @hookimpl
+        def turret_event(self, event):
+            if event.kind == "compile_started":
+                graphs.append(event.name)
+
+    def program(x):
+        return torch.sin(x) + 1
+
+    compiled = turret.compile(program, plugins=[Watch()])
+    compiled(torch.randn(3))
+    assert turret.explain(compiled)(torch.randn(3)).graphs == 1
+    assert turret.explain(program)(torch.randn(3)).graphs == 1
+    compiled(torch.randn(3))
+    assert len(graphs) == 1
+
+
+def test_options_of_compile_are_taken():
+    found = turret.explain(lambda x: torch.sin(x), dynamic=True, mode="max-autotune")(torch.randn(3))
+    assert found.graphs == 1
+    with pytest.raises(turret.TurretError, match="unknown mode"):
+        turret.explain(torch.sin, mode="fast")(torch.ones(1))
+
+
+def test_explaining_many_times_explains_each_time_and_uses_up_nobody_s_recompiles():
+    def program(x):
+        return torch.sin(x) + 1
+
+    assert [turret.explain(program)(torch.randn(3)).graphs for _ in range(12)] == [1] * 12
+    counted = []
+
+    class Watch:
+        @hookimpl
+        def turret_event(self, event):
+            if event.kind == "compile_started":
+                counted.append(event.name)
+
+    turret.compile(program, plugins=[Watch()])(torch.randn(3))
+    assert len(counted) == 1

@@ -1,0 +1,56 @@
+"""What ``import turret`` costs: names load on first use, and torch's own compile stack not before a compile."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import turret
+
+PROBE = """
+import json, sys
+import torch
+before = set(sys.modules)
+import turret
+{use}
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+COMPILE_STACK = ("torch._dynamo", "torch._inductor", "torch._functorch")
+
+
+def modules_after(use):
+    done = subprocess.run([sys.executable, "-c", PROBE.format(use=use)], capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_naming_the_api_imports_neither_sympy_nor_the_stages():
+    use = "turret.compile; turret.explain; turret.set_logs; turret.hookimpl; turret.TurretError; turret.list_options"
+    found = modules_after(use)
+    heavy = (
+        "sympy",
+        "turret.plugins",
+        "turret.pipeline.driver",
+        "turret.ir",
+        "torch._dynamo",
+        "torch._inductor",
+        "torch._functorch",
+    )
+    assert [name for name in found if name.startswith(heavy)] == []
+
+
+def test_registering_all_plugins_imports_no_compile_stack_of_torch():
+    found = modules_after("from turret.hooks import plugin_manager; plugin_manager.default_manager()")
+    assert "turret.contrib.dynamo.bridge" in found
+    assert [name for name in found if name.startswith(COMPILE_STACK)] == []
+
+
+def test_every_public_name_is_there_and_an_unknown_one_is_an_attribute_error():
+    assert set(turret.__all__) <= set(dir(turret))
+    assert all(getattr(turret, name) is not None for name in turret.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'compiled'"):
+        _ = turret.compiled

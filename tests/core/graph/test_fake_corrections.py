@@ -1,0 +1,108 @@
+"""Fake results have the dtypes and layouts of real ones, in every supported version of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+import turret
+from turret.graph.fake_corrections import CorrectedFakeTensorMode
+
+X = torch.tensor([[2.0, 1.0, 2.0], [3.0, 1.0, 2.0]])
+
+
+def layouts(results: tuple[Tensor, ...]) -> list[tuple]:
+    return [(r.dtype, r.dim(), r.device) for r in results]
+
+
+@pytest.mark.parametrize("function", [torch.unique, torch.unique_consecutive], ids=["unique", "unique_consecutive"])
+@pytest.mark.parametrize("dim", [None, 0])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32], ids=str)
+def test_inverse_and_counts_are_integers(function: Callable, dim: int | None, dtype: torch.dtype) -> None:
+    mode = CorrectedFakeTensorMode(shape_env=ShapeEnv())
+    real = X.to(dtype)
+    with mode:
+        found = function(mode.from_tensor(real), return_inverse=True, return_counts=True, dim=dim)
+    assert layouts(found) == layouts(function(real, return_inverse=True, return_counts=True, dim=dim))
+
+
+def halved(x: Tensor) -> tuple[Tensor, ...]:
+    values, inverse, counts = torch.unique(x, return_inverse=True, return_counts=True)
+    return values * 2, inverse.float().mean(), inverse // 2, counts / 2
+
+
+@pytest.mark.parametrize("options", [{}, {"capture_dynamic_output_shape_ops": True}], ids=["breaks", "one graph"])
+def test_what_is_computed_of_an_inverse_is_eagers(options: dict) -> None:
+    run = turret.compile(halved, options={"on_error": "raise", "cache": False, **options})
+    for rows in (X, X.flip(0), torch.randint(0, 4, (5, 3)).float()):
+        for got, expected in zip(run(rows), halved(rows), strict=True):
+            torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize(
+    "power",
+    [lambda x, r: x**r, lambda x, r: r**x, lambda x, r: torch.pow(x, r) + torch.pow(r, x)],
+    ids=["x", "r", "both"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+def test_a_power_by_a_number_that_changes_breaks_no_graph(power: Callable, dtype: torch.dtype) -> None:
+    run = turret.compile(power, fullgraph=True, options={"on_error": "raise", "cache": False})
+    x = X.to(dtype)
+    for number in (0.7, 1.3, 2.0, 0.5, 1.0, 3.0):
+        torch.testing.assert_close(run(x, number), power(x, number))
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+    return torch.native_layer_norm(x, [3], weight, bias, 1e-5)
+
+
+def group_norm(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
+    return torch.native_group_norm(x.mT.contiguous(), weight, bias, 2, 3, 4, 1, 1e-5)
+
+
+@pytest.mark.parametrize("norm", [layer_norm, group_norm])
+def test_statistics_of_a_half_beside_wide_parameters(norm: Callable) -> None:
+    mode = CorrectedFakeTensorMode()
+    real = (torch.ones(2, 4, 3, dtype=torch.bfloat16), torch.ones(3), torch.ones(3))
+    with mode:
+        found = norm(*map(mode.from_tensor, real))
+    assert layouts(found) == layouts(norm(*real))
+
+
+OVERLAPPING = torch.arange(4.0).as_strided((4, 4), (1, 0)), torch.arange(7.0).as_strided((4, 4), (1, 1))
+SCATTERS: dict[str, Callable] = {
+    "select": lambda x: torch.select_scatter(x, x[:, 0] * 2, 1, 0),
+    "slice": lambda x: torch.slice_scatter(x, x[:, :1] * 2, 1, 0, 1),
+    "diagonal": lambda x: torch.diagonal_scatter(x, x.diagonal() * 2),
+}
+
+
+@pytest.mark.parametrize("name", SCATTERS)
+@pytest.mark.parametrize("x", OVERLAPPING, ids=["expanded", "overlapping"])
+def test_a_scatter_into_a_view_makes_a_tensor_whose_elements_lie_apart(name: str, x: Tensor) -> None:
+    expected = SCATTERS[name](x)
+    mode = CorrectedFakeTensorMode(shape_env=ShapeEnv())
+    with mode:
+        assert SCATTERS[name](mode.from_tensor(x)).stride() == expected.stride()
+    run = turret.compile(lambda x: SCATTERS[name](x) @ x, options={"on_error": "raise", "cache": False})
+    torch.testing.assert_close(run(x), expected @ x)
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_parameters_of_a_layer_norm_have_the_normalized_shape(read: bool) -> None:
+    def program(x: Tensor, bias: Tensor) -> Tensor:
+        made = torch.nn.functional.layer_norm(x, (7,), x[0], bias)
+        return made if read else x * 2
+
+    run = turret.compile(program)
+    for size in (7, 1, 3, 7):
+        for function in (program, run):
+            if size == 7:
+                function(torch.ones(2, 7), torch.ones(size))
+            else:
+                with pytest.raises(RuntimeError, match="shape"):
+                    function(torch.ones(2, 7), torch.ones(size))

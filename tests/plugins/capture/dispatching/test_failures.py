@@ -1,0 +1,214 @@
+"""What raises while a graph runs raises from the program's own lines, after the effects of the lines before."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+import torch
+from capture_lab import Observed, assert_same, outcome
+
+import turret
+from turret.hooks.hookspecs import hookimpl
+
+
+class Table(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = torch.nn.Embedding(5, 3)
+        self.calls = []
+
+    def forward(self, index, *rest, scale=1, **named):
+        self.calls.append(len(self.calls))
+        row = self.embedding(index) * scale
+        self.calls.append("after")
+        return row.sum() + len(rest) + len(named)
+
+
+def test_an_index_out_of_range_raises_from_the_program_s_line_with_the_effects_before_it():
+    table = Table()
+    compiled = turret.compile(table)
+    good, bad = torch.tensor([0, 1]), torch.tensor([0, 9])
+    assert_same(compiled(good, 3, scale=2, more=1), table(good, 3, scale=2, more=1))
+    table.calls.clear()
+    with pytest.raises(IndexError, match="index out of range in self") as caught:
+        compiled(bad, 3, scale=2, more=1)
+    assert table.calls == [0]
+    assert any(frame.name == "forward" and "self.embedding" in frame.line for frame in traceback.extract_tb(caught.tb))
+    assert caught.value.__context__ is None
+    assert_same(compiled(good), table(good))
+
+
+def test_handlers_of_the_program_see_what_an_operation_raises():
+    def program(x, index, log):
+        try:
+            log.append("tried")
+            return torch.gather(x, 0, index) + 1
+        except (IndexError, RuntimeError) as error:
+            log.append(type(error).__name__)
+            return x - 1
+
+    def run(function, index):
+        log: list = []
+        return function(torch.ones(3), index, log), log
+
+    observed = Observed(program)
+    for index in (torch.tensor([0, 1]), torch.tensor([0, 7])):
+        assert_same(run(observed, index), run(program, index))
+    assert len(observed.graphs) == 1
+
+
+def test_behind_a_graph_break_the_rest_of_the_frame_runs_as_python():
+    def program(x, index, log):
+        y = x * 2
+        turret.graph_break()
+        log.append("behind")
+        return torch.gather(y, 0, index)
+
+    def run(function, index):
+        log: list = []
+        return outcome(lambda: function(torch.ones(3), index, log), (), {}), log
+
+    observed = Observed(program)
+    for index in (torch.tensor([0, 1]), torch.tensor([0, 7])):
+        (how, _), log = run(observed, index)
+        (expected, _), plain = run(program, index)
+        assert (how, log) == (expected, plain)
+
+
+def test_a_graph_that_changed_an_argument_is_not_run_again():
+    def program(x, index, log):
+        log.append(1)
+        x.add_(1)
+        return torch.gather(x, 0, index)
+
+    observed, x = Observed(program), torch.zeros(3)
+    observed(x, torch.tensor([0]), [])
+    with pytest.raises(RuntimeError):
+        observed(x, torch.tensor([9]), [])
+    assert_same(x, torch.full((3,), 2.0))
+
+
+class Wrong:
+    """A plugin whose graphs raise."""
+
+    def __init__(self):
+        self.messages = []
+
+    @hookimpl
+    def turret_wrap_runtime(self, function):
+        def raising(*args):
+            raise RuntimeError("a kernel of its own is wrong")
+
+        return raising
+
+    @hookimpl
+    def turret_event(self, event):
+        if event.kind == "fallback":
+            self.messages.append(event.message)
+
+
+def test_a_graph_at_fault_is_on_record_and_raises_where_asked_to():
+    plugin, x = Wrong(), torch.ones(2)
+    with pytest.warns(UserWarning, match="a kernel of its own is wrong, which Python does not"):
+        assert_same(turret.compile(lambda x: x + 1, plugins=[plugin])(x), x + 1)
+    assert "a kernel of its own is wrong" in plugin.messages[-1]
+    with pytest.raises(RuntimeError, match="a kernel of its own is wrong"):
+        turret.compile(lambda x: x + 1, plugins=[plugin], options={"on_error": "raise"})(x)
+
+
+def test_memory_that_ran_out_is_not_tried_again():
+    class Full(Wrong):
+        @hookimpl
+        def turret_wrap_runtime(self, function):
+            def raising(*args):
+                raise torch.OutOfMemoryError("no room")
+
+            return raising
+
+    plugin = Full()
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        turret.compile(lambda x: x + 1, plugins=[plugin])(torch.ones(2))
+    assert not plugin.messages
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int16])
+def test_a_write_at_indices_of_a_dtype_that_eager_refuses_raises_after_the_writes_and_effects_before_it(dtype):
+    def program(x, index, log):
+        log.append("before")
+        x[:, 0] = 7
+        log.append("written")
+        x[:, index.to(dtype)] = 1
+        log.append("after")
+
+    seen = []
+    for run in (program, turret.compile(program)):
+        for _ in range(2):
+            x, log = torch.zeros(2, 3), []
+            with pytest.raises(IndexError):
+                run(x, torch.tensor([1]), log)
+            seen.append((x.tolist(), log))
+    assert seen[0] == seen[1] == seen[2] == seen[3]
+
+
+class Refusing:
+    """Every graph runs eagerly."""
+
+    @hookimpl
+    def turret_joint(self, context, captured, decompositions):
+        raise NotImplementedError("no graph at all")
+
+
+def test_a_graph_that_runs_eagerly_and_raises_before_it_writes_is_run_again_as_python():
+    def program(x, index, log):
+        log.append("before")
+        x[index] = 1
+        log.append("after")
+
+    compiled = turret.compile(program, plugins=[Refusing()], options={"cache": False})
+    for index, told in ((torch.tensor([1]), ["before", "after"]), (torch.tensor([9]), ["before"])):
+        for run in (program, compiled):
+            x, log = torch.zeros(3), []
+            try:
+                run(x, index, log)
+            except IndexError:
+                assert told == ["before"]
+            assert log == told and x.sum() == len(told) - 1
+
+
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("through", [lambda x: x, lambda x: x.data], ids=["itself", "data"])
+def test_a_graph_that_runs_eagerly_writes_to_what_it_made_and_raises_is_run_again_as_python(inference, through):
+    def program(x, index, log):
+        log.append("before")
+        mine = through(x + 1)
+        mine.add_(1)
+        log.append(mine[index])
+        through(x).zero_()
+
+    with torch.inference_mode(inference):
+        seen = []
+        for run in (program, turret.compile(program, plugins=[Refusing()], options={"cache": False})):
+            x, log = torch.ones(3), []
+            run(x, torch.tensor([1]), log)
+            with pytest.raises(IndexError):
+                run(x, torch.tensor([9]), log)
+            seen.append((x.tolist(), [str(entry) for entry in log]))
+    assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("function", [torch.complex, torch.polar])
+def test_parts_of_two_dtypes_raise_from_the_program_s_line_after_its_effects(function):
+    def program(x, log):
+        log.append("before")
+        function(x, torch.ones(3))
+        log.append("after")
+
+    for kind, told in ((torch.float32, ["before", "after"]), (torch.float64, ["before"])):
+        for run in (program, turret.compile(program)):
+            log = []
+            try:
+                run(torch.ones(3, dtype=kind), log)
+            except RuntimeError:
+                assert kind == torch.float64
+            assert log == told

@@ -1,0 +1,127 @@
+"""Collectives are calls in the graph, and give what they give eagerly, on two processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import traceback
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch import multiprocessing
+
+import turret
+from turret.hooks.hookspecs import hookimpl
+
+pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
+
+
+def functional(x, group):
+    from torch.distributed import _functional_collectives as functional
+
+    total = functional.all_reduce(x * 2, "sum", group)
+    most = functional.all_reduce(x, "MAX", group)
+    rows = functional.all_gather_tensor(total + 1, 0, group) * 2
+    columns = functional.all_gather_tensor(total + 1, 1, group)
+    part = functional.reduce_scatter_tensor(x, "sum", 0, group)
+    sent = functional.broadcast(x, 1, group)
+    turned = functional.all_to_all_single(x, None, None, group)
+    return [v + 0 for v in (total, most, rows, columns, part, sent, turned)]
+
+
+def in_place(x, group):
+    total = x * 3
+    dist.all_reduce(total, op=dist.ReduceOp.MAX)
+    rows = torch.empty(2 * x.shape[0], x.shape[1])
+    dist.all_gather_into_tensor(rows, x + 1, group=group)
+    part = torch.zeros(x.shape[0] // 2, x.shape[1])
+    dist.reduce_scatter_tensor(part, x, group=group)
+    first = x.clone()
+    dist.broadcast(first, 0)
+    turned = torch.empty_like(x)
+    dist.all_to_all_single(turned, x, group=group)
+    return [total, rows, part, first, turned, x]
+
+
+class Watch:
+    def __init__(self) -> None:
+        self.breaks: list[str] = []
+        self.graphs = 0
+
+    @hookimpl
+    def turret_event(self, event) -> None:
+        if event.kind == "graph_break":
+            self.breaks.append(event.message)
+        self.graphs += event.kind == "product" and event.stage == "capture"
+
+
+def compare(program, x) -> None:
+    watch = Watch()
+    compiled = turret.compile(
+        program, options={"capture": "turret", "on_error": "raise", "cache": False}, plugins=[watch]
+    )
+    for value in (x, x + 1):
+        for got, want in zip(compiled(value.clone(), dist.group.WORLD), program(value.clone(), dist.group.WORLD)):
+            torch.testing.assert_close(got, want, rtol=0, atol=0)
+            assert type(got) is torch.Tensor
+    assert watch.graphs == 1 and not watch.breaks, watch.breaks
+
+
+def process(rank: int, port: int) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    try:
+        x = torch.arange(24.0).reshape(4, 6) * (rank + 1)
+        compare(functional, x)
+        compare(in_place, x)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    dist.destroy_process_group()
+    os._exit(0)  # threads of gloo's that are still there as Python ends abort the process, eagerly too (torch 2.13)
+
+
+def test_they_are_calls_in_one_graph_and_equal_eager_s_on_two_processes():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=process, args=(rank, port)) for rank in range(2)]
+    for one in processes:
+        one.start()
+    for one in processes:
+        one.join(timeout=200)
+    assert [one.exitcode for one in processes] == [0, 0]
+
+
+@pytest.fixture
+def alone():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("reason", ["async_op", "gradient"])
+def test_what_a_graph_cannot_hold_breaks_it(alone, reason):
+    def waits(x):
+        y = x * 2
+        handle = dist.all_reduce(y, async_op=True)
+        handle.wait()
+        return y + 1
+
+    def writes(x):
+        y = x * 2
+        dist.all_reduce(y)
+        return y + 1
+
+    program = waits if reason == "async_op" else writes
+    x = torch.ones(3, requires_grad=reason == "gradient")
+    watch = Watch()
+    options = {"capture": "turret", "on_error": "raise", "cache": False}
+    got = turret.compile(program, options=options, plugins=[watch])(x)
+    torch.testing.assert_close(got, program(x))
+    assert reason in watch.breaks[0]

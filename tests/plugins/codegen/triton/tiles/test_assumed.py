@@ -1,0 +1,147 @@
+"""Kernels of symbolic sizes: what they take for granted holds where they run, and makes them as good as static ones."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+
+import attrs
+import pytest
+import sympy
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from triton_lab import compile_offline
+
+from turret.ir import Kernel, Store, TensorDecl, Var, call, load, reduce
+from turret.ir.expr import walk
+from turret.ir.index import Size, size
+from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, emit
+from turret.plugins.codegen.triton.tiles.assumed import conditions, sizes_fit
+from turret.plugins.codegen.triton.tiles.facts import Facts
+from turret.plugins.codegen.triton.tiles.normalise import normalise
+from turret.plugins.codegen.triton.tiles.sizes import size_text
+from turret.plugins.codegen.triton.tiles.tiling import tile
+
+CUDA, BF16 = torch.device("cuda"), torch.bfloat16
+ROWS, COLUMNS = (sympy.Symbol(name, integer=True, positive=True) for name in ("s0", "s1"))
+LIKE = {"s0": 4096, "s1": 512}
+
+
+def row_kernel(*, row_sum: bool) -> tuple[Kernel, dict[str, TensorDecl]]:
+    """``y[i, j] = x[i, j] + 1``, or the sums of rows of ``x``, with rows of symbolic length."""
+    i, j = Var("i0", size(ROWS)), Var("r0" if row_sum else "i1", size(COLUMNS))
+    x = TensorDecl("x", (i.extent, j.extent), (j.extent, 1), BF16, CUDA)
+    value = load("x", (i.index, j.index), BF16)
+    if row_sum:
+        y = TensorDecl("y", (i.extent,), (1,), BF16, CUDA)
+        stores = (Store("y", (i.index,), reduce("sum", (j,), value), None),)
+        kernel = Kernel("k", (i,), (j,), stores, ("sum",))
+    else:
+        y = attrs.evolve(x, name="y")
+        kernel = Kernel("k", (i, j), (), (Store("y", (i.index, j.index), call("abs", value), None),), ("abs",))
+    return kernel, {"x": x, "y": y}
+
+
+def emitted(hints: dict[str, int], *, row_sum: bool = False) -> TritonKernel:
+    kernel, declarations = row_kernel(row_sum=row_sum)
+    (made,) = emit(kernel, declarations, DeviceProperties(), hints)
+    return made
+
+
+def test_without_hints_nothing_is_taken_for_granted() -> None:
+    made = emitted({})
+    assert made.otherwise is None and not made.assumes and not made.divisible
+
+
+@pytest.mark.parametrize("row_sum", [False, True])
+def test_sizes_like_the_first_run_the_fast_kernel_and_others_the_general_one(row_sum: bool) -> None:
+    made = emitted(LIKE, row_sum=row_sum)
+    assert made.chosen_for(LIKE) is made and made.chosen_for({"s0": 16, "s1": 1 << 20}) is made
+    for unlike in ({"s0": 4096, "s1": 511}, {"s0": 1 << 16, "s1": 1 << 15}, {"s0": 1 << 40, "s1": 16}):
+        assert made.chosen_for(unlike) is made.otherwise, unlike
+    assert "int64" in made.otherwise.source and "int64" not in made.source
+    assert made.signature["n0"] == "i32" and made.otherwise.signature["n0"] == "i64"
+
+
+def test_a_size_that_was_odd_may_be_anything() -> None:
+    made = emitted({"s0": 4095, "s1": 512})
+    assert made.chosen_for({"s0": 3, "s1": 512}) is made
+    assert made.chosen_for({"s0": 3, "s1": 3}) is made.otherwise
+
+
+def test_sizes_near_the_end_of_32_bits_have_no_kernel_of_32_bits() -> None:
+    made = emitted({"s0": 1 << 16, "s1": 1 << 16})
+    assert made.assumes and "int64" in made.source, "rows that are multiples of 16 still are"
+    assert emitted({"s0": (1 << 17) + 1, "s1": (1 << 15) + 1}).otherwise is None
+
+
+def _widest_load(kernel: TritonKernel) -> int:
+    """Bits of the widest load from global memory."""
+    pointers = frozenset(kernel.parameters[: len(kernel.buffers)])
+    text = compile_offline(attrs.evolve(kernel, divisible=kernel.divisible | pointers)).asm["ptx"]
+    found = re.findall(r"ld\.global(?:\.\w+)*?(?:\.v(\d))?\.b(\d+)", text)
+    return max(int(many or 1) * int(bits) for many, bits in found)
+
+
+@pytest.mark.parametrize("row_sum", [False, True])
+def test_the_fast_kernel_loads_whole_vectors(row_sum: bool) -> None:
+    made = emitted(LIKE, row_sum=row_sum)
+    assert _widest_load(made) == 128
+    assert _widest_load(made.otherwise) == 16
+
+
+NUMBER = sympy.Symbol("s2", integer=True)
+
+
+@given(
+    st.integers(0, 1 << 33),
+    st.integers(1, 1 << 33),
+    st.integers(-(1 << 33), 1 << 33),
+    st.sampled_from(
+        [
+            ROWS * COLUMNS,
+            ROWS - 3 * COLUMNS,
+            (ROWS * COLUMNS + 255) // 256,
+            -ROWS * COLUMNS + 7,
+            ROWS // COLUMNS * ROWS,
+            NUMBER,
+            ROWS * NUMBER - COLUMNS,
+        ]
+    ),
+)
+def test_where_the_conditions_hold_no_size_leaves_32_bits(rows: int, columns: int, n: int, value: sympy.Expr) -> None:
+    texts = conditions([size(value)], ())
+    assert texts
+    values = {"s0": rows, "s1": columns, "s2": n}
+    if all(eval(text, dict(values)) <= 0 for text in texts):
+        assert abs(_computed(size(value), values)) < 1 << 31
+
+
+def test_sizes_that_pass_32_bits_on_the_way_are_not_narrow() -> None:
+    hints = {"s0": 10, "s1": 6, "s2": 4}
+    remainder = sympy.Mod(NUMBER * (1 << 40), 1000003, evaluate=False)
+    assert sizes_fit([ROWS * COLUMNS, ROWS + NUMBER], hints)
+    assert not sizes_fit([ROWS, remainder], hints) and not sizes_fit([ROWS * NUMBER * (1 << 30)], hints)
+    assert not sizes_fit([NUMBER], {}), "what nobody has seen may be large"
+
+
+def _computed(value: Size, values: dict[str, int]) -> int:
+    return int(eval(size_text(value, str), {"floor_div": int.__floordiv__, "floor_mod": int.__mod__, **values}))
+
+
+def test_what_is_assumed_is_in_the_same_order_in_every_process() -> None:
+    i = Var("i0", size(ROWS))
+    read = {f"x{n}": TensorDecl(f"x{n}", (i.extent,), (n,), BF16, CUDA) for n in range(1, 9)}
+    value = functools.reduce(lambda a, b: call("add", a, b), [load(name, (i.index,), BF16) for name in read])
+    declarations = {**read, "y": TensorDecl("y", (i.extent,), (9,), BF16, CUDA)}
+    kernel = Kernel("k", (i,), (), (Store("y", (i.index,), value, None),), ("add",))
+    facts = Facts(tile(normalise(kernel, declarations, {})))
+    met = [node.tensor for node in walk(value) if node.op == "load"]
+    assert facts.reaches() == [declarations[name].stride[0] * ROWS for name in (*met, "y")], "a set has another order"
+
+
+def test_a_definition_of_many_sizes_takes_nothing_for_granted() -> None:
+    symbols = [sympy.Symbol(f"s{n}", integer=True, positive=True) for n in range(40)]
+    assert conditions([size(a + b) for a, b in itertools.pairwise(symbols)], ()) is None

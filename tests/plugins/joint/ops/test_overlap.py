@@ -1,0 +1,184 @@
+"""Tensors in one storage: which have elements in common, and what ops that write to several of them leave."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from tests.plugins.joint_harness import assert_same, compiled
+from turret.errors import UnsupportedError
+from turret.plugins.joint.ops.overlap import Overlap, overlap
+
+ELEMENTS = 60
+
+
+@st.composite
+def strided_views(draw, dtypes=(torch.float32, torch.float64, torch.int8)):
+    """A view of any strides within the first bytes of a buffer."""
+    dtype = draw(st.sampled_from(dtypes))
+    limit, offset = ELEMENTS // 8 * 8 // dtype.itemsize, draw(st.integers(0, 6))
+    shape, strides, last = [], [], offset
+    for _ in range(draw(st.integers(0, 3))):
+        stride = draw(st.integers(0, 9))
+        extent = draw(st.integers(0, 4))
+        if last + stride * max(extent - 1, 0) < limit:
+            shape.append(extent)
+            strides.append(stride)
+            last += stride * max(extent - 1, 0)
+    return dtype, shape, strides, offset
+
+
+def make(buffer, view):
+    dtype, shape, strides, offset = view
+    return buffer.view(dtype).as_strided(shape, strides, offset)
+
+
+def places(view):
+    dtype, shape, strides, offset = view
+    found = [offset]
+    for extent, stride in zip(shape, strides, strict=True):
+        found = [place + stride * index for place in found for index in range(extent)]
+    return {place * dtype.itemsize + byte for place in found for byte in range(dtype.itemsize)}
+
+
+@settings(max_examples=300, deadline=None)
+@given(strided_views(), strided_views())
+def test_views_overlap_where_they_have_a_byte_in_common(one, other):
+    buffer = torch.zeros(ELEMENTS // 8 * 8, dtype=torch.int8)
+    found = overlap(make(buffer, one), make(buffer, other))
+    assert (found is Overlap.SAME) == (one == other)
+    if one != other:
+        assert (found is Overlap.PARTIAL) == bool(places(one) & places(other))
+
+
+def test_halves_of_a_dynamic_size_do_not_overlap():
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    x = mode.from_tensor(torch.zeros(2, 6, 5), static_shapes=False)
+    assert overlap(x[0], x[1]) is Overlap.NONE
+    assert overlap(x[1], x[0]) is Overlap.NONE
+    assert overlap(x, x[1]) is Overlap.PARTIAL
+    assert overlap(x[1], x[1]) is Overlap.SAME
+
+
+@torch.library.custom_op(
+    "turret_overlap::spread",
+    mutates_args=("lists", "one"),
+    schema="(Tensor x, Tensor(a!)?[]? lists, Tensor(b!)? one) -> Tensor",
+)
+def spread(x, lists, one):
+    """Reads what it wrote before: each write shows in the next."""
+    for number, item in enumerate(lists or ()):
+        if item is not None:
+            item.mul_(0.5).add_(x, alpha=number + 1)
+    if one is not None:
+        one.add_(x.sum())
+    return x * 3
+
+
+@spread.register_fake
+def _(x, lists, one):
+    return torch.empty_like(x)
+
+
+VIEWS = (
+    lambda a, b: a,
+    lambda a, b: b[0],
+    lambda a, b: b[1],
+    lambda a, b: b[2],
+    lambda a, b: b.view(-1)[2:6],
+    lambda a, b: b.view(-1)[::5],
+    lambda a, b: b.t()[1],
+    lambda a, b: a * 2,
+)
+
+
+def inputs():
+    return [torch.arange(4.0), torch.arange(16.0).view(4, 4) / 8]
+
+
+def same_or_refused(function):
+    """As in eager where the trace takes it; overlaps that are not exact it may refuse."""
+    try:
+        assert_same(function, inputs(), capture="call", backward=False)
+    except UnsupportedError as error:
+        assert "in part" in str(error)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_ops_that_write_to_several_tensors_see_their_own_writes(data):
+    number = st.integers(0, len(VIEWS) - 1)
+    read = data.draw(number)
+    listed = data.draw(st.none() | st.lists(st.none() | number, max_size=4))
+    one = data.draw(st.none() | number)
+
+    def function(a, b):
+        def view(which):
+            return None if which is None else VIEWS[which](a, b)
+
+        items = None if listed is None else [view(which) for which in listed]
+        result = spread(view(read), items, view(one))
+        return result + 1, [item for item in items or () if item is not None], a * 2, b + 1.0
+
+    same_or_refused(function)
+
+
+@pytest.mark.parametrize("kind", ["Tensor(a!)[]", "Tensor(a!)[]?", "Tensor(a!)?[]", "Tensor(a!)?[]?"])
+@pytest.mark.parametrize(
+    "items", [lambda a, b: [b[0], b[1]], lambda a, b: [b[0], b[0]], lambda a, b: [a], lambda a, b: []]
+)
+def test_lists_that_an_op_writes_to_are_compiled(kind, items):
+    name = "fill_" + "".join(letter if letter.isalpha() else str(ord(letter)) for letter in kind)
+    if not hasattr(torch.ops.turret_overlap, name):
+        schema = f"(Tensor x, {kind} lists) -> Tensor"
+        op = torch.library.custom_op(
+            f"turret_overlap::{name}", lambda x, lists: spread(x, lists, None), mutates_args=("lists",), schema=schema
+        )
+        op.register_fake(lambda x, lists: torch.empty_like(x))
+    op = getattr(torch.ops.turret_overlap, name)
+    assert_same(lambda a, b: (op(a + 1, items(a, b)), a * 2, b * 2), inputs(), capture="call")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["_foreach_add_", "_foreach_mul_", "_foreach_sub_", "_foreach_maximum_", "_foreach_copy_"]),
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 7)), min_size=1, max_size=4),
+)
+def test_foreach_ops_go_through_their_lists_in_order(name, pairs):
+    def function(a, b):
+        getattr(torch, name)([VIEWS[x](a, b)[:4] for x, _ in pairs], [VIEWS[y](a, b)[:4] for _, y in pairs])
+        return a * 2, b.t() + 1
+
+    try:
+        function(torch.arange(4.0), torch.arange(16.0).view(4, 4))
+    except RuntimeError:
+        return
+    same_or_refused(function)
+
+
+@pytest.mark.parametrize("write", [
+    lambda b: torch._foreach_exp_([b[0], b[0]]),
+    lambda b: torch._foreach_mul_([b[0], b[1], b[0]], 3.0),
+    lambda b: torch._foreach_add_([b[0], b[1]], [b[1], b[0]]),
+    lambda b: torch._foreach_mul_([b[0], b[1]], [b[0], b[1]]),
+    lambda b: torch._foreach_lerp_([b[0], b[1]], [b[1], b[2]], 0.5),
+])  # fmt: skip
+def test_foreach_ops_over_one_tensor_twice_are_compiled(write):
+    assert_same(lambda a, b: (write(b), b.sin())[1], inputs(), capture="call", backward=False)
+
+
+@pytest.mark.parametrize("write", [
+    lambda x: x[1:].add_(x[:-1]),
+    lambda x: x[:-1].copy_(x[1:]),
+    lambda x: torch.add(x[1:], 1, out=x[:-1]),
+    lambda x: x.index_add_(0, torch.tensor([1, 0, 2, 3]), x),
+])  # fmt: skip
+def test_writes_that_eager_refuses_are_refused(write):
+    with pytest.raises(RuntimeError, match="single memory location"):
+        write(torch.zeros(4, 4))
+    with pytest.raises(UnsupportedError, match="shares in part"):
+        compiled(write, capture="call")(torch.zeros(4, 4))

@@ -1,0 +1,135 @@
+"""Layouts of results: eager's, also where fake tensors say otherwise."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+from tests.plugins.joint_harness import assert_same
+from turret.graph.op_traits import size_hint
+from turret.plugins.joint.fakes import FakeRunner, layout_key
+from turret.plugins.joint.ops.layouts import expanded_strides
+from turret.plugins.joint.ops.strides import elementwise_strides
+
+
+def laid_out(shape, order):
+    """A dense tensor whose dimensions lie in memory in ``order``, the slowest first."""
+    packed = torch.rand([shape[d] for d in order]) + 0.5
+    return packed.permute([order.index(d) for d in range(len(shape))])
+
+
+def layouts():
+    for shape in [(2, 3, 2), (2, 1, 2), (1, 2, 2), (2, 1), (3, 2), (2,), ()]:
+        yield from (laid_out(shape, order) for order in itertools.permutations(range(len(shape))))
+    yield from (laid_out((2, 3, 2, 2), order) for order in [(0, 1, 2, 3), (0, 2, 3, 1), (3, 2, 1, 0)])
+    yield torch.rand(16).as_strided((2, 1, 2), (1, 4, 2))
+    yield torch.rand(16).as_strided((2, 2), (8, 2))
+    yield torch.rand(2).expand(3, 2)
+
+
+OPS = [torch.add, torch.logical_or, torch.copysign, torch.xlogy, torch.maximum, torch.logaddexp, torch.lt]
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
+def test_the_rule_gives_the_strides_of_eager(op):
+    checked = 0
+    for one, other in itertools.product(layouts(), repeat=2):
+        try:
+            shape = tuple(torch.broadcast_shapes(one.shape, other.shape))
+        except RuntimeError:
+            continue
+        checked += 1
+        assert elementwise_strides([one, other], shape) == op(one, other).stride(), (one.stride(), other.stride())
+    assert checked > 500
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.logical_or,
+        lambda x, y: torch.div(x, y, rounding_mode="floor"),
+        lambda x, y: torch.where(x > 1, x, y),
+        torch.add,
+        lambda x, y: x.double() + y,
+    ],
+)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (laid_out((2, 2, 2), (0, 1, 2)), torch.rand(4).as_strided((2, 1, 2), (1, 4, 2))),
+        (torch.rand(()), laid_out((32, 31), (1, 0))),
+        (torch.rand(4).as_strided((1, 1, 2), (1, 2, 1)), laid_out((3, 2), (0, 1))),
+        (torch.rand(16).as_strided((2, 2), (8, 2)), laid_out((2, 2), (1, 0))),
+    ],
+)
+def test_elementwise_results_have_eagers_strides(function, one, other):
+    assert_same(function, [one, other])
+
+
+def spread(shape, order, gap):
+    """A tensor whose dimensions lie in memory in ``order``, the slowest first, with ``gap`` places to each element."""
+    packed = torch.rand([shape[d] for d in order] + [gap])[..., 0] + 0.5
+    return packed.permute([order.index(d) for d in range(len(shape))])
+
+
+aten = torch.ops.aten
+OVERLOADS = [
+    *(aten.add.Tensor, aten.logical_or.default, aten.copysign.Tensor, aten.xlogy.Tensor, aten.maximum.default),
+    *(aten.logaddexp.default, aten.lt.Tensor, aten.heaviside.default, aten.floor_divide.default, aten.ldexp.Tensor),
+]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_elementwise_results_of_symbolic_sizes_have_eagers_strides(data):
+    op = data.draw(st.sampled_from(OVERLOADS), "op")
+    shape = data.draw(st.permutations([3, 4, 5]), "shape")
+
+    def operand(name):
+        own = [data.draw(st.sampled_from([n, n, 1]), name) for n in shape][data.draw(st.integers(0, 1), name) :]
+        order = data.draw(st.permutations(range(len(own))), name)
+        return spread(own, order, data.draw(st.sampled_from([1, 3]), name))
+
+    one, other = operand("one"), operand("other")
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    dynamic = [StatelessSymbolicContext([DimDynamic.DYNAMIC] * v.dim()) for v in (one, other)]
+    fakes = tuple(mode.from_tensor(v, symbolic_context=c) for v, c in zip((one, other), dynamic, strict=True))
+    with mode:
+        result = FakeRunner(mode, layout_key)(op, fakes, {})
+    assert [size_hint(s) for s in result.stride()] == list(op(one, other).stride())
+
+
+@pytest.mark.parametrize("order", itertools.permutations(range(4)))
+def test_rolled_and_flipped_results_have_eagers_strides(order):
+    for shape in [(2, 3, 2, 2), (2, 3, 2, 1)]:
+        x = laid_out(shape, order)
+        assert_same(lambda x: (x.roll(1, 0), x.roll((1, 1), (0, -1)), x.roll(2, 1), x.roll(1), x.flip(0)), [x])
+
+
+def test_a_batch_norm_that_updates_statistics_gives_eagers_strides():
+    def function(x, mean, variance):
+        return torch.nn.functional.batch_norm(x, mean, variance, training=True)
+
+    assert_same(function, [laid_out((7, 1, 5), (2, 1, 0)), torch.zeros(1), torch.ones(1)])
+
+
+def test_expanded_strides_are_eagers():
+    generator = random.Random(0)
+    for _ in range(500):
+        shape = [generator.choice([1, 1, 2, 3]) for _ in range(generator.randint(0, 4))]
+        x = torch.empty(500).as_strided(shape, [generator.choice([0, 1, 2, 5]) for _ in shape])
+        new = [generator.choice([1, 2, 3]) for _ in range(generator.randint(0, 3))]
+        wanted = new + [s if s != 1 else generator.choice([1, 4]) for s in shape]
+        assert expanded_strides(x, wanted) == x.expand(wanted).stride(), (x.shape, x.stride(), wanted)
+
+
+def test_an_elementwise_op_of_an_expanded_and_detached_tensor_has_eagers_strides():
+    x = torch.randn(961).as_strided((1, 31, 31), (1, 31, 1))
+    assert_same(lambda x: torch.ceil(x.expand(1, 5, -1, -1).detach()), [x])
