@@ -12,7 +12,7 @@ import torch
 from turret.api.arguments import check_arguments, check_model
 from turret.api.module import CompiledModule, wrap_module
 from turret.errors import OptionError, StageError, TurretError, warn
-from turret.pipeline.gc_pause import full_collections_wait
+from turret.pipeline.gc_pause import full_gc_paused
 from turret.storage.fork_safety import compiling
 
 Backend = str | Callable
@@ -64,12 +64,12 @@ def compile(
     # A module's own __call__ runs hooks around its forward; it is looked up on the class, as Python does.
     target = model.__call__ if isinstance(model, torch.nn.Module) else model
     if backend in ("turret", None):
-        with compiling.here(), full_collections_wait():
+        with compiling.here(), full_gc_paused():
             call = _compile_callable(target, fullgraph, dynamic, mode, options, plugins)
     elif isinstance(backend, str) and backend not in OWN_BACKENDS:
         call = _compile_elsewhere(model, fullgraph, dynamic, backend, mode, options, plugins)
     else:
-        with compiling.here(), full_collections_wait():
+        with compiling.here(), full_gc_paused():
             call = _compile_by_backend(target, fullgraph, dynamic, backend, mode, options, plugins)
     return wrap_module(model, call, again) if isinstance(model, torch.nn.Module) else call
 

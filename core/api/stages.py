@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 from turret.api.arguments import check_arguments, check_model
 from turret.api.flat_calls import Recorder, checked, flat_inputs, with_flat_inputs
 from turret.errors import OptionError, StageError, TurretError, UnsupportedError
-from turret.frames.trace_modes import AmbientModes
+from turret.frames.trace_modes import TraceModes
 from turret.graph.lazy_module import lazy_module
 from turret.hooks import plugin_manager
 from turret.hooks.devices import devices_of
@@ -116,7 +116,7 @@ def joint_graph(
     with _pipeline(plugins, options) as pipeline:
         captured = _replaced(f)
         table = pipeline.decompositions(target_of_values(_values(captured.module)))
-        with AmbientModes.now().restored():
+        with TraceModes.now().restored():
             joint = pipeline.traced(captured, table)
         return pipeline.simplified(joint)
 

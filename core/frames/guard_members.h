@@ -36,7 +36,7 @@ inline Answer find_owner(PyTypeObject* type, PyObject* name, PyObject** owner) {
 
 // Whether a class has, itself or from a base, the very member `expected` is of: (name, member), or (name,) for none.
 // `owner`: the expected one is the class that defines it instead.
-inline Answer judge_member(PyObject* object, PyObject* expected, bool owner, Notes* notes, bool& implied) {
+inline Answer judge_member(PyObject* object, PyObject* expected, bool owner, CachedReads* notes, bool& implied) {
   if (!PyType_Check(object)) return NO;
   PyTypeObject* type = reinterpret_cast<PyTypeObject*>(object);
   PyObject* name = PyTuple_GET_ITEM(expected, 0);
@@ -52,7 +52,7 @@ inline Answer judge_member(PyObject* object, PyObject* expected, bool owner, Not
 }
 
 // Whether a class inherits as it did: the tuple of its bases is made anew when they are assigned.
-inline Answer judge_mro(PyObject* object, PyObject* expected, Notes* notes, bool& implied) {
+inline Answer judge_mro(PyObject* object, PyObject* expected, CachedReads* notes, bool& implied) {
   if (!PyType_Check(object)) return NO;
   PyTypeObject* type = reinterpret_cast<PyTypeObject*>(object);
   if (!type->tp_mro || !PyTuple_Check(expected)) return UNSURE;

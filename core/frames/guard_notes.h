@@ -1,4 +1,4 @@
-// Notes of what a reading rests on: words of memory that have to stay as they are.
+// CachedReads of what a reading rests on: words of memory that have to stay as they are.
 //
 // A word that refers to an object vouches for the object's address alone, and addresses are used again.  What else may
 // be relied on has to be noted too: the object's type and the words that were read in it; or the reference is held, where
@@ -30,7 +30,7 @@ inline bool is_immutable(PyObject* object) {
 
 // One thing that has to stay as it is.  For a WORD the address of the word; for the other kinds the number of an entry in
 // a list of its own, with the kind in the low bits, which in the address of a word are zero.
-struct Note {
+struct CachedRead {
   uintptr_t address;
   uintptr_t value;
 };
@@ -56,10 +56,10 @@ struct TensorNote {
   }
 };
 
-constexpr int FICKLE = 3;  // so many changes found at one step, and it is read anew at each call
+constexpr int VOLATILE_AFTER = 3;  // so many changes found at one step, and it is read anew at each call
 
 // What was noted for a step the last time: it tells what changes between calls.
-struct Habit {
+struct AccessProfile {
   const void* dict = nullptr;
   uint64_t version = 0;
   bool dict_changes = false;  // items of the dict are noted one by one
@@ -70,11 +70,11 @@ struct Habit {
   int value_changes = 0;
 };
 
-class Notes {
+class CachedReads {
  public:
-  explicit Notes(std::vector<Habit>& habits) : habits_(habits) {}
+  explicit CachedReads(std::vector<AccessProfile>& habits) : habits_(habits) {}
 
-  std::vector<Note> notes;
+  std::vector<CachedRead> notes;
   std::vector<const uint32_t*> halves;
   std::vector<const uint8_t*> bytes;
   std::vector<Find> finds;
@@ -135,11 +135,11 @@ class Notes {
   }
   // That an instance keeps its own attributes where it does; false where it is known to move them often.
   bool own_place(int holder, PyObject* object, const OwnAttributes& own) {
-    Habit& last = habits_[holder];
-    if (last.owner == object && last.place != *own.slot && last.place_changes < FICKLE) last.place_changes++;
+    AccessProfile& last = habits_[holder];
+    if (last.owner == object && last.place != *own.slot && last.place_changes < VOLATILE_AFTER) last.place_changes++;
     last.owner = object;
     last.place = *own.slot;
-    if (last.place_changes == FICKLE) return false;
+    if (last.place_changes == VOLATILE_AFTER) return false;
     reference(own.slot);
     if (own.valid && noted_.insert(own.valid).second) {
       notes.push_back({bytes.size() << 3 | BYTE, *own.valid});
@@ -150,7 +150,7 @@ class Notes {
   }
   // That a dict has the contents that it has; false where it is known to change often, or has no version.
   bool contents(int holder, PyObject* dict) {
-    Habit& last = habits_[holder];
+    AccessProfile& last = habits_[holder];
     const uint64_t* version = last.dict_changes ? nullptr : version_of(dict);
     if (!version) return false;
     if (last.dict == dict && last.version != *version) {
@@ -170,7 +170,7 @@ class Notes {
     finds.push_back(find);
   }
 
-  std::vector<Habit>& habits_;
+  std::vector<AccessProfile>& habits_;
   std::unordered_set<const void*> noted_;
   std::vector<Held> held_;
 };

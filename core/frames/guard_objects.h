@@ -2,7 +2,7 @@
 //
 // Every function here answers YES with what Python's own evaluation of the step would give, NO where that evaluation
 // would raise, and UNSURE where it might run code of the user's (a property, an __eq__, a __getattr__): such a guard is
-// left to Python.  Where a Notes is given, what was read is noted as words of memory that have to stay as they are.
+// left to Python.  Where a CachedReads is given, what was read is noted as words of memory that have to stay as they are.
 #pragma once
 
 #include "guard_notes.h"
@@ -37,7 +37,7 @@ inline PyObject* no_attributes() {
 }
 
 // A word that holds an object or null.
-inline Answer read_word(PyObject** address, bool null_is_none, Notes* notes, Reading& out) {
+inline Answer read_word(PyObject** address, bool null_is_none, CachedReads* notes, Reading& out) {
   if (notes) {
     notes->reference(address);
     out.fixed = true;
@@ -48,7 +48,7 @@ inline Answer read_word(PyObject** address, bool null_is_none, Notes* notes, Rea
 }
 
 // An attribute that the class answers for, before (`data`) or after the instance.  UNSURE for all that runs code.
-inline Answer read_descriptor(PyObject* object, PyObject* found, PyObject* name, Notes* notes, Reading& out) {
+inline Answer read_descriptor(PyObject* object, PyObject* found, PyObject* name, CachedReads* notes, Reading& out) {
   if (Py_IS_TYPE(found, &PyMemberDescr_Type)) {
     if (!PyObject_TypeCheck(object, PyDescr_TYPE(found))) return UNSURE;
     const PyMemberDef* member = reinterpret_cast<PyMemberDescrObject*>(found)->d_member;
@@ -92,7 +92,7 @@ inline Answer bind_class_attribute(PyObject* object, PyTypeObject* type, PyObjec
   return UNSURE;
 }
 
-inline Answer read_class_attribute(PyTypeObject* type, PyObject* name, Notes* notes, Reading& out) {
+inline Answer read_class_attribute(PyTypeObject* type, PyObject* name, CachedReads* notes, Reading& out) {
   PyTypeObject* meta = Py_TYPE(type);
   if (meta->tp_getattro != PyType_Type.tp_getattro) return UNSURE;
   PyObject* of_meta = _PyType_Lookup(meta, name);
@@ -109,7 +109,7 @@ inline Answer read_class_attribute(PyTypeObject* type, PyObject* name, Notes* no
 }
 
 // The namespace of a class, as a plain dict.
-inline Answer read_class_dict(PyTypeObject* type, bool settled, Notes* notes, Reading& out) {
+inline Answer read_class_dict(PyTypeObject* type, bool settled, CachedReads* notes, Reading& out) {
 #if PY_VERSION_HEX >= 0x030C0000
   out.value = Held(PyType_GetDict(type));
 #else
@@ -121,7 +121,7 @@ inline Answer read_class_dict(PyTypeObject* type, bool settled, Notes* notes, Re
 }
 
 // object.__dict__, past any __getattribute__.
-inline Answer read_dict(PyObject* object, Notes* notes, Reading& out) {
+inline Answer read_dict(PyObject* object, CachedReads* notes, Reading& out) {
   PyTypeObject* type = Py_TYPE(object);
   PyObject* found = _PyType_Lookup(type, text_dict);
   if (!found) return UNSURE;
@@ -156,7 +156,7 @@ inline Answer read_dict(PyObject* object, Notes* notes, Reading& out) {
 }
 
 // The __dict__ of an instance as a dict, made where there is none yet; borrowed from the instance.  Null: UNSURE.
-inline PyObject* dict_of_instance(PyObject* object, int holder, Notes* notes, bool& fixed) {
+inline PyObject* dict_of_instance(PyObject* object, int holder, CachedReads* notes, bool& fixed) {
   PyObject* made = own_attributes(object).dict;
   if (!made) {
     made = PyObject_GenericGetDict(object, nullptr);
@@ -169,7 +169,7 @@ inline PyObject* dict_of_instance(PyObject* object, int holder, Notes* notes, bo
 }
 
 // instance.__dict__[key]
-inline Answer read_own_item(PyObject* object, PyObject* key, int holder, Notes* notes, Reading& out) {
+inline Answer read_own_item(PyObject* object, PyObject* key, int holder, CachedReads* notes, Reading& out) {
   if (!is_plain(key)) return UNSURE;
   const OwnAttributes own = own_attributes(object);
   PyObject* found = nullptr;
@@ -184,7 +184,7 @@ inline Answer read_own_item(PyObject* object, PyObject* key, int holder, Notes* 
 }
 
 // object.name
-inline Answer read_attribute(PyObject* object, PyObject* name, int holder, Notes* notes, Reading& out) {
+inline Answer read_attribute(PyObject* object, PyObject* name, int holder, CachedReads* notes, Reading& out) {
   if (PyType_Check(object)) {
     if (name == text_dict && Py_TYPE(object)->tp_getattro == PyType_Type.tp_getattro)
       return read_dict(object, notes, out);
@@ -241,7 +241,7 @@ inline Container container_of(PyObject* object) {
   return Container::NONE;
 }
 
-inline Answer read_sequence_item(PyObject* object, PyObject* key, Notes* notes, bool settled, Reading& out) {
+inline Answer read_sequence_item(PyObject* object, PyObject* key, CachedReads* notes, bool settled, Reading& out) {
   if (!PyLong_CheckExact(key) && !PyBool_Check(key)) return UNSURE;
   Py_ssize_t index = PyLong_AsSsize_t(key);
   if (index == -1 && PyErr_Occurred()) {
@@ -264,7 +264,7 @@ inline Answer read_sequence_item(PyObject* object, PyObject* key, Notes* notes, 
 }
 
 // object[key], or the container's own [] where the step says past which class (`container`).
-inline Answer read_item(PyObject* object, PyObject* key, Container container, int holder, Notes* notes,
+inline Answer read_item(PyObject* object, PyObject* key, Container container, int holder, CachedReads* notes,
                         Reading& out) {
   const bool past = container != Container::NONE;
   if (!past) container = container_of(object);
@@ -305,7 +305,7 @@ struct Proxy {
   PyObject* mapping;
 };
 
-inline PyObject* behind_proxy(PyObject* object, Notes* notes) {
+inline PyObject* behind_proxy(PyObject* object, CachedReads* notes) {
   if (!Py_IS_TYPE(object, &PyDictProxy_Type)) return object;
   PyObject** mapping = &reinterpret_cast<Proxy*>(object)->mapping;
   if (notes) {
@@ -316,7 +316,7 @@ inline PyObject* behind_proxy(PyObject* object, Notes* notes) {
 }
 
 // list(dict)[index] or list(dict.values())[index]
-inline Answer read_nth(PyObject* dict, Py_ssize_t index, bool value, int holder, Notes* notes, Reading& out) {
+inline Answer read_nth(PyObject* dict, Py_ssize_t index, bool value, int holder, CachedReads* notes, Reading& out) {
   if (!PyDict_CheckExact(dict)) return UNSURE;
   Py_ssize_t position = 0;
   PyObject *key, *item;

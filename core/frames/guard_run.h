@@ -54,9 +54,9 @@ struct Known {
 
 // What the last full check that went well has left: the notes, and what they do not vouch for.
 struct Memory {
-  explicit Memory(std::vector<Habit>& habits) : notes(habits) {}
+  explicit Memory(std::vector<AccessProfile>& habits) : notes(habits) {}
 
-  Notes notes;
+  CachedReads notes;
   std::vector<int> early, late;   // checks that the notes do not imply: to be made before the notes, and after them
   std::vector<Known> known;       // for each step what the notes vouch for
   std::vector<int> unsure;        // guards that are left to Python
@@ -80,7 +80,7 @@ struct Program {
   uint64_t call = 0;
   bool busy = false;
 
-  std::vector<Habit> habits;
+  std::vector<AccessProfile> habits;
   std::unique_ptr<Memory> memory;
   std::map<std::vector<int>, PyObject*> parts;  // Python's checks of some guards
   int failures = 0;  // times that notes were taken since they last held
@@ -128,7 +128,7 @@ class Run {
   Program& p;
   PyObject* const* arguments;
   const std::vector<Known>* known_ = nullptr;  // what the notes, found unchanged, vouch for
-  Notes* taking_ = nullptr;                        // the notes, where they are being taken
+  CachedReads* taking_ = nullptr;                        // the notes, where they are being taken
 
   // Checks in order; one that fails is tried first the next time.
   bool check_all(std::vector<int>& order, std::vector<int>& left) {
@@ -181,7 +181,7 @@ class Run {
         memory->known[n] = {found.object, found.of_class, found.of_instance};
     }
     p.memory = std::move(memory);
-    // Notes that fail again and again are not worth taking.
+    // CachedReads that fail again and again are not worth taking.
     if (++p.failures > PATIENCE) p.pause = 1 << std::min(p.failures - PATIENCE + 4, 10);
   }
 
@@ -199,8 +199,8 @@ class Run {
   }
 
   // Whether everything noted is as it was.
-  bool unchanged(const Notes& notes) const {
-    for (const Note& note : notes.notes) {
+  bool unchanged(const CachedReads& notes) const {
+    for (const CachedRead& note : notes.notes) {
       const uintptr_t look = note.address & LOOK_BITS;
       if (__builtin_expect(look == WORD, 1)) {
         if (*reinterpret_cast<const uintptr_t*>(note.address) != note.value) return false;
@@ -268,10 +268,10 @@ class Run {
 
   // Whether a step leads to the same object as a rule.
   bool stays(int number, PyObject* object) {
-    Habit& habit = p.habits[number];
-    if (habit.value && habit.value != object && habit.value_changes < FICKLE) habit.value_changes++;
+    AccessProfile& habit = p.habits[number];
+    if (habit.value && habit.value != object && habit.value_changes < VOLATILE_AFTER) habit.value_changes++;
     habit.value = object;
-    return habit.value_changes < FICKLE;
+    return habit.value_changes < VOLATILE_AFTER;
   }
 
   // Whether the notes say that a step leads to this very object.
@@ -301,14 +301,14 @@ class Run {
       out.value = Held::of(object);
       // Tensors and plain containers are others at each call.
       out.fixed = taking_ && !is_plain_tensor(object) && !PyTuple_CheckExact(object) && !PyDict_CheckExact(object) &&
-                  !PyList_CheckExact(object) && p.habits[number].value_changes < FICKLE;
+                  !PyList_CheckExact(object) && p.habits[number].value_changes < VOLATILE_AFTER;
       if (out.fixed) taking_->argument(static_cast<size_t>(step.index), object);
       return YES;
     }
     const Register& base = load(step.base);
     if (base.answer != YES) return base.answer;
     PyObject* object = base.object;
-    Notes* notes = base.fixed && p.habits[number].value_changes < FICKLE ? taking_ : nullptr;
+    CachedReads* notes = base.fixed && p.habits[number].value_changes < VOLATILE_AFTER ? taking_ : nullptr;
     if (base.of_class && step.kind != StepKind::ITEM && step.kind != StepKind::KEY && step.kind != StepKind::VALUE)
       return UNSURE;
     if (base.of_instance) {
@@ -379,7 +379,7 @@ class Run {
     const bool of_keys = check.kind == CheckKind::LENGTH || check.kind == CheckKind::EMPTY ||
                          check.kind == CheckKind::KEYS || check.kind == CheckKind::HAS_KEY ||
                          check.kind == CheckKind::NO_KEY;
-    Notes* notes = fixed ? taking_ : nullptr;
+    CachedReads* notes = fixed ? taking_ : nullptr;
     return judge_one(check, of_keys ? behind_proxy(object, notes) : object, notes, implied);
   }
 
@@ -394,7 +394,7 @@ class Run {
     return dict;
   }
 
-  Answer judge_one(const Check& check, PyObject* object, Notes* notes, bool& implied) {
+  Answer judge_one(const Check& check, PyObject* object, CachedReads* notes, bool& implied) {
     const int step = check.steps[0];
     switch (check.kind) {
       case CheckKind::TYPE:
@@ -442,7 +442,7 @@ class Run {
     }
   }
 
-  Answer judge_length(const Check& check, PyObject* object, Notes* notes, bool& implied) {
+  Answer judge_length(const Check& check, PyObject* object, CachedReads* notes, bool& implied) {
     if (check.kind == CheckKind::EMPTY && object == Py_None) {
       implied = notes != nullptr;
       return YES;
@@ -455,7 +455,7 @@ class Run {
     return YES;
   }
 
-  Answer judge_key(const Check& check, PyObject* object, Notes* notes, bool& implied) {
+  Answer judge_key(const Check& check, PyObject* object, CachedReads* notes, bool& implied) {
     if ((!PyDict_CheckExact(object) && Py_TYPE(object) != ordered_dict_type) || !is_plain(check.expected)) return UNSURE;
     PyObject* found = nullptr;
     const Answer answer = find(object, check.expected, &found);
@@ -470,7 +470,7 @@ class Run {
     return YES;
   }
 
-  Answer judge_own_key(const Check& check, PyObject* object, Notes* notes, bool& implied) {
+  Answer judge_own_key(const Check& check, PyObject* object, CachedReads* notes, bool& implied) {
     if (!is_plain(check.expected)) return UNSURE;
     const OwnAttributes own = own_attributes(object);
     PyObject* found = nullptr;

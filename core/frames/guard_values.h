@@ -59,8 +59,8 @@ inline Py_ssize_t plain_length(PyObject* object) {
   return -1;
 }
 
-// Notes that an object of a plain length keeps it.
-inline void note_length(PyObject* object, Notes* notes) {
+// CachedReads that an object of a plain length keeps it.
+inline void note_length(PyObject* object, CachedReads* notes) {
   if (PyDict_Check(object))
     notes->word(&reinterpret_cast<PyDictObject*>(object)->ma_used,
                 static_cast<uintptr_t>(PyDict_GET_SIZE(object)));

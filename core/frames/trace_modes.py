@@ -66,14 +66,14 @@ def is_replaced(function: Any) -> bool:
 
 
 @attrs.frozen
-class AmbientModes:
+class TraceModes:
     """Autocast of all devices, as ``autocast_state`` gives it, and whether gradients are on."""
 
     autocast: tuple[bool | torch.dtype, ...]
     grad_enabled: bool
 
     @classmethod
-    def now(cls) -> AmbientModes:
+    def now(cls) -> TraceModes:
         """The modes of this thread."""
         return cls(autocast_state(), torch.is_grad_enabled())
 
@@ -202,6 +202,6 @@ def wrote_nothing(error: BaseException) -> bool:
     return getattr(error, "__turret_wrote_nothing__", False)
 
 
-def neutral() -> contextlib.AbstractContextManager:
+def autocast_disabled() -> contextlib.AbstractContextManager:
     """No autocast: what comes after the trace computes on functional graphs that hold every cast already."""
     return torch._C._DisableAutocast()

@@ -10,7 +10,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
-from turret.graph.op_traits import gives_numbers
+from turret.graph.op_traits import defines_unbacked_symbols
 
 
 def value_of(argument: Any) -> Any:
@@ -73,7 +73,7 @@ def propagate(graph: fx.Graph, changed: set[fx.Node], fake_mode: Any) -> set[fx.
     for node in graph.nodes:
         if node.op != "call_function" or node in changed or dirty.isdisjoint(node.all_input_nodes):
             continue
-        if gives_numbers(node):
+        if defines_unbacked_symbols(node):
             continue
         value = compute_value(node, fake_mode)
         if not same_layout(node.meta.get("val"), value):

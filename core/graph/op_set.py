@@ -2,7 +2,7 @@
 
 A code generator writes lowerings for these ops and needs no others.  ``EXTERN`` ops are known library calls
 (matmul, convolution, attention, sort, FFT ...).  Any op that is not in the table is outside the surface and runs as
-an extern ATen call too; ``outside_surface`` names those, with the reason, so that nobody has to guess
+an extern ATen call too; ``outside_op_set`` names those, with the reason, so that nobody has to guess
 why an op was not compiled.
 
 The table is data: names are resolved once, and names that this version of torch lacks are left out.
@@ -226,7 +226,7 @@ class OutsideOp:
         return f"{self.node}: {self.op} ({self.reason})"
 
 
-def outside_surface(module: fx.GraphModule) -> tuple[OutsideOp, ...]:
+def outside_op_set(module: fx.GraphModule) -> tuple[OutsideOp, ...]:
     """Every call of a graph that is not in the closed surface, in graph order, each with its reason."""
     return tuple(_outside(module.graph))
 
@@ -236,12 +236,12 @@ def _outside(graph: fx.Graph) -> Iterator[OutsideOp]:
         if node.op in ("call_module", "call_method"):
             yield OutsideOp(node.name, str(node.target), f"a {node.op} node, not an ATen call")
         elif node.op == "call_function":
-            reason = why_outside(node.target)
+            reason = why_unsupported(node.target)
             if reason:
                 yield OutsideOp(node.name, str(node.target), reason)
 
 
-def why_outside(target: Any) -> str:
+def why_unsupported(target: Any) -> str:
     """Why a call target is outside the closed surface; empty when it is inside."""
     if isinstance(target, torch._ops.OpOverload):
         if target in surface():

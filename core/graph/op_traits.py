@@ -151,7 +151,7 @@ BINDS = "binds"
 """Key of a node's ``meta``: the numbers that depend on data which the call gives (``ir.Binding``)."""
 
 
-def gives_numbers(node: fx.Node) -> bool:
+def defines_unbacked_symbols(node: fx.Node) -> bool:
     """Whether a call gives numbers that are known once it has run: it has to run once, where the trace has it."""
     return BINDS in node.meta
 
@@ -256,4 +256,4 @@ def is_random_call(node: fx.Node) -> bool:
 def is_pure_call(node: fx.Node) -> bool:
     """Whether a call may be run again, merged with an equal call, or dropped when unread."""
     pure = node.op == "call_function" and not is_effectful(node) and not is_random_call(node)
-    return pure and not gives_numbers(node)
+    return pure and not defines_unbacked_symbols(node)

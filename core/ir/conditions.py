@@ -5,11 +5,11 @@ may lie outside of their tensors.  A code generator therefore computes such a va
 done to a reduction along a row, which has one value for the whole row, or to a scan, which needs every element up to
 one: under a condition that differs from element to element they would leave elements out.
 
-``guard_operands`` makes both safe to compute at every point: where any element of the row wants the result, all of its
+``mask_operands`` makes both safe to compute at every point: where any element of the row wants the result, all of its
 operands are wanted; elsewhere they are zeros, and the result is not used.
 
 Loops are conditions too: what none of a loop's variables determines is computed ahead of it, and a loop over a size
-that depends on data may have no step.  ``guard_reports`` keeps what is computed for no element from reporting an error.
+that depends on data may have no step.  ``mask_reports`` keeps what is computed for no element from reporting an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from turret.ir.program import TensorDecl
 Predicate = Callable[[Expr], bool]
 
 
-class Harm:
+class NeedsMask:
     """Whether evaluating an expression where it is not wanted could do harm: a wild load, or an error reported.
 
     ``harms`` tells of single nodes other than checks of indices; below those that are ``settled`` nothing is looked at.
@@ -48,29 +48,29 @@ class Harm:
         return found
 
 
-def both(outer: Expr | None, condition: Expr, needs_guard: Predicate) -> Expr:
+def both(outer: Expr | None, condition: Expr, needs_mask: Predicate) -> Expr:
     """The condition of what is inside of two; the inner one is only evaluated where the outer holds, if it must be.
 
-    ``needs_guard``: whether evaluating an expression where it is not wanted could do harm.
+    ``needs_mask``: whether evaluating an expression where it is not wanted could do harm.
     """
     if outer is None:
         return condition
-    if needs_guard(condition):
+    if needs_mask(condition):
         return call("masked", outer, condition, constant(False, torch.bool))
     return call("logical_and", outer, condition)
 
 
-def guard_reports(nest: Nest) -> Nest:
+def mask_reports(nest: Nest) -> Nest:
     """``nest`` with operands under which no check fails where a loop around it, that it does not mention, is empty."""
     if not any(_may_be_empty(v) for v in nest.loops) and not any(map(_may_be_empty, _reduced(nest))):
         return nest
     inner = frozenset(nest.inner)
 
-    def guarded(store: FlatStore) -> FlatStore:
+    def masked(store: FlatStore) -> FlatStore:
         loops = nest.loops if store.variables & inner else nest.outer
         return change_store(store, _ReportGuard(loops).change)
 
-    return attrs.evolve(nest, stores=tuple(map(guarded, nest.stores)))
+    return attrs.evolve(nest, stores=tuple(map(masked, nest.stores)))
 
 
 def _reduced(nest: Nest) -> list[Var]:
@@ -118,8 +118,8 @@ class _ReportGuard:
         return call("masked", some, operand, harmless)
 
 
-def guard_operands(nest: Nest, reports: Predicate = lambda node: False) -> Nest:
-    """``nest``, whose loads are not flat yet, with row reductions and scans that need no guard.
+def mask_operands(nest: Nest, reports: Predicate = lambda node: False) -> Nest:
+    """``nest``, whose loads are not flat yet, with row reductions and scans that need no mask.
 
     ``reports``: nodes other than loads and checks of indices for which a kernel may report an error.
     """
@@ -150,57 +150,57 @@ class _OperandGuard:
                 return not always_inside(offset, tensors[node.tensor])
             return reports(node)
 
-        self.row, self._needs_guard = frozenset(row), Harm(harms)
+        self.row, self._needs_mask = frozenset(row), NeedsMask(harms)
         self._done: dict[tuple[Expr, Expr | None], Expr] = {}
         self._computed = _unconditional(roots)
 
     def change(self, root: Expr) -> Expr:
-        """A root with every such reduction and scan below it guarded."""
+        """A root with every such reduction and scan below it masked."""
         return self._under(None, root)
 
-    def _under(self, guard: Expr | None, expr: Expr) -> Expr:
-        """``expr``, wanted where ``guard`` holds (None: everywhere)."""
-        if guard is not None and not self._needs_guard(expr):
+    def _under(self, mask: Expr | None, expr: Expr) -> Expr:
+        """``expr``, wanted where ``mask`` holds (None: everywhere)."""
+        if mask is not None and not self._needs_mask(expr):
             return expr
-        key = expr, guard
+        key = expr, mask
         if key not in self._done:
-            self._done[key] = self._guarded(guard, expr)
+            self._done[key] = self._guarded(mask, expr)
         return self._done[key]
 
-    def _guarded(self, guard: Expr | None, expr: Expr) -> Expr:
+    def _guarded(self, mask: Expr | None, expr: Expr) -> Expr:
         if expr.op == "masked":
-            condition = self._under(guard, expr.args[0])
-            inside = self._under(both(guard, condition, self._needs_guard), expr.args[1])
+            condition = self._under(mask, expr.args[0])
+            inside = self._under(both(mask, condition, self._needs_mask), expr.args[1])
             return call("masked", condition, inside, expr.args[2])
-        if guard is not None and self._is_collective(expr, guard):
-            wanted = self._anywhere(guard, _bound(expr))
+        if mask is not None and self._is_collective(expr, mask):
+            wanted = self._anywhere(mask, _bound(expr))
             if wanted is None or expr in self._computed:
                 return self._under(None, expr)
             args = tuple(self._operand(wanted, arg) for arg in expr.args)
             return Expr.make(expr.op, args, expr.dtype, expr.payload)
-        args = tuple(self._under(guard, arg) for arg in expr.args)
-        coords = tuple(coord.substitute({}, functools.partial(self._under, guard)) for coord in expr.coords)
+        args = tuple(self._under(mask, arg) for arg in expr.args)
+        coords = tuple(coord.substitute({}, functools.partial(self._under, mask)) for coord in expr.coords)
         same = all(a is b for a, b in zip((*args, *coords), (*expr.args, *expr.coords), strict=True))
         return expr if same else rebuild(expr, args, coords)
 
-    def _is_collective(self, expr: Expr, guard: Expr) -> bool:
+    def _is_collective(self, expr: Expr, mask: Expr) -> bool:
         """Whether a node's operands cannot each be wanted under the condition that the node is."""
         if expr.op == "scan":
             return True
         if expr.op != "reduce":
             return False
         bound = frozenset(expr.payload.variables)
-        return bound == self.row or bool(bound & guard.variables)
+        return bound == self.row or bool(bound & mask.variables)
 
     def _operand(self, wanted: Expr, arg: Expr) -> Expr:
-        if not self._needs_guard(arg):
+        if not self._needs_mask(arg):
             return arg
         return call("masked", wanted, self._under(wanted, arg), constant(0, arg.dtype))
 
-    def _anywhere(self, guard: Expr, variables: tuple[Var, ...]) -> Expr | None:
-        """Where ``guard`` holds at some point of the loops over ``variables``; None for everywhere."""
+    def _anywhere(self, mask: Expr, variables: tuple[Var, ...]) -> Expr | None:
+        """Where ``mask`` holds at some point of the loops over ``variables``; None for everywhere."""
         bound = frozenset(variables)
-        parts = _conjuncts(guard)
+        parts = _conjuncts(mask)
         wanted = [part for part in parts if not part.variables & bound]
         varying = [part for part in parts if part.variables & bound]
         if varying:

@@ -30,7 +30,7 @@ from turret.errors import (
     VerificationError,
     warn,
 )
-from turret.frames.trace_modes import AmbientModes, eagerly, neutral
+from turret.frames.trace_modes import TraceModes, autocast_disabled, eagerly
 from turret.hooks import plugin_manager
 from turret.hooks.blame import Owned, blaming, owner
 from turret.hooks.config import CORE, Config, updated
@@ -51,12 +51,12 @@ from turret.hooks.products import (
 from turret.pipeline import stored_graph
 from turret.pipeline.branches import Branch, branches_of
 from turret.pipeline.executed_code import recorded, unrecorded
-from turret.pipeline.fake_mismatch import eager_where_fakes_lie, trusts_fake_implementations
-from turret.pipeline.gc_pause import full_collections_wait
+from turret.pipeline.fake_mismatch import fallback_on_fake_mismatch, trusts_fake_implementations
+from turret.pipeline.gc_pause import full_gc_paused
 from turret.pipeline.graph_cache import Artifact, GraphCache, Unstable, devices_in, graph_key, with_usable_cache
 from turret.pipeline.op_code import runs_own_code, traced_code
 from turret.plan import Plan, SizeText, size_text
-from turret.plan.aliasing import eager_where_shared_otherwise, sharing_check, writes_inputs
+from turret.plan.aliasing import fallback_on_alias_mismatch, sharing_check, writes_inputs
 from turret.plan.executor import fits_device, load
 from turret.plan.sizes import compile_sizes
 from turret.storage.fork_safety import Lock, compiling
@@ -174,7 +174,7 @@ class Pipeline:
         self.context.emit("compile_started", name=name)
         start = time.perf_counter()
         try:
-            with compiling.here(), full_collections_wait(), devices_of(self.manager):
+            with compiling.here(), full_gc_paused(), devices_of(self.manager):
                 yield
         finally:
             self.context.emit("compile_ended", name=name, seconds=time.perf_counter() - start)
@@ -236,13 +236,15 @@ class Pipeline:
         if check is not None:
             report = functools.partial(self.context.emit, "fallback", stage="runtime", name=captured.name)
             function, alone = (
-                eager_where_shared_otherwise(function, eagerly(captured.module), check, report),
+                fallback_on_alias_mismatch(function, eagerly(captured.module), check, report),
                 alone and kept,
             )
         if trusts_fake_implementations(stored.plan):
             alone = False
             if self.config.on_error == "fallback":
-                function = eager_where_fakes_lie(function, eagerly(captured.module), stored.plan, self.report_fallback)
+                function = fallback_on_fake_mismatch(
+                    function, eagerly(captured.module), stored.plan, self.report_fallback
+                )
         return function, key if alone else None
 
     def asks_graph_compilers(self) -> bool:
@@ -306,7 +308,7 @@ class Pipeline:
         if check is None:
             return function
         report = functools.partial(self.context.emit, "fallback", stage="runtime", name=name)
-        return eager_where_shared_otherwise(function, later.eagerly, check, report)
+        return fallback_on_alias_mismatch(function, later.eagerly, check, report)
 
     def graph_cache(self) -> GraphCache | None:
         """The cache, unless it is off or a foreign plugin without a ``cache_key`` has a say in what is compiled.
@@ -406,13 +408,13 @@ class Pipeline:
 
     def simplified(self, joint: JointGraph) -> JointGraph:
         """A functional graph, rewritten by the passes of its phase."""
-        with neutral():
+        with autocast_disabled():
             self.passes("joint", joint.module)
         return joint
 
     def partitioned(self, joint: JointGraph) -> PartitionedGraph:
         """Forward and backward of a functional graph."""
-        with neutral():
+        with autocast_disabled():
             parts = self.stage("turret_partition", joint.name, joint=joint)
         from turret.graph.partitioning import verify  # brings sympy, which a warm start does without
 
@@ -432,7 +434,7 @@ class Pipeline:
         steady = captured.static_inputs | captured.steady_inputs
         if role == "backward":
             steady = saved_inputs(partitioned, steady)
-        with neutral():
+        with autocast_disabled():
             graph, placement = self.placed(self.stage_graph(partitioned, role, name, target, static_inputs))
             made = self.compiled_elsewhere(graph, placement)
             plan = self.plan_placed(graph, placement) if made is None else None
@@ -639,7 +641,7 @@ class _Graph:
     def __init__(self, pipeline: Pipeline, captured: CapturedGraph, cache: GraphCache | None, key: str | None) -> None:
         self.pipeline, self.captured, self.cache, self.key = pipeline, captured, cache, key
         self.target = target_of(captured)
-        self.ambient = AmbientModes.now()
+        self.ambient = TraceModes.now()
         self.lock = Lock()
         self.partitioned: PartitionedGraph | None = None
         self.saved: SavedValues | None = None
@@ -760,7 +762,7 @@ class _Graph:
             # Passes over the captured graph have run: it was traced before.
             joint = pipeline.stage("turret_joint", name, captured=captured, decompositions=table)
         joint = pipeline.simplified(joint)
-        with pipeline.failures("partition"), neutral():
+        with pipeline.failures("partition"), autocast_disabled():
             backward = self.saved.backward(joint, len(given), costs(pipeline.context))
             if _guard_count(captured) != assumed:
                 raise UnsupportedError("the backward of fewer gradients assumes more of sizes than that of all")
@@ -777,7 +779,7 @@ class _LaterGraph:
         self, pipeline: Pipeline, graph: Any, cache: GraphCache, key: str, name: str, loaded: BoxedCallable | None
     ) -> None:
         self.pipeline, self.graph, self.cache, self.key, self.name = pipeline, graph, cache, key, name
-        self.ambient = AmbientModes.now()
+        self.ambient = TraceModes.now()
         self.lock = Lock()
         self.made: _Graph | None = None
         self.loaded = loaded

@@ -29,7 +29,7 @@ def trusts_fake_implementations(plan: Executable) -> bool:
     return any(isinstance(step, Call) and not has_true_fake(step.op) for step in plan.steps)
 
 
-def eager_where_fakes_lie(
+def fallback_on_fake_mismatch(
     function: Callable[..., Any], eager: Callable[..., Any], plan: Executable, report: Callable[[StageError], None]
 ) -> Callable[..., Any]:
     """``function``, or ``eager`` from the first call on that meets a wrong fake implementation; ``report`` is told."""

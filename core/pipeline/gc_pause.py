@@ -52,7 +52,7 @@ def _keep_this_thread() -> None:
 
 
 @contextlib.contextmanager
-def full_collections_wait() -> Iterator[None]:
+def full_gc_paused() -> Iterator[None]:
     """Within it Python starts no collection of the oldest generation by itself; ``gc.collect()`` works as ever.
 
     A threshold that the program sets meanwhile stays.

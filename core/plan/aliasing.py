@@ -60,7 +60,7 @@ def sharing_check(
     return check
 
 
-def eager_where_shared_otherwise(
+def fallback_on_alias_mismatch(
     function: Callable[..., Any],
     eager: Callable[..., Any],
     check: Callable[[Sequence[Any]], bool],

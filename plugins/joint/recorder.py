@@ -31,7 +31,7 @@ FORWARD_ONLY = ("recompute", "ac_graph_id")
 
 
 @attrs.define(eq=False)
-class Trail:
+class CallLog:
     """What is recorded, in order, each node with the number of the call (of some in a row) that it stems from.
 
     ``call`` is the present one; ``sequence`` are those with gradients.  Of a backward: the number of calls with
@@ -72,7 +72,7 @@ class Recorder:
         self._last_input: fx.Node | None = None
         self._sequence_starts: list[int] = []
         self._sequence_provenance: list[dict[str, Any]] = []
-        self.trail: Trail | None = None
+        self.trail: CallLog | None = None
         self._size_of_symbol: dict[sympy.Symbol, tuple[Any, fx.Node, int | None]] = {}
         self._size_nodes: dict[sympy.Expr, fx.Node] = {}
 
@@ -139,11 +139,11 @@ class Recorder:
         return len(self._sequence_starts)
 
     @contextlib.contextmanager
-    def beside(self, first: int, sequence: list[int]) -> Iterator[Trail]:
+    def beside(self, first: int, sequence: list[int]) -> Iterator[CallLog]:
         """What is recorded meanwhile goes to a graph of its own, from within a node of autograd; it is the backward of
         what a trail with this ``sequence`` recorded when ``first`` calls had been made."""
         graph, self.graph = self.graph, fx.Graph()
-        self.trail = Trail(first=first, sequence=sequence, within=torch._C._current_autograd_node())
+        self.trail = CallLog(first=first, sequence=sequence, within=torch._C._current_autograd_node())
         try:
             yield self.trail
         finally:

@@ -25,7 +25,7 @@ from turret.hooks.products import CapturedGraph, JointGraph
 from turret.hooks.signature import GraphSignature
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
-from turret.plugins.joint.ops.eager_kernels import EagersChoices
+from turret.plugins.joint.ops.eager_kernels import PreferEagerKernels
 from turret.plugins.joint.ops.numbers import numbers_of_data
 from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
 from turret.plugins.joint.recorder import BACKWARD
@@ -96,7 +96,7 @@ def _trace(
 def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs, replays: Replays | None) -> Any:
     """Run the captured module under the tracer; what does not even run on fake tensors by itself is refused."""
     try:
-        with EagersChoices(), tracer, enable_python_dispatcher():
+        with PreferEagerKernels(), tracer, enable_python_dispatcher():
             return CapturedRun(tracer).run(captured.module, inputs.values, replays)
     except TurretError:
         raise

@@ -25,7 +25,7 @@ from turret.graph.ops.functional_ops import bound_arguments, form_tokens, functi
 from turret.hooks.blame import blaming, owner
 from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key, tensors_in
 from turret.plugins.joint.ops.indices import with_known_indices
-from turret.plugins.joint.ops.input_checks import refusing
+from turret.plugins.joint.ops.input_checks import with_checks
 from turret.plugins.joint.ops.layouts import has_layout_rule
 from turret.plugins.joint.ops.mutation import (
     TensorArgument,
@@ -71,12 +71,12 @@ class Tracer(TorchDispatchMode):
         self._depth = 0
         self.refreshed = 0
         self._run = FakeRunner(fake_mode, self.layout_key)
-        self._rules: dict[Any, Callable[..., Any]] = {func: refusing(rule, func) for func, rule in SPECIAL.items()}
+        self._rules: dict[Any, Callable[..., Any]] = {func: with_checks(rule, func) for func, rule in SPECIAL.items()}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         rule = self._rules.get(func)
         if rule is None:
-            rule = self._rules[func] = with_known_indices(refusing(self._rule_for(func), func), func)
+            rule = self._rules[func] = with_known_indices(with_checks(self._rule_for(func), func), func)
         if self._depth:
             return rule(self, func, args, kwargs or {})
         with torch._C._DisablePythonDispatcher():

@@ -16,7 +16,7 @@ from torch import fx
 
 from turret.graph.op_set import Family, family_of
 from turret.graph.op_traits import (
-    gives_numbers,
+    defines_unbacked_symbols,
     has_custom_code,
     is_effectful,
     is_random_call,
@@ -58,7 +58,7 @@ def recompute_cost(node: fx.Node) -> float:
         return 0.0 if node.op in ("call_function", "get_attr") else math.inf
     if is_effectful(node) or is_random_call(node) or has_custom_code(node.target) or _equates_rounded(node):
         return math.inf
-    if gives_numbers(node):
+    if defines_unbacked_symbols(node):
         return math.inf
     family = family_of(node.target)
     if family in (Family.VIEW, Family.SIZE, Family.CREATION) or not _has_tensor(node):

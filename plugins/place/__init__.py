@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from turret.graph.externs import op_name
 from turret.graph.obstacles import NAMED, is_named
-from turret.graph.op_set import Family, family_of, is_compiled_dtype, why_outside
+from turret.graph.op_set import Family, family_of, is_compiled_dtype, why_unsupported
 from turret.graph.op_traits import CAPTURED_CALL, is_view_op
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import NodePlacement, Placement, StageGraph, Target
@@ -57,7 +57,7 @@ def _lowered_ops(context: Any, target: Target) -> frozenset[Any]:
 def _place(node: fx.Node, target: Target, lowered: Any) -> NodePlacement:
     reason = _why_not_values(node, target)
     if not reason:
-        reason = why_outside(node.target) if node.op == "call_function" else f"a {node.op} node, not an ATen call"
+        reason = why_unsupported(node.target) if node.op == "call_function" else f"a {node.op} node, not an ATen call"
         if reason and node.target in lowered():
             reason = ""
     if reason:

@@ -26,7 +26,7 @@ from turret.ir import (
 )
 from turret.ir.expr import loads
 from turret.ir.schedule import SEPARATE_BYTES
-from turret.plugins.schedule.in_place import may_take_over
+from turret.plugins.schedule.in_place import can_reuse_buffer
 
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector load of today's CPUs."""
@@ -70,7 +70,7 @@ class _Planner:
     borders: Sequence[int] = ()
     born: dict[str, int] = attrs.field(factory=dict)
     dies: dict[str, int] = attrs.field(factory=dict)
-    heirs: dict[str, str] = attrs.field(factory=dict)
+    reuses: dict[str, str] = attrs.field(factory=dict)
 
     def plan(self) -> MemoryPlan:
         self._lifetimes()
@@ -151,28 +151,30 @@ class _Planner:
                 n for n in sorted(reads - writes - shared) if n in inside and n not in taken and self._dies(n) == number
             ]
             for store in step.stores:
-                if store.tensor not in planned or self.born[store.tensor] != number or store.tensor in self.heirs:
+                if store.tensor not in planned or self.born[store.tensor] != number or store.tensor in self.reuses:
                     continue
-                for donor in donors:
-                    if donor not in taken and self._fits(step, store.tensor, donor, planned):
-                        taken.add(donor)
-                        self.heirs[store.tensor] = donor
+                for input_ in donors:
+                    if input_ not in taken and self._fits(step, store.tensor, input_, planned):
+                        taken.add(input_)
+                        self.reuses[store.tensor] = input_
                         break
 
     def _dies(self, name: str) -> int:
         """The last step that touches a tensor's memory; -1 where another tensor may own it."""
         return self.dies[name] if self.roots.get(name, frozenset((name,))) == {name} else -1
 
-    def _fits(self, kernel: Kernel, heir: str, donor: str, planned: Mapping[str, int]) -> bool:
-        size = planned[heir]
-        if size != storage_bytes(self.declarations[donor]) or (self._owner(donor) not in planned and size < LEAST_VIEW):
+    def _fits(self, kernel: Kernel, output: str, input_: str, planned: Mapping[str, int]) -> bool:
+        size = planned[output]
+        if size != storage_bytes(self.declarations[input_]) or (
+            self._owner(input_) not in planned and size < LEAST_VIEW
+        ):
             return False
-        return may_take_over(kernel, self.declarations[heir], self.declarations[donor])
+        return can_reuse_buffer(kernel, self.declarations[output], self.declarations[input_])
 
     def _owner(self, name: str) -> str:
         """The first tensor in the memory that a tensor took over."""
-        while name in self.heirs:
-            name = self.heirs[name]
+        while name in self.reuses:
+            name = self.reuses[name]
         return name
 
     def _place(self, planned: Mapping[str, int]) -> tuple[dict[str, int], int]:
@@ -203,7 +205,7 @@ class _Planner:
 
     def _buffer(self, name: str, offset: int | None) -> BufferPlan:
         decl = self.declarations[name]
-        return BufferPlan(decl, storage_bytes(decl), offset, self.heirs.get(name))
+        return BufferPlan(decl, storage_bytes(decl), offset, self.reuses.get(name))
 
     def _held(self, outside: Sequence[int], offsets: Mapping[str, int], arena: int) -> list[bool]:
         """In which steps the arena is there: all but those around a peak of memory at which it lies idle."""
@@ -239,8 +241,8 @@ class _Planner:
         return list(itertools.accumulate(change[:-1]))
 
     def _memory_dies(self, owner: str) -> int:
-        heirs = [n for n in self.heirs if self._owner(n) == owner]
-        return max(self.dies[n] for n in (owner, *heirs))
+        reuses = [n for n in self.reuses if self._owner(n) == owner]
+        return max(self.dies[n] for n in (owner, *reuses))
 
 
 def _runs(flags: Sequence[bool]) -> tuple[tuple[int, int], ...]:

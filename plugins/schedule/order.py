@@ -52,7 +52,7 @@ def _units(item: Group | Unit) -> list[int]:
     return [item.number] if isinstance(item, Unit) else [m.unit.number for m in item.members]
 
 
-def settle(pieces: Sequence[Piece], sizes: Mapping[str, int], kept: frozenset[str]) -> list[int]:
+def minimize_peak_memory(pieces: Sequence[Piece], sizes: Mapping[str, int], kept: frozenset[str]) -> list[int]:
     """An order of the pieces (given in a legal one) with no higher peak of live bytes.
 
     A piece is put off until just before its first user where it makes more than waiting keeps alive: values that

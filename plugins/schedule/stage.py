@@ -11,7 +11,7 @@ from turret.plugins.schedule.graph import build_graph, memory_roots, ordered
 from turret.plugins.schedule.inline import inline
 from turret.plugins.schedule.kernels import StepMaker, numbered
 from turret.plugins.schedule.memory import plan_memory
-from turret.plugins.schedule.order import pieces_of, settle
+from turret.plugins.schedule.order import minimize_peak_memory, pieces_of
 from turret.plugins.schedule.sections import cut_for
 from turret.plugins.schedule.units import Unit, units_of, unread
 
@@ -41,7 +41,7 @@ def schedule(context: Any, program: LoopProgram, target: Target | None = None) -
     pieces = pieces_of(items, graph, roots, maker.stored)
     cut = cut_for(context, program, target, [maker.steps(item) for item in items])
     plans = []
-    for order in dict.fromkeys((tuple(settle(pieces, fuser.sizes, kept)), tuple(range(len(items))))):
+    for order in dict.fromkeys((tuple(minimize_peak_memory(pieces, fuser.sizes, kept)), tuple(range(len(items))))):
         order = order if cut is None else cut.ordered(order, [piece.followers for piece in pieces])
         steps = numbered([step for number in order for step in maker.steps(items[number])])
         sections = () if cut is None else cut.sections(steps)

@@ -13,7 +13,7 @@ from torch import fx
 from turret.errors import UnsupportedError, VerificationError
 from turret.graph.op_set import Family, family_of
 from turret.graph.op_traits import (
-    gives_numbers,
+    defines_unbacked_symbols,
     is_effectful,
     is_mutating_op,
     is_random_call,
@@ -182,7 +182,9 @@ def parts_of(nodes: Iterable[fx.Node]) -> frozenset[fx.Node]:
 
 def runs_once(node: fx.Node) -> bool:
     """Whether a call must not run in forward and backward: it draws random numbers, writes, or gives new numbers."""
-    return node.op == "call_function" and (is_random_call(node) or is_mutating_op(node.target) or gives_numbers(node))
+    return node.op == "call_function" and (
+        is_random_call(node) or is_mutating_op(node.target) or defines_unbacked_symbols(node)
+    )
 
 
 def _check_savable(joint: JointGraph, candidates: tuple[fx.Node, ...]) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from turret.errors import UnsupportedError
 from turret.hooks.devices import INDEX_ERROR, OUT_OF_RANGE, ZERO_DIVISION
-from turret.ir.emit.emitter import ExprFacts, Guard, Namer, Printer, TextEmitter, infix, written_size
+from turret.ir.emit.emitter import ExprFacts, Mask, Namer, Printer, TextEmitter, infix, written_size
 from turret.ir.emit.scopes import Scope
 from turret.ir.expr import OPS, Expr, divides_by_zero, range_error, walk
 from turret.ir.index import Div, Mod, Size, Value, Var, provably_nonnegative
@@ -275,16 +275,16 @@ class CEmitter(TextEmitter):
     def assignment(self, name: str, text: str, dtype: torch.dtype) -> str:
         return f"const {self.ctype(dtype).value} {name} = {text};"
 
-    def term(self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, guard: Guard) -> str:
-        text = self._atom(atom, scope, guard)
+    def term(self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, mask: Mask) -> str:
+        text = self._atom(atom, scope, mask)
         return text if coefficient == 1 else f"{self.size(coefficient)} * {text}"
 
-    def _atom(self, atom: Var | Div | Mod | Value, scope: Scope, guard: Guard) -> str:
+    def _atom(self, atom: Var | Div | Mod | Value, scope: Scope, mask: Mask) -> str:
         if isinstance(atom, Var):
             return scope.variable(atom)
         if isinstance(atom, Value):
-            return self.value(atom.expr, scope, guard)
-        numerator = self.index(atom.numerator, scope, guard)
+            return self.value(atom.expr, scope, mask)
+        numerator = self.index(atom.numerator, scope, mask)
         sign = "/" if isinstance(atom, Div) else "%"
         low, high = atom.numerator.bounds()
         if low is None or not provably_nonnegative(low):
@@ -296,18 +296,18 @@ class CEmitter(TextEmitter):
 
     # ------------------------------------------------------------ nodes
 
-    def scalar(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def scalar(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         if expr.op not in OPS:
             raise UnsupportedError(f"{self.language} kernels do not know the node {expr.op!r}")
-        args = [self.value(arg, scope, guard) for arg in expr.args]
+        args = [self.value(arg, scope, mask) for arg in expr.args]
         if divides_by_zero(expr):
-            self.report(f"{args[1]} == 0", ZERO_DIVISION, scope, guard)
+            self.report(f"{args[1]} == 0", ZERO_DIVISION, scope, mask)
         return self.scalar_text(expr, args)
 
-    def report(self, condition: str, code: int, scope: Scope, guard: Guard) -> str:
+    def report(self, condition: str, code: int, scope: Scope, mask: Mask) -> str:
         """Note an error where ``condition`` holds; the name of the condition."""
-        if guard is not None:
-            condition = f"({condition}) & {self.value(guard, scope)}"
+        if mask is not None:
+            condition = f"({condition}) & {self.value(mask, scope)}"
         name = self.fresh("b")
         scope.line(f"const bool {name} = {condition};")
         scope.line(f"error |= {name} ? {code} : 0;")
@@ -317,47 +317,47 @@ class CEmitter(TextEmitter):
         """The text of an element in memory."""
         return f"{self.pointer(tensor)}[{offset}]"
 
-    def write_load(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_load(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         if 0 in self.nest.tensors[expr.tensor].shape:
-            self.index(expr.coords[0], scope, guard)  # its checks still report
+            self.index(expr.coords[0], scope, mask)  # its checks still report
             return self.literal(0, expr.dtype)
-        guard = self.guard_of_access(expr.coords[0], scope, guard)
-        offset = self.index(expr.coords[0], scope, guard)
+        mask = self.mask_of_access(expr.coords[0], scope, mask)
+        offset = self.index(expr.coords[0], scope, mask)
         text = self.ctype(expr.dtype).load(self.element(expr.tensor, offset))
-        return text if guard is None else f"{self.value(guard, scope)} ? {text} : {self.literal(0, expr.dtype)}"
+        return text if mask is None else f"{self.value(mask, scope)} ? {text} : {self.literal(0, expr.dtype)}"
 
-    def write_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
-        return self.index(expr.payload, scope, guard)
+    def write_index(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+        return self.index(expr.payload, scope, mask)
 
-    def write_size(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_size(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         return self.size(expr.payload)
 
-    def write_check_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
-        value = self.value(expr.args[0], scope, guard)
+    def write_check_index(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+        value = self.value(expr.args[0], scope, mask)
         code = OUT_OF_RANGE if range_error(expr) is RuntimeError else INDEX_ERROR
         outside = f"({self.unsigned}){value} >= ({self.unsigned}){self.size(expr.payload)}"
-        return f"{self.report(outside, code, scope, guard)} ? 0 : {value}"
+        return f"{self.report(outside, code, scope, mask)} ? 0 : {value}"
 
-    def write_wrap_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
-        value = self.value(expr.args[0], scope, guard)
+    def write_wrap_index(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+        value = self.value(expr.args[0], scope, mask)
         return f"{value} < 0 ? {value} + {self.size(expr.payload)} : {value}"
 
-    def write_cast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_cast(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         source = expr.args[0]
-        return cast_text(self.value(source, scope, guard), self.ctype(source.dtype), self.ctype(expr.dtype))
+        return cast_text(self.value(source, scope, mask), self.ctype(source.dtype), self.ctype(expr.dtype))
 
-    def write_bitcast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_bitcast(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         source = expr.args[0]
-        return self.bitcast_text(self.value(source, scope, guard), self.ctype(source.dtype), self.ctype(expr.dtype))
+        return self.bitcast_text(self.value(source, scope, mask), self.ctype(source.dtype), self.ctype(expr.dtype))
 
-    def write_masked(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_masked(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         condition, inside, outside = expr.args
-        inside_text = self.value(inside, scope, self.both(guard, condition))
-        return f"{self.value(condition, scope, guard)} ? {inside_text} : {self.value(outside, scope)}"
+        inside_text = self.value(inside, scope, self.both(mask, condition))
+        return f"{self.value(condition, scope, mask)} ? {inside_text} : {self.value(outside, scope)}"
 
-    def write_random(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_random(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         kind, stream = expr.payload
-        seed, linear = (self.value(arg, scope, guard) for arg in expr.args)
+        seed, linear = (self.value(arg, scope, mask) for arg in expr.args)
         words = f"philox(({self.unsigned}){seed}, ({self.unsigned}){linear}, {self.stream(stream)})"
         where = self.ctype(expr.dtype)
         if kind == "bits":
@@ -367,13 +367,13 @@ class CEmitter(TextEmitter):
         digits = {"": 24, "f16": 11, "bf16": 8}[where.half]
         return f"random_uniform({words}, {digits})" if kind == "uniform" else where.round(f"random_normal({words})")
 
-    def write_reduce(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_reduce(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         """A reduction as a plain loop where its value is wanted; innermost is the loop that a scan in it goes along."""
         kind, dtype = expr.payload.kind, accumulator_dtype(expr.payload.kind, expr.dtype)
         wide, total = self.ctype(dtype), self.fresh("q")
         scanned = {node.payload[1] for node in walk(expr.args[0]) if node.op == "scan"}
         inside = self.open_loops(scope, sorted(expr.payload.variables, key=scanned.__contains__), stem="k")
-        value = self.value(expr.args[0], inside, guard)
+        value = self.value(expr.args[0], inside, mask)
         inside.line(f"{total} = {self.combine_text(kind, wide, total, f'({wide.value}){value}')};")
         scope.line(f"{wide.value} {total} = {self.literal(identity(kind, dtype), dtype)};")
         self.close_loops(inside, scope)
@@ -381,7 +381,7 @@ class CEmitter(TextEmitter):
         result = self.ctype(expr.dtype)
         return result.round(f"({result.value}){total}")
 
-    def write_scan(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_scan(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         """A running value, carried from step to step of the loop that the scan goes along: the innermost one."""
         kind, variable = expr.payload
         if variable not in scope.variables:
@@ -435,7 +435,7 @@ class CEmitter(TextEmitter):
             before = self.fresh("e")
             value = kind.round(self.combine_text(mode, kind, before, self.value(store.expr, scope)))
             text = f"{{ const {kind.value} {before} = {kind.load(element)}; {element} = {kind.pack(f'({value})')}; }}"
-        conditions = [c for c in (self.guard_of_access(store.offset, scope), store.condition) if c is not None]
+        conditions = [c for c in (self.mask_of_access(store.offset, scope), store.condition) if c is not None]
         if conditions:
             text = f"if ({' && '.join(self.value(c, scope) for c in conditions)}) {text}"
         scope.line(text)

@@ -1,6 +1,6 @@
 """Expressions to text: what code generators do alike, whatever the language.
 
-Every node of the loop IR becomes one named value, in the outermost block of the kernel that can compute it.  A *guard*
+Every node of the loop IR becomes one named value, in the outermost block of the kernel that can compute it.  A *mask*
 is the condition under which a value is wanted (from ``masked``).  Only what could do harm where it is masked off, loads
 that may lie outside and checks that may report, is written under it; the rest is plain arithmetic.
 """
@@ -14,15 +14,15 @@ import sympy
 import torch
 
 from turret.errors import UnsupportedError
-from turret.ir.conditions import Harm, both
+from turret.ir.conditions import NeedsMask, both
 from turret.ir.emit.scopes import Scope
 from turret.ir.expr import Expr, call, constant, size_value
 from turret.ir.index import Div, Index, Mod, Size, Value, Var, provably_nonnegative
 from turret.ir.nest import always_inside
 from turret.ir.program import TensorDecl
 
-Guard = Expr | None
-Key = tuple[Expr, Guard]
+Mask = Expr | None
+Key = tuple[Expr, Mask]
 
 
 Namer = Callable[[str], str]
@@ -75,7 +75,7 @@ class ExprFacts:
     def __init__(self, tensors: Mapping[str, TensorDecl]) -> None:
         self.tensors = tensors
         # Whether evaluating an expression where it is masked off could do harm.
-        self.needs_guard = Harm(self._harms, self.is_along_row)
+        self.needs_mask = NeedsMask(self._harms, self.is_along_row)
 
     def variables(self, expr: Expr) -> frozenset[Var]:
         """Loops that must be open where ``expr`` is evaluated."""
@@ -90,7 +90,7 @@ class ExprFacts:
         raise NotImplementedError
 
     def is_along_row(self, expr: Expr) -> bool:
-        """Whether a node is a scan or a reduction along the row: its operands have what guard it needs
+        """Whether a node is a scan or a reduction along the row: its operands have what mask it needs
         (``turret.ir.conditions``)."""
         raise NotImplementedError
 
@@ -107,7 +107,7 @@ class TextEmitter:
     """The state of writing one kernel: the names of what it reads, and of every value in the block where that is.
 
     A language's emitter says how it writes sizes, terms of indices, assignments and nodes: ``write_<op>`` gives the
-    text of a node of that op, from the node, a block and a guard, and ``scalar`` that of all others.
+    text of a node of that op, from the node, a block and a mask, and ``scalar`` that of all others.
     """
 
     symbol_stem: ClassVar[str] = "s"
@@ -130,11 +130,11 @@ class TextEmitter:
         """The text, or the name, of a literal."""
         raise NotImplementedError
 
-    def scalar(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def scalar(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         """The text of a node that has no writer of its own."""
         raise NotImplementedError
 
-    def term(self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, guard: Guard) -> str:
+    def term(self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, mask: Mask) -> str:
         """The text of one term of an index."""
         raise NotImplementedError
 
@@ -177,12 +177,12 @@ class TextEmitter:
 
     # ------------------------------------------------------------ indices
 
-    def index(self, index: Index, scope: Scope, guard: Guard = None) -> str:
+    def index(self, index: Index, scope: Scope, mask: Mask = None) -> str:
         """An index in ``scope``; what outer loops determine is computed there."""
         groups: dict[Scope, list[str]] = {}
         for atom, coefficient in index.terms:
-            home = self._atom_home(atom, scope, guard)
-            groups.setdefault(home, []).append(self.term(atom, coefficient, home, guard))
+            home = self._atom_home(atom, scope, mask)
+            groups.setdefault(home, []).append(self.term(atom, coefficient, home, mask))
         if not groups:
             return self.size(index.const)
         homes = sorted(groups, key=lambda s: s.depth)
@@ -196,46 +196,46 @@ class TextEmitter:
                 total = self.named(home, ("offset", total), "o", total)
         return total
 
-    def _atom_home(self, atom: Var | Div | Mod | Value, scope: Scope, guard: Guard) -> Scope:
+    def _atom_home(self, atom: Var | Div | Mod | Value, scope: Scope, mask: Mask) -> Scope:
         variables, level = self.facts.atom_variables(atom), 0
         for value in atom.values:
             level = max(level, self.facts.level(value))
-            if guard is not None and self.facts.needs_guard(value):
-                variables, level = variables | self.facts.variables(guard), max(level, self.facts.level(guard))
+            if mask is not None and self.facts.needs_mask(value):
+                variables, level = variables | self.facts.variables(mask), max(level, self.facts.level(mask))
         return scope.home(variables, level)
 
     # ------------------------------------------------------------ values
 
-    def key(self, expr: Expr, guard: Guard) -> Key:
-        """What identifies a value: the guard counts only where leaving it out could do harm."""
-        return expr, guard if guard is not None and self.facts.needs_guard(expr) else None
+    def key(self, expr: Expr, mask: Mask) -> Key:
+        """What identifies a value: the mask counts only where leaving it out could do harm."""
+        return expr, mask if mask is not None and self.facts.needs_mask(expr) else None
 
-    def both(self, guard: Guard, condition: Expr) -> Expr:
-        """The guard of what is inside of a condition that is itself under one."""
-        return both(guard, condition, self.facts.needs_guard)
+    def both(self, mask: Mask, condition: Expr) -> Expr:
+        """The mask of what is inside of a condition that is itself under one."""
+        return both(mask, condition, self.facts.needs_mask)
 
-    def guard_of_access(self, offset: Index, scope: Scope, guard: Guard = None) -> Guard:
-        """The guard under which to read or write an element: where a checked index may turn out to be one into an empty
+    def mask_of_access(self, offset: Index, scope: Scope, mask: Mask = None) -> Mask:
+        """The mask under which to read or write an element: where a checked index may turn out to be one into an empty
         tensor, whose check reports but has to let something through, also that the tensor is not empty."""
         for value in offset.values:
             if value.op == "check_index" and not provably_nonnegative(value.payload - 1):
-                self.value(value, scope, guard)  # the check itself
+                self.value(value, scope, mask)  # the check itself
                 some = call("gt", size_value(value.payload), constant(0, torch.int64))
-                guard = some if guard is None else call("logical_and", guard, some)
-        return guard
+                mask = some if mask is None else call("logical_and", mask, some)
+        return mask
 
-    def home(self, expr: Expr, guard: Guard, scope: Scope) -> Scope:
-        """Where the value of ``key(expr, guard)`` belongs."""
+    def home(self, expr: Expr, mask: Mask, scope: Scope) -> Scope:
+        """Where the value of ``key(expr, mask)`` belongs."""
         variables, level = self.facts.variables(expr), self.facts.level(expr)
-        if guard is not None:
-            variables, level = variables | self.facts.variables(guard), max(level, self.facts.level(guard))
+        if mask is not None:
+            variables, level = variables | self.facts.variables(mask), max(level, self.facts.level(mask))
         return scope.home(variables, level)
 
-    def value(self, expr: Expr, scope: Scope, guard: Guard = None) -> str:
+    def value(self, expr: Expr, scope: Scope, mask: Mask = None) -> str:
         """A name or a literal for the value of ``expr`` in ``scope``."""
         if expr.op == "const":
             return self.constant(expr)
-        key = self.key(expr, guard)
+        key = self.key(expr, mask)
         target = self.home(*key, scope)
         found = scope.named(key, target)
         if found is None:

@@ -18,7 +18,7 @@ from turret.frames import frame_hook, guard_tree
 from turret.frames.guards import Guard, GuardSet, global_state, storage_pattern
 from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource
 from turret.hooks.products import CapturedGraph
-from turret.pipeline.gc_pause import full_collections_wait
+from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
 from turret.plugins.capture.autograd.tensor_data import check_copies
 from turret.plugins.capture.dispatching import failures
@@ -28,7 +28,7 @@ from turret.plugins.capture.errors import NOWHERE, AskedFor, Raised, Unsupported
 from turret.plugins.capture.handlers import library
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.interpreter.tracer import Tracer
-from turret.plugins.capture.python.lifetimes import keeps_waiting, waits_visibly
+from turret.plugins.capture.python.lifetimes import has_observable_finalizer, keeps_waiting
 from turret.plugins.capture.rebuilding import breaks
 from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 from turret.plugins.capture.record.graph import GraphInput, metadata
@@ -68,7 +68,7 @@ class _Break:
 
 def compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> Unit:
     """The unit of one call.  Raises ``Unsupported`` where the frame can only run as Python."""
-    with full_collections_wait():
+    with full_gc_paused():
         return _compile_frame(settings, history, function, arguments)
 
 
@@ -94,7 +94,7 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                 raise Unsupported("calls nested too deeply") from None
             else:
                 if stop is None and unit.run is not None:
-                    taken = units.Taken(function, arguments, history, attempt.tracer, unit, *attempt.parts)
+                    taken = units.CaptureRecord(function, arguments, history, attempt.tracer, unit, *attempt.parts)
                     units.keep(settings, taken)
                 return unit
             finally:
@@ -241,7 +241,7 @@ class _Attempt:
         kept = frame.locals if signal is RETURNED else ()
         for number, value in enumerate(self.arguments):
             held = self.first[number]
-            if waits_visibly(value) and id(held) not in r.names and held not in kept:
+            if has_observable_finalizer(value) and id(held) not in r.names and held not in kept:
                 raise Unsupported("a generator that is let go while it waits in a try or with block")
             if isinstance(value, BaseException):
                 if keeps_waiting(value):

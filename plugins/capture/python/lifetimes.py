@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from turret.plugins.capture.python.bytecode import decode, waiting_at
 
 
-def waits_visibly(value: object) -> bool:
+def has_observable_finalizer(value: object) -> bool:
     """Whether a value is a generator whose end would be noticed: where it waits, or where one waits that it holds."""
     seen: set[int] = set()
     waiting = [value]
@@ -38,7 +38,7 @@ def _ends_visibly(generator: types.GeneratorType) -> bool:
 
 def keeps_waiting(error: BaseException) -> bool:
     """Whether an exception, or one that it came from, went through a frame that holds such a generator."""
-    return any(waits_visibly(value) for frame in _frames(error) for value in _held_by(frame))
+    return any(has_observable_finalizer(value) for frame in _frames(error) for value in _held_by(frame))
 
 
 def _held_by(frame: types.FrameType | types.GeneratorType) -> Iterator[object]:

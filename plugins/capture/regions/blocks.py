@@ -2,7 +2,7 @@
 
 A call of a block is the call of a module that has siblings of its kind, or of a function marked as a region.  The first
 such call is followed as any other, and everything that following it relied on is noted: guards, inputs, nodes, results
-(``Trace``).  For the next, ``Likeness`` checks the same guards on its own objects; where all hold, the nodes are
+(``Trace``).  For the next, ``RegionMatcher`` checks the same guards on its own objects; where all hold, the nodes are
 copied with its tensors in place of the first one's.  Nothing is shared at run time, so that fusion sees one graph.
 
 What a trace cannot be repeated for is followed each time: changes of anything that existed before, in-place changes of
@@ -26,7 +26,7 @@ from turret.frames.guards import Guard, global_state
 from turret.frames.sources import BoundSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.interpreter.structures import LEAF, Structure, flatten
-from turret.plugins.capture.regions.likeness import Likeness, Unlike
+from turret.plugins.capture.regions.matcher import MatchFailed, RegionMatcher
 from turret.plugins.capture.values.base import Constant, Lazy, Value
 from turret.plugins.capture.values.functions import Cell, Known
 from turret.plugins.capture.values.mappings import Dict
@@ -46,7 +46,7 @@ SMALLEST = 3
 """Modules in the tree of one that is worth the bookkeeping without being marked."""
 
 
-class Fixed(Exception):
+class NotReusable(Exception):
     """A call that cannot be repeated for other instances; the reason is for people."""
 
 
@@ -158,9 +158,9 @@ class Blocks:
             return follow()
         for trace in self.traces.get(key, ()):
             try:
-                likeness = Likeness(t, trace)
+                likeness = RegionMatcher(t, trace)
                 likeness.check(call)
-            except Unlike:
+            except MatchFailed:
                 continue
             self.reused[name] += 1
             return likeness.repeat()
@@ -205,10 +205,10 @@ class Blocks:
         try:
             after = self.describe(call.key, call.name, [])
             if trace.refused or t.regions != regions or after is None or after.state != call.state:
-                raise Fixed(trace.refused or "side effects")
+                raise NotReusable(trace.refused or "side effects")
             before.check(t, call)
             self.finish(trace, last, result)
-        except Fixed:
+        except NotReusable:
             self.failures[call.key] += 1
             return result
         self.traces.setdefault(call.key, []).append(trace)
@@ -234,7 +234,7 @@ class Blocks:
         try:
             trace.results, trace.result_structure = flatten(t, result)
         except Unsupported:
-            raise Fixed("a result that is no nest of tensors") from None
+            raise NotReusable("a result that is no nest of tensors") from None
         trace.results = [v.realize() for v in trace.results]
         self.check_results(trace, inside)
 
@@ -252,12 +252,12 @@ class Blocks:
             if isinstance(value, Symbolic) and value.node in inside:
                 continue
             if not isinstance(value, Tensor) or value.node not in inside or value.stores or value.new_data is not None:
-                raise Fixed("a result that is no new tensor")
+                raise NotReusable("a result that is no new tensor")
             fake = value.fake
             if fake.untyped_storage()._cdata in memory or (fake.requires_grad and fake.is_leaf):
-                raise Fixed("a result in memory that is not its own")
+                raise NotReusable("a result in memory that is not its own")
             if fake.storage_offset() != 0 or fake.is_conj() or fake.is_neg():
-                raise Fixed("a result that is a part of a tensor")
+                raise NotReusable("a result that is a part of a tensor")
             memory.add(fake.untyped_storage()._cdata)
             met.add(id(value))
 
@@ -308,11 +308,11 @@ class _Outside:
         inputs = {id(item.example): 0 for item in t.inputs if isinstance(item.example, torch.Tensor)}
         for number, version in {**inputs, **self.versions}.items():
             if number in t.by_fake and t.versions.of(t.by_fake[number].fake) != version:
-                raise Fixed("a tensor from outside that was changed in place")
+                raise NotReusable("a tensor from outside that was changed in place")
         if [properties(v.fake) for v in call.tensors()] != self.leaves:
-            raise Fixed("an argument whose properties were changed")
+            raise NotReusable("an argument whose properties were changed")
         if any(v.stores or v.new_data is not None for v in call.tensors()):
-            raise Fixed("attributes of tensors")
+            raise NotReusable("attributes of tensors")
 
 
 def properties(fake: torch.Tensor) -> tuple:
@@ -398,4 +398,4 @@ def _check_node(node: fx.Node) -> None:
     """Refuse what holds a graph of its own, or state."""
     plain = node.op == "call_method" or (node.op == "call_function" and isinstance(node.target, _FUNCTIONS))
     if not plain or "unbacked_bindings" in node.meta:
-        raise Fixed(f"a call of {node.target}")
+        raise NotReusable(f"a call of {node.target}")

@@ -104,7 +104,7 @@ def _slot(key: str, number: int) -> str:
 
 
 @attrs.frozen
-class Taken:
+class CaptureRecord:
     """One capture: the call that it was taken in, what it noted, its unit, and the key of its compiled graph."""
 
     function: types.FunctionType
@@ -116,7 +116,7 @@ class Taken:
     graph: str | None
 
 
-def keep(settings: Settings, taken: Taken) -> None:
+def keep(settings: Settings, taken: CaptureRecord) -> None:
     """Store a unit, or report why it cannot be stored."""
     context, function = settings.context, taken.function
     try:
@@ -153,7 +153,7 @@ def _write(store: Store, key: str, content: bytes) -> None:
     store.put(oldest, ROLE, {_FILE: content})
 
 
-def _pack(taken: Taken) -> dict[str, Any]:
+def _pack(taken: CaptureRecord) -> dict[str, Any]:
     """A unit as plain data; raises ``NotPortable`` with the reason where that cannot be."""
     function, arguments, history, tracer = taken.function, taken.arguments, taken.history, taken.tracer
     provenance: Provenance = tracer.provenance

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from turret.frames.sources import AttrSource, ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.python.lifetimes import waits_visibly
+from turret.plugins.capture.python.lifetimes import has_observable_finalizer
 from turret.plugins.capture.store.fingerprints import PLAIN
 from turret.plugins.capture.values.base import Constant, Lazy, Value
 
@@ -33,7 +33,7 @@ class Cell(Value):
         return self.content
 
     def set(self, t: Tracer, value: Value | None) -> None:
-        if isinstance(self.content, Lazy) and waits_visibly(self.content.object):
+        if isinstance(self.content, Lazy) and has_observable_finalizer(self.content.object):
             raise Unsupported("a generator that is let go while it waits in a try or with block")
         t.effects.note(self)
         self.content = value

@@ -3,7 +3,7 @@
 Reductions over the whole row become nodes of their own (op ``row``; the variables of the row stay free in them), and
 only sum, prod, min, max, any and all are left of the kinds of reductions.
 
-In order: scans and reductions over the row are made to need no guard; accesses become flat offsets; Welford and arg
+In order: scans and reductions over the row are made to need no mask; accesses become flat offsets; Welford and arg
 reductions become sums, minima and maxima; reductions over the row are marked; short rows and short local reductions are
 unrolled; variables are split where an index divides them, and merged where every access walks through them
 contiguously.
@@ -15,7 +15,7 @@ import functools
 
 import attrs
 
-from turret.ir.conditions import guard_operands, guard_reports
+from turret.ir.conditions import mask_operands, mask_reports
 from turret.ir.expr import (
     Expr,
     divides_by_zero,
@@ -52,7 +52,7 @@ UNROLLED_NODES = 600
 def normalise(kernel: Kernel, tensors: dict[str, TensorDecl]) -> Nest:
     """The nest of a kernel; ``UnsupportedError`` where loops cannot express it."""
     nest = adopt_row(nest_of(kernel, tensors), lambda loops: _is_short(product(v.extent for v in loops)))
-    nest = scan_innermost(guard_operands(guard_reports(nest), divides_by_zero))
+    nest = scan_innermost(mask_operands(mask_reports(nest), divides_by_zero))
     nest = map_roots(nest, _Simplifier(nest).replace)
     nest = _unroll_row(nest)
     if nest.reductions:

@@ -14,10 +14,10 @@ from turret.plugins.codegen.triton.emission.body import grid_text, write_body
 from turret.plugins.codegen.triton.emission.emitter import Emitter
 from turret.plugins.codegen.triton.emission.prelude import prelude_for
 from turret.plugins.codegen.triton.emission.scatter import in_order, independent_loops, is_serial
-from turret.plugins.codegen.triton.tiles.assumed import conditions, multiples, narrow_sizes, sizes_fit
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
 from turret.plugins.codegen.triton.tiles.normalise import normalise
+from turret.plugins.codegen.triton.tiles.specialization import conditions, multiples, narrow_sizes, sizes_fit
 from turret.plugins.codegen.triton.tiles.split import split
 from turret.plugins.codegen.triton.tiles.tiling import Tiling, serial_tile, tile
 

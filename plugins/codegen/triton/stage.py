@@ -22,8 +22,8 @@ from turret.plugins.codegen.triton.compilation.compile import CompiledKernel, Ke
 from turret.plugins.codegen.triton.compilation.workers import shared_pool
 from turret.plugins.codegen.triton.program import emit
 from turret.plugins.codegen.triton.segments import Emitted, alternatives, pack, settle
-from turret.plugins.codegen.triton.tiles.across import one_pass
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties, TritonKernel
+from turret.plugins.codegen.triton.tiles.row_column import one_pass
 from turret.storage import codec
 from turret.storage.libraries import Library, keep_library, stored_library
 

@@ -40,7 +40,7 @@ def _symbolic(values: Any) -> bool:
     return isinstance(values, torch.SymInt | torch.SymFloat)
 
 
-class EagersChoices(TorchFunctionMode):
+class PreferEagerKernels(TorchFunctionMode):
     """Within it, calls take the way that they take in eager.
 
     Upsampling, shrinking and losses by margins reach autograd's own kernels; dropout, pooling and shuffling return what

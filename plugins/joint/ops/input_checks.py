@@ -26,7 +26,7 @@ Check = Callable[[Given], None]
 _MASKS = (torch.bool, torch.uint8)
 
 
-def refusing(rule: Rule, func: Any) -> Rule:
+def with_checks(rule: Rule, func: Any) -> Rule:
     """``rule`` for calls of ``func`` that eager accepts; raises ``UnsupportedError`` for others."""
     checks = _CHECKS.get(func)
     if checks is None:

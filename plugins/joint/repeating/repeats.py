@@ -41,7 +41,7 @@ _PLAIN = (
 
 
 @attrs.frozen(eq=False)
-class Stretch:
+class CallSegment:
     """One of several stretches that are alike, which have their ``kind`` in common.
 
     ``given`` are the nodes from outside that it refers to, in the order in which it does so first.  ``leaving`` are
@@ -55,7 +55,7 @@ class Stretch:
     leaving: tuple[int, ...]
 
 
-def find_repeats(nodes: Sequence[fx.Node]) -> dict[int, Stretch]:
+def find_repeats(nodes: Sequence[fx.Node]) -> dict[int, CallSegment]:
     """Stretches by the position of their first call; none overlap."""
     return _Search(nodes).run()
 
@@ -71,8 +71,8 @@ class _Search:
         for n in range(len(nodes) - SHORTEST + 1):
             self.places.setdefault(tuple(self.tokens[n : n + SHORTEST]), []).append(n)
 
-    def run(self) -> dict[int, Stretch]:
-        found: dict[int, Stretch] = {}
+    def run(self) -> dict[int, CallSegment]:
+        found: dict[int, CallSegment] = {}
         start = 0
         while start + 2 * SHORTEST <= len(self.nodes):
             length, alike = self.period(start)
@@ -102,7 +102,7 @@ class _Search:
             start, other = start + 1, other + 1
         return start - first
 
-    def stretches(self, start: int, length: int, alike: int, kind: int) -> dict[int, Stretch]:
+    def stretches(self, start: int, length: int, alike: int, kind: int) -> dict[int, CallSegment]:
         """The stretches from about ``start`` on that are alike; empty where there are fewer than two."""
         start += self.narrowest(start, alike % length + 1)
         starts = [start]
@@ -118,7 +118,7 @@ class _Search:
             return {}
         leaving = tuple(n for n in range(length) if any(self.leaves(s + n, s + length) for s in starts))
         return {
-            s: Stretch(kind, s + length, tuple(self.nodes[s : s + length]), given, leaving)
+            s: CallSegment(kind, s + length, tuple(self.nodes[s : s + length]), given, leaving)
             for s, given in zip(starts, outside, strict=True)
         }
 

@@ -26,8 +26,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from turret.frames.trace_modes import autocast_state
 from turret.graph.tensor_versions import version_of
 from turret.plugins.joint.fakes import TensorRecipe, layout_key
-from turret.plugins.joint.recorder import FORWARD_ONLY, Trail, inherited
-from turret.plugins.joint.repeating.repeats import Stretch, find_repeats
+from turret.plugins.joint.recorder import FORWARD_ONLY, CallLog, inherited
+from turret.plugins.joint.repeating.repeats import CallSegment, find_repeats
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class _Backward:
 class _Recording:
     """A stretch that is being traced call by call, so that others can copy it."""
 
-    stretch: Stretch
+    stretch: CallSegment
     key: tuple
     given: list[Any]
     versions: list[tuple[int, int] | None]
@@ -137,7 +137,7 @@ class Replays:
 
     # The forward.
 
-    def enter(self, position: int, values: dict[fx.Node, Any]) -> Stretch | None:
+    def enter(self, position: int, values: dict[fx.Node, Any]) -> CallSegment | None:
         """At a call of the captured graph: the stretch that starts there, if it was copied; its results that later
         calls read are in ``values``."""
         stretch = self.stretches.get(position)
@@ -157,7 +157,7 @@ class Replays:
         self.copied += 1
         return stretch
 
-    def key(self, stretch: Stretch, given: Sequence[Any]) -> tuple | None:
+    def key(self, stretch: CallSegment, given: Sequence[Any]) -> tuple | None:
         """All that tracing a stretch depends on; None where it is not all known."""
         looks: list[Any] = []
         objects: dict[int, int] = {}
@@ -191,7 +191,7 @@ class Replays:
             return None
         return layout, value.requires_grad, value._is_view(), len(tracked.chain)
 
-    def start(self, stretch: Stretch, key: tuple, given: list[Any]) -> None:
+    def start(self, stretch: CallSegment, key: tuple, given: list[Any]) -> None:
         recorder = self.tracer.recorder
         versions = [
             (self.tracer.tracked(v).storage.version, version_of(v)) if isinstance(v, torch.Tensor) else None
@@ -201,7 +201,7 @@ class Replays:
         self.recording = _Recording(
             stretch, key, given, versions, len(recorder.graph.nodes), recorder.calls, autograd, _modes()
         )
-        recorder.trail = Trail()
+        recorder.trail = CallLog()
 
     def leave(self, position: int, values: dict[fx.Node, Any]) -> None:
         """Behind a call of the captured graph; it may be the last of a stretch that was recorded."""
@@ -216,7 +216,7 @@ class Replays:
             trace = None
         self.traces[recording.key] = trace
 
-    def finish(self, recording: _Recording, trail: Trail, values: dict[fx.Node, Any]) -> _Trace:
+    def finish(self, recording: _Recording, trail: CallLog, values: dict[fx.Node, Any]) -> _Trace:
         tracer = self.tracer
         stretch, given = recording.stretch, recording.given
         if recording.modes != _modes() or recording.nodes + len(trail.calls) != len(tracer.recorder.graph.nodes):
@@ -270,7 +270,7 @@ class Replays:
             raise _Refused
         return _Made(recipe, number, tracked.diverged, value.requires_grad)
 
-    def adds_nothing(self, trace: _Trace, stretch: Stretch, values: dict[fx.Node, Any]) -> bool:
+    def adds_nothing(self, trace: _Trace, stretch: CallSegment, values: dict[fx.Node, Any]) -> bool:
         """Whether gradients from the stretch are the first of what they are gradients of.
 
         Autograd adds up gradients as they come, those of later calls first.  Where one has come already, sums are
@@ -281,7 +281,7 @@ class Replays:
         readable = [node for node, value in values.items() if id(value) in reached]
         return not any(user > last for node in readable for user in node.users)
 
-    def replay(self, trace: _Trace, stretch: Stretch, given: list[Any], values: dict[fx.Node, Any]) -> None:
+    def replay(self, trace: _Trace, stretch: CallSegment, given: list[Any], values: dict[fx.Node, Any]) -> None:
         tracer = self.tracer
         inherits = [inherited(call) for call in stretch.calls]
         table = [tracer.node(v) if isinstance(v, torch.Tensor) else None for v in given]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import turret
-from turret.frames.trace_modes import AUTOCAST_DEVICES, AmbientModes, autocast_state
+from turret.frames.trace_modes import AUTOCAST_DEVICES, TraceModes, autocast_state
 
 KNOWN = ("cpu", "cuda", "xpu", "hpu", "mps", "xla", "ipu", "mtia", "maia", "meta", "hip", "ve", "privateuseone")
 
@@ -21,7 +21,7 @@ def test_modes_are_restored_and_put_back(kind):
     usual = autocast_state()
     torch.set_autocast_enabled(kind, True)
     try:
-        modes = AmbientModes.now()
+        modes = TraceModes.now()
     finally:
         torch.set_autocast_enabled(kind, False)
     assert autocast_state() == usual

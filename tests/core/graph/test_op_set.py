@@ -6,7 +6,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from turret.graph import op_set
-from turret.graph.op_set import Family, family_of, outside_surface, resolve, template_kind, why_outside
+from turret.graph.op_set import Family, family_of, outside_op_set, resolve, template_kind, why_unsupported
 
 aten = torch.ops.aten
 
@@ -42,7 +42,7 @@ def test_contractions_are_library_calls_of_a_kind_that_templates_can_take_over()
 
 def test_check_names_ops_outside_with_a_reason():
     module = make_fx(lambda x: torch.ops.aten.gelu(x + 1).sum(0))(torch.randn(3, 3))
-    found = outside_surface(module)
+    found = outside_op_set(module)
     assert [o.op for o in found] == ["aten.gelu.default"]
     assert found[0].reason == "no decomposition into the surface" and found[0].node in str(found[0])
 
@@ -50,6 +50,6 @@ def test_check_names_ops_outside_with_a_reason():
 def test_custom_and_higher_order_ops_are_outside():
     library = torch.library.Library("turret_surface_test", "FRAGMENT")
     library.define("twice(Tensor x) -> Tensor")
-    assert "custom op" in why_outside(torch.ops.turret_surface_test.twice.default)
-    assert why_outside(torch.ops.higher_order.cond) == "higher-order op"
-    assert why_outside(torch.ops.turret.seed.default) == ""
+    assert "custom op" in why_unsupported(torch.ops.turret_surface_test.twice.default)
+    assert why_unsupported(torch.ops.higher_order.cond) == "higher-order op"
+    assert why_unsupported(torch.ops.turret.seed.default) == ""

@@ -20,7 +20,7 @@ from turret.ir import (
     reduce,
     scan,
 )
-from turret.ir.conditions import both, guard_operands
+from turret.ir.conditions import both, mask_operands
 from turret.ir.expr import walk
 from turret.ir.nest import Nest, nest_of
 
@@ -50,7 +50,7 @@ def nest(expr: Expr, *more: Store) -> Nest:
 
 
 def guarded(expr: Expr, *more: Store) -> Expr:
-    return guard_operands(nest(expr, *more)).stores[0].expr
+    return mask_operands(nest(expr, *more)).stores[0].expr
 
 
 @pytest.fixture(params=RESULTS)
@@ -92,7 +92,7 @@ def test_conditions_around_each_other_hold_together(result) -> None:
 
 def test_what_can_be_read_anywhere_is_left_alone(result) -> None:
     kernel = nest(masked(ELEMENT, result(PLAIN)))
-    assert guard_operands(kernel).stores[0].expr is kernel.stores[0].expr
+    assert mask_operands(kernel).stores[0].expr is kernel.stores[0].expr
 
 
 def test_what_is_computed_anyway_needs_no_condition() -> None:
@@ -114,19 +114,19 @@ def test_a_reduction_that_rebinds_a_loop_of_the_condition_is_guarded() -> None:
     body = load("table", (Index.of_value(check_index(load("at", (X,), I64), 7)), j), F32)
     condition = load("element", (X, j), BOOL)
     store = Store("out", (X.index, j.index), masked(condition, reduce("sum", (j,), body)))
-    found = guard_operands(nest_of(Kernel("k", (X, j), (), (store,)), TENSORS)).stores[0].expr
+    found = mask_operands(nest_of(Kernel("k", (X, j), (), (store,)), TENSORS)).stores[0].expr
     assert found is masked(condition, reduce("sum", (j,), masked(reduce("any", (j,), condition), body)))
 
 
 def test_an_inner_condition_that_can_fail_is_asked_under_the_outer_one() -> None:
     fails = call("gt", GATHERED, constant(0, F32))
 
-    def needs_guard(expr: Expr) -> bool:
+    def needs_mask(expr: Expr) -> bool:
         return any(node.op == "check_index" for node in walk(expr))
 
-    assert both(None, fails, needs_guard) is fails
-    assert both(ROW, ELEMENT, needs_guard) is call("logical_and", ROW, ELEMENT)
-    assert both(ROW, fails, needs_guard) is masked(ROW, fails)
+    assert both(None, fails, needs_mask) is fails
+    assert both(ROW, ELEMENT, needs_mask) is call("logical_and", ROW, ELEMENT)
+    assert both(ROW, fails, needs_mask) is masked(ROW, fails)
 
 
 def test_what_a_code_generator_reports_is_wanted_like_loads() -> None:
@@ -134,6 +134,6 @@ def test_what_a_code_generator_reports_is_wanted_like_loads() -> None:
     total = reduce("sum", (R,), call("add", quotient, index_value(R)))
     store = Store("out", (X.index, R.index), masked(ELEMENT, total))
     kernel = nest_of(Kernel("k", (X,), (R,), (store,)), TENSORS)
-    assert guard_operands(kernel).stores[0].expr is store.expr
-    found = guard_operands(kernel, lambda node: node.op == "floordiv").stores[0].expr
+    assert mask_operands(kernel).stores[0].expr is store.expr
+    found = mask_operands(kernel, lambda node: node.op == "floordiv").stores[0].expr
     assert found.args[1].args[0].op == "masked"

@@ -10,7 +10,7 @@ import torch
 import turret
 from turret.hooks.events import Event
 from turret.hooks.hookspecs import hookimpl
-from turret.pipeline.gc_pause import full_collections_wait
+from turret.pipeline.gc_pause import full_gc_paused
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def make_garbage(rounds: int = 200_000) -> list:
 def test_no_full_collection_starts_within_and_one_does_after() -> None:
     gc.set_threshold(700, 10, 10)
     before = full_collections()
-    with full_collections_wait():
+    with full_gc_paused():
         kept = make_garbage()
         assert full_collections() == before
     kept += make_garbage()
@@ -44,7 +44,7 @@ def test_no_full_collection_starts_within_and_one_does_after() -> None:
 
 
 def test_young_garbage_is_collected_within() -> None:
-    with full_collections_wait():
+    with full_gc_paused():
         before = gc.get_stats()[0]["collections"]
         make_garbage()
         assert gc.get_stats()[0]["collections"] > before
@@ -52,8 +52,8 @@ def test_young_garbage_is_collected_within() -> None:
 
 def test_thresholds_come_back_after_the_outermost_and_after_errors() -> None:
     gc.set_threshold(600, 9, 8)
-    with pytest.raises(KeyError), full_collections_wait():
-        with full_collections_wait():
+    with pytest.raises(KeyError), full_gc_paused():
+        with full_gc_paused():
             pass
         assert gc.get_threshold()[2] > 8
         raise KeyError
@@ -65,12 +65,12 @@ def test_thresholds_come_back_when_the_last_thread_is_done() -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     def work() -> None:
-        with full_collections_wait():
+        with full_gc_paused():
             inside.set()
             go_on.wait(10)
 
     thread = threading.Thread(target=work)
-    with full_collections_wait():
+    with full_gc_paused():
         thread.start()
         assert inside.wait(10)
     assert gc.get_threshold()[2] > 8
@@ -80,7 +80,7 @@ def test_thresholds_come_back_when_the_last_thread_is_done() -> None:
 
 
 def test_a_threshold_that_the_program_sets_meanwhile_stays() -> None:
-    with full_collections_wait():
+    with full_gc_paused():
         gc.set_threshold(500, 5, 5)
     assert gc.get_threshold() == (500, 5, 5)
 

@@ -191,7 +191,7 @@ def test_what_a_compile_of_another_thread_had_set_is_put_right():
     before = gc.get_threshold()
 
     def compile_for_long():
-        with gc_pause.full_collections_wait():
+        with gc_pause.full_gc_paused():
             entered.set()
             go.wait()
 

@@ -15,7 +15,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 from tests.plugins.joint_graphs import functionalized, make_context
-from turret.graph.op_set import Family, family_of, outside_surface, surface
+from turret.graph.op_set import Family, family_of, outside_op_set, surface
 from turret.plugins import decompositions
 from turret.plugins.decompositions.table import decomposition_table
 
@@ -99,7 +99,7 @@ def check(info, dtype, with_grad, limit=3):
             )
             if not with_grad:
                 assert a.stride() == b.stride()
-        assert not outside_surface(module), [str(o) for o in outside_surface(module)]
+        assert not outside_op_set(module), [str(o) for o in outside_op_set(module)]
         families = {family_of(n.target) for n in module.graph.nodes if isinstance(n.target, torch._ops.OpOverload)}
         assert Family.EXTERN not in families or info.name in WHOLE or "bilinear" in info.name
         ran += 1

@@ -15,7 +15,7 @@ from tests.plugins.joint_graphs import functionalized, make_context
 from turret.hooks.products import StageGraph, Target
 from turret.ir import Extern, LoopProgram, Ref, defined, verify
 from turret.plugins.decompositions.table import decomposition_table
-from turret.plugins.joint.ops.eager_kernels import EagersChoices
+from turret.plugins.joint.ops.eager_kernels import PreferEagerKernels
 from turret.plugins.lowerings import turret_lower, turret_lowerings
 from turret.plugins.place import turret_place
 from turret.testing.loops.interpreter import run_program
@@ -41,7 +41,7 @@ def stage_graph(
         return mode.from_tensor(value.detach(), static_shapes=None if dynamic else True)
 
     table = dict(decomposition_table()) if decompose else {}
-    with torch.no_grad(), EagersChoices():
+    with torch.no_grad(), PreferEagerKernels():
         module = make_fx(functionalized(function), decomposition_table=table, tracing_mode="real")(*map(fake, args))
     module.graph.eliminate_dead_code()
     (output,) = module.graph.output_node().args

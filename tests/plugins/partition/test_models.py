@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.plugins.joint_graphs import assert_same, make_context, run_eager, run_partitioned, trace_joint
-from turret.graph.op_set import outside_surface
+from turret.graph.op_set import outside_op_set
 from turret.plugins import graph_pass, partition
 from turret.plugins.decompositions.table import decomposition_table
 
@@ -51,7 +51,7 @@ def joint_of(kind, layers, monkeypatch):
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_cuts_equal_eager_and_save_less_than_everything(kind, monkeypatch):
     joint, function, args = joint_of(kind, 2, monkeypatch)
-    assert not outside_surface(joint.module)
+    assert not outside_op_set(joint.module)
     tangents = [torch.tensor(1.0), torch.randn(2, 16, 100)]
     want = run_eager(function, args, tangents)
     saved = {}

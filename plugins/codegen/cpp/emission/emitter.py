@@ -1,6 +1,6 @@
 """Expressions to C++: every node becomes one named temporary, in the outermost scope that can compute it.
 
-What needs no guard is plain arithmetic, so that loops stay free of branches and vectorise.
+What needs no mask is plain arithmetic, so that loops stay free of branches and vectorise.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from turret.ir.emit.c_emitter import CEmitter
-from turret.ir.emit.emitter import Guard
+from turret.ir.emit.emitter import Mask
 from turret.ir.expr import Expr
 from turret.ir.nest import FlatStore, Nest
 from turret.plugins.codegen.cpp.emission.dtypes import accumulator, ctype
@@ -55,11 +55,11 @@ class Emitter(CEmitter):
         """What a check is handed: the words that say how far a tensor's memory reaches, and the report."""
         return f"bounds + {EXTENT_WORDS * list(self.pointers).index(tensor)}, report"
 
-    def write_alone(self, expr: Expr, scope: Scope, guard: Guard) -> str:
-        args = [self.value(arg, scope, guard) for arg in expr.args]
+    def write_alone(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+        args = [self.value(arg, scope, mask) for arg in expr.args]
         return alone_text(Expr.make(expr.payload, expr.args, expr.dtype), args)
 
-    def write_scan(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_scan(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         state = self.scan_states[expr].replace("@", self.lane_slot)
         wide = accumulator(expr.payload[0], expr.dtype)
         value = self.value(expr.args[0], scope)
@@ -67,7 +67,7 @@ class Emitter(CEmitter):
         scope.line(f"{state} = {step};")
         return ctype(expr.dtype).round(f"({ctype(expr.dtype).value}){state}")
 
-    def write_row(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_row(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         raise AssertionError(f"row reduction {expr} is used before its phase")
 
     def packed(self, store: FlatStore, scope: Scope) -> str:

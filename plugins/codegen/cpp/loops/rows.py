@@ -92,12 +92,12 @@ class RowEmitter:
                 self.phases.setdefault(self.facts.level(node) - 1, []).append(node)
 
     def operands(self, key: Key) -> list[Key]:
-        """What evaluating a value needs, with guards."""
-        expr, guard = key
+        """What evaluating a value needs, with masks."""
+        expr, mask = key
         if expr.op != "masked":
-            return [(child, guard) for child in expr.children()]
+            return [(child, mask) for child in expr.children()]
         condition, inside, outside = expr.args
-        return [(condition, guard), (inside, self.emitter.both(guard, condition)), (outside, None)]
+        return [(condition, mask), (inside, self.emitter.both(mask, condition)), (outside, None)]
 
     def roots(self, phase: int) -> list[Key]:
         """What the loop of a phase evaluates: operands of its reductions, and what it stores."""
@@ -155,8 +155,8 @@ class RowEmitter:
         first: dict[Expr, int] = {}
         budget = SCRATCH_BYTES
         for phase in range(self.last + 1):
-            for expr, guard in self.reached(phase):
-                if guard is not None or expr.op in ("index", "scan"):
+            for expr, mask in self.reached(phase):
+                if mask is not None or expr.op in ("index", "scan"):
                     continue
                 if expr not in first:
                     first[expr] = phase

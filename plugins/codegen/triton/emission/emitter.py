@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 
 from turret.errors import UnsupportedError
-from turret.ir.emit.emitter import Guard, TextEmitter
+from turret.ir.emit.emitter import Mask, TextEmitter
 from turret.ir.expr import OPS, Expr
 from turret.ir.index import Div, Mod, Size, Value, Var, product, provably_nonnegative
 from turret.plugins.codegen.triton.emission.operators import bitcast_text, cast_text, scalar_text
@@ -88,37 +88,37 @@ class Emitter(TextEmitter):
             home.line(f"{name} = {home.variable(tile.variable)} < {self.size(tile.extent)}")
         return name
 
-    def masks(self, variables: frozenset[Var], scope: Scope, guard: Guard = None) -> str:
+    def masks(self, variables: frozenset[Var], scope: Scope, mask: Mask = None) -> str:
         """The mask of a value that varies along ``variables``; empty where it needs none."""
         parts = [
             self.tile_mask(tile, scope)
             for tile in self.tiling.tiles
             if tile.variable in variables and self.tiling.needs_mask(tile)
         ]
-        if guard is not None:
-            parts.append(self.value(guard, scope))
+        if mask is not None:
+            parts.append(self.value(mask, scope))
         return " & ".join(parts)
 
     # ------------------------------------------------------------ indices
 
-    def term(self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, guard: Guard) -> str:
-        text = self._atom(atom, scope, guard)
+    def term(self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, mask: Mask) -> str:
+        text = self._atom(atom, scope, mask)
         return text if coefficient == 1 else f"{text} * {self._factor(coefficient)}"
 
     def _factor(self, value: Size) -> str:
         text = self.size(value)
         return f"({text})" if text.startswith("-") else text
 
-    def _atom(self, atom: Var | Div | Mod | Value, scope: Scope, guard: Guard) -> str:
+    def _atom(self, atom: Var | Div | Mod | Value, scope: Scope, mask: Mask) -> str:
         if isinstance(atom, Var):
             return scope.variable(atom)
         if isinstance(atom, Value):
-            text = self.value(atom.expr, scope, guard)
+            text = self.value(atom.expr, scope, mask)
             low, high = atom.bounds()
             if not self.wide and isinstance(low, int) and isinstance(high, int) and low >= 0 and high < 1 << 31:
                 return self.named(scope, ("narrow", text), "k", f"{text}.to(tl.int32)")
             return text
-        numerator = self.index(atom.numerator, scope, guard)
+        numerator = self.index(atom.numerator, scope, mask)
         divisor = self.size(atom.divisor)
         low, _ = atom.numerator.bounds()
         if low is None or not provably_nonnegative(low):
@@ -130,22 +130,22 @@ class Emitter(TextEmitter):
 
     # ------------------------------------------------------------ values
 
-    def span(self, expr: Expr, guard: Guard = None) -> frozenset[Var]:
-        """Along what the block of ``key(expr, guard)`` has more than one element."""
-        guard = self.key(expr, guard)[1]
-        return self.facts.span(expr) if guard is None else self.facts.span(expr) | self.facts.span(guard)
+    def span(self, expr: Expr, mask: Mask = None) -> frozenset[Var]:
+        """Along what the block of ``key(expr, mask)`` has more than one element."""
+        mask = self.key(expr, mask)[1]
+        return self.facts.span(expr) if mask is None else self.facts.span(expr) | self.facts.span(mask)
 
     def constant(self, expr: Expr) -> str:
         return self.named(self.base, expr, "c", typed_literal(expr.payload, expr.dtype))
 
-    def _operands(self, expr: Expr, scope: Scope, guard: Guard) -> list[str]:
+    def _operands(self, expr: Expr, scope: Scope, mask: Mask) -> list[str]:
         bare = expr.op in _BARE_LITERALS and any(arg.op != "const" for arg in expr.args)
         return [
-            _bare(arg) if bare and arg.op == "const" and _is_bare(arg) else self.value(arg, scope, guard)
+            _bare(arg) if bare and arg.op == "const" and _is_bare(arg) else self.value(arg, scope, mask)
             for arg in expr.args
         ]
 
-    def scalar(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def scalar(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         if expr.op not in OPS:
             raise UnsupportedError(f"Triton kernels do not know the node {expr.op!r}")
         triton_type(expr.dtype)
@@ -153,7 +153,7 @@ class Emitter(TextEmitter):
             narrow = [self._narrow(arg, scope) for arg in expr.args]
             if all(text is not None for text in narrow) and any(arg.op != "const" for arg in expr.args):
                 return scalar_text(expr, narrow)
-        return scalar_text(expr, self._operands(expr, scope, guard), self.half)
+        return scalar_text(expr, self._operands(expr, scope, mask), self.half)
 
     def _narrow(self, expr: Expr, scope: Scope) -> str | None:
         """An index or a constant as a number of the index type: it is compared without widening it to int64."""
@@ -166,73 +166,73 @@ class Emitter(TextEmitter):
         text = self.index(expr.payload, scope) if known or self.wide or self.narrow else None
         return text if text is None or self.is_plain(text) else f"({text})"
 
-    def write_load(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_load(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         decl = self.tensors[expr.tensor]
         kind = triton_type(expr.dtype)
         (offset,) = expr.coords
         if 0 in decl.shape:
-            self.index(offset, scope, guard)  # its checks still report
+            self.index(offset, scope, mask)  # its checks still report
             return self.spread(typed_literal(0, expr.dtype), frozenset(), offset.variables)
-        guard = self.guard_of_access(expr.coords[0], scope, guard)
-        have = offset.variables.union(*(self.span(value, guard) for value in offset.values))
-        want = have if guard is None else have | self.facts.span(guard)
-        text = self.index(offset, scope, guard)
-        if guard is not None:
+        mask = self.mask_of_access(expr.coords[0], scope, mask)
+        have = offset.variables.union(*(self.span(value, mask) for value in offset.values))
+        want = have if mask is None else have | self.facts.span(mask)
+        text = self.index(offset, scope, mask)
+        if mask is not None:
             text = self.spread(self._as_tensor(text), have, want)
-        mask = self.masks(want, scope, guard)
+        masks = self.masks(want, scope, mask)
         arguments = f"{self.pointer(expr.tensor)} + {_grouped(text)}" if text != "0" else self.pointer(expr.tensor)
-        return kind.load(f"tl.load({arguments}, {mask})" if mask else f"tl.load({arguments})")
+        return kind.load(f"tl.load({arguments}, {masks})" if masks else f"tl.load({arguments})")
 
     def _as_tensor(self, text: str) -> str:
         """An offset that may be a bare number as something that can be broadcast."""
         return f"tl.full([], {text}, {self.index_type})" if text.lstrip("-").isdigit() else text
 
-    def write_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
-        text = self.index(expr.payload, scope, guard)
+    def write_index(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+        text = self.index(expr.payload, scope, mask)
         if text.lstrip("-").isdigit():
             return typed_literal(int(text), expr.dtype)
         return f"({text}).to(tl.int64)" if not self.is_plain(text) else f"{text}.to(tl.int64)"
 
-    def write_size(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_size(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         return f"{self.size(expr.payload)}.to(tl.int64)"
 
-    def write_check_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
-        value = self.value(expr.args[0], scope, guard)
+    def write_check_index(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+        value = self.value(expr.args[0], scope, mask)
         self.asserts = True
         inside = f"({value} >= 0) & ({value} < {self.size(expr.payload)})"
-        have, want = self.span(expr.args[0], guard), self.span(expr, guard)
-        inside = self.spread(f"({inside})", have, want) if guard is not None else inside
-        mask = self.masks(want, scope, guard)
-        scope.line(f'tl.device_assert({inside}, "index out of range"{f", {mask}" if mask else ""})')
+        have, want = self.span(expr.args[0], mask), self.span(expr, mask)
+        inside = self.spread(f"({inside})", have, want) if mask is not None else inside
+        masks = self.masks(want, scope, mask)
+        scope.line(f'tl.device_assert({inside}, "index out of range"{f", {masks}" if masks else ""})')
         return self.spread(value, have, want)
 
-    def write_wrap_index(self, expr: Expr, scope: Scope, guard: Guard) -> str:
-        value = self.value(expr.args[0], scope, guard)
+    def write_wrap_index(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+        value = self.value(expr.args[0], scope, mask)
         return f"tl.where({value} < 0, {value} + {self.size(expr.payload)}, {value})"
 
-    def write_cast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_cast(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         source = expr.args[0]
         if source.op == "index" and (expr.dtype.is_floating_point or (expr.dtype == torch.int32 and not self.wide)):
             narrow = self._narrow(source, scope)
             if narrow is not None and self.is_plain(narrow):
                 held = torch.int64 if self.wide else torch.int32
                 return cast_text(narrow, triton_type(held), triton_type(expr.dtype))
-        return cast_text(self.value(source, scope, guard), triton_type(source.dtype), triton_type(expr.dtype))
+        return cast_text(self.value(source, scope, mask), triton_type(source.dtype), triton_type(expr.dtype))
 
-    def write_bitcast(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_bitcast(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         source = expr.args[0]
-        return bitcast_text(self.value(source, scope, guard), triton_type(source.dtype), triton_type(expr.dtype))
+        return bitcast_text(self.value(source, scope, mask), triton_type(source.dtype), triton_type(expr.dtype))
 
-    def write_masked(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_masked(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         condition, inside, outside = expr.args
-        inside_text = self.value(inside, scope, self.both(guard, condition))
+        inside_text = self.value(inside, scope, self.both(mask, condition))
         outside_text = _bare(outside) if _is_bare(outside) and inside.op != "const" else self.value(outside, scope)
-        return f"tl.where({self.value(condition, scope, guard)}, {inside_text}, {outside_text})"
+        return f"tl.where({self.value(condition, scope, mask)}, {inside_text}, {outside_text})"
 
-    def write_random(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_random(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         kind, stream = expr.payload
         where = triton_type(expr.dtype)
-        seed, linear = (self.value(arg, scope, guard) for arg in expr.args)
+        seed, linear = (self.value(arg, scope, mask) for arg in expr.args)
         arguments = f"{seed}, {linear}, {self.stream(stream)}"
         if kind == "bits":
             return f"random_bits({arguments})"
@@ -243,18 +243,18 @@ class Emitter(TextEmitter):
         digits = {"tl.float32": 24, "tl.float16": 11, "tl.bfloat16": 8}[where.element]
         return f"random_uniform({arguments}, {digits})"
 
-    def write_reduce(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_reduce(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         row = self.tiling.row
         if row is not None and expr.payload.variables == (row.variable,):
             return self.row_writer(expr, scope)
         from turret.plugins.codegen.triton.emission.reductions import serial_reduction
 
-        return serial_reduction(self, expr, scope, guard)
+        return serial_reduction(self, expr, scope, mask)
 
-    def write_part(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_part(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         return self.row_writer(expr, scope)
 
-    def write_scan(self, expr: Expr, scope: Scope, guard: Guard) -> str:
+    def write_scan(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         return self.scan_writer(expr, scope)
 
     def count(self, variables: tuple[Var, ...], register: str) -> str:

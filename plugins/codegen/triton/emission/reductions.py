@@ -8,7 +8,7 @@ import attrs
 import torch
 
 from turret.errors import UnsupportedError
-from turret.ir.emit.emitter import Guard
+from turret.ir.emit.emitter import Mask
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Var
 from turret.ir.nest import FlatStore
@@ -328,14 +328,14 @@ def number_type(number: Expr) -> torch.dtype:
     return torch.int32 if fits else torch.int64
 
 
-def serial_reduction(emitter: Emitter, expr: Expr, scope: Scope, guard: Guard) -> str:
+def serial_reduction(emitter: Emitter, expr: Expr, scope: Scope, mask: Mask) -> str:
     """A reduction of its own, not along the row: a loop inside the tile."""
     kind, variables = expr.payload.kind, expr.payload.variables
     if kind in ("welford", "argmin", "argmax"):
         raise UnsupportedError(f"{kind} over {', '.join(map(str, variables))}, which is not the row of the kernel")
     dtype = accumulator(kind, expr.dtype)
     neutral = literal(identity(kind, dtype), dtype)
-    varying = emitter.span(expr, guard) & emitter.tiles.keys()
+    varying = emitter.span(expr, mask) & emitter.tiles.keys()
     total = emitter.fresh("q")
     inside, opened = scope, []
     for variable in variables:
@@ -344,7 +344,7 @@ def serial_reduction(emitter: Emitter, expr: Expr, scope: Scope, guard: Guard) -
         inside.line(f"{name} = tl.full([], 0, {emitter.index_type}) + {step}")
         inside.variables[variable] = name
         opened.append(inside)
-    value = to_accumulator(emitter.value(expr.args[0], inside, guard), expr.dtype, dtype)
+    value = to_accumulator(emitter.value(expr.args[0], inside, mask), expr.dtype, dtype)
     inside.line(f"{total} = {combine_text(kind, dtype.is_floating_point, total, value)}")
     shape = emitter.shape(varying) if varying else "[]"
     scope.line(f"{total} = tl.full({shape}, {neutral}, {triton_type(dtype).register})")

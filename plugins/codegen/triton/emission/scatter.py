@@ -17,7 +17,7 @@ from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.triton.emission.body import has_atomic
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
-from turret.plugins.codegen.triton.tiles.stages import Stages, scratch_of, scratch_tensor
+from turret.plugins.codegen.triton.tiles.split_kernel import Stages, scratch_of, scratch_tensor
 
 
 def in_order(kernel: Kernel, declarations: dict[str, TensorDecl]) -> Stages:

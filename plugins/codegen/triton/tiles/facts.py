@@ -6,7 +6,7 @@ from turret.ir.emit.emitter import ExprFacts
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Index, Size, Value, Var
 from turret.ir.program import TensorDecl
-from turret.plugins.codegen.triton.tiles.stages import is_scratch
+from turret.plugins.codegen.triton.tiles.split_kernel import is_scratch
 from turret.plugins.codegen.triton.tiles.tiling import Tiling
 
 NARROW = (1 << 31) - (1 << 18)
@@ -14,7 +14,7 @@ NARROW = (1 << 31) - (1 << 18)
 
 
 class Facts(ExprFacts):
-    """Answers about expressions: passes over the row that must be over, need of a guard, need of 64-bit indices."""
+    """Answers about expressions: passes over the row that must be over, need of a mask, need of 64-bit indices."""
 
     def __init__(self, tiling: Tiling) -> None:
         super().__init__(tiling.nest.tensors)

@@ -1,6 +1,6 @@
 """From an ``ir.Kernel`` to the ``Nest`` that tiling and emission work on.
 
-Every access is one flat offset, reductions along the row bind exactly the row's loops and need no guard, and short
+Every access is one flat offset, reductions along the row bind exactly the row's loops and need no mask, and short
 reductions of their own (pooling windows) are unrolled.  Loops are split where an index divides them, so that each loop
 moves through every tensor with one stride and tiling can see which are contiguous.
 """
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import attrs
 
 from turret.errors import UnsupportedError
-from turret.ir.conditions import guard_operands, guard_reports
+from turret.ir.conditions import mask_operands, mask_reports
 from turret.ir.expr import Expr, call, constant
 from turret.ir.index import Var, product
 from turret.ir.nest import (
@@ -28,8 +28,8 @@ from turret.ir.nest import (
 )
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel
-from turret.plugins.codegen.triton.tiles.short import is_short, unroll
 from turret.plugins.codegen.triton.tiles.sizes import estimate
+from turret.plugins.codegen.triton.tiles.unroll import is_short, unroll
 
 LANES_ENOUGH = 1 << 15
 """Points outside a short row that keep a device busy when each walks its row alone."""
@@ -45,7 +45,7 @@ def normalise(kernel: Kernel, tensors: dict[str, TensorDecl], hints: Mapping[str
     nest = _without_trivial_loops(nest)
     if nest.inner or not nest.scattered:
         nest = adopt_row(nest, is_short)
-    nest = _free_scan(guard_operands(guard_reports(nest)))
+    nest = _free_scan(mask_operands(mask_reports(nest)))
     nest = map_roots(nest, lambda node: flat_load(node, tensors) if node.op == "load" else None)
     nest = map_roots(nest, unroll(frozenset(nest.inner)))
     nest = _without_short_row(nest)

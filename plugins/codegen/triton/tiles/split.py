@@ -20,7 +20,7 @@ from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.triton.tiles.dtypes import identity
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties
 from turret.plugins.codegen.triton.tiles.normalise import normalise
-from turret.plugins.codegen.triton.tiles.stages import Stages, scratch_of, scratch_tensor
+from turret.plugins.codegen.triton.tiles.split_kernel import Stages, scratch_of, scratch_tensor
 from turret.plugins.codegen.triton.tiles.tiling import PERSISTENT_OUTER, is_along_row
 
 LEAST_WORK = 1 << 16

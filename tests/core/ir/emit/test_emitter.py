@@ -21,7 +21,7 @@ from turret.ir import (
     index_value,
     load,
 )
-from turret.ir.emit.emitter import ExprFacts, Guard, TextEmitter
+from turret.ir.emit.emitter import ExprFacts, Mask, TextEmitter
 from turret.ir.emit.scopes import Scope
 from turret.ir.nest import flat_load, map_roots, nest_of
 
@@ -58,8 +58,8 @@ class PythonEmitter(TextEmitter):
     def constant(self, expr: Expr) -> str:
         return repr(expr.payload)
 
-    def term(self, atom: Any, coefficient: Any, scope: Loop, guard: Guard) -> str:
-        text = scope.variable(atom) if isinstance(atom, Var) else self.value(atom.expr, scope, guard)
+    def term(self, atom: Any, coefficient: Any, scope: Loop, mask: Mask) -> str:
+        text = scope.variable(atom) if isinstance(atom, Var) else self.value(atom.expr, scope, mask)
         return f"{text} * {coefficient}"
 
     def assignment(self, name: str, text: str, dtype: torch.dtype) -> str:
@@ -69,24 +69,24 @@ class PythonEmitter(TextEmitter):
     def is_plain(text: str) -> bool:
         return text.isidentifier()
 
-    def scalar(self, expr: Expr, scope: Loop, guard: Guard) -> str:
-        return SCALARS[expr.op].format(*(self.value(arg, scope, guard) for arg in expr.args))
+    def scalar(self, expr: Expr, scope: Loop, mask: Mask) -> str:
+        return SCALARS[expr.op].format(*(self.value(arg, scope, mask) for arg in expr.args))
 
-    def write_load(self, expr: Expr, scope: Loop, guard: Guard) -> str:
-        guard = self.guard_of_access(expr.coords[0], scope, guard)
-        text = f"{self.pointer(expr.tensor)}[{self.index(expr.coords[0], scope, guard)}]"
-        return text if guard is None else f"{text} if {self.value(guard, scope)} else 0"
+    def write_load(self, expr: Expr, scope: Loop, mask: Mask) -> str:
+        mask = self.mask_of_access(expr.coords[0], scope, mask)
+        text = f"{self.pointer(expr.tensor)}[{self.index(expr.coords[0], scope, mask)}]"
+        return text if mask is None else f"{text} if {self.value(mask, scope)} else 0"
 
-    def write_index(self, expr: Expr, scope: Loop, guard: Guard) -> str:
-        return self.index(expr.payload, scope, guard)
+    def write_index(self, expr: Expr, scope: Loop, mask: Mask) -> str:
+        return self.index(expr.payload, scope, mask)
 
-    def write_masked(self, expr: Expr, scope: Loop, guard: Guard) -> str:
+    def write_masked(self, expr: Expr, scope: Loop, mask: Mask) -> str:
         condition, inside, outside = expr.args
-        wanted = self.value(inside, scope, self.both(guard, condition))
-        return f"{wanted} if {self.value(condition, scope, guard)} else {self.value(outside, scope)}"
+        wanted = self.value(inside, scope, self.both(mask, condition))
+        return f"{wanted} if {self.value(condition, scope, mask)} else {self.value(outside, scope)}"
 
-    def write_check_index(self, expr: Expr, scope: Loop, guard: Guard) -> str:
-        return self.value(expr.args[0], scope, guard)
+    def write_check_index(self, expr: Expr, scope: Loop, mask: Mask) -> str:
+        return self.value(expr.args[0], scope, mask)
 
 
 def python_of(expr: Expr, tensors: dict[str, TensorDecl]) -> tuple[str, PythonEmitter]:

@@ -1,4 +1,4 @@
-"""Pointwise kernels: tilings by access pattern, masks, guards, gathers, scatters, sizes, 64-bit offsets."""
+"""Pointwise kernels: tilings by access pattern, masks, masks, gathers, scatters, sizes, 64-bit offsets."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from tests.plugins.joint_graphs import make_context
 from turret.errors import UnsupportedError
-from turret.graph.op_traits import BINDS, gives_numbers
+from turret.graph.op_traits import BINDS, defines_unbacked_symbols
 from turret.graph.ops.host_scalars import bound_of_slice, position_of_element
 from turret.hooks.products import CapturedGraph, JointGraph
 from turret.plugins import partition
@@ -56,7 +56,7 @@ def agrees(function: Callable, joint: JointGraph, *args: torch.Tensor) -> None:
 
 def test_a_call_is_described_with_the_numbers_that_it_gives():
     joint = trace(lambda x: (x[x > 0] * 2, torch.nonzero(x), torch.unique(x, return_counts=True)[1]), X)
-    bound = [n for n in calls(joint) if gives_numbers(n)]
+    bound = [n for n in calls(joint) if defines_unbacked_symbols(n)]
     assert [n.target for n in bound] == [aten.index.Tensor, aten.nonzero.default, aten._unique2.default]
     assert [[(b.output, b.dimension) for b in n.meta[BINDS]] for n in bound] == [[(0, 0)]] * 3
     symbols = [b.symbol for n in bound for b in n.meta[BINDS]]
@@ -170,7 +170,7 @@ def gathered(x, i):
 def test_the_backward_is_handed_the_numbers_and_gives_eagers_gradients(partitioner):
     joint = trace(gathered, X.clone().requires_grad_(), torch.tensor(1))
     cut = partition.turret_partition(make_context(partition, partitioner=partitioner), joint)
-    assert cut.saved_sizes and not any(gives_numbers(n) for n in cut.backward.graph.nodes)
+    assert cut.saved_sizes and not any(defines_unbacked_symbols(n) for n in cut.backward.graph.nodes)
     for data in (X, -X.abs(), X.abs() + 1):
         for n in (0, 2, -1):
             x = data.clone().requires_grad_()

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import fx
 
-from turret.plugins.joint.repeating.repeats import Stretch, find_repeats
+from turret.plugins.joint.repeating.repeats import CallSegment, find_repeats
 
 
-def stretches(function: Callable, *names: str) -> list[Stretch]:
+def stretches(function: Callable, *names: str) -> list[CallSegment]:
     graph = fx.Graph()
     tracer = fx.proxy.GraphAppendingTracer(graph)
     graph.output(function(*(fx.Proxy(graph.placeholder(name), tracer) for name in names)).node)

@@ -17,7 +17,7 @@ from turret.ir.index import Index, Var, product, unflatten
 from turret.ir.program import Definition, Ref, StridedView, TensorDecl, used
 from turret.ir.schedule import BufferPlan, Kernel, Schedule, Step, Store
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties
-from turret.plugins.codegen.triton.tiles.stages import scratch_tensor
+from turret.plugins.codegen.triton.tiles.split_kernel import scratch_tensor
 from turret.plugins.codegen.triton.tiles.tiling import LONGEST_PLAIN
 
 LEAST_ELEMENTS = 1 << 20

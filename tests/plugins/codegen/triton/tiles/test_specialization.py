@@ -18,10 +18,10 @@ from turret.ir import Kernel, Store, TensorDecl, Var, call, load, reduce
 from turret.ir.expr import walk
 from turret.ir.index import Size, size
 from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, emit
-from turret.plugins.codegen.triton.tiles.assumed import conditions, sizes_fit
 from turret.plugins.codegen.triton.tiles.facts import Facts
 from turret.plugins.codegen.triton.tiles.normalise import normalise
 from turret.plugins.codegen.triton.tiles.sizes import size_text
+from turret.plugins.codegen.triton.tiles.specialization import conditions, sizes_fit
 from turret.plugins.codegen.triton.tiles.tiling import tile
 
 CUDA, BF16 = torch.device("cuda"), torch.bfloat16

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _STATE = ("_parameters", "_buffers", "_modules")
 
 
-class Unlike(Exception):
+class MatchFailed(Exception):
     """An assumption of the trace does not hold for the other call."""
 
 
-class Likeness:
+class RegionMatcher:
     """A correspondence of the objects of a trace with those of another call."""
 
     def __init__(self, t: Tracer, trace: Trace) -> None:
@@ -44,10 +44,10 @@ class Likeness:
     # Checking.
 
     def check(self, call: Call) -> None:
-        """Raise ``Unlike`` unless everything that the trace assumed holds for ``call``."""
+        """Raise ``MatchFailed`` unless everything that the trace assumed holds for ``call``."""
         first = self.trace.call
         if first.state != call.state or first.structure != call.structure:
-            raise Unlike
+            raise MatchFailed
         for mine, theirs in zip(first.leaves, call.leaves, strict=True):
             self.leaf(mine, theirs)
         for guard in self.trace.guards:
@@ -60,32 +60,32 @@ class Likeness:
         mine, theirs = _looked_at(mine), _looked_at(theirs)
         known = self.values.setdefault(id(mine), theirs)
         if known is not theirs and not isinstance(mine, Constant):
-            raise Unlike
+            raise MatchFailed
         if mine is theirs:
             return
         if isinstance(mine, Constant) and isinstance(theirs, Constant):
             if not same_constant(theirs.value, mine.value):
-                raise Unlike
+                raise MatchFailed
         elif isinstance(mine, Module) and isinstance(theirs, Module):
             self.bind(mine.object, theirs.object, theirs.source)
         elif isinstance(mine, Symbolic) and isinstance(theirs, Symbolic):
             if type(mine.number) is not type(theirs.number) or mine.number.node.expr != theirs.number.node.expr:
-                raise Unlike
+                raise MatchFailed
             self.nodes[mine.node] = theirs.node
         elif isinstance(mine, Tensor) and isinstance(theirs, Tensor):
             self.tensor(mine, theirs)
         else:
-            raise Unlike
+            raise MatchFailed
 
     def tensor(self, mine: Tensor, theirs: Tensor) -> None:
         from turret.plugins.capture.regions.blocks import properties
 
         if mine.type() is not theirs.type() or properties(mine.fake) != properties(theirs.fake):
-            raise Unlike
+            raise MatchFailed
         if mine.source is not None and any(_rests_on(guard, mine.source) for guard in self.trace.guards):
-            raise Unlike
+            raise MatchFailed
         if self.nodes.setdefault(mine.node, theirs.node) is not theirs.node:
-            raise Unlike
+            raise MatchFailed
 
     def guard(self, guard: Guard) -> None:
         """Check one assumption; those that speak of nothing of the trace's own hold already."""
@@ -100,11 +100,11 @@ class Likeness:
             self.bind(guard.others[0].value, found, source)
         elif guard.kind == "SAME":
             if found is not self.read(others[0] if others != guard.others else guard.source):
-                raise Unlike
+                raise MatchFailed
         else:
             holds = _HOLDS.get(guard.kind)
             if holds is None or others or not holds(found, guard.expected):
-                raise Unlike
+                raise MatchFailed
 
     def is_bound(self, guard: Guard) -> bool:
         return guard.kind == "ID" and id(guard.expected) in self.images
@@ -114,14 +114,14 @@ class Likeness:
         known = self.images.get(id(mine))
         if known is None:
             if type(mine) is not type(theirs) or self.taken.setdefault(id(theirs), id(mine)) != id(mine):
-                raise Unlike
+                raise MatchFailed
             if isinstance(mine, nn.Module):
                 _check_state(mine, theirs)
             self.images[id(mine)] = theirs
             if source is not None:
                 self.labels[id(mine)] = source
         elif known is not theirs:
-            raise Unlike
+            raise MatchFailed
 
     def image(self, source: Any) -> Any:
         """The source of the other call that corresponds to one of the trace."""
@@ -151,11 +151,11 @@ class Likeness:
         """What a source names now; only sources that start at an object that the capture holds."""
         first, *steps = source.steps()
         if not isinstance(first, BoundSource) or any(isinstance(step, (SizeSource, CallSource)) for step in steps):
-            raise Unlike
+            raise MatchFailed
         try:
             return self.reader.read(source)
         except Exception:
-            raise Unlike from None
+            raise MatchFailed from None
 
     def assume(self) -> None:
         """Take the trace's assumptions for the other call's objects."""
@@ -180,7 +180,7 @@ class Likeness:
             value = self.t.wrap(self.read(theirs), path)
             mine = by_node[node]
             if not isinstance(value, Tensor) or properties(mine.fake) != properties(value.fake):
-                raise Unlike
+                raise MatchFailed
             self.nodes[node] = value.node
             self.values[id(mine)] = value
 
@@ -229,7 +229,7 @@ def _check_state(mine: nn.Module, theirs: nn.Module) -> None:
     """Modules that a search for an attribute finds alike."""
     one, other = vars(mine), vars(theirs)
     if one.keys() != other.keys() or any(tuple(one.get(p, ())) != tuple(other.get(p, ())) for p in _STATE):
-        raise Unlike
+        raise MatchFailed
 
 
 def _rests_on(guard: Guard, source: Source) -> bool:

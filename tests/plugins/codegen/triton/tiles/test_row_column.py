@@ -15,14 +15,14 @@ import turret
 from turret.ir import Kernel, Store, call, load, reduce
 from turret.ir.index import Var
 from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, emit
-from turret.plugins.codegen.triton.tiles import across
+from turret.plugins.codegen.triton.tiles import row_column
 
 SMALL = DeviceProperties(multiprocessors=4)
 
 
 @pytest.fixture(autouse=True)
 def join_small_kernels(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(across, "LEAST_ELEMENTS", 100)
+    monkeypatch.setattr(row_column, "LEAST_ELEMENTS", 100)
     yield
     torch.compiler.reset()
 
