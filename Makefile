@@ -38,6 +38,7 @@ sanitize: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check core plugins contrib tests examples
 	$(BIN)/ruff format --check core plugins contrib tests examples
+	! $(BIN)/vulture core plugins contrib tests examples | grep -E '^(core|plugins|contrib)/.* unused (function|method|class|property) '
 	$(BIN)/python tests/package_tree.py build/lint
 	PYTHONPATH=build/lint $(BIN)/lint-imports
 	MYPYPATH=build/lint $(BIN)/mypy

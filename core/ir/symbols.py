@@ -9,7 +9,7 @@ from typing import Any
 import sympy
 
 from turret.ir.expr import Expr, walk
-from turret.ir.index import Div, Index, Mod, Size, Var
+from turret.ir.index import Div, Index, Mod, Var
 from turret.ir.program import (
     CopyInto,
     Definition,
@@ -100,11 +100,6 @@ def mentioned_symbols(statement: Statement, expr: Expr | None = None) -> frozens
             return symbols_of_size(statement.value)
         case CopyInto():
             return _NONE
-
-
-def is_float_number(value: Size) -> bool:
-    """Whether a size expression is a number of type float: its symbols' values are kept as their bits."""
-    return isinstance(value, sympy.Symbol) and not value.is_integer
 
 
 def has_float(value: Any) -> bool:

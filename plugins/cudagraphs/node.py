@@ -146,11 +146,6 @@ def flat_at(address: int, layout: Layout, device: torch.device) -> torch.Tensor:
     return tensor_at(address, (layout.extent,), (1,), layout.dtype, device)
 
 
-def moving_items(args: Sequence[Any], inputs: Inputs) -> dict[Item, torch.Tensor]:
-    """Inputs that may lie elsewhere at a replay, as items of a recording."""
-    return {("input", n): args[n] for n in inputs.moving}
-
-
 def on_device(args: Sequence[Any], place: Place) -> str:
     """Why a call with these inputs cannot be recorded: one is not on the device; empty where all are."""
     for n, value in enumerate(args):

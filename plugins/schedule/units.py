@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -12,7 +12,6 @@ from turret.errors import UnsupportedError
 from turret.ir import (
     Definition,
     Expr,
-    Index,
     LoopProgram,
     Scatter,
     Size,
@@ -184,10 +183,3 @@ def unread(units: Sequence[Unit]) -> set[str]:
     """Tensors of definitions that no unit reads; a kernel computes one only if it is written to memory."""
     read = {name for unit in units for name in unit.reads()}
     return {unit.tensor.name for unit in units if unit.is_loop} - read
-
-
-def load_coords(expr: Expr, tensor: str) -> Iterator[tuple[Index, ...]]:
-    """Coordinates at which an expression loads a tensor, each once."""
-    for node in loads(expr):
-        if node.tensor == tensor:
-            yield node.coords

@@ -15,8 +15,6 @@ import turret
 from turret.testing import Features, Program, check, program_of_seed, programs
 from turret.testing.kit.levels.programs import check_seeds
 
-pytestmark = pytest.mark.skipif(not hasattr(turret, "compile"), reason="turret.compile is not there yet")
-
 REGRESSIONS = (
     3000459,
     3000604,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import turret
-
 pytest.importorskip("expecttest", reason="torch's table of operations imports it")
 
 from opinfo_check import RIGHT, Subject, check_case
@@ -37,7 +35,6 @@ def test_eager_agrees_with_itself(case: Case):
     assert outcome["status"] in RIGHT, outcome["message"]
 
 
-@pytest.mark.skipif(not hasattr(turret, "compile"), reason="turret.compile is not there yet")
 @pytest.mark.parametrize("case", CASES[::EVERY], ids=lambda case: case.id)
 def test_turret_agrees_with_eager(case: Case):
     outcome = check_case(case, Subject("turret", {}), count=1, forward=False)

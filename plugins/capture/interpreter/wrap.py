@@ -18,7 +18,6 @@ from torch import nn
 
 from turret.frames import annotations
 from turret.frames.class_members import find_in_mro
-from turret.frames.guards import TensorProperties
 from turret.frames.sources import (
     AttrSource,
     BaseItemSource,
@@ -490,8 +489,3 @@ def trusted(object: Any) -> bool:
     else:
         name = object.__name__ if isinstance(object, types.ModuleType) else getattr(object, "__module__", None)
     return isinstance(name, str) and name.partition(".")[0] in TRUSTED_ROOTS
-
-
-def tensor_properties(value: torch.Tensor, dynamic: frozenset[int]) -> TensorProperties:
-    """What is assumed of a tensor."""
-    return TensorProperties.of(value, dynamic)

@@ -192,15 +192,6 @@ def combinations(items: Iterable[Any], r: int) -> Iterator[Any]:
         yield tuple([pool[i] for i in indices])
 
 
-def count_of(items: Iterable[Any]) -> int:
-    return sum(1 for _ in items)
-
-
-def map_strict(function: Callable[..., Any], *iterables: Iterable[Any]) -> Iterator[Any]:
-    for args in zip(*iterables):  # noqa: B905
-        yield function(*args)
-
-
 def attrgetter(*names: str) -> Callable[[Any], Any]:
     def get(value: Any) -> Any:
         found = []

@@ -128,17 +128,6 @@ class Rebuilder:
             for item in payload.items:
                 self.line(f"{base}.append({name}, {self.load(item)})")
 
-    def replay_payload(self, payload: Any, held: str) -> None:
-        """The same for an instance that existed before: emptied first."""
-        base = self.constant(payload.kind)
-        self.effect(f"{base}.clear({held})")
-        if hasattr(payload, "factory"):
-            for key, item in payload.items.values():
-                self.effect(f"{base}.__setitem__({held}, {self.load(key)}, {self.load(item)})")
-        else:
-            for item in payload.items:
-                self.effect(f"{base}.append({held}, {self.load(item)})")
-
     def replay_attributes(self, value: Known) -> None:
         """Attributes set on a function or class."""
         for (owner, name), content in self.t.effects.attributes.items():

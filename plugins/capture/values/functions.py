@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from turret.plugins.capture.interpreter.tracer import Tracer
     from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
-UNSET: Any = object()
-
 
 class Cell(Value):
     """A closure cell; ``content`` is None where it is empty."""

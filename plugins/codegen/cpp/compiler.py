@@ -147,8 +147,3 @@ def load(entry: Entry) -> ctypes.CDLL:
         return open_library(entry[LIBRARY], entry.key)
     except OSError as error:
         raise CodegenError(f"the compiled kernels {entry.key} cannot be loaded: {error}") from error
-
-
-def function_address(library: ctypes.CDLL, name: str) -> int:
-    """Address of a kernel or segment, for callers that bypass ctypes."""
-    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0

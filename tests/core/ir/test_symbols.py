@@ -29,7 +29,7 @@ from turret.ir import (
     reduce,
     size_value,
 )
-from turret.ir.symbols import has_float, is_float_number
+from turret.ir.symbols import has_float
 
 F32, CPU = torch.float32, torch.device("cpu")
 N, M, K = (sympy.Symbol(name, integer=True, nonnegative=True) for name in ("u0", "u1", "u2"))
@@ -104,5 +104,4 @@ def test_a_computed_number_needs_what_it_is_computed_from():
 
 
 def test_floats_are_told_from_integers():
-    assert is_float_number(FLOAT) and not is_float_number(N) and not is_float_number(3)
     assert has_float(FLOAT + N) and not has_float(N * 2) and not has_float(7)
