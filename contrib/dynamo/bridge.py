@@ -17,7 +17,8 @@ from turret.hooks.config import Config
 from turret.hooks.context import CompileContext
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import CapturedGraph
-from turret.pipeline.driver import Compiler, create_context
+from turret.pipeline.driver import Compiler
+from turret.pipeline.stage_calls import create_context
 
 _numbers = itertools.count()
 

@@ -85,7 +85,8 @@ def _compile_callable(
     # Stages import sympy; a program that names turret.compile and never calls it need not wait for that.
     from turret.frames.guard_filter import taken_from
     from turret.hooks import plugin_manager
-    from turret.pipeline.driver import Compiler, create_context
+    from turret.pipeline.driver import Compiler
+    from turret.pipeline.stage_calls import create_context
     from turret.storage.artifact_cache import ArtifactCache
 
     options, own = taken_from(options)

@@ -42,9 +42,10 @@ from turret.hooks.products import (
     StageGraph,
     Target,
 )
-from turret.pipeline.driver import Pipeline, interpreted, target_of_values
 from turret.pipeline.graph_cache import Artifact
+from turret.pipeline.graph_facts import interpreted, target_of_values
 from turret.pipeline.passes import give_values
+from turret.pipeline.stage_calls import Pipeline
 from turret.plan import Plan
 from turret.plan.executor import load as load_plan
 from turret.storage.fork_safety import compiling

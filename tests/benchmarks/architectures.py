@@ -40,7 +40,7 @@ class Turret:
     def __init__(self) -> None:
         from turret.hooks import plugin_manager
         from turret.hooks.hookspecs import hookimpl
-        from turret.pipeline.driver import create_context
+        from turret.pipeline.stage_calls import create_context
 
         self.graphs = 0
         self.breaks: list[str] = []

@@ -52,7 +52,7 @@ def capture_with(system: str, graphs: list) -> Any:
 
         return lambda f: torch.compile(f, backend=keep)
     from turret.hooks import plugin_manager
-    from turret.pipeline.driver import create_context
+    from turret.pipeline.stage_calls import create_context
     from turret.plugins.capture import turret_capture
 
     manager = plugin_manager.create()

@@ -71,7 +71,7 @@ def compiled_by(system: str, program: Callable) -> Callable:
     from turret.api.module import wrap_module
     from turret.frames import guard_tree
     from turret.hooks import plugin_manager
-    from turret.pipeline.driver import create_context
+    from turret.pipeline.stage_calls import create_context
     from turret.plugins.capture import turret_capture
 
     if system.endswith("Python"):

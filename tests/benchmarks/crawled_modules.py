@@ -129,7 +129,7 @@ def same(found: Any, expected: Any, where: str) -> None:
 def with_turret(fullgraph: bool) -> Callable[[torch.nn.Module], Callable]:
     """Own capture; graphs run as they are."""
     from turret.hooks import plugin_manager
-    from turret.pipeline.driver import create_context
+    from turret.pipeline.stage_calls import create_context
     from turret.plugins.capture.dispatching.entry import turret_capture
 
     manager = plugin_manager.create()

@@ -431,7 +431,7 @@ def frozen_by(value: Any) -> Any:
 def compiled(program: Callable) -> Any:
     """The program captured by Turret; its graphs frozen as operations, as the stages after capture would."""
     from turret.hooks import plugin_manager
-    from turret.pipeline.driver import create_context
+    from turret.pipeline.stage_calls import create_context
     from turret.plugins.capture.dispatching.entry import turret_capture
 
     def freeze(captured: Any) -> Callable:

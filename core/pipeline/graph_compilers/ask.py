@@ -16,11 +16,12 @@ from turret.frames.trace_modes import eagerly
 from turret.graph.op_traits import is_mutating_op, output_nodes
 from turret.hooks.devices import HOST
 from turret.hooks.products import BoxedCallable, CapturedGraph, Placement, StageGraph
-from turret.pipeline.driver import Pipeline, target_of
 from turret.pipeline.graph_compilers.assembly import Assembly, Part, assembled, eager_facts, outer_nodes, text_of
 from turret.pipeline.graph_compilers.clusters import Cluster, clustered
 from turret.pipeline.graph_compilers.layouts import interface_of
 from turret.pipeline.graph_compilers.loading import HOOK, STAGE, boxed, guarded
+from turret.pipeline.graph_facts import target_of
+from turret.pipeline.stage_calls import Pipeline
 from turret.plan.executor import load
 from turret.storage.codec import dumps
 from turret.storage.source_lines import new_graph_module

@@ -13,7 +13,7 @@ from turret.pipeline.graph_compilers.assembly import Assembly, Part, assembled, 
 from turret.plan.executor import load
 
 if TYPE_CHECKING:
-    from turret.pipeline.driver import Pipeline
+    from turret.pipeline.stage_calls import Pipeline
 
 STAGE = "compile_graph"
 HOOK = "turret_compile_graph"
@@ -59,7 +59,7 @@ def guarded(
             if pipeline.config.on_error == "raise":
                 raise fault from error
         failed = True
-        pipeline.report_fallback(fault)
+        pipeline.policy.report_fallback(fault)
         return results
 
     return call

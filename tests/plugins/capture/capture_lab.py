@@ -14,7 +14,7 @@ from turret.hooks import plugin_manager
 from turret.hooks.events import Event
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import CapturedGraph
-from turret.pipeline.driver import create_context
+from turret.pipeline.stage_calls import create_context
 from turret.plugins.capture.dispatching.entry import turret_capture
 
 

@@ -16,7 +16,7 @@ from turret.errors import CodegenError
 from turret.hooks import plugin_manager
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import Target
-from turret.pipeline.driver import create_context
+from turret.pipeline.stage_calls import create_context
 from turret.plan import Call, Launch, Plan
 from turret.plan.launch.device import TABLE
 from turret.plan.launch.table import LaunchTable

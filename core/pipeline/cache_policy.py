@@ -1,0 +1,128 @@
+"""The cache policy: what of a graph is stored, under which key, and what is taken from there."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import attrs
+
+from turret.errors import CacheError
+from turret.hooks import plugin_manager
+from turret.hooks.products import BoxedCallable, CapturedGraph
+from turret.pipeline import stored_graph
+from turret.pipeline.graph_cache import Artifact, GraphCache, Unstable, graph_key
+from turret.pipeline.graph_facts import target_of
+from turret.plan import Plan
+from turret.plan.executor import fits_device, load
+from turret.storage.libraries import forget_library
+
+if TYPE_CHECKING:
+    from turret.pipeline.graph_compilers.assembly import Assembly
+    from turret.pipeline.stage_calls import Pipeline
+
+    Executable = Plan | Assembly
+
+Given = tuple[int, ...] | None
+"""Positions of the graph outputs that a backward is given gradients of; None: of all that are differentiable."""
+
+_WITHOUT_A_SAY = {"turret_event", "turret_guard_filter", "turret_capture", "turret_options"}
+"""Hooks that do not change what one captured graph compiles to."""
+
+
+class CachePolicy:
+    """The graph cache of one pipeline."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self.pipeline = pipeline
+
+    def key_of(self, captured: CapturedGraph) -> str | None:
+        """The key of a graph; None, on record, for one that has none."""
+        try:
+            return graph_key(captured, self.settings())
+        except Unstable as error:
+            message = f"{captured.name} is compiled in every process: it has a part without a stable name ({error})"
+            self.pipeline.context.emit("perf_hint", stage="graph_cache", name=captured.name, message=message)
+            return None
+
+    def keep_graph(self, cache: GraphCache, key: str, captured: CapturedGraph) -> bool:
+        """Store a graph, if what is read back from what is written is the same graph; whether it is stored."""
+        if cache.get_graph(key) is not None:
+            return True
+        with self.pipeline.failures("graph_cache"):
+            graph = stored_graph.stored(captured)
+            if graph is None:
+                return False
+            again = stored_graph.restored(graph, captured.name)
+            same = target_of(again) == target_of(captured) and self.key_of(again) == key
+            return same and cache.put_graph(key, graph)
+
+    def open(self) -> GraphCache | None:
+        """The cache, unless it is off or a foreign plugin without a ``cache_key`` has a say in what is compiled.
+
+        What is stored has no wrappers, and is wrapped when it is loaded, by plugins that can do without the graph.
+        """
+        wrappers = self.pipeline.manager.hook.turret_wrap_runtime.get_hookimpls()
+        needs_graph = any("partitioned" in w.argnames for w in wrappers)
+        if not self.pipeline.config.cache or self.settings() is None or needs_graph:
+            return None
+        report = functools.partial(self.pipeline.context.emit, "cache_failure", stage="graph")
+        return GraphCache(self.pipeline.context.store("graph"), lambda text: report(message=text))
+
+    def loaded(
+        self, cache: GraphCache, key: str, role: str, given: Given = None
+    ) -> tuple[Artifact | None, BoxedCallable | None]:
+        """A stored artifact and its executable, or twice None; what does not load is removed, on record."""
+        entry = entry_name(role, given)
+        artifact = cache.get(key, entry)
+        if artifact is None or not fits_device(artifact.plan):
+            return None, None
+        try:
+            function = self.load(artifact.plan, cache)
+        except CacheError as error:
+            reason = str(error)
+        except Exception as error:  # whatever is wrong with what was stored, it can be compiled anew
+            reason = f"{type(error).__name__}: {error}"
+            for plan in _plans(artifact.plan):
+                if plan.library is not None:
+                    forget_library(plan.library, cache.store)
+        else:
+            training = artifact.signature is None or artifact.signature.training
+            return artifact, self.pipeline.wrapped(function, role if training else "inference", None)
+        cache.discard(key, entry, reason)
+        return None, None
+
+    def load(self, executable: Executable, cache: GraphCache) -> BoxedCallable:
+        """The function of what was stored."""
+        if isinstance(executable, Plan):
+            return load(executable, cache.store)
+        from turret.pipeline.graph_compilers.loading import load_assembly
+
+        return load_assembly(self.pipeline, executable)
+
+    def settings(self) -> str | None:
+        """Text of everything but the graph that decides what it compiles to; None where a plugin cannot be named."""
+        names = []
+        for plugin in self.pipeline.manager.get_plugins():
+            name = self.pipeline.manager.get_name(plugin)
+            hooks = {caller.name for caller in self.pipeline.manager.get_hookcallers(plugin) or ()}
+            if name in plugin_manager.BUILTINS or hooks <= _WITHOUT_A_SAY:
+                continue
+            if getattr(plugin, "cache_key", None) is None:
+                return None
+            names.append(str(plugin.cache_key))
+        return repr((attrs.evolve(self.pipeline.config, cache_dir="", cache_size_limit=0, debug_dir=""), names))
+
+
+def entry_name(role: str, given: Given) -> str:
+    """The role that an executable is stored as."""
+    return role if given is None else f"{role} {given}"
+
+
+def _plans(executable: Executable) -> Iterator[Plan]:
+    """The plans in what was stored."""
+    if isinstance(executable, Plan):
+        yield executable
+    else:
+        yield from (part.plan for part in executable.parts if part.plan is not None)

@@ -1,0 +1,207 @@
+"""Graphs behind callables: one that was captured here, and one that was taken from the cache."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from turret.errors import StageError, UnsupportedError
+from turret.frames.trace_modes import TraceModes, autocast_disabled, eagerly
+from turret.hooks.devices import devices_of
+from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph
+from turret.pipeline import stored_graph
+from turret.pipeline.cache_policy import CachePolicy, Given, entry_name
+from turret.pipeline.executed_code import recorded
+from turret.pipeline.graph_cache import Artifact, GraphCache
+from turret.pipeline.graph_facts import guard_count, interpreted, target_of
+from turret.pipeline.op_code import runs_own_code, traced_code
+from turret.pipeline.stage_calls import SHOWN, Pipeline
+from turret.plan import Plan
+from turret.storage.fork_safety import Lock
+
+if TYPE_CHECKING:
+    from turret.graph.partitioning.partial import SavedValues
+    from turret.pipeline.graph_compilers.assembly import Assembly
+
+    Executable = Plan | Assembly
+
+
+class CompiledGraph:
+    """A captured graph that is compiled here: traced once, and its backward compiled when first asked for."""
+
+    def __init__(self, pipeline: Pipeline, captured: CapturedGraph, cache: GraphCache | None, key: str | None) -> None:
+        self.pipeline, self.captured, self.cache, self.key = pipeline, captured, cache, key
+        self.target = target_of(captured)
+        self.ambient = TraceModes.now()
+        self.lock = Lock()
+        self.partitioned: PartitionedGraph | None = None
+        self.saved: SavedValues | None = None
+        self.backwards: dict[Given, BoxedCallable | None] = {}
+
+    def partition(self) -> PartitionedGraph:
+        """Trace and cut the graph; once."""
+        if self.partitioned is not None:
+            return self.partitioned
+        pipeline, captured = self.pipeline, self.captured
+        assumed = guard_count(captured)
+        table = pipeline.decompositions(self.target)
+        with self.ambient.restored(), self.covered_by_the_key():
+            joint = pipeline.traced(captured, table)
+        self.partitioned = pipeline.partitioned(pipeline.simplified(joint))
+        if sum(o.differentiable for o in joint.signature.graph_outputs) > 1:
+            from turret.graph.partitioning.partial import SavedValues  # brings sympy, which a warm start does without
+
+            with pipeline.failures("partition"):
+                self.saved = SavedValues(joint, self.partitioned)
+        if guard_count(captured) != assumed:
+            # What the trace assumed of sizes became guards of this capture; a stored artifact would skip them.
+            self.cache = None
+        return self.partitioned
+
+    @contextlib.contextmanager
+    def covered_by_the_key(self) -> Iterator[None]:
+        """Store nothing, on record, where the trace inside runs code of the program that its key does not cover."""
+        if self.cache is None or not runs_own_code(self.captured.module):
+            yield
+            return
+        known = traced_code(self.captured.module)
+        with recorded() as record:
+            yield
+        keyed = [p for p in self.pipeline.manager.get_plugins() if getattr(p, "cache_key", None) is not None]
+        plugins = {getattr(p, "__name__", type(p).__module__) for p in keyed}  # their keys are part of this one
+        unknown = [code for code, module in record.codes.items() if code not in known and module not in plugins]
+        if unknown or not record.complete:
+            self.cache = None
+            named = ", ".join(sorted(f"{c.co_qualname} ({c.co_filename}:{c.co_firstlineno})" for c in unknown)[:SHOWN])
+            message = f"{self.captured.name} is compiled in every process: its trace ran {named or 'under a profiler'}"
+            self.pipeline.context.emit("perf_hint", stage="graph_cache", name=self.captured.name, message=message)
+
+    def compile_forward(self) -> tuple[Artifact, BoxedCallable]:
+        """Compile (and store) the forward, or the whole of an inference graph."""
+        partitioned = self.partition()
+        role = "inference" if partitioned.backward is None else "forward"
+        plan, function = self.pipeline.executable(partitioned, role, self.target, self.captured)
+        artifact = Artifact(plan, partitioned.signature, len(partitioned.saved_tensors), len(partitioned.saved_sizes))
+        self.store("forward", artifact)
+        return artifact, function
+
+    def store(self, role: str, artifact: Artifact) -> None:
+        """Store what a graph compiled to; nothing more of a graph whose executable cannot be."""
+        unstored = getattr(artifact.plan, "unstored", "")
+        if unstored and self.cache is not None:
+            self.cache = None
+            message = f"{self.captured.name} is compiled in every process: {unstored}"
+            self.pipeline.context.emit("perf_hint", stage="graph_cache", name=self.captured.name, message=message)
+        if self.cache is not None:
+            with self.pipeline.failures("graph_cache"):
+                self.cache.put(self.key, role, artifact)
+
+    def backward(self, forward: Artifact, given: Given = None) -> BoxedCallable | None:
+        """The backward that belongs to a forward, from the cache or compiled; all threads get the same.
+
+        None where there is none for these gradients alone, on record.
+        """
+        if given not in self.backwards:
+            with self.lock:
+                if given not in self.backwards:
+                    with self.pipeline.compilation(f"{self.captured.name}.backward"):
+                        self.backwards[given] = self.make_backward(forward, given)
+        return self.backwards[given]
+
+    def make_backward(self, forward: Artifact, given: Given) -> BoxedCallable | None:
+        if self.cache is not None:
+            _, found = CachePolicy(self.pipeline).loaded(self.cache, self.key, "backward", given)
+            if found is not None:
+                return found
+        partitioned = self.partition()
+        saved = (len(partitioned.saved_tensors), len(partitioned.saved_sizes))
+        if saved != (forward.saved_tensors, forward.saved_sizes) or partitioned.signature != forward.signature:
+            raise StageError(
+                "partition",
+                "turret",
+                "the graph was cut in another way than when its stored forward was compiled",
+                "turret cache clear removes the stored forward",
+            )
+        try:
+            partitioned = partitioned if given is None else self.partial(partitioned, given)
+        except StageError as error:
+            if self.pipeline.policy.raises():
+                raise
+            self.pipeline.policy.report_zeros(self.captured.name, str(error))
+            return None
+        if self.pipeline.policy.past_limit(len(self.backwards), partitioned.name):
+            return interpreted(partitioned.backward)
+        try:
+            plan, function = self.pipeline.executable(partitioned, "backward", self.target, self.captured)
+        except StageError as error:
+            if self.pipeline.policy.raises():
+                raise
+            self.pipeline.policy.report_fallback(error)
+            return interpreted(partitioned.backward)
+        self.store(entry_name("backward", given), Artifact(plan))
+        return function
+
+    def partial(self, partitioned: PartitionedGraph, given: tuple[int, ...]) -> PartitionedGraph:
+        """The cut, with the backward for the gradients of some graph outputs over what the forward saves for all."""
+        from turret.graph.partitioning import costs
+
+        pipeline, name = self.pipeline, f"{self.captured.name}.given_{'_'.join(map(str, given))}"
+        captured = attrs.evolve(self.captured, tangents=given, name=name)
+        assumed = guard_count(captured)
+        table = pipeline.decompositions(self.target)
+        with self.ambient.restored(), self.covered_by_the_key():
+            # Passes over the captured graph have run: it was traced before.
+            joint = pipeline.stage("turret_joint", name, captured=captured, decompositions=table)
+        joint = pipeline.simplified(joint)
+        with pipeline.failures("partition"), autocast_disabled():
+            backward = self.saved.backward(joint, len(given), costs(pipeline.context))
+            if guard_count(captured) != assumed:
+                raise UnsupportedError("the backward of fewer gradients assumes more of sizes than that of all")
+        return attrs.evolve(partitioned, backward=backward, name=name)
+
+
+class CachedGraph:
+    """A stored graph, made again where it is needed: for a backward that nobody compiled yet, or to run eagerly.
+
+    ``graph`` is None where it has not been read; ``loaded`` is the backward for all gradients, if it was stored.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline, graph: Any, cache: GraphCache, key: str, name: str, loaded: BoxedCallable | None
+    ) -> None:
+        self.pipeline, self.graph, self.cache, self.key, self.name = pipeline, graph, cache, key, name
+        self.ambient = TraceModes.now()
+        self.lock = Lock()
+        self.made: CompiledGraph | None = None
+        self.loaded = loaded
+
+    def work(self) -> CompiledGraph | None:
+        """The graph under compilation; None where it is not stored any more."""
+        with self.lock:
+            graph = self.graph or self.cache.get_graph(self.key)
+            if self.made is None and graph is not None:
+                captured = stored_graph.restored(graph, self.name)
+                self.made = CompiledGraph(self.pipeline, captured, self.cache, self.key)
+                self.made.ambient = self.ambient
+            return self.made
+
+    def backward(self, forward: Artifact, given: Given = None) -> BoxedCallable | None:
+        if given is None and self.loaded is not None:
+            return self.loaded
+        if given is not None:
+            with devices_of(self.pipeline.manager):
+                _, found = CachePolicy(self.pipeline).loaded(self.cache, self.key, "backward", given)
+            if found is not None:
+                return found
+        work = self.work()
+        if work is None:
+            reason = "the graph that it was compiled from is not in the cache any more"
+            self.pipeline.policy.report_zeros(self.name, reason)
+            return None
+        return work.backward(forward, given)
+
+    def eagerly(self, *args: Any) -> Any:
+        return eagerly(self.work().captured.module)(*args)

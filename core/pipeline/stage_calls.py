@@ -1,0 +1,384 @@
+"""The stages of one compilation, called in their order.
+
+Each is called through ``Pipeline.stage``, which times it, reports it, and turns a failure into a ``StageError`` that
+names the stage and the plugin.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import itertools
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pluggy
+from torch import fx
+
+from turret.errors import CodegenError, StageError, TurretError, warn
+from turret.frames.trace_modes import autocast_disabled
+from turret.hooks import plugin_manager
+from turret.hooks.blame import Owned, blaming
+from turret.hooks.config import CORE, Config, updated
+from turret.hooks.context import CompileContext
+from turret.hooks.devices import device_for, devices_of
+from turret.hooks.events import Event
+from turret.hooks.plugin_order import in_order
+from turret.hooks.products import (
+    BoxedCallable,
+    CapturedGraph,
+    JointGraph,
+    PartitionedGraph,
+    Placement,
+    StageGraph,
+    Target,
+)
+from turret.pipeline.branches import Branch, branches_of
+from turret.pipeline.contracts import check_placement, check_plan, check_table, lowering_at_fault
+from turret.pipeline.executed_code import unrecorded
+from turret.pipeline.failure_policy import FailurePolicy
+from turret.pipeline.gc_pause import full_gc_paused
+from turret.pipeline.graph_cache import Artifact, with_usable_cache
+from turret.pipeline.graph_facts import output_strides, saved_inputs, target_of
+from turret.plan import Plan
+from turret.plan.executor import load
+from turret.storage.fork_safety import compiling
+
+if TYPE_CHECKING:
+    from turret.ir import LoopProgram, Schedule
+    from turret.pipeline.graph_compilers.assembly import Assembly
+
+    Executable = Plan | Assembly
+
+_compile_ids = itertools.count(1)
+
+_failed_observers: weakref.WeakKeyDictionary[pluggy.PluginManager, set[str]] = weakref.WeakKeyDictionary()
+"""Names of observers that failed, of which that was said."""
+
+SHOWN = 5
+"""Calls that a hint names."""
+
+
+def create_context(config: Config, manager: pluggy.PluginManager) -> CompileContext:
+    """The context of one compilation."""
+    failed = _failed_observers.setdefault(manager, set())
+
+    def on_event(event: Event) -> None:
+        try:
+            with unrecorded():
+                manager.hook.turret_event(event=event)
+        except Exception as error:
+            plugin = plugin_manager.plugin_of(manager, "turret_event", error)
+            if plugin not in failed:
+                failed.add(plugin)
+                message = f"stage 'event' (plugin {plugin}) failed and was ignored: {type(error).__name__}: {error}"
+                warn(f"an observer of Turret's events: {message}")
+
+    return CompileContext(config, manager.hook, next(_compile_ids), on_event)
+
+
+class Pipeline:
+    """The stages of one compilation, each called through ``stage``; graphs go from one to the next."""
+
+    def __init__(self, manager: pluggy.PluginManager, config: Config) -> None:
+        self.manager, self.config = manager, with_usable_cache(config)
+        self.context = create_context(self.config, manager)
+        self.policy = FailurePolicy(self.config, self.context)
+        self.answered: dict[str, str] = {}
+        """By stage, the plugin that made its latest product."""
+
+    @contextlib.contextmanager
+    def failures(self, stage: str, hook: str = "") -> Iterator[None]:
+        """Turn whatever goes wrong inside into a ``StageError`` that names the stage and the plugin of ``hook``."""
+        try:
+            yield
+        except StageError:
+            raise
+        except Exception as error:
+            fault = plugin_manager.plugin_at_fault(self.manager.hook, error)
+            plugin = plugin_manager.plugin_of(self.manager, hook, error) if hook else fault or "turret"
+            reason = str(error) if isinstance(error, CodegenError) else f"{type(error).__name__}: {error}"
+            raise StageError(stage, plugin, reason) from error
+
+    @contextlib.contextmanager
+    def compilation(self, name: str) -> Iterator[None]:
+        """Tell observers when the compilation of one graph starts and ends, however it ends."""
+        self.context.emit("compile_started", name=name)
+        start = time.perf_counter()
+        try:
+            with compiling.here(), full_gc_paused(), devices_of(self.manager):
+                yield
+        finally:
+            self.context.emit("compile_ended", name=name, seconds=time.perf_counter() - start)
+
+    def stage(self, hook: str, name: str, **arguments: Any) -> Any:
+        """Call a first-result hook of the pipeline; its product must not be None."""
+        product, plugin = self.offer(hook, name, **arguments)
+        if product is None:
+            raise StageError(hook.removeprefix("turret_"), plugin, "no plugin took the graph")
+        return product
+
+    def offer(self, hook: str, named: str, /, **arguments: Any) -> tuple[Any, str]:
+        """Call a first-result hook; its product, None where nobody took the graph, and whose it is."""
+        stage, name = hook.removeprefix("turret_"), named
+        self.context.emit("stage_started", stage=stage, name=name)
+        start = time.perf_counter()
+        with self.failures(stage, hook):
+            product, self.answered[stage] = plugin_manager.first_result(
+                self.manager, hook, {"context": self.context, **arguments}
+            )
+        self.context.emit("stage_ended", stage=stage, name=name, seconds=time.perf_counter() - start)
+        if product is not None:
+            self.context.emit("product", stage=stage, name=name, product=product)
+        return product, self.answered[stage]
+
+    def passes(self, phase: str, module: fx.GraphModule) -> None:
+        """Run every graph pass of a phase; the graph is as it was before the one that fails."""
+        _passes().run_graph_passes(self.manager, self.context, phase, module)
+
+    def asks_graph_compilers(self) -> bool:
+        """Whether a plugin may take graphs to a compiler of its own."""
+        return bool(self.manager.hook.turret_compile_graph.get_hookimpls())
+
+    def runtime(
+        self, name: str, stored: Artifact, forward: BoxedCallable, backward: Callable[..., BoxedCallable | None]
+    ) -> Callable[..., Any]:
+        """Executables joined into what user code calls."""
+        return self.stage(
+            "turret_runtime",
+            name,
+            signature=stored.signature,
+            saved_tensors=stored.saved_tensors,
+            saved_sizes=stored.saved_sizes,
+            forward=forward,
+            backward=backward,
+        )
+
+    def tables(self, hook: str, target: Target) -> Iterator[tuple[str, Mapping[Any, Callable | None]]]:
+        """The tables that plugins give for a merged hook, each with its plugin, in the order that they are asked in."""
+        stage = hook.removeprefix("turret_")
+        for plugin, table in plugin_manager.all_results(
+            self.manager, hook, {"context": self.context, "target": target}
+        ):
+            if plugin not in plugin_manager.BUILTINS:
+                check_table(stage, plugin, table)
+            yield plugin, table
+
+    def decompositions(self, target: Target) -> dict[Any, Callable]:
+        """All decomposition tables merged: a keep wins, then the plugin that is asked first."""
+        merged: dict[Any, Callable] = {}
+        kept: set[Any] = set()
+        with self.failures("decompositions", "turret_decompositions"):
+            for plugin, table in self.tables("turret_decompositions", target):
+                for op, function in table.items():
+                    if function is None:
+                        kept.add(op)
+                    elif op not in merged:
+                        merged[op] = function if plugin in plugin_manager.BUILTINS else Owned(function, plugin)
+        return {op: function for op, function in merged.items() if op not in kept}
+
+    def lowerings(self, target: Target) -> Mapping[Any, Callable]:
+        """All lowering tables merged; the plugin that is asked first wins."""
+        merged: dict[Any, Callable] = {}
+        with self.failures("lowerings", "turret_lowerings"):
+            for plugin, table in self.tables("turret_lowerings", target):
+                for op, function in table.items():
+                    if op not in merged:
+                        merged[op] = function if plugin in plugin_manager.BUILTINS else Owned(function, plugin)
+        return merged
+
+    def traced(self, captured: CapturedGraph, decompositions: Mapping[Any, Callable]) -> JointGraph:
+        """The functional graph of a captured one, under the modes of the calling thread."""
+        if plugin_manager.is_foreign(self.manager, "turret_graph_pass"):
+            with self.failures("graph_pass"):
+                _passes().give_values(captured)
+        self.passes("captured", captured.module)
+        return self.stage("turret_joint", captured.name, captured=captured, decompositions=decompositions)
+
+    def simplified(self, joint: JointGraph) -> JointGraph:
+        """A functional graph, rewritten by the passes of its phase."""
+        with autocast_disabled():
+            self.passes("joint", joint.module)
+        return joint
+
+    def partitioned(self, joint: JointGraph) -> PartitionedGraph:
+        """Forward and backward of a functional graph."""
+        with autocast_disabled():
+            parts = self.stage("turret_partition", joint.name, joint=joint)
+        from turret.graph.partitioning import verify  # brings sympy, which a warm start does without
+
+        self.verify("partition", functools.partial(verify, joint), parts)
+        return parts
+
+    def executable(
+        self, partitioned: PartitionedGraph, role: Any, target: Target, captured: CapturedGraph
+    ) -> tuple[Executable, BoxedCallable]:
+        """One graph of the partition as what is stored of it, and as a callable.
+
+        It goes through place, lower, schedule and codegen; what a plugin takes to a compiler of its own after place
+        goes no further.
+        """
+        name = f"{partitioned.name}.{role}"
+        static_inputs = captured.static_inputs if role != "backward" else frozenset()
+        steady = captured.static_inputs | captured.steady_inputs
+        if role == "backward":
+            steady = saved_inputs(partitioned, steady)
+        with autocast_disabled():
+            graph, placement = self.placed(self.stage_graph(partitioned, role, name, target, static_inputs))
+            made = self.compiled_elsewhere(graph, placement)
+            plan = self.plan_placed(graph, placement) if made is None else None
+        if made is None:
+            plan = attrs.evolve(plan, static_inputs=tuple(sorted(steady)))
+            with self.failures("load"):
+                made = plan, load(plan, self.context.store("load"))
+        self.context.emit("product", stage="load", name=name, product=made[1])
+        return made[0], self.wrapped(made[1], role, partitioned)
+
+    def wrapped(self, function: BoxedCallable, role: str, partitioned: PartitionedGraph | None) -> BoxedCallable:
+        """An executable in the wrappers of all plugins; ``partitioned`` is None for one that was stored."""
+        for wrap in in_order(self.manager, "turret_wrap_runtime"):
+            arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}
+            with self.failures("wrap_runtime"), blaming(wrap.plugin_name):
+                wrapped = wrap.function(*(arguments[a] for a in wrap.argnames))
+            function = function if wrapped is None else wrapped
+        return function
+
+    def compiled_elsewhere(self, graph: StageGraph, placement: Placement) -> tuple[Assembly, BoxedCallable] | None:
+        """A placed graph, or some of its clusters, in the hands of plugins' compilers; None where nobody takes it."""
+        if not self.asks_graph_compilers():
+            return None
+        from turret.pipeline.graph_compilers.ask import compile_placed
+
+        with self.failures("compile_graph"):
+            return compile_placed(self, graph, placement)
+
+    def stage_graph(
+        self, partitioned: PartitionedGraph, role: Any, name: str, target: Target, static_inputs: frozenset[int]
+    ) -> StageGraph:
+        """One graph of the partition as the stages after it take it, rewritten by the passes of its phase."""
+        module = partitioned.backward if role == "backward" else partitioned.forward
+        self.passes("backward" if role == "backward" else "forward", module)
+        return StageGraph(
+            module=module,
+            role=role,
+            target=target,
+            output_strides=output_strides(partitioned, role),
+            static_inputs=static_inputs,
+            visible_outputs=partitioned.num_forward_outputs if role == "forward" else None,
+            name=name,
+        )
+
+    def plan_graph(self, graph: StageGraph) -> Plan:
+        """One graph through place, lower, schedule and codegen."""
+        return self.plan_placed(*self.placed(graph))
+
+    def plan_placed(self, graph: StageGraph, placement: Placement) -> Plan:
+        """A placed graph through lower, schedule and codegen."""
+        program = self.lowered(graph, placement)
+        return self.generated(self.scheduled(program, graph.target), graph.target)
+
+    def placed(self, graph: StageGraph, placement: Placement | None = None) -> tuple[StageGraph, Placement]:
+        """A graph and where each of its calls runs."""
+        from turret.graph.ops.memory_ops import count_from_tensors
+
+        count_from_tensors(graph.module.graph)
+        self.context.emit("product", stage="graph_pass", name=graph.name, product=graph)
+        if plugin_manager.is_foreign(self.manager, "turret_lowerings"):
+            self.lowerings(graph.target)  # what is no table is refused before placement asks for it
+        if placement is None:
+            placement = self.stage("turret_place", graph.name, graph=graph)
+            self.verify("place", functools.partial(check_placement, graph), placement)
+        if plugin_manager.is_foreign(self.manager, "turret_graph_pass"):
+            place = functools.partial(self.stage, "turret_place", graph.name, graph=graph)
+            placement = _passes().run_placed_passes(self.manager, self.context, graph, placement, place)
+        self.hint_at_eager_calls(graph.name, placement)
+        return graph, placement
+
+    def lowered(self, graph: StageGraph, placement: Placement) -> LoopProgram:
+        """A graph as a loop program, verified; graphs that calls of control flow hold are plans by then."""
+        for branch in branches_of(graph.module):
+            self.plan_branch(graph, branch)
+        lowerings = self.lowerings(graph.target)
+        program = self.stage("turret_lower", graph.name, graph=graph, placement=placement, lowerings=lowerings)
+        from turret.ir import verify  # expressions of sizes are sympy's, whose import a warm start does without
+
+        self.verify("lower", verify, program, functools.partial(lowering_at_fault, graph, lowerings))
+        return _passes().run_ir_passes(self.manager, self.context, "lowered", program, graph.target)
+
+    def scheduled(self, program: LoopProgram, target: Target) -> Schedule:
+        """The kernels of a loop program, verified."""
+        schedule = self.stage("turret_schedule", program.name, program=program, target=target)
+        from turret.ir import verify
+
+        self.verify("schedule", verify, schedule)
+        return _passes().run_ir_passes(self.manager, self.context, "scheduled", schedule, target)
+
+    def generated(self, schedule: Schedule, target: Target) -> Plan:
+        """The plan that runs a schedule."""
+        plan = self.stage("turret_codegen", schedule.program.name, schedule=schedule, target=target)
+        self.verify("codegen", check_plan, plan)
+        return attrs.evolve(plan, arch=target.arch) if plan.device == target.device else plan
+
+    def plan_branch(self, graph: StageGraph, branch: Branch) -> None:
+        """Compile a graph that a call of control flow holds; where that fails it runs call by call, on record."""
+        name, reason = f"{graph.name}.{branch.name}", branch.why_not_planned()
+        if not reason:
+            module = copy.deepcopy(branch.module)
+            try:
+                inner = self.without_capture()
+                inner.passes("joint", module)
+                inner.passes("forward", module)
+                branch.replace(inner.plan_graph(branch.graph(module, graph.target, name)))
+                return
+            except (StageError, TurretError) as error:
+                reason = str(error)
+        message = f"{name} of {branch.op} runs call by call: {reason}"
+        self.context.emit("perf_hint", stage="place", name=name, message=message)
+
+    def without_capture(self) -> Pipeline:
+        """The same stages, which cut nothing for graph capture: what control flow runs is not recorded."""
+        made = copy.copy(self)
+        options = getattr(self.manager, "options", CORE)
+        config = updated(self.config, {"cudagraphs": False} if "cudagraphs" in options else {}, options)
+        made.config, made.context = config, attrs.evolve(self.context, config=config)
+        made.policy = FailurePolicy(made.config, made.context)
+        return made
+
+    def hint_at_eager_calls(self, name: str, placement: Placement) -> None:
+        """Calls that no kernel was generated for split what could have been fused."""
+        eager = [f"{node}: {p.reason}" for node, p in placement.nodes.items() if p.where == "eager"]
+        if eager:
+            shown = "; ".join(eager[:SHOWN]) + ("; ..." if len(eager) > SHOWN else "")
+            message = f"{len(eager)} of {len(placement.nodes)} calls of {name} run eagerly, one by one: {shown}"
+            self.context.emit("perf_hint", stage="place", name=name, message=message)
+
+    def without_kernels(self, captured: CapturedGraph) -> bool:
+        """Whether no code generator serves a graph's device, on record: it then runs as captured, call by call."""
+        kind = target_of(captured).device_type
+        with self.failures("device", "turret_device"):
+            if device_for(kind).kernel_languages or self.asks_graph_compilers():
+                return False
+        message = f"no plugin makes kernels for the device type {kind}: graphs on it run call by call"
+        self.context.emit("fallback", stage="device", name=captured.name, message=message)
+        warn(f"Turret runs a graph eagerly: {message}; a plugin with turret_device and turret_codegen can make them")
+        return True
+
+    def verify(
+        self, stage: str, check: Callable[[Any], None], product: Any, whose: Callable[[Any], str] = lambda error: ""
+    ) -> None:
+        """Hold a product against its contract; whoever made it is to blame, or whom ``whose`` names."""
+        try:
+            check(product)
+        except TurretError as error:
+            raise StageError(stage, whose(error) or self.answered[stage], str(error)) from error
+
+
+def _passes() -> Any:
+    """The module that runs passes, which a warm start does without."""
+    from turret.pipeline import passes
+
+    return passes
