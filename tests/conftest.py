@@ -32,3 +32,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _CACHE_FOLDER in config.stash:
         shutil.rmtree(config.stash[_CACHE_FOLDER], ignore_errors=True)
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """Nothing captured before, the same random numbers, and a stage that fails raises."""
+    import torch
+
+    import turret
+
+    monkeypatch.setenv("TURRET_ON_ERROR", "raise")
+    monkeypatch.setattr("turret.plugins.capture.store.units.find", lambda *call: None)  # observers are to see graphs
+    turret.reset()
+    torch.manual_seed(0)
+    yield
+    turret.reset()

@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from turret.plan import Plan
 
 _HOMES = {
-    "CompiledKernel": "compile",
-    "Config": "kernel",
-    "DeviceProperties": "kernel",
-    "KernelCompiler": "compile",
-    "Scratch": "kernel",
-    "TritonKernel": "kernel",
-    "WorkerPool": "workers",
+    "CompiledKernel": "compilation.compile",
+    "Config": "tiles.kernel",
+    "DeviceProperties": "tiles.kernel",
+    "KernelCompiler": "compilation.compile",
+    "Scratch": "tiles.kernel",
+    "TritonKernel": "tiles.kernel",
+    "WorkerPool": "compilation.workers",
     "alternatives": "segments",
     "emit": "program",
-    "one_pass": "across",
+    "one_pass": "tiles.row_column",
     "pack": "segments",
     "settle": "segments",
-    "shared_pool": "workers",
-    "triton_version": "compile",
+    "shared_pool": "compilation.workers",
+    "triton_version": "compilation.compile",
 }
 
 LANGUAGE = "triton"

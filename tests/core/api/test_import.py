@@ -40,7 +40,8 @@ def test_naming_the_api_imports_neither_sympy_nor_the_stages():
         "torch._inductor",
         "torch._functorch",
     )
-    assert [name for name in found if name.startswith(heavy)] == []
+    light = {"turret.plugins", "turret.plugins.observers", "turret.plugins.observers.logs"}  # for ``turret.set_logs``
+    assert [name for name in found if name.startswith(heavy) and name not in light] == []
 
 
 def test_registering_all_plugins_imports_no_compile_stack_of_torch():

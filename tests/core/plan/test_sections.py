@@ -61,7 +61,7 @@ def test_a_plan_is_cut_at_the_op_that_the_user_names():
     assert [s.captured for s in sections] == [True, False, True]
     (obstacle,) = sections[1].obstacles
     assert "aten::sort is named in cudagraph_split_ops" in str(obstacle)
-    assert "test_plan_sections.py:" in str(obstacle) and "z, _ = torch.sort(y + 1)" in str(obstacle)
+    assert "test_sections.py:" in str(obstacle) and "z, _ = torch.sort(y + 1)" in str(obstacle)
 
 
 def test_sections_take_what_earlier_ones_give():
