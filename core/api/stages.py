@@ -42,8 +42,8 @@ from turret.hooks.products import (
     StageGraph,
     Target,
 )
-from turret.pipeline.graph_cache import Artifact
 from turret.pipeline.graph_facts import interpreted, target_of_values
+from turret.pipeline.keys.graph_cache import Artifact
 from turret.pipeline.passes import give_values
 from turret.pipeline.stage_calls import Pipeline
 from turret.plan import Plan

@@ -14,10 +14,10 @@ from turret.hooks.devices import devices_of
 from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph
 from turret.pipeline import stored_graph
 from turret.pipeline.cache_policy import CachePolicy, Given, entry_name
-from turret.pipeline.executed_code import recorded
-from turret.pipeline.graph_cache import Artifact, GraphCache
 from turret.pipeline.graph_facts import guard_count, interpreted, target_of
-from turret.pipeline.op_code import runs_own_code, traced_code
+from turret.pipeline.keys.executed_code import recorded
+from turret.pipeline.keys.graph_cache import Artifact, GraphCache
+from turret.pipeline.keys.op_code import runs_own_code, traced_code
 from turret.pipeline.stage_calls import SHOWN, Pipeline
 from turret.plan import Plan
 from turret.storage.fork_safety import Lock

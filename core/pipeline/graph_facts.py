@@ -11,7 +11,7 @@ from torch import fx
 from turret.errors import UnsupportedError
 from turret.hooks.devices import HOST, device_for
 from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph, Target
-from turret.pipeline.graph_cache import devices_in
+from turret.pipeline.keys.graph_cache import devices_in
 from turret.plan import SizeText, size_text
 from turret.plan.sizes import compile_sizes
 

@@ -39,11 +39,11 @@ from turret.hooks.products import (
 )
 from turret.pipeline.branches import Branch, branches_of
 from turret.pipeline.contracts import check_placement, check_plan, check_table, lowering_at_fault
-from turret.pipeline.executed_code import unrecorded
 from turret.pipeline.failure_policy import FailurePolicy
 from turret.pipeline.gc_pause import full_gc_paused
-from turret.pipeline.graph_cache import Artifact, with_usable_cache
 from turret.pipeline.graph_facts import output_strides, saved_inputs, target_of
+from turret.pipeline.keys.executed_code import unrecorded
+from turret.pipeline.keys.graph_cache import Artifact, with_usable_cache
 from turret.plan import Plan
 from turret.plan.executor import load
 from turret.storage.fork_safety import compiling

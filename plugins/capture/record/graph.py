@@ -24,7 +24,7 @@ from torch.utils._device import _device_constructors
 
 from turret.frames.guards import TensorProperties, dynamic_marks
 from turret.frames.sources import AttrSource, BoundSource, ItemSource, SizeSource, Source, WeakSource
-from turret.pipeline.op_code import OPERATORS, library_operator
+from turret.pipeline.keys.op_code import OPERATORS, library_operator
 from turret.plugins.capture.dispatching.policy import Policy
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from turret.pipeline.code_fingerprint import of_code
+from turret.pipeline.keys.code_fingerprint import of_code
 
 TRUSTED_ROOTS = (frozenset(sys.stdlib_module_names) | {"torch", "builtins", "turret", "typing_extensions"}) - {
     "__main__",

@@ -27,7 +27,7 @@ from turret.errors import CacheError
 from turret.frames import frame_hook
 from turret.frames.guards import Guard, GuardSet, storage_pattern
 from turret.frames.sources import BoundSource, Source
-from turret.pipeline.graph_cache import Unstable, environment, operator_text, source_fingerprint
+from turret.pipeline.keys.graph_cache import Unstable, environment, operator_text, source_fingerprint
 from turret.plugins.capture.dispatching.failures import AsPython
 from turret.plugins.capture.dispatching.unit import Unit, filtered, load_source, make_unit
 from turret.plugins.capture.rebuilding import resume

@@ -113,7 +113,7 @@ def test_all_locks_are_such():
                 found.append(path.relative_to(SOURCES).as_posix())
     # Jobs in worker processes are given out by one function, which is over before anybody forks; fingerprints know
     # locks by their types.
-    assert sorted({*found} - {"core/testing/kit/isolation.py", "core/pipeline/code_fingerprint.py"}) == []
+    assert sorted({*found} - {"core/testing/kit/isolation.py", "core/pipeline/keys/code_fingerprint.py"}) == []
 
 
 def program(x, w):

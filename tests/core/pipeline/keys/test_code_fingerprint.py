@@ -15,7 +15,7 @@ import numpy
 import pytest
 import torch
 
-from turret.pipeline.code_fingerprint import Opaque, all_codes, fingerprint
+from turret.pipeline.keys.code_fingerprint import Opaque, all_codes, fingerprint
 
 BASE = """
 import functools, enum, collections, torch, numpy, re, weakref, types

@@ -13,9 +13,9 @@ from unittest import mock
 import pytest
 import torch
 
-from turret.pipeline.code_fingerprint import Opaque, fingerprint
-from turret.pipeline.executed_code import recorded, unrecorded
-from turret.pipeline.op_code import extension_text, library_operator, library_patches, registrations
+from turret.pipeline.keys.code_fingerprint import Opaque, fingerprint
+from turret.pipeline.keys.executed_code import recorded, unrecorded
+from turret.pipeline.keys.op_code import extension_text, library_operator, library_patches, registrations
 
 _names = itertools.count()
 
@@ -240,7 +240,7 @@ def test_beside_a_profiler_in_c_the_record_has_what_ran_or_says_that_it_is_incom
 
 OF_TORCH = """
 import torch
-from turret.pipeline import op_code
+from turret.pipeline.keys import op_code
 torch.vmap(lambda v: torch.addr(v, v[0], v[0]))(torch.ones(2, 3, 3))
 assert "aten/addr/FuncTorchBatched" in torch.library._impls, "torch registers none any more"
 assert op_code.library_patches() == ""

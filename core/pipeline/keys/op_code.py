@@ -20,7 +20,7 @@ import torch
 from torch import fx
 
 from turret.hooks.vouched_ops import voucher
-from turret.pipeline.code_fingerprint import (
+from turret.pipeline.keys.code_fingerprint import (
     LIBRARY_ROOTS,
     PLAIN,
     UNSEEN,

@@ -209,7 +209,7 @@ class _Walk:
 
     def _operators(self, names: set[str]) -> None:
         """Operators of the program's own that code calls as ``torch.ops.namespace.name``."""
-        from turret.pipeline.op_code import is_library_namespace
+        from turret.pipeline.keys.op_code import is_library_namespace
 
         for namespace in sorted(names & vars(torch.ops).keys()):
             space = getattr(torch.ops, namespace)
@@ -255,7 +255,7 @@ class _Walk:
         self._attributes("members", members)
 
     def _extension(self, module: str) -> None:
-        from turret.pipeline.op_code import extension_text
+        from turret.pipeline.keys.op_code import extension_text
 
         self.text(extension_text(module))
 
@@ -315,7 +315,7 @@ class _Walk:
         self.digest.update(value.tobytes())
 
     def _operator(self, op: Any) -> None:
-        from turret.pipeline.op_code import library_operator, registrations
+        from turret.pipeline.keys.op_code import library_operator, registrations
 
         self.text("operator", str(op))
         if not library_operator(op):

@@ -29,8 +29,8 @@ from turret.hooks.config import Config
 from turret.hooks.devices import device_for
 from turret.hooks.products import CapturedGraph
 from turret.hooks.signature import GraphSignature
-from turret.pipeline.code_fingerprint import Opaque, fingerprint
-from turret.pipeline.op_code import OPERATORS, library_operator, library_patches
+from turret.pipeline.keys.code_fingerprint import Opaque, fingerprint
+from turret.pipeline.keys.op_code import OPERATORS, library_operator, library_patches
 from turret.plan import Plan
 from turret.storage import codec
 from turret.storage.artifact_cache import ArtifactCache, Store
