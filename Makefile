@@ -39,9 +39,8 @@ lint: $(STAMP)
 	$(BIN)/ruff check core plugins contrib tests examples
 	$(BIN)/ruff format --check core plugins contrib tests examples
 	! $(BIN)/vulture core plugins contrib tests examples | grep -E '^(core|plugins|contrib)/.* unused (function|method|class|property) '
-	$(BIN)/python tests/package_tree.py build/lint
-	PYTHONPATH=build/lint $(BIN)/lint-imports
-	MYPYPATH=build/lint $(BIN)/mypy
+	PYTHONPATH=.tree $(BIN)/lint-imports
+	MYPYPATH=.tree $(BIN)/mypy
 
 # torch comes first and alone, pinned: a range would bring the newest build with its CUDA packages.
 $(STAMP): pyproject.toml constraints.txt

@@ -2,8 +2,6 @@
 names its entry points.  With that folder on PYTHONPATH the tests run in an environment that has Turret's dependencies.
 
     python tests/package_tree.py build/lint
-
-Checkers that walk folders (imports, types) do not see through an editable install, whose packages lie apart.
 """
 
 from __future__ import annotations
