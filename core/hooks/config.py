@@ -31,8 +31,8 @@ class Option:
     name: str
     default: Any
     doc: str
-    kind: type = attrs.field(default=attrs.Factory(lambda self: type(self.default), takes_self=True))
-    choices: tuple = ()
+    kind: type[Any] = attrs.field(default=attrs.Factory(lambda self: type(self.default), takes_self=True))
+    choices: tuple[Any, ...] = ()
     low: float | None = None
     high: float | None = None
     item: type = str
@@ -56,7 +56,7 @@ class Option:
             raise self._error(value, f"at least {low}" if high is None else f"{low} to {high}")
         return value
 
-    def _elements(self, value: Any) -> tuple:
+    def _elements(self, value: Any) -> tuple[Any, ...]:
         """A tuple of an option that is one."""
         expected = f"a tuple of {self.item.__name__}, or text with commas between them"
         if type(value) is str:

@@ -143,7 +143,7 @@ class Device(abc.ABC):
         """The device that is meant where no index is given."""
         return 0
 
-    def selected(self, index: int) -> contextlib.AbstractContextManager:
+    def selected(self, index: int) -> contextlib.AbstractContextManager[Any]:
         """A context in which one device is the current one."""
         return contextlib.nullcontext()
 
@@ -205,7 +205,9 @@ class _Devices:
     def _ask(self, device_type: str) -> Device:
         from turret.hooks.plugin_manager import first_result  # whose plugins import this module
 
-        given, plugin = first_result(self._manager(), "turret_device", {"device_type": device_type})
+        manager = self._manager()
+        assert manager is not None  # whoever asks holds it
+        given, plugin = first_result(manager, "turret_device", {"device_type": device_type})
         if given is None:
             return UnknownDevice(device_type)
         if not isinstance(given, Device) or given.type != device_type:

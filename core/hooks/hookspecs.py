@@ -26,6 +26,7 @@ from turret.hooks.plugin_order import hookimpl as hookimpl
 if TYPE_CHECKING:
     from torch import fx
 
+    from turret.frames.guard_entries import GuardEntry
     from turret.hooks.config import Option
     from turret.hooks.context import CompileContext
     from turret.hooks.devices import Device
@@ -65,11 +66,11 @@ def turret_device(device_type: str) -> Device | None:
 @hookspec(firstresult=True)
 def turret_capture(
     context: CompileContext,
-    target: Callable,
-    compile_graph: Callable[[CapturedGraph], Callable],
+    target: Callable[..., Any],
+    compile_graph: Callable[[CapturedGraph], Callable[..., Any]],
     fullgraph: bool,
     dynamic: bool | None,
-) -> Callable | None:
+) -> Callable[..., Any] | None:
     """Intercept calls of ``target`` (a function or a module's call) and turn them into graphs.
 
     Called once per ``turret.compile``, whose ``fullgraph`` and ``dynamic`` are handed on.  Returns a
@@ -79,12 +80,12 @@ def turret_capture(
 
 
 @hookspec
-def turret_guard_filter(context: CompileContext, guards: tuple) -> list[bool] | None:
+def turret_guard_filter(context: CompileContext, guards: tuple[GuardEntry, ...]) -> list[bool] | None:
     """Say keep (True) or drop (False) for each guard, or None for "keep all".  All must say keep."""
 
 
 @hookspec
-def turret_decompositions(context: CompileContext, target: Target) -> Mapping[Any, Callable | None] | None:
+def turret_decompositions(context: CompileContext, target: Target) -> Mapping[Any, Callable[..., Any] | None] | None:
     """Ops to decompose for this target: ``OpOverload -> function``; ``None`` as the function keeps the op whole.
 
     All tables are merged: a keep (``None``) wins over any decomposition, and among functions an earlier
@@ -106,7 +107,9 @@ def turret_graph_pass(context: CompileContext, phase: str, module: fx.GraphModul
 
 
 @hookspec(firstresult=True)
-def turret_joint(context: CompileContext, captured: CapturedGraph, decompositions: Mapping) -> JointGraph | None:
+def turret_joint(
+    context: CompileContext, captured: CapturedGraph, decompositions: Mapping[Any, Any]
+) -> JointGraph | None:
     """Trace a captured graph to a functional ATen graph of forward, or forward and backward.  First result.
 
     One with ``captured.tangents`` was traced before and is to be traced alike, but for fewer gradients.
@@ -138,7 +141,7 @@ def turret_compile_graph(
     placement: Placement | None,
     target: Target,
     name: str,
-) -> Callable | None:
+) -> Callable[..., Any] | None:
     """Compile a graph with a compiler of one's own; what is returned runs in its place, and no later stage sees it.
 
     ``scope`` is ``"captured"`` (torch calls as the program made them, before autograd is traced; the callable has to
@@ -156,12 +159,12 @@ def turret_compile_graph(
 
 
 @hookspec(firstresult=True)
-def turret_load_graph(context: CompileContext, saved: bytes, name: str) -> Callable | None:
+def turret_load_graph(context: CompileContext, saved: bytes, name: str) -> Callable[..., Any] | None:
     """The callable again whose ``save()`` gave ``saved``, in another process.  The plugin that saved it is asked."""
 
 
 @hookspec
-def turret_lowerings(context: CompileContext, target: Target) -> Mapping[Any, Callable] | None:
+def turret_lowerings(context: CompileContext, target: Target) -> Mapping[Any, Callable[..., Any]] | None:
     """``OpOverload -> lowering``: a function ``(builder, *args, **kwargs)`` that defines loop-level tensors.
 
     All tables are merged; an earlier plugin's entry wins.  An op with no entry runs as an extern ATen call.
@@ -170,7 +173,7 @@ def turret_lowerings(context: CompileContext, target: Target) -> Mapping[Any, Ca
 
 @hookspec(firstresult=True)
 def turret_lower(
-    context: CompileContext, graph: StageGraph, placement: Placement, lowerings: Mapping
+    context: CompileContext, graph: StageGraph, placement: Placement, lowerings: Mapping[Any, Any]
 ) -> LoopProgram | None:
     """Turn one ATen graph into a loop program by running the lowering of each node once.  First result."""
 
@@ -213,7 +216,7 @@ def turret_runtime(
     saved_sizes: int,
     forward: BoxedCallable,
     backward: Callable[..., BoxedCallable | None],
-) -> Callable | None:
+) -> Callable[..., Any] | None:
     """Join executables into the callable that user code calls with the graph's flat inputs.
 
     Applies mutations and aliases of outputs as the signature says, and for training is an autograd node.

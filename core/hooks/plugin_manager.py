@@ -98,7 +98,8 @@ def _declared_options(manager: pluggy.PluginManager) -> dict[str, Option]:
     for impl in manager.hook.turret_options.get_hookimpls():
         name = impl.plugin_name
         try:
-            options = tuple(impl.function() or ())
+            given: Any = impl.function()
+            options = tuple(given or ())
         except Exception as error:
             raise PluginError(
                 f"plugin {name!r} fails to declare its options: {type(error).__name__}: {error}"

@@ -23,7 +23,7 @@ _ORDER = "turret_order"
 
 
 def hookimpl(
-    function: Callable | None = None,
+    function: Callable[..., Any] | None = None,
     *,
     before: str | Iterable[str] = (),
     after: str | Iterable[str] = (),
@@ -38,7 +38,7 @@ def hookimpl(
 
     order = _names(before), _names(after)
 
-    def mark(function: Callable) -> Callable:
+    def mark(function: Callable[..., Any]) -> Callable[..., Any]:
         marked = _marker(function, **options)
         setattr(marked, _ORDER, order)
         return marked
@@ -75,7 +75,7 @@ def arrange(manager: pluggy.PluginManager) -> None:
 
 def in_order(manager: pluggy.PluginManager, hook: str) -> list[Any]:
     """The implementations of a hook as they are asked, or run, one after the other."""
-    implementations = getattr(manager.hook, hook).get_hookimpls()
+    implementations: list[Any] = getattr(manager.hook, hook).get_hookimpls()
     if hook in IN_TURN and any(any(_order_of(impl)) for impl in implementations):
         return implementations  # as ``arrange`` left them
     return _usual(hook, implementations)

@@ -23,7 +23,7 @@ from torch import fx
 
 from turret.hooks.signature import GraphSignature
 
-BoxedCallable = Callable[[list], list]
+BoxedCallable = Callable[[list[Any]], list[Any]]
 """``fn(args) -> outputs``; takes ownership of ``args`` and clears the list, so that inputs can be freed early."""
 
 

@@ -49,7 +49,8 @@ class Slot:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        return getattr(torch, self.dtype)
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        return dtype
 
 
 @record
@@ -294,4 +295,4 @@ def size_text(value: Size) -> SizeText:
     from torch.utils._sympy.printers import PythonPrinter
 
     text = sympy.sympify(value).replace(ToFloat, sympy.Function("float"))
-    return PythonPrinter().doprint(text)
+    return str(PythonPrinter().doprint(text))

@@ -128,7 +128,7 @@ def _decode(value: Any) -> Any:
             return cls(**{k: _decode(v) for k, v in value.items() if k != "$"})
 
 
-def _decode_tensor(value: dict) -> torch.Tensor:
+def _decode_tensor(value: dict[str, Any]) -> torch.Tensor:
     dtype, shape, stride = getattr(torch, value["dtype"]), value["shape"], value["stride"]
     flat = torch.empty(0, dtype=dtype)
     if value["hex"]:

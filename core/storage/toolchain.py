@@ -34,7 +34,7 @@ _LOOK = 0.5
 _SHOWN = 20
 """Lines of a compiler's messages that an error shows."""
 
-_running: set[subprocess.Popen] = set()
+_running: set[subprocess.Popen[str]] = set()
 
 
 def find_command(purpose: str) -> list[str]:
@@ -104,22 +104,24 @@ def _run(command: Sequence[str], seconds: float, interrupted: threading.Event) -
         raise CodegenError(f"the C++ compiler could not run: {error}\n  {shlex.join(command)}\n  {INSTALL}") from error
     _running.add(process)
     try:
-        output, messages = _communicate(process, seconds, interrupted)
+        output, messages = _communicate(process, command, seconds, interrupted)
     finally:
         _end(process)
-        for stream in (process.stdout, process.stderr):
+        for stream in filter(None, (process.stdout, process.stderr)):
             stream.close()
     return subprocess.CompletedProcess(command, process.returncode, output, messages)
 
 
-def _communicate(process: subprocess.Popen, seconds: float, interrupted: threading.Event) -> tuple[str, str]:
+def _communicate(
+    process: subprocess.Popen[str], command: Sequence[str], seconds: float, interrupted: threading.Event
+) -> tuple[str, str]:
     """What a compiler writes until it ends; ``CodegenError`` where it takes too long, or nobody waits any more."""
     end = time.monotonic() + seconds
     while True:
         left = end - time.monotonic()
         if left <= 0 or interrupted.is_set() or _is_interrupted():
             why = f"did not end within {seconds:g} s" if left <= 0 else "was interrupted"
-            raise CodegenError(f"the C++ compiler {why} and was stopped\n  {shlex.join(process.args)}")
+            raise CodegenError(f"the C++ compiler {why} and was stopped\n  {shlex.join(command)}")
         with contextlib.suppress(subprocess.TimeoutExpired):
             return process.communicate(timeout=min(left, _LOOK))
 
@@ -135,7 +137,7 @@ def stop_all() -> None:
         _end(process)
 
 
-def _end(process: subprocess.Popen) -> None:
+def _end(process: subprocess.Popen[str]) -> None:
     """End what is left of a compiler; nothing where it has ended."""
     if process.returncode is None:  # until it is waited for, no other group has its number
         with contextlib.suppress(ProcessLookupError, PermissionError):
