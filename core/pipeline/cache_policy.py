@@ -42,8 +42,7 @@ class CachePolicy:
         try:
             return graph_key(captured, self.settings())
         except Unstable as error:
-            message = f"{captured.name} is compiled in every process: it has a part without a stable name ({error})"
-            self.pipeline.context.emit("perf_hint", stage="graph_cache", name=captured.name, message=message)
+            self.pipeline.policy.report_unstored(captured.name, f"it has a part without a stable name ({error})")
             return None
 
     def keep_graph(self, cache: GraphCache, key: str, captured: CapturedGraph) -> bool:

@@ -76,8 +76,7 @@ class CompiledGraph:
         if unknown or not record.complete:
             self.cache = None
             named = ", ".join(sorted(f"{c.co_qualname} ({c.co_filename}:{c.co_firstlineno})" for c in unknown)[:SHOWN])
-            message = f"{self.captured.name} is compiled in every process: its trace ran {named or 'under a profiler'}"
-            self.pipeline.context.emit("perf_hint", stage="graph_cache", name=self.captured.name, message=message)
+            self.pipeline.policy.report_unstored(self.captured.name, f"its trace ran {named or 'under a profiler'}")
 
     def compile_forward(self) -> tuple[Artifact, BoxedCallable]:
         """Compile (and store) the forward, or the whole of an inference graph."""
@@ -93,8 +92,7 @@ class CompiledGraph:
         unstored = getattr(artifact.plan, "unstored", "")
         if unstored and self.cache is not None:
             self.cache = None
-            message = f"{self.captured.name} is compiled in every process: {unstored}"
-            self.pipeline.context.emit("perf_hint", stage="graph_cache", name=self.captured.name, message=message)
+            self.pipeline.policy.report_unstored(self.captured.name, unstored)
         if self.cache is not None:
             with self.pipeline.failures("graph_cache"):
                 self.cache.put(self.key, role, artifact)

@@ -31,6 +31,11 @@ class FailurePolicy:
         self.context.emit("fallback", stage="backward", name=name, message=message)
         warn(f"Turret runs a backward that eager would leave out in part: {message}")
 
+    def report_unstored(self, name: str, reason: str) -> None:
+        """Say why nothing of a graph is stored."""
+        message = f"{name} is compiled in every process: {reason}"
+        self.context.emit("perf_hint", stage="graph_cache", name=name, message=message)
+
     def past_limit(self, backwards: int, name: str) -> bool:
         """Whether a graph has as many backwards as it may: further ones are not worth compiling, which is said."""
         limit = getattr(self.config, "recompile_limit", None)
