@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from turret.plugins.capture.interpreter.tracer import Tracer
     from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
-_SYMBOLS = {operator.or_: "|", operator.and_: "&", operator.sub: "-", operator.xor: "^"}
+_OPERATORS = {"|": operator.or_, "&": operator.and_, "-": operator.sub, "^": operator.xor}
+_SYMBOLS = {operation: symbol for symbol, operation in _OPERATORS.items()}
 _IN_PLACE = {operator.or_: "__ior__", operator.and_: "__iand__", operator.sub: "__isub__", operator.xor: "__ixor__"}
 _STABLE = (int, float, complex, str, bytes, bool, type(None))
 
@@ -73,9 +74,8 @@ class Set(Value):
         """The result of ``kind`` (or one of its methods, or a binary operator) of some operands."""
         made = cls({}, kind)
         tables = [o.table for o in operands]
-        if call in _SYMBOLS.values():
-            operation = next(f for f, symbol in _SYMBOLS.items() if symbol == call)
-            made.table = operation(*tables)
+        if call in _OPERATORS:
+            made.table = _OPERATORS[call](*tables)
             made.kind = type(made.table)
         else:
             made.table = (getattr(kind, call) if call else kind)(*tables)
@@ -278,7 +278,7 @@ class Set(Value):
         call, operands = self.calls[0]
         words = [_text(r, o) for o in operands]
         base = r.constant(self.kind)
-        if call in _SYMBOLS.values():
+        if call in _OPERATORS:
             name = r.assign(f" {call} ".join(words))
         else:
             name = r.assign(f"{base}{'.' * bool(call)}{call}({', '.join(words)})")
