@@ -52,24 +52,28 @@ def test_time_up_ends_all(tmp_path):
     assert not toolchain._running
 
 
-def test_an_interrupt_ends_all(tmp_path):
+@pytest.fixture
+def interruptible():
+    """Interrupts are Python's: shells start what runs behind them without one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_ends_all(tmp_path, interruptible):
     def interrupt():
         processes(tmp_path)
         os.kill(os.getpid(), signal.SIGINT)
 
     other = threading.Thread(target=interrupt)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells start what runs behind them without one
-    try:
-        other.start()
-        with pytest.raises(KeyboardInterrupt):
-            toolchain.run(command(tmp_path), 60)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    other.start()
+    with pytest.raises(KeyboardInterrupt):
+        toolchain.run(command(tmp_path), 60)
     other.join()
     assert wait_for(lambda: not any(map(alive, processes(tmp_path))))
 
 
-def test_an_interrupt_while_it_starts_ends_all(tmp_path, monkeypatch):
+def test_an_interrupt_while_it_starts_ends_all(tmp_path, monkeypatch, interruptible):
     class Interrupted(subprocess.Popen):
         """A program that has started, and whose starter is interrupted before it has it in hand."""
 
@@ -80,12 +84,8 @@ def test_an_interrupt_while_it_starts_ends_all(tmp_path, monkeypatch):
             time.sleep(0.1)
 
     monkeypatch.setattr(toolchain.subprocess, "Popen", Interrupted)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            toolchain.run(command(tmp_path), 60)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with pytest.raises(KeyboardInterrupt):
+        toolchain.run(command(tmp_path), 60)
     assert wait_for(lambda: not any(map(alive, processes(tmp_path))))
 
 
