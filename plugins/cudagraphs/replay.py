@@ -16,7 +16,10 @@ from turret.plugins.cudagraphs.work import Place, Result
 from turret.storage.source_lines import show_lines
 
 _same_addresses = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
-"""Compares the addresses of many tensors in one native call, in builds of torch that have it."""
+"""``same(tensors, addresses, indices)``: whether the tensors at the indices lie at the addresses at the same indices.
+
+One native call, in builds of torch that have it (those for CUDA).
+"""
 
 _NATIVE_FROM = 4
 """Inputs from which on the native comparison is faster than one in Python."""
@@ -83,7 +86,8 @@ class _Writer:
         node = self.node
         fixed = node.inputs.fixed
         if len(fixed) >= _NATIVE_FROM and _same_addresses is not None:
-            self.names |= {"same": _same_addresses, "at": list(fixed.values()), "fixed": list(fixed)}
+            at = [fixed.get(n, 0) for n in range(self.arity)]
+            self.names |= {"same": _same_addresses, "at": at, "fixed": list(fixed)}
             self.lines += ["if not same(args, at, fixed):", "    return None"]
         elif fixed:
             unlike = " or ".join(f"a{n}.data_ptr() != {address}" for n, address in fixed.items())

@@ -180,11 +180,17 @@ def _attempt(place: Place, call: LibraryCall, kind: str) -> tuple[str, str]:
 
 def _apart(call: LibraryCall, inputs: Sequence[Tensor]) -> list[Tensor]:
     """Other inputs in memory of their own, each of which lies another distance away."""
-    while True:
-        made, unused = list(call.make()), call.make()
-        if len({b.data_ptr() - a.data_ptr() for a, b in zip(inputs, made, strict=True)}) == len(made):
-            return made
-        inputs[0].new_empty(len(unused) * STEP)  # what comes next lies elsewhere
+    made: list[Tensor] = []
+    distances = {0}
+    for old, new in zip(inputs, call.make(), strict=True):
+        nbytes = new.untyped_storage().nbytes()
+        room = torch.empty(nbytes + (len(inputs) + 1) * STEP, dtype=torch.uint8, device=new.device)
+        steps = range(0, room.nbytes - nbytes, STEP)
+        start = next(s for s in steps if room.data_ptr() + s - old.data_ptr() not in distances)
+        moved = room[start : start + nbytes].view(new.dtype).as_strided(new.shape, new.stride()).copy_(new)
+        distances.add(moved.data_ptr() - old.data_ptr())
+        made.append(moved)
+    return made
 
 
 def library_calls_are_replayed_over_other_memory(place: Place) -> list[str]:

@@ -14,6 +14,7 @@ import torch
 from acme_world import World, on_acme, rand
 
 import turret
+from turret.plugins.cudagraphs import replay
 from turret.testing import Features, check, program_of_seed
 
 GRAPHS = {"cudagraphs": True}
@@ -52,6 +53,29 @@ def test_training_steps_are_eager_s(world: World) -> None:
         for a, b in zip(model.parameters(), other.parameters(), strict=True):
             torch.testing.assert_close(a.cpu(), b.cpu())
     assert turret.cudagraphs.report().replays >= 8
+
+
+def compared_at_indices(tensors: list[torch.Tensor], addresses: list[int], indices: list[int]) -> bool:
+    """What torch's builds for CUDA have in native code: both lists are read at the same indices."""
+    return all(tensors[n].data_ptr() == addresses[n] for n in indices)
+
+
+@on_acme
+@pytest.mark.parametrize("same", [None, compared_at_indices], ids=["in Python", "in one call"])
+def test_static_inputs_are_compared_wherever_they_stand_among_the_inputs(world: World, same, monkeypatch) -> None:
+    monkeypatch.setattr(replay, "_same_addresses", same)
+    weights = [torch.nn.Parameter(rand(4)) for _ in range(6)]
+
+    def f(x, y):
+        return [x * w + y for w in weights]
+
+    compiled = world.compile(f, **GRAPHS)
+    with torch.no_grad():
+        for _ in range(5):
+            x, y = rand(4), rand(4)
+            found, expected = compiled(x, y), f(x, y)
+            torch.testing.assert_close([t.cpu() for t in found], [t.cpu() for t in expected])
+    assert turret.cudagraphs.report().replays == 4
 
 
 @on_acme
