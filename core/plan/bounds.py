@@ -28,7 +28,7 @@ def extent_position(plan: Plan, slot: int) -> int:
 
 def report_position(plan: Plan) -> int:
     """Where in the size table the report lies."""
-    return extent_position(plan, len(plan.slots))
+    return extent_position(plan, plan.table_slots)
 
 
 def table_length(plan: Plan) -> int:

@@ -23,7 +23,7 @@ class Frame:
     __slots__ = ("arena", "sizes", "slots", "tables", "tensors")
 
     def __init__(self, plan: Plan, wanted: tuple[int, ...]) -> None:
-        self.slots = (ctypes.c_void_p * max(1, len(plan.slots)))()
+        self.slots = (ctypes.c_void_p * max(1, plan.table_slots))()
         self.sizes = (ctypes.c_int64 * max(1, table_length(plan)))()
         self.tables = ctypes.addressof(self.slots), ctypes.addressof(self.sizes)
         self.arena = None
@@ -46,7 +46,7 @@ class Frame:
 
 def device_table_lengths(plan: Plan) -> tuple[int, int]:
     """Entries of the slot table (the arena's address comes last) and of the size table where arenas are not kept."""
-    return len(plan.slots) + 1, max(1, len(plan.size_symbols))
+    return plan.table_slots + 1, max(1, len(plan.size_symbols))
 
 
 class DeviceFrame:

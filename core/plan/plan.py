@@ -187,7 +187,8 @@ class Plan:
     check every access (``turret.plan.bounds``).  ``arch``: what it was compiled for; it is loaded there alone.
     ``static_inputs`` are the positions of inputs that lie where they lay in the call before, most likely (parameters,
     buffers, and what of them is saved for the backward).  ``sections``: all steps, where they are cut for graph capture
-    (``turret.plan.sections``); empty where they are not.
+    (``turret.plan.sections``); empty where they are not.  ``kernel_slots``: how many slots, the first ones, there were
+    when its kernels were compiled (None: all).
     """
 
     name: str
@@ -209,6 +210,12 @@ class Plan:
     arch: str = ""
     static_inputs: tuple[int, ...] = ()
     sections: tuple[Section, ...] = ()
+    kernel_slots: int | None = None
+
+    @property
+    def table_slots(self) -> int:
+        """Slots that have an address in the table which kernels are handed; that of the arena comes behind them."""
+        return len(self.slots) if self.kernel_slots is None else self.kernel_slots
 
     @property
     def bound_symbols(self) -> tuple[str, ...]:

@@ -134,6 +134,7 @@ def into_buffers(plan: Plan) -> tuple[Plan, tuple[int, ...]]:
         steps=(*steps, *copies),
         outputs=(),
         arena_spans=spans,
+        kernel_slots=plan.table_slots,
     )
     return variant, kept
 

@@ -81,7 +81,7 @@ class AcmeLibrary(PlanLibrary):
         function = getattr(self.handle, launch.function)
         function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int), ctypes.c_int64
         plan, by_call = self.plan, not self.keeps_arena
-        counts = len(plan.slots) + by_call, max(1, len(plan.size_symbols))
+        counts = plan.table_slots + by_call, max(1, len(plan.size_symbols))
         placed = tuple((n, plan.slots[n].number) for n in launch.slots if by_call and plan.slots[n].place == "arena")
         kernel = AcmeKernel(f"{plan.name}.{launch.function}", function, launch.slots, *counts, placed)
 
@@ -116,6 +116,9 @@ class Acme(Device):
         magic, content = entry[plan.library.file][: len(MAGIC)], entry[plan.library.file][len(MAGIC) :]
         if magic != MAGIC:
             raise turret.TurretError(f"{plan.name} has no binary of acme's")
+        for other in self.loaded:
+            if other.library == plan.library and other.table_slots != plan.table_slots:
+                raise turret.TurretError(f"kernels of {plan.name} are handed other tables than those of {other.name}")
         self.loaded.append(plan)
         return AcmeLibrary(self.driver, plan, open_library(content, entry.key), self.keeps_arena)
 
