@@ -11,19 +11,16 @@ from __future__ import annotations
 import contextlib
 import gc
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
 
 from turret.errors import TurretError
 from turret.hooks.graph_capture import AddressWord, GraphCapture, MemoryPool, Patch, RecordedNode, Recording, Replay
+from turret.plan.launch.graphs import NativeGraph, begin_capture
 from turret.storage.fork_safety import Lock
-
-if TYPE_CHECKING:
-    from turret.plan.launch.graphs import NativeGraph
 
 PoolId = tuple[int, int]
 
@@ -58,17 +55,11 @@ class CudaPool(MemoryPool):
         self.index, self.id = index, _torch("_graph_pool_handle")()
         self.stream = torch.cuda.Stream(device=index)
         self._unowned: frozenset[int] = frozenset()
-        self._begin()
-        _torch("_cuda_endAllocateToPool")(index, self.id)  # what the allocator counts from here on keeps the pool
-        weakref.finalize(self, _torch("_cuda_releasePool"), index, self.id).atexit = False
-
-    def _begin(self) -> None:
-        _torch("_cuda_beginAllocateCurrentThreadToPool")(self.index, self.id)
-
-    def end(self) -> None:
-        """Stop allocating in the pool, and count one user less."""
-        _torch("_cuda_endAllocateToPool")(self.index, self.id)
-        _torch("_cuda_releasePool")(self.index, self.id)
+        # Torch's allocators count the graphs of a pool, and its host allocator never takes one again that had none.
+        self._keeper = torch.cuda.CUDAGraph(keep_graph=True)
+        with torch.cuda.device(index), torch.cuda.stream(self.stream), _empty_graphs_allowed():
+            self._keeper.capture_begin(pool=self.id, capture_error_mode="thread_local")
+            self._keeper.capture_end()
 
     @contextlib.contextmanager
     def on_stream(self) -> Iterator[None]:
@@ -84,11 +75,12 @@ class CudaPool(MemoryPool):
     @contextlib.contextmanager
     def allocating(self) -> Iterator[None]:
         with self.on_stream():
-            self._begin()
+            _torch("_cuda_beginAllocateCurrentThreadToPool")(self.index, self.id)
             try:
                 yield
             finally:
-                self.end()
+                _torch("_cuda_endAllocateToPool")(self.index, self.id)
+                _torch("_cuda_releasePool")(self.index, self.id)
 
     def checkpoint(self) -> CudaCheckpoint:
         return CudaCheckpoint(_torch("_cuda_getCheckpointState")(self.index, self.id), self._blocks())
@@ -135,6 +127,14 @@ class CudaPool(MemoryPool):
         except TypeError:  # of older versions, which take no third part
             found = snapshot(self.id)
         return [s for s in found["segments"] if s["device"] == self.index and tuple(s["segment_pool_id"]) == self.id]
+
+
+@contextlib.contextmanager
+def _empty_graphs_allowed() -> Iterator[None]:
+    """Torch warns of a capture in which nothing was launched."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 @contextlib.contextmanager
@@ -227,8 +227,6 @@ class CudaCapture(GraphCapture):
         return torch.cuda.is_current_stream_capturing()
 
     def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
-        from turret.plan.launch.graphs import NativeGraph  # a process without a GPU has no use for it
-
         if self.is_recording(index):
             raise TurretError("the current stream is captured already; one recording cannot begin inside of another")
         if pool is None:
@@ -259,21 +257,14 @@ def _capture(graph: torch.cuda.CUDAGraph, run: Callable[[], Any], pool: CudaPool
 
 
 def _end(graph: torch.cuda.CUDAGraph, pool: CudaPool) -> None:
-    """End a capture; where it was broken, torch leaves its allocator and its generators in the middle of it."""
+    """End a capture; where it was broken, torch lets allocators and generators go on as if it were under way.
+
+    It tells them only after the driver ended the capture without an error, which it does with one of nothing.
+    """
     try:
         graph.capture_end()
     except RuntimeError:
-        with contextlib.suppress(RuntimeError):
-            pool.end()
-        with contextlib.suppress(RuntimeError):
-            _capture_nothing(pool)
+        begin_capture(pool.index, pool.stream.cuda_stream)
+        with _empty_graphs_allowed():
+            graph.capture_end()
         raise
-
-
-def _capture_nothing(pool: CudaPool) -> None:
-    """A capture that ends well, as generators have to see one."""
-    graph = torch.cuda.CUDAGraph()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is empty
-        graph.capture_begin(pool=pool.id, capture_error_mode="thread_local")
-        graph.capture_end()

@@ -28,6 +28,7 @@ using Address = std::uint64_t;
 constexpr int kMaxDevices = 64;
 constexpr std::size_t kWord = sizeof(Address), kMaxParameters = 4096;
 enum NodeType : int { kKernelNode = 0, kCopyNode = 1, kClearNode = 2, kEmptyNode = 5, kEventRecordNode = 7 };
+constexpr int kThreadLocalCapture = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 enum : std::uintptr_t { kExtraEnd = 0, kExtraBuffer = 1, kExtraSize = 2 };  // CU_LAUNCH_PARAM_*
 
 struct KernelParameters {  // CUDA_KERNEL_NODE_PARAMS_v2
@@ -86,6 +87,7 @@ struct Driver {
   Result (*parameter)(Handle, std::size_t, std::size_t*, std::size_t*);
   Result (*name)(const char**, Handle);
   Result (*launch)(Handle, Handle);
+  Result (*begin_capture)(Handle, int);
 };
 
 Driver driver;
@@ -130,7 +132,8 @@ bool open_driver(const char* path) {
       find(library, "cuGraphExecMemcpyNodeSetParams", d.copy_set) &&
       find(library, "cuGraphExecMemsetNodeSetParams", d.clear_set) &&
       find(library, "cuKernelGetFunction", d.function_of) && find(library, "cuFuncGetParamInfo", d.parameter) &&
-      find(library, "cuFuncGetName", d.name) && find(library, "cuGraphLaunch", d.launch);
+      find(library, "cuFuncGetName", d.name) && find(library, "cuGraphLaunch", d.launch) &&
+      find(library, "cuStreamBeginCapture_v2", d.begin_capture);
   if (!complete) return false;
   if (const Result result = d.init(0)) return fail("cuInit", result);
   opened = true;
@@ -443,6 +446,15 @@ int turret_open(const char* path) { return open_driver(path) ? 0 : 1; }
 
 // What went wrong in the last call on this thread that said so.
 const char* turret_message() { return message.c_str(); }
+
+// Has a stream capture what this thread queues on it; 0, or 1 with a message.
+int turret_begin_capture(int device, void* stream) {
+  Handle context = nullptr;
+  if (!context_of(device, context)) return 1;
+  const Current current(context);
+  const Result result = driver.begin_capture(stream, kThreadLocalCapture);
+  return result == 0 || fail("beginning a capture", result) ? 0 : 1;
+}
 
 // The nodes of a captured graph, which has to outlive this; null with a message where they cannot be read.
 void* turret_graph(int device, void* graph) {

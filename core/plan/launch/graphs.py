@@ -15,6 +15,13 @@ from turret.storage.artifact_cache import Store
 _KINDS = ("kernel", "copy", "clear", "other")
 
 
+def begin_capture(device: int, stream: int, library: ctypes.CDLL | None = None) -> None:
+    """Capture what this thread queues on a stream, by its handle; ``RuntimeError`` where the driver refuses."""
+    library = GRAPHS.load() if library is None else library
+    if library.turret_begin_capture(device, stream):
+        raise RuntimeError(message(library))
+
+
 class NativeGraph:
     """A captured graph, by its handle, on one device; it has to outlive this.
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from turret.errors import TurretError
 from turret.hooks.graph_capture import AddressWord, Patch, RecordedNode
-from turret.plan.launch import graphs as native_graphs
+from turret.plugins.devices import cuda_graphs
 from turret.plugins.devices.cuda_graphs import CudaCapture, CudaPool
 
 SEGMENT = 1 << 20
@@ -26,10 +26,19 @@ class Allocator:
     def __init__(self) -> None:
         self.blocks: dict[int, bool] = {}  # those in use, and whether a tensor owns them
         self.users, self.underway, self.log = 0, False, []
+        self.host_users: int | None = None  # there were none yet
+
+    def new_pool(self) -> tuple[int, int]:
+        self.host_users = None
+        return 0, 7
 
     def begin(self, index: int, pool: tuple[int, int]) -> None:
         assert not self.underway, "already recording to mempool_id"
         self.users, self.underway = self.users + 1, True
+
+    def begin_on_host(self) -> None:
+        assert self.host_users != 0, "a pool that had no graph any more is not taken again"
+        self.host_users = (self.host_users or 0) + 1
 
     def end(self, index: int, pool: tuple[int, int]) -> None:
         if not self.underway:
@@ -71,6 +80,8 @@ class Allocator:
 class Stream:
     """A stream that notes whom it waits for."""
 
+    cuda_stream = 5
+
     def __init__(self, log: list[str], name: str) -> None:
         self.log, self.name = log, name
 
@@ -80,34 +91,40 @@ class Stream:
 
 class Generator:
     offset = 0
+    is_captured = False
 
     def get_offset(self) -> int:
         return self.offset
 
 
 class Graph:
-    """A capture; ``broken`` ones cannot be ended."""
+    """A capture; where one was ``broken``, the driver ends it with an error, and torch tells nobody of its end."""
 
-    def __init__(self, torch_: Torch, keep_graph: bool = False) -> None:
-        self.torch, self.keep_graph, self.has_ended = torch_, keep_graph, False
+    def __init__(self, torch_: Torch, keep_graph: bool) -> None:
+        assert keep_graph
+        self.torch, self.has_ended = torch_, False
 
     def __del__(self) -> None:
         if self.has_ended:
             self.torch.allocator.release(0, (0, 7))
+            self.torch.allocator.host_users -= 1
 
     def capture_begin(self, pool: tuple[int, int], capture_error_mode: str) -> None:
         assert capture_error_mode == "thread_local" and not self.torch.capturing
         self.torch.allocator.begin(0, pool)
-        self.torch.capturing = True
+        self.torch.allocator.begin_on_host()
+        self.torch.capturing = self.torch.generator.is_captured = True
 
     def capture_end(self) -> None:
+        assert self.torch.capturing, "the stream is not capturing"
         self.torch.capturing = False
         if self.torch.broken:
             self.torch.broken = False
             raise RuntimeError("operation failed due to a previous error during capture")
         self.torch.allocator.end(0, (0, 7))
+        self.torch.generator.is_captured = False
         self.has_ended = True
-        self.torch.log.append("captured" if self.keep_graph else "captured nothing")
+        self.torch.log.append("captured")
 
     def instantiate(self) -> None:
         pass
@@ -154,6 +171,11 @@ class Torch:
         self.draws = 0
         self.current = self.user = Stream(self.log, "user")
 
+    def begin_capture(self, index: int, stream: int) -> None:
+        assert (index, stream) == (0, Stream.cuda_stream) and not self.capturing
+        self.capturing = True
+        self.log.append("began again")
+
     @contextlib.contextmanager
     def stream(self, stream: Stream) -> Iterator[None]:
         before, self.current = self.current, stream
@@ -166,7 +188,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Torch:
     made, of_torch = Torch(), torch.cuda
     allocator = made.allocator
     functions = {
-        "_graph_pool_handle": lambda: (0, 7),
+        "_graph_pool_handle": allocator.new_pool,
         "_cuda_beginAllocateCurrentThreadToPool": allocator.begin,
         "_cuda_endAllocateToPool": allocator.end,
         "_cuda_releasePool": allocator.release,
@@ -187,16 +209,18 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Torch:
     monkeypatch.setattr(of_torch, "current_stream", lambda index: made.current)
     monkeypatch.setattr(of_torch, "stream", made.stream)
     monkeypatch.setattr(of_torch, "device", lambda index: contextlib.nullcontext())
-    monkeypatch.setattr(of_torch, "CUDAGraph", lambda keep_graph=False: Graph(made, keep_graph))
+    monkeypatch.setattr(of_torch, "CUDAGraph", lambda keep_graph: Graph(made, keep_graph))
     monkeypatch.setattr(of_torch, "is_current_stream_capturing", lambda: made.capturing)
     monkeypatch.setattr(of_torch, "default_generators", (made.generator,))
-    monkeypatch.setattr(native_graphs, "NativeGraph", Native)
+    monkeypatch.setattr(cuda_graphs, "NativeGraph", Native)
+    monkeypatch.setattr(cuda_graphs, "begin_capture", made.begin_capture)
     monkeypatch.setattr(Native, "log", made.log)
     return made
 
 
 def test_a_pool_allocates_on_its_stream_and_gives_workspaces_back(cuda: Torch) -> None:
     pool = CudaPool(0)
+    cuda.log.clear()
     with pool.allocating():
         assert cuda.allocator.underway and cuda.current.name == "side"
         cuda.log.append("work")
@@ -213,6 +237,7 @@ def test_what_is_restored_is_in_use_and_what_no_tensor_owns_is_freed_first(
     cuda: Torch, knows_traces: bool, actions: list[tuple[str, int]]
 ) -> None:
     allocator = cuda.allocator
+    gc.collect()
     allocator.blocks.clear()
     allocator.knows_traces = knows_traces
     pool, saved = CudaPool(0), []
@@ -244,6 +269,7 @@ def test_an_address_that_is_no_block_s_cannot_be_dead(cuda: Torch) -> None:
 
 def test_a_recording_is_captured_on_the_pool_s_stream_and_launched_by_the_driver(cuda: Torch) -> None:
     pool = CudaPool(0)
+    cuda.log.clear()
     made = CudaCapture().record(0, lambda: cuda.log.append(f"runs on {cuda.current.name}"), pool)
     expected = [
         "side waits for user",
@@ -287,8 +313,9 @@ def test_an_error_comes_out_and_the_next_recording_works(cuda: Torch, breaks: bo
     with pytest.raises(KeyError, match="mine"):
         capture.record(0, run, pool)
     gc.collect()
-    assert not cuda.capturing and not cuda.allocator.underway and cuda.allocator.users == 1
-    assert ("captured nothing" in cuda.log) is breaks
+    assert not cuda.capturing and not cuda.generator.is_captured
+    assert not cuda.allocator.underway and cuda.allocator.users == 1
+    assert ("began again" in cuda.log) is breaks
     capture.record(0, lambda: None, pool)
 
 
@@ -296,7 +323,7 @@ def test_a_capture_that_was_broken_inside_is_an_error(cuda: Torch) -> None:
     pool = CudaPool(0)
     with pytest.raises(RuntimeError, match="previous error during capture"):
         CudaCapture().record(0, lambda: setattr(cuda, "broken", True), pool)
-    assert not cuda.allocator.underway
+    assert not cuda.allocator.underway and not cuda.generator.is_captured
 
 
 def test_recordings_do_not_nest_and_pools_are_of_their_device(cuda: Torch) -> None:

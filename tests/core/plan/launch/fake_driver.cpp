@@ -267,6 +267,11 @@ int cuGraphLaunch(Executable* executable, void* stream) {
   for (Node* node : executable->graph->nodes) run(executable->nodes.at(node));
   return 0;
 }
+int cuStreamBeginCapture_v2(void* stream, int mode) {
+  note("capture of " + std::to_string(mode) + " on " + std::to_string(reinterpret_cast<std::uintptr_t>(stream)) +
+       " in " + std::to_string(reinterpret_cast<std::uintptr_t>(current)));
+  return failing;
+}
 
 // For tests: graphs.
 Graph* fake_graph() { return new Graph; }

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from turret.errors import CodegenError, TurretError
 from turret.hooks.graph_capture import AddressWord, Patch
 from turret.plan.launch.driver_library import GRAPHS
+from turret.plan.launch.graphs import begin_capture
 from turret.storage.artifact_cache import ArtifactCache
 from turret.storage.libraries import open_anew
 
@@ -262,3 +263,11 @@ def test_a_bound_replay_keeps_its_graph(graph: FakeGraph) -> None:
     assert x.item() == 2 and gone() is not None
     del replay
     assert gone() is None
+
+
+def test_captures_of_one_thread_begin_on_a_stream_and_say_what_forbids_them(graph: FakeGraph) -> None:
+    begin_capture(1, STREAM, graph.library)
+    assert graph.log("capture") == [f"capture of 1 on {STREAM} in {CONTEXT}"]
+    graph.fake.driver.fake_fail(1)
+    with pytest.raises(RuntimeError, match=r"^beginning a capture: invalid argument$"):
+        begin_capture(1, STREAM, graph.library)
