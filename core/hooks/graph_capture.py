@@ -204,7 +204,7 @@ def address_words(
         key = distances.get(after - before)
         where = f"bytes {offset} of {node.name} (node {number})"
         if key is None:
-            unclear |= dict.fromkeys(moved, f"{where} differ, and are no address that moved")
+            unclear |= dict.fromkeys(moved, f"{where} were {before:#x}, then {after:#x}: no address that moved")
         elif node.kind == "other":
             unclear[key] = f"{where} hold its address, and cannot be patched"
         elif not moved[key].first <= before < moved[key].first + max(1, moved[key].nbytes):

@@ -86,7 +86,7 @@ class Recorder:
         others: list[tuple[Recording, dict[Item, Moved]]] = []
         failed = ""
         try:
-            again = self._made(run, free, held).recording
+            again = self._made(run, {key: _alias(tensor) for key, tensor in free.items()}, held).recording
             for moved, tensors in _elsewhere(self._place, free):
                 others.append((self._made(run, tensors, held).recording, moved))
         except Exception as error:
@@ -145,6 +145,12 @@ def _elsewhere(place: Place, free: Mapping[Item, torch.Tensor]) -> list[tuple[di
             cursor += GRANULE
         sets.append((moved, tensors))
     return sets
+
+
+def _alias(tensor: torch.Tensor) -> torch.Tensor:
+    """Another tensor over the same memory: what a kernel is handed of the host's own addresses differs with it."""
+    made = tensor_at(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+    return _as_lazy(made, tensor)
 
 
 def _as_lazy(made: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -79,7 +79,7 @@ def test_recordings_of_other_work_are_refused() -> None:
 def test_a_difference_that_is_no_address_leaves_nothing_clear() -> None:
     found = address_words(Fake([[1, 7]]), Fake([[2, 9]]), {"x": Moved(1, 2, 8), "y": Moved(100, 200, 8)})
     assert not found.words and set(found.unclear) == {"x", "y"}
-    assert found.unclear["x"] == "bytes 8 of k2 (node 0) differ, and are no address that moved"
+    assert found.unclear["x"] == "bytes 8 of k2 (node 0) were 0x7, then 0x9: no address that moved"
 
 
 def test_a_word_outside_of_what_moved_makes_that_unclear_alone() -> None:
