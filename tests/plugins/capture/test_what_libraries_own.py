@@ -126,14 +126,14 @@ def test_what_is_patched_in_a_library_is_noticed(name):
     stays_right(program, patch.start, patch.stop)
 
 
-def test_a_module_of_sys_modules_is_noticed():
+def test_a_module_of_sys_modules_is_noticed(monkeypatch):
     def program(x):
         import math
 
         return x * math.e
 
-    patch = mock.patch.dict(sys.modules, {"math": types.SimpleNamespace(e=2)})
-    stays_right(program, patch.start, patch.stop)
+    other = types.SimpleNamespace(e=2)
+    stays_right(program, lambda: monkeypatch.setitem(sys.modules, "math", other), monkeypatch.undo)
 
 
 def test_an_answer_of_torch_about_itself_is_asked_anew():

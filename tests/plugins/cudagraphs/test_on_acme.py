@@ -62,15 +62,14 @@ def compared_at_indices(tensors: list[torch.Tensor], addresses: list[int], indic
 
 @on_acme
 @pytest.mark.parametrize("same", [None, compared_at_indices], ids=["in Python", "in one call"])
-def test_static_inputs_are_compared_wherever_they_stand_among_the_inputs(world: World, same, monkeypatch) -> None:
-    monkeypatch.setattr(replay, "_same_addresses", same)
+def test_static_inputs_are_compared_wherever_they_stand_among_the_inputs(world: World, same) -> None:
     weights = [torch.nn.Parameter(rand(4)) for _ in range(6)]
 
     def f(x, y):
         return [x * w + y for w in weights]
 
     compiled = world.compile(f, **GRAPHS)
-    with torch.no_grad():
+    with torch.no_grad(), unittest.mock.patch.object(replay, "_same_addresses", same):
         for _ in range(5):
             x, y = rand(4), rand(4)
             found, expected = compiled(x, y), f(x, y)
@@ -186,7 +185,8 @@ def test_torch_s_own_mark_begins_a_step(world: World) -> None:
 
     compiled = world.compile(f, **GRAPHS, cudagraph_outputs="pool")
     box = types.SimpleNamespace(MarkStepBox=types.SimpleNamespace(mark_step_counter=0))  # what torch counts down
-    with unittest.mock.patch.dict(sys.modules, {"torch._inductor.cudagraph_trees": box}):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch._inductor.cudagraph_trees", box)
         for _ in range(4):
             box.MarkStepBox.mark_step_counter -= 1
             x, y = rand(4), rand(4)
