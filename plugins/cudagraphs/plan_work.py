@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 
+from turret.graph.externs import op_name, out_variant, resolve_op
 from turret.hooks.products import BoxedCallable
-from turret.plan import Allocate, Copy, Free, Plan, SizeRef, SlotRef, View
+from turret.plan import Allocate, Call, Copy, Free, Plan, SizeRef, SlotRef, View
 from turret.plan.sizes import Sizes, compile_size, source_reader
 from turret.plugins.cudagraphs.making import NotRecordable
 from turret.plugins.cudagraphs.work import Key, Layout, Result, Shapes, Work
@@ -109,23 +110,25 @@ def _kept(plan: Plan) -> list[int]:
 def into_buffers(plan: Plan) -> tuple[Plan, tuple[int, ...]]:
     """A plan that takes the memory of its outputs behind its inputs and returns nothing, and which slots those are.
 
-    What a library call returns is copied into it at the end; all else is written where it belongs.
+    What a library call returns is copied into it at the end, where the op has no variant that writes to memory it is
+    given; all else is written where it belongs.
     """
     kept = tuple(_kept(plan))
+    told = _told_where(plan, frozenset(kept))
     slots, copies, given = list(plan.slots), [], []
     for number, slot in enumerate(kept):
         place = plan.slots[slot].place
         if place not in ("own", "call"):
             raise NotRecordable(f"its output {plan.slots[slot].name} lies in memory that is not its own")
         made = attrs.evolve(plan.slots[slot], place="input", number=len(plan.inputs) + number)
-        if place == "own":
+        if place == "own" or slot in told:
             slots[slot] = made
             given.append(slot)
         else:
             slots.append(attrs.evolve(made, name=f"{made.name}_out"))
             given.append(len(slots) - 1)
             copies.append(Copy(len(slots) - 1, slot))
-    steps, spans = _without_making(plan, frozenset(kept))
+    steps, spans = _without_making(plan, frozenset(kept), told)
     variant = attrs.evolve(
         plan,
         name=f"{plan.name}.into",
@@ -139,7 +142,21 @@ def into_buffers(plan: Plan) -> tuple[Plan, tuple[int, ...]]:
     return variant, kept
 
 
-def _without_making(plan: Plan, kept: frozenset[int]) -> tuple[list[Any], tuple[tuple[int, int], ...]]:
+def _told_where(plan: Plan, kept: frozenset[int]) -> dict[int, Call]:
+    """For slots that a library call makes, the call that writes to memory it is given, where its op has one."""
+    found = {}
+    for step in plan.steps:
+        if isinstance(step, Call) and len(step.outputs) == 1 and step.outputs[0] in kept and not step.binds:
+            variant = out_variant(resolve_op(step.op))
+            if variant is not None:
+                (slot,) = step.outputs
+                found[slot] = attrs.evolve(step, op=op_name(variant), outputs=(), into=slot)
+    return found
+
+
+def _without_making(
+    plan: Plan, kept: frozenset[int], told: Mapping[int, Call]
+) -> tuple[list[Any], tuple[tuple[int, int], ...]]:
     """The steps of a plan that neither make nor drop some slots, and where its arena is there among them."""
     steps: list[Any] = []
     before: list[int] = []  # how many steps are left before each
@@ -149,6 +166,8 @@ def _without_making(plan: Plan, kept: frozenset[int]) -> tuple[list[Any], tuple[
             step = Free(tuple(s for s in step.slots if s not in kept))
             if not step.slots:
                 continue
+        if isinstance(step, Call) and len(step.outputs) == 1:
+            step = told.get(step.outputs[0], step)
         if not (isinstance(step, Allocate) and step.slot in kept):
             steps.append(step)
     before.append(len(steps))

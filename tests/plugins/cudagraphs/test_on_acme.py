@@ -14,6 +14,7 @@ import torch
 from acme_world import World, on_acme, rand
 
 import turret
+from turret.api import cudagraphs
 from turret.plugins.cudagraphs import replay
 from turret.testing import Features, check, program_of_seed
 
@@ -106,6 +107,26 @@ def test_what_a_library_call_returns_is_copied_out_by_the_recording(world: World
         assert found[2].data_ptr() == found[0].data_ptr()
     told = turret.cudagraphs.report()
     assert told.replays == 3 and told.bytes_copied == 0
+
+
+@on_acme
+def test_products_write_to_the_memory_that_a_replay_is_given(world: World) -> None:
+    w = rand(4, 5)
+
+    def f(x):
+        y = x @ w
+        return y, torch.relu(y), (x + 1) @ w.t().contiguous().t()
+
+    compiled = world.compile(f, **GRAPHS)
+    kept = []
+    for _ in range(4):
+        x = rand(3, 4)
+        kept.append((compiled(x), f(x)))
+    for found, expected in kept:
+        torch.testing.assert_close([t.cpu() for t in found], [t.cpu() for t in expected])
+    (graphed,) = (each for each in cudagraphs.functions if each.latest)
+    assert graphed.reported().replays == 3
+    assert "copy" not in [node.kind for node in graphed.latest.recorded.recording.nodes]
 
 
 @on_acme
