@@ -7,7 +7,9 @@ lies in the pool, where it lay when it was recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -18,6 +20,10 @@ from turret.plugins.cudagraphs.work import Layout, Place
 
 GRANULE = 512
 """Bytes: memory is moved by multiples of it, so that it is aligned as it was."""
+
+_TAKEN, _LARGEST_TAKEN = 32, 1024
+"""How many pieces of each size, and up to how many bytes, are taken from the host's allocator to move what comes next:
+more than it keeps at hand for a thread (7 pieces, glibc's ``tcache_count``)."""
 
 _ATTEMPTS = 4
 """Recordings of a call that are compared before all that could move is pinned."""
@@ -86,7 +92,8 @@ class Recorder:
         others: list[tuple[Recording, dict[Item, Moved]]] = []
         failed = ""
         try:
-            again = self._made(run, {key: _alias(tensor) for key, tensor in free.items()}, held).recording
+            with other_host_memory():
+                again = self._made(run, {key: _alias(tensor) for key, tensor in free.items()}, held).recording
             for moved, tensors in _elsewhere(self._place, free):
                 others.append((self._made(run, tensors, held).recording, moved))
         except Exception as error:
@@ -147,8 +154,29 @@ def _elsewhere(place: Place, free: Mapping[Item, torch.Tensor]) -> list[tuple[di
     return sets
 
 
+@contextlib.contextmanager
+def other_host_memory() -> Iterator[None]:
+    """Within it, what libraries allocate on the host lies elsewhere.
+
+    The ends of arrays that a kernel is handed are whatever was on the stack, pointers of the host among it, which would
+    otherwise be the same whenever a call is recorded over the same memory.
+    """
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
+        ctypes.c_void_p,
+        [ctypes.c_size_t],
+        [ctypes.c_void_p],
+    )
+    taken = [libc.malloc(size) for size in range(16, _LARGEST_TAKEN, 16) for _ in range(_TAKEN)]
+    try:
+        yield
+    finally:
+        for address in taken:
+            libc.free(address)
+
+
 def _alias(tensor: torch.Tensor) -> torch.Tensor:
-    """Another tensor over the same memory: what a kernel is handed of the host's own addresses differs with it."""
+    """Another tensor over the same memory."""
     made = tensor_at(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
     return _as_lazy(made, tensor)
 

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -159,7 +160,24 @@ def child(name: str, kind: str, options: argparse.Namespace) -> None:
     print("ready", flush=True)
     sys.stdin.readline()
     timed(results, subjects, options)
+    if options.explain:
+        print(f"{name} {kind}:\n{graph_captures()}", file=sys.stderr, flush=True)
     print(json.dumps([attrs.asdict(r) for r in results]), flush=True)
+
+
+def graph_captures() -> str:
+    """What Turret recorded and replayed in this process, a line a graph, and why it did not."""
+    import turret
+
+    lines = []
+    for told in turret.cudagraphs.report().functions:
+        kinds = Counter(" ".join(decision.split(":")[0].split()[::2]) for decision in told.decisions)
+        lines.append(
+            f"  {told.name}: {told.skipped or dict(told.plain_calls) or 'always'}; {told.recordings} recordings, "
+            f"{told.replays} replays, again because of {told.rerecordings[:3]}; {told.nodes} nodes, "
+            f"{told.patched_nodes} patched, {told.bytes_copied} bytes copied; {dict(kinds)}"
+        )
+    return "\n".join(lines)
 
 
 def _start(name: str, kind: str, cache: str, options: argparse.Namespace) -> subprocess.Popen:
@@ -250,6 +268,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=3.0, help="timing budget of one model and kind")
     parser.add_argument("--draws", type=int, default=1, help="draws of the weights that errors are the mean of")
     parser.add_argument("--calls", type=int, default=3, help="calls between two waits for the device")
+    parser.add_argument("--explain", action="store_true", help="say what graph capture did")
     parser.add_argument("--imports", action="store_true", help="count imports to the first step (name one system)")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--child", help=argparse.SUPPRESS)

@@ -27,6 +27,7 @@ from turret.hooks.graph_capture import (
     address_words,
     tensor_at,
 )
+from turret.plugins.cudagraphs.recorder import other_host_memory
 
 STEP = 2 << 20
 """Bytes; addresses that move by multiples of it keep every alignment that a kernel asks for."""
@@ -127,8 +128,9 @@ def _understood(
     place: Place, call: LibraryCall, pool: MemoryPool, inputs: Sequence[Tensor]
 ) -> tuple[Trial, FoundAddresses, int]:
     """The call as it was recorded, its address words, and how many words are noise."""
-    trials = (_recorded(place, call, pool, x) for x in (_aliases(inputs), _apart(call, inputs), inputs))
-    again, second, first = trials
+    with other_host_memory():
+        again = _recorded(place, call, pool, _aliases(inputs))
+    second, first = (_recorded(place, call, pool, x) for x in (_apart(call, inputs), inputs))
     found = address_words(first.recording, second.recording, _moved(first, second), again.recording)
     return first, found, _noise(first, again)
 

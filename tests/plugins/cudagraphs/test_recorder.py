@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 
 import pytest
 import torch
 from recording_machine import Machine
 
-from turret.plugins.cudagraphs.recorder import Item, Recorded, Recorder
+from turret.plugins.cudagraphs.recorder import Item, Recorded, Recorder, other_host_memory
 
 X: Item = ("input", 0)
 
@@ -39,3 +40,19 @@ def test_a_word_that_follows_in_all_recordings_is_an_address() -> None:
 def test_a_word_that_follows_in_one_recording_alone_is_none(strays: int) -> None:
     made = recorded(strays)
     assert not made.words and made.pinned[X].reason == "a third recording has its address in other words"
+
+
+@pytest.mark.parametrize("nbytes", [16, 48, 136, 208, 512, 1008])
+def test_what_is_allocated_on_the_host_can_be_made_to_lie_elsewhere(nbytes: int) -> None:
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+
+    def addresses() -> set[int]:
+        taken = [libc.malloc(nbytes) for _ in range(8)]
+        for address in taken:
+            libc.free(address)
+        return set(taken)
+
+    before = addresses()
+    with other_host_memory():
+        assert before.isdisjoint(addresses())
