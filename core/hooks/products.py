@@ -166,6 +166,7 @@ class StageGraph:
     ``i`` must have because the user can see it, or None where any layout will do.
     ``static_inputs`` are positions of inputs that keep their storage from call to call.  ``visible_outputs``:
     how many of the leading outputs leave compiled code (None: all); the rest are saved for the backward.
+    ``overwritten``: for positions of outputs that the runtime copies into an input and gives to nobody, that input's.
     """
 
     module: fx.GraphModule
@@ -175,6 +176,7 @@ class StageGraph:
     static_inputs: frozenset[int] = frozenset()
     visible_outputs: int | None = None
     name: str = "graph"
+    overwritten: dict[int, int] = attrs.field(factory=dict)
 
     def __str__(self) -> str:
         return _print_graph(self.name, self.module)

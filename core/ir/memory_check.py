@@ -41,7 +41,8 @@ def check_memory(schedule: Schedule) -> None:
 def _check_sections(schedule: Schedule, born: dict[str, int], dies: dict[str, int]) -> None:
     """Nothing in the arena, and no memory that is taken over, lives across a border of sections."""
     for name, buffer in schedule.memory.buffers.items():
-        kept = buffer.arena_offset is not None or buffer.reuses is not None
+        taken_over = buffer.reuses is not None and buffer.reuses != schedule.program.overwritten.get(name)
+        kept = buffer.arena_offset is not None or taken_over
         begin = born.get(buffer.reuses or name, born.get(name, 0))
         for section in schedule.sections:
             if kept and begin < section.first <= dies.get(name, begin):
@@ -67,6 +68,9 @@ def _check_overlaps(schedule: Schedule, born: dict[str, int], dies: dict[str, in
 
 
 def _check_heir(schedule: Schedule, name: str, buffer: BufferPlan, born: dict[str, int], dies: dict[str, int]) -> None:
+    if name in born and buffer.reuses == schedule.program.overwritten.get(name):
+        _check_overwritten(schedule, name, buffer.reuses, born, dies)
+        return
     donor = schedule.memory.buffers.get(buffer.reuses)
     if donor is None or name not in born:
         _fail(schedule, f"{name} reuses {buffer.reuses}, which the program does not make")
@@ -77,6 +81,16 @@ def _check_heir(schedule: Schedule, name: str, buffer: BufferPlan, born: dict[st
     heirs = [n for n, b in schedule.memory.buffers.items() if b.reuses == buffer.reuses]
     if len(heirs) > 1:
         _fail(schedule, f"{', '.join(sorted(heirs))} all reuse {buffer.reuses}")
+
+
+def _check_overwritten(schedule: Schedule, name: str, target: str, born: dict[str, int], dies: dict[str, int]) -> None:
+    """An output that is made where an input lies, whose old elements nothing wants any more."""
+    if dies.get(target, -1) > born[name]:
+        _fail(schedule, f"{name} is made over the input {target}, which step {dies[target]} still reads")
+    declarations = schedule.program.declarations()
+    output, input_ = declarations[name], declarations[target]
+    if (output.shape, output.stride, output.dtype) != (input_.shape, input_.stride, input_.dtype):
+        _fail(schedule, f"{name} is made over the input {target}, which has another layout")
 
 
 def _lifetimes(schedule: Schedule) -> tuple[dict[str, int], dict[str, int]]:

@@ -201,6 +201,8 @@ class LoopProgram:
     tell to its source; other symbols are numbers that statements bind (``bound_symbols``).  ``outputs`` are in the
     graph's order.  ``output_strides[i]``, where not None, is demanded.  ``hints``: what symbols were in the call that
     the graph was made for; a program is right whatever they are, and may be fast where later ones are like them.
+    ``overwritten``: outputs, by name, with the input that takes their elements when the program has run, and which has
+    their layout; they may be made where the input lies once it was read for the last time.
     """
 
     name: str
@@ -210,6 +212,7 @@ class LoopProgram:
     constants: dict[str, torch.Tensor] = attrs.field(factory=dict)
     symbols: dict[str, SizeSource] = attrs.field(factory=dict)
     hints: dict[str, int] = attrs.field(factory=dict)
+    overwritten: dict[str, str] = attrs.field(factory=dict)
 
     def declarations(self) -> dict[str, TensorDecl]:
         """Every tensor by name: inputs, constants and whatever statements define."""
@@ -227,6 +230,7 @@ class LoopProgram:
         lines += [f"  constant {name}: {list(value.shape)}" for name, value in self.constants.items()]
         lines += [f"  size {name} = {source}" for name, source in self.symbols.items()]
         lines += [f"  {statement}" for statement in self.statements]
+        lines += [f"  {output} is written to {target} afterwards" for output, target in self.overwritten.items()]
         lines.append(f"  return {', '.join(map(str, self.outputs))}")
         return "\n".join(lines)
 

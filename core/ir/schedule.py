@@ -155,6 +155,11 @@ class MemoryPlan:
     dead_after: dict[int, tuple[str, ...]] = attrs.field(factory=dict)
     arena_spans: tuple[tuple[int, int], ...] = ()
 
+    def overwrites(self, program: LoopProgram) -> dict[str, str]:
+        """Outputs of the program that are made where the input lies which takes their elements."""
+        pairs = program.overwritten.items()
+        return {name: target for name, target in pairs if name in self.buffers and self.buffers[name].reuses == target}
+
 
 @attrs.frozen
 class ScheduleSection:

@@ -11,6 +11,7 @@ from torch import fx
 from turret.errors import UnsupportedError
 from turret.hooks.devices import HOST, device_for
 from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph, Target
+from turret.hooks.signature import GraphSignature, Mutation, OutputKind
 from turret.pipeline.keys.graph_cache import devices_in
 from turret.plan import SizeText, size_text
 from turret.plan.sizes import compile_sizes
@@ -47,6 +48,21 @@ def saved_inputs(partitioned: PartitionedGraph, wanted: frozenset[int]) -> froze
     saved = output[partitioned.num_forward_outputs :][: len(partitioned.saved_tensors)]
     first = len(partitioned.saved_sizes)
     return frozenset(first + number for number, node in enumerate(saved) if node in among)
+
+
+def overwritten_inputs(signature: GraphSignature) -> dict[int, int]:
+    """Graph outputs that the epilogue copies into an input without autograd, and that nothing else is made of."""
+    taken = [o.index for o in signature.outputs if o.kind in _OF_GRAPH_OUTPUTS]
+    taken += [i.updated for i in signature.inputs if i.updated is not None]
+    return {
+        info.updated: number
+        for number, info in enumerate(signature.inputs)
+        if info.mutation is Mutation.DATA and info.updated is not None and not info.tracked and not info.negated
+        if taken.count(info.updated) == 1 and not signature.bases
+    }
+
+
+_OF_GRAPH_OUTPUTS = (OutputKind.FRESH, OutputKind.ALIAS_OF_INTERMEDIATE, OutputKind.SIZE)
 
 
 def output_strides(partitioned: PartitionedGraph, role: str) -> tuple[tuple[Any, ...] | None, ...]:

@@ -41,7 +41,7 @@ from turret.pipeline.branches import Branch, branches_of
 from turret.pipeline.contracts import check_placement, check_plan, check_table, lowering_at_fault
 from turret.pipeline.failure_policy import FailurePolicy
 from turret.pipeline.gc_pause import full_gc_paused
-from turret.pipeline.graph_facts import output_strides, saved_inputs, target_of
+from turret.pipeline.graph_facts import output_strides, overwritten_inputs, saved_inputs, target_of
 from turret.pipeline.keys.executed_code import unrecorded
 from turret.pipeline.keys.graph_cache import Artifact, with_usable_cache
 from turret.plan import Plan
@@ -270,6 +270,7 @@ class Pipeline:
             static_inputs=static_inputs,
             visible_outputs=partitioned.num_forward_outputs if role == "forward" else None,
             name=name,
+            overwritten=overwritten_inputs(partitioned.signature) if role == "inference" else {},
         )
 
     def plan_graph(self, graph: StageGraph) -> Plan:

@@ -80,6 +80,7 @@ class _Drafter:
         self.segments: list[Segment] = []
         self.pending: list[Kernel] = []
         self.pending_dead: list[str] = []
+        self.overwritten: list[int] = []
         self.places: list[tuple[int, int]] = []
         """Of each of the schedule's steps the first and the last of the plan's."""
 
@@ -125,6 +126,7 @@ class _Drafter:
             float_symbols=_float_symbols(program),
             arena_spans=tuple((self.places[first][0], self.places[last][1]) for first, last in spans),
             sections=tuple(map(self._section, self.schedule.sections)),
+            overwritten=tuple(self.overwritten),
         )
         return PlanDraft(plan, tuple(self.segments), self.slot_of, {s: i for i, s in enumerate(symbols)})
 
@@ -159,6 +161,10 @@ class _Drafter:
             return self._slot(decl, "arena", buffer.arena_offset)
         if buffer is not None and buffer.reuses is not None:
             base = self.slot_of[buffer.reuses]
+            if buffer.reuses == self.program.overwritten.get(name):
+                self.overwritten.append(base)
+                self.slot_of[name] = base
+                return base
             slot = self._slot(decl, "view")
             self.steps.append(View(slot, base, 0))
             return slot

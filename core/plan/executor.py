@@ -158,7 +158,7 @@ class _Writer:
                 self.lines.append("frame.close()")
         self.lines.append(f"result = [{', '.join(self._value(o) for o in plan.outputs)}]")
         source = self._source()
-        self.names["writes_inputs"] = any(isinstance(step, Copy) for step in plan.steps)
+        self.names["writes_inputs"] = bool(plan.overwritten) or any(isinstance(step, Copy) for step in plan.steps)
         filename = f"{PLAN_FILE} {plan.name} {id(plan):x}>"
         exec(compile(source, filename, "exec"), self.names)
         function = self.names["run"]

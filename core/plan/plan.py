@@ -188,7 +188,7 @@ class Plan:
     ``static_inputs`` are the positions of inputs that lie where they lay in the call before, most likely (parameters,
     buffers, and what of them is saved for the backward).  ``sections``: all steps, where they are cut for graph capture
     (``turret.plan.sections``); empty where they are not.  ``kernel_slots``: how many slots, the first ones, there were
-    when its kernels were compiled (None: all).
+    when its kernels were compiled (None: all).  ``overwritten``: slots of inputs that kernels write to.
     """
 
     name: str
@@ -211,6 +211,7 @@ class Plan:
     static_inputs: tuple[int, ...] = ()
     sections: tuple[Section, ...] = ()
     kernel_slots: int | None = None
+    overwritten: tuple[int, ...] = ()
 
     @property
     def table_slots(self) -> int:

@@ -66,7 +66,7 @@ def sections_of(plan: Plan) -> tuple[PlanSection, ...]:
 def written_inputs(plan: Plan) -> tuple[int, ...]:
     """Positions of the inputs that a plan's steps write to, themselves or views of them."""
     bases = {step.slot: step.base for step in plan.steps if isinstance(step, View)}
-    written = {_root(slot, bases) for step in plan.steps for slot in _written(step)}
+    written = {_root(slot, bases) for step in plan.steps for slot in _written(step)} | set(plan.overwritten)
     return tuple(number for number, slot in enumerate(plan.inputs) if slot is not None and slot in written)
 
 
@@ -364,7 +364,7 @@ class _Driver:
 
     def _function(self) -> BoxedCallable:
         source = "def run(args):\n" + "".join(f"    {line}\n" for line in self.lines)
-        self.names["writes_inputs"] = any(isinstance(step, Copy) for step in self.plan.steps)
+        self.names["writes_inputs"] = bool(self.plan.overwritten) or any(isinstance(s, Copy) for s in self.plan.steps)
         filename = f"{PLAN_FILE} {self.plan.name} joined {id(self):x}>"
         exec(compile(source, filename, "exec"), self.names)
         function = self.names["run"]

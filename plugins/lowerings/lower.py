@@ -84,8 +84,16 @@ class _Lowerer:
                     raise UnsupportedError(f"a node {node.op} in an ATen graph: {node.format_node()}")
         statements = _without_dead(self.builder.statements, outputs)
         _refuse_unknown_symbols(statements, frozenset(self.symbols), self.builder.statements)
-        inputs = tuple(self.inputs)
-        return LoopProgram(self.graph.name, inputs, statements, outputs, self.constants, self.symbols, self.hints)
+        return LoopProgram(
+            self.graph.name,
+            tuple(self.inputs),
+            statements,
+            outputs,
+            self.constants,
+            self.symbols,
+            self.hints,
+            self._overwritten(statements, outputs),
+        )
 
     def _begin(self, node: fx.Node | None) -> None:
         """Note whose value is made next.  What nobody placed is eager where nothing is compiled."""
@@ -324,9 +332,27 @@ class _Lowerer:
         taken.add(copied.base.name)
         return copied.base.name
 
+    def _overwritten(self, statements: Sequence[Statement], outputs: Sequence[Any]) -> dict[str, str]:
+        """Outputs that are made anew, in the layout of the input that takes their elements."""
+        made = {decl.name: decl for statement in statements for decl in defined(statement)}
+        names = [output.name for output in outputs if isinstance(output, Ref)]
+        found = {}
+        for number, target in self.graph.overwritten.items():
+            output, decl = outputs[number], self.inputs[target]
+            if not isinstance(output, Ref) or decl is None or names.count(output.name) > 1:
+                continue
+            own = made.get(output.name)
+            if own is not None and _layout(own) == _layout(decl):
+                found[output.name] = decl.name
+        return found
+
     def _lent(self, value: TensorValue) -> bool:
         """Whether the memory is an input's or a constant's."""
         return value.base in self.inputs or value.base.name in self.constants
+
+
+def _layout(decl: TensorDecl) -> tuple[Any, ...]:
+    return decl.shape, decl.stride, decl.dtype, decl.device
 
 
 def _is_given(expression: Any) -> bool:

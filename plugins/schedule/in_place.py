@@ -1,8 +1,32 @@
-"""When a kernel may write a result over a tensor that it reads."""
+"""When a kernel may write a result over a tensor that it reads, or over an input that takes the result anyway."""
 
 from __future__ import annotations
 
-from turret.ir import Index, Kernel, Size, Store, TensorDecl, loads, walk
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from turret.graph.externs import is_trusted, op_name
+from turret.graph.op_traits import refuses_data
+from turret.hooks.devices import KernelFamily, device_for
+from turret.ir import (
+    CopyInto,
+    Definition,
+    Expr,
+    Extern,
+    Index,
+    Kernel,
+    LoopProgram,
+    Ref,
+    Scatter,
+    Size,
+    Statement,
+    Step,
+    Store,
+    TensorDecl,
+    loads,
+    walk,
+)
 
 
 def can_reuse_buffer(kernel: Kernel, output: TensorDecl, input_: TensorDecl) -> bool:
@@ -29,6 +53,106 @@ def can_reuse_buffer(kernel: Kernel, output: TensorDecl, input_: TensorDecl) -> 
         if reads and (number > position or (kernel.inner and other is not store)):
             return False
     return True
+
+
+def overwritable(program: LoopProgram, roots: Mapping[str, frozenset[str]]) -> dict[str, str]:
+    """Outputs that may be made in the memory of the input which takes their elements afterwards, once it is dead.
+
+    None may where a step may stop the call, as a program that is run again in Python, or that catches the error, would
+    find new elements in some inputs and old ones in others.
+    """
+    if not program.overwritten or any(map(_may_stop, program.statements)):
+        return {}
+    declarations = program.declarations()
+    memory = [(o.name, roots.get(o.name, frozenset((o.name,)))) for o in program.outputs if isinstance(o, Ref)]
+    return {
+        name: target
+        for name, target in program.overwritten.items()
+        if _is_dense(declarations[name])
+        and not any(target in own or (name in own and output != name) for output, own in memory)
+    }
+
+
+def _may_stop(statement: Statement) -> bool:
+    """Whether a call may end here with an error that a program can live through; one of a GPU's kernels ends it."""
+    match statement:
+        case Definition():
+            return _is_host(statement.tensor) and statement.expr.reports
+        case Scatter():
+            values = [statement.expr, *(v for c in statement.coords for v in c.values)]
+            values += [] if statement.condition is None else [statement.condition]
+            return _is_host(statement.tensor) and any(v.reports for v in values)
+        case Extern():
+            made = [o for o in statement.outputs if o is not None]
+            if not made or statement.mutates or statement.binds or not is_trusted(op_name(statement.op)):
+                return True
+            return _is_host(made[0]) and refuses_data(statement.op)
+    return isinstance(statement, CopyInto)
+
+
+def _is_host(decl: TensorDecl) -> bool:
+    return device_for(decl.device.type).eager_kernels is KernelFamily.HOST
+
+
+def _is_dense(decl: TensorDecl) -> bool:
+    """Whether the layout is static, and has a place of its own for each element."""
+    if not decl.is_static or 0 in decl.shape:
+        return False
+    extent = 1
+    for size, stride in sorted(zip(decl.shape, decl.stride, strict=True), key=lambda d: (d[1], d[0])):
+        if size != 1 and stride != extent:
+            return False
+        extent *= size
+    return True
+
+
+def readers_first(step: Step, targets: Mapping[str, str]) -> Step:
+    """A kernel with its stores in an order in which as many as can be follow all that read what they may overwrite.
+
+    ``targets``: for outputs, the input where they may be made.
+    """
+    if not isinstance(step, Kernel) or targets.keys().isdisjoint(store.tensor for store in step.stores):
+        return step
+    names = [store.tensor for store in step.stores]
+    if len(set(names)) < len(names):
+        return step
+    reads = {store.tensor: {node.tensor for node in loads(*store.roots)} for store in step.stores}
+    waiting, ordered = list(step.stores), []
+    while waiting:
+        free = [
+            store
+            for store in waiting
+            if all(targets.get(store.tensor) not in reads[other.tensor] for other in waiting if other is not store)
+        ]
+        chosen = free[0] if free else waiting[0]
+        waiting.remove(chosen)
+        ordered.append(chosen)
+    return attrs.evolve(step, stores=tuple(ordered))
+
+
+def without_self_copies(steps: Sequence[Step], reuses: Mapping[str, str]) -> tuple[list[Step], dict[str, str]]:
+    """The steps without kernels that write elements of an input where they are, and the outputs that begin with them.
+
+    ``reuses``: outputs that lie where an input does; the kernels left write to them, too.
+    """
+    kept: list[Step] = []
+    found: dict[str, str] = {}
+    written = [store.tensor for step in steps if isinstance(step, Kernel) for store in step.stores]
+    for step in steps:
+        if isinstance(step, Kernel) and len(step.stores) == 1:
+            (store,) = step.stores
+            node, target = store.expr, reuses.get(store.tensor)
+            if target is not None and written.count(store.tensor) > 1 and _is_load(node, target, store):
+                found[store.tensor] = target
+                continue
+        kept.append(step)
+    return kept, found
+
+
+def _is_load(node: Expr, tensor: str, store: Store) -> bool:
+    """Whether a store writes elements of a tensor at the coordinates at which they are read."""
+    plain = store.mode is None and store.condition is None and node.op == "load" and node.tensor == tensor
+    return plain and all(a is b for a, b in zip(node.coords, store.coords, strict=True))
 
 
 def _once(kernel: Kernel, store: Store) -> bool:

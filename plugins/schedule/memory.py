@@ -26,7 +26,7 @@ from turret.ir import (
 )
 from turret.ir.expr import loads
 from turret.ir.schedule import SEPARATE_BYTES
-from turret.plugins.schedule.in_place import can_reuse_buffer
+from turret.plugins.schedule.in_place import can_reuse_buffer, overwritable
 
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector load of today's CPUs."""
@@ -61,6 +61,7 @@ class _Planner:
     """Lifetimes as step numbers: ``born`` where a tensor is made, ``dies`` where its memory is last touched.
 
     ``borders``: steps at which a section begins, across which nothing in an arena lives and nothing is taken over.
+    ``found``: outputs of which it is known that they lie where an input does.
     """
 
     program: LoopProgram
@@ -68,12 +69,14 @@ class _Planner:
     roots: Mapping[str, frozenset[str]]
     declarations: dict[str, TensorDecl]
     borders: Sequence[int] = ()
+    found: Mapping[str, str] = attrs.field(factory=dict)
     born: dict[str, int] = attrs.field(factory=dict)
     dies: dict[str, int] = attrs.field(factory=dict)
     reuses: dict[str, str] = attrs.field(factory=dict)
 
     def plan(self) -> MemoryPlan:
         self._lifetimes()
+        self._overwrite()
         outputs = {r.name for r in self.program.outputs if isinstance(r, Ref)}
         escaping = frozenset().union(outputs, *(self.roots.get(name, frozenset()) for name in outputs))
         views = {s.tensor.name for s in self.steps if isinstance(s, StridedView)}
@@ -81,6 +84,7 @@ class _Planner:
         planned = {n: size for n, size in self._candidates().items() if n in inside}
         self._take_over(planned, inside - views)
         kept = escaping | frozenset(self.program.constants)
+        kept |= {target for name, target in self.reuses.items() if target == self.program.overwritten.get(name)}
         best = self._laid_out(planned, kept, views, SEPARATE_BYTES)
         by_the_call = not all(map(self._is_kept, planned))
         for least in SMALLER_SEPARATE_BYTES if by_the_call else ():
@@ -138,6 +142,21 @@ class _Planner:
                 if size is not None:
                     found[name] = size
         return found
+
+    def _overwrite(self) -> None:
+        """Find outputs that may be made in the memory of the input which takes their elements afterwards."""
+        self.reuses |= self.found
+        for name, target in overwritable(self.program, self.roots).items():
+            if name in self.reuses or name not in self.born:
+                continue
+            step, size = self.steps[self.born[name]], storage_bytes(self.declarations[name])
+            last = self.dies.get(target, -1)
+            if not isinstance(step, Kernel) or size is None or last > self.born[name]:
+                continue
+            aliases = [r for r in reads_and_writes(step)[0] - {target} if target in self.roots.get(r, ())]
+            output, input_ = self.declarations[name], self.declarations[target]
+            if last < self.born[name] or (not aliases and can_reuse_buffer(step, output, input_)):
+                self.reuses[name] = target
 
     def _take_over(self, planned: Mapping[str, int], inside: frozenset[str]) -> None:
         """Find stores that may go to the memory of a tensor which their kernel is the last to read."""
@@ -257,10 +276,12 @@ def plan_memory(
     steps: Sequence[Step],
     roots: Mapping[str, frozenset[str]],
     sections: Sequence[ScheduleSection] = (),
+    found: Mapping[str, str] | None = None,
 ) -> MemoryPlan:
     """Place what the steps make: an arena for values that die inside the call, own memory for the rest.
 
-    Where steps are cut into sections, the arena is for values that die inside their section.
+    Where steps are cut into sections, the arena is for values that die inside their section.  ``found`` says of which
+    outputs it is known that they may lie where an input does.
     """
     borders = tuple(section.first for section in sections)
-    return _Planner(program, steps, roots, program.declarations(), borders).plan()
+    return _Planner(program, steps, roots, program.declarations(), borders, found or {}).plan()

@@ -8,6 +8,7 @@ from turret.hooks.products import Target
 from turret.ir import CopyInto, Extern, LoopProgram, Ref, Scatter, Schedule, StridedView
 from turret.plugins.schedule.fuse import Fuser
 from turret.plugins.schedule.graph import build_graph, memory_roots, ordered
+from turret.plugins.schedule.in_place import overwritable, readers_first, without_self_copies
 from turret.plugins.schedule.inline import inline
 from turret.plugins.schedule.kernels import StepMaker, numbered
 from turret.plugins.schedule.memory import plan_memory
@@ -40,12 +41,19 @@ def schedule(context: Any, program: LoopProgram, target: Target | None = None) -
     kept = frozenset(program.constants).union(*(roots.get(name, (name,)) for name in outputs))
     pieces = pieces_of(items, graph, roots, maker.stored)
     cut = cut_for(context, program, target, [maker.steps(item) for item in items])
+    targets = overwritable(program, roots)
     plans = []
     for order in dict.fromkeys((tuple(minimize_peak_memory(pieces, fuser.sizes, kept)), tuple(range(len(items))))):
         order = order if cut is None else cut.ordered(order, [piece.followers for piece in pieces])
-        steps = numbered([step for number in order for step in maker.steps(items[number])])
+        steps = numbered([readers_first(s, targets) for number in order for s in maker.steps(items[number])])
         sections = () if cut is None else cut.sections(steps)
-        plans.append((steps, plan_memory(program, steps, roots, sections), sections))
+        memory = plan_memory(program, steps, roots, sections)
+        fewer, found = without_self_copies(steps, memory.overwrites(program))
+        if found:
+            steps = numbered(fewer)
+            sections = () if cut is None else cut.sections(steps)
+            memory = plan_memory(program, steps, roots, sections, found)
+        plans.append((steps, memory, sections))
     steps, memory, sections = min(plans, key=lambda plan: plan[1].peak_bytes)
     return Schedule(program, steps, memory, tuple(fuser.decisions), sections)
 

@@ -1,0 +1,148 @@
+"""New values of inputs are made where the input lies, wherever nothing reads the old ones any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import turret
+from turret.plan import Plan
+
+
+@attrs.define(eq=False)
+class Watching:
+    """A plugin that keeps the plans of a compilation."""
+
+    plans: list[Plan] = attrs.field(factory=list)
+
+    @turret.hookimpl
+    def turret_event(self, event: Any) -> None:
+        if event.kind == "product" and isinstance(event.product, Plan):
+            self.plans.append(event.product)
+
+
+def compared(function: Callable[..., Any], *inputs: torch.Tensor) -> list[str]:
+    """Run eager and compiled twice over inputs that change; the inputs that the plan overwrites."""
+    watching = Watching()
+    compiled = turret.compile(function, plugins=[watching], options={"cache": False, "on_error": "raise"})
+    theirs, ours = [x.clone() for x in inputs], [x.clone() for x in inputs]
+    with torch.no_grad():
+        for _ in range(2):
+            expected, found = function(*theirs), compiled(*ours)
+            torch.testing.assert_close(found, expected)
+            torch.testing.assert_close(ours, theirs)
+    assert [x._version > 0 for x in ours] == [x._version > 0 for x in theirs]
+    plan = watching.plans[-1]
+    return [plan.slots[slot].name for slot in plan.overwritten]
+
+
+X, Y, Z = (torch.randn(6, 6, dtype=torch.float64) for _ in range(3))
+
+
+def test_an_optimizer_writes_its_states_and_weights_where_they_lie() -> None:
+    def step(weight, gradient, momentum):
+        momentum.mul_(0.9).add_(gradient)
+        weight.sub_(momentum * 0.1)
+
+    assert len(compared(step, X, Y, Z)) == 2
+
+
+def test_what_reads_the_old_elements_comes_first() -> None:
+    def program(x, y):
+        old = x * 2
+        x.add_(y)
+        return old + x
+
+    assert compared(program, X, Y)
+
+
+def test_an_input_is_not_overwritten_while_its_old_elements_are_wanted() -> None:
+    def transposed(x):
+        x.copy_(x.t().contiguous())
+
+    def moved(x):
+        x.copy_(x.roll(1, 0))
+        return x.sum()
+
+    def added_up(x):
+        x.copy_(x.cumsum(0))
+
+    assert not compared(transposed, X) and not compared(moved, X) and not compared(added_up, X)
+
+
+def test_what_the_program_returns_has_memory_of_its_own() -> None:
+    def program(x, y):
+        new = x + y
+        x.copy_(new)
+        return new
+
+    compared(program, X, Y)
+    compiled = turret.compile(program, options={"cache": False, "on_error": "raise"})
+    with torch.no_grad():
+        x = X.clone()
+        new = compiled(x, Y)
+        x.zero_()
+        torch.testing.assert_close(new, X + Y)
+
+
+def test_two_inputs_may_take_each_other_s_elements() -> None:
+    def program(x, y):
+        old = x.clone()
+        x.copy_(y)
+        y.copy_(old)
+
+    compared(program, X, Y)
+
+
+def test_where_a_check_may_end_the_call_inputs_keep_their_elements() -> None:
+    def program(x, index, y):
+        x.add_(1)
+        return y[index]
+
+    inputs = X.clone(), torch.tensor([1, 2]), Y
+    assert not compared(program, *inputs)
+    compiled = turret.compile(program, options={"cache": False})
+    with torch.no_grad():
+        x = X.clone()
+        with pytest.raises(IndexError):
+            compiled(x, torch.tensor([1, 99]), Y)
+    torch.testing.assert_close(x, X + 1)
+
+
+def test_in_inference_mode_and_beside_gradients() -> None:
+    def program(x, y, w):
+        with torch.no_grad():
+            x.add_(y)
+        return x * w
+
+    compiled = turret.compile(program, options={"cache": False, "on_error": "raise"})
+    with torch.inference_mode():
+        x, y = X.clone(), Y.clone()
+        torch.testing.assert_close(compiled(x, y, Z), (X + Y) * Z)
+        torch.testing.assert_close(x, X + Y)
+    x, w = X.clone(), Z.clone().requires_grad_()
+    compiled(x, Y, w).sum().backward()
+    torch.testing.assert_close(w.grad, X + Y)
+
+
+STATEMENTS = (
+    "x.add_(y)", "y.mul_(x)", "x.copy_(y)", "x[:, 1] = z[0]", "y.copy_(x.t())", "z.sub_(x.sum(0))", "x.div_(2)",
+    "y.copy_(z.roll(1, 0))", "z.copy_((x + y).cumsum(1))", "x.copy_(x @ y)", "kept.append(x + z)",
+    "kept.append(y.clone())", "x.fill_(3)", "y.copy_(torch.where(x > 0, y, z))", "z.copy_(y); y.copy_(x)",
+    "kept.append(x.view(-1)[:4] * 2)", "x.view(36)[:6].add_(1)", "y.t().mul_(0.5)",
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(lines=st.lists(st.sampled_from(STATEMENTS), min_size=1, max_size=6))
+def test_programs_of_writes_do_what_eager_does(lines: list[str]) -> None:
+    body = "".join(f"    {line}\n" for line in lines)
+    scope: dict[str, Any] = {"torch": torch}
+    exec(f"def program(x, y, z):\n    kept = []\n{body}    return kept\n", scope)
+    compared(scope["program"], X, Y, Z)
