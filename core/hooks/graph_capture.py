@@ -145,6 +145,14 @@ class GraphCapture(abc.ABC):
         """Whether what this thread launches on a device now is recorded, by whomever: nothing can be begun then."""
         return False
 
+    def before_call(self) -> Callable[[], None] | None:
+        """What is called before each library call of work that is recorded to find addresses; None: nothing.
+
+        Kernels are handed structures whose unused parts hold what calls before left on the host's stack, which this may
+        clear: else they differ from recording to recording like addresses that moved.
+        """
+        return None
+
     @abc.abstractmethod
     def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
         """Record what ``run`` launches on device ``index``, which is queued for nothing; ``run`` itself runs once.

@@ -54,8 +54,10 @@ def fits_device(plan: Plan) -> bool:
     return not plan.arch or device_for(place.type).properties(place.index or 0).arch == plan.arch
 
 
-def load(plan: Plan, store: Store | None = None) -> BoxedCallable:
+def load(plan: Plan, store: Store | None = None, before_call: Callable[[], None] | None = None) -> BoxedCallable:
     """The executable of a plan; its native library is that of this process, or of ``store`` (None: the default cache).
+
+    ``before_call`` is called before each library call and copy.
 
     Raises ``CacheError`` where the library is not there, ``OSError`` where it is none.
 
@@ -63,7 +65,7 @@ def load(plan: Plan, store: Store | None = None) -> BoxedCallable:
     several threads at once.  ``result.source`` is the generated Python; ``result.pool`` holds its idle memory;
     ``result.prepare()`` loads what is otherwise loaded by the first call (before a graph capture, which must not).
     """
-    return _Writer(plan, store).build()
+    return _Writer(plan, store, before_call).build()
 
 
 PLAN_FILE = "<turret plan"
@@ -105,8 +107,8 @@ def left_inputs_as_they_were(error: BaseException) -> bool:
 
 
 class _Writer:
-    def __init__(self, plan: Plan, store: Store | None) -> None:
-        self.plan, self.store = plan, store
+    def __init__(self, plan: Plan, store: Store | None, before_call: Callable[[], None] | None) -> None:
+        self.plan, self.store, self.before_call = plan, store, before_call
         place = torch.device(plan.device)
         self.device, self.index = device_for(place.type), place.index or 0
         self.native = self._library()
@@ -270,6 +272,9 @@ class _Writer:
 
     def _step(self, step: Any) -> None:
         slots = self.plan.slots
+        if self.before_call is not None and isinstance(step, Call | Copy):
+            self.names["before_call"] = self.before_call
+            self.lines.append("before_call()")
         match step:
             case Allocate(slot=number):
                 slot = slots[number]

@@ -17,15 +17,14 @@ from turret.plugins.cudagraphs.work import Key, Layout, Result, Shapes, Work
 
 
 class PlanWork(Work):
-    """A plan, which ``load`` makes a function of; ``plain`` is that of the plan itself.
+    """A plan, which ``load`` makes a function of that is run to be recorded and for nothing else.
 
-    ``own_memory``: the device keeps arenas from call to call, so that recordings need functions of their own.
+    ``own_memory``: the device keeps arenas from call to call.
     """
 
     def __init__(
         self,
         plan: Plan,
-        plain: BoxedCallable,
         load: Callable[[Plan], BoxedCallable],
         role: str,
         *,
@@ -40,7 +39,7 @@ class PlanWork(Work):
         self.name, self.role, self.static, self.written = plan.name, role, static, written
         self._plan, self._load, self._own_memory = plan, load, own_memory
         self._into_plan, self._buffers = into_buffers(plan)
-        self._run: BoxedCallable | None = None if own_memory else plain
+        self._run: BoxedCallable | None = None
         self._into: BoxedCallable | None = None
         self._readers = tuple((source.input, source_reader(source)) for source in self._sources())
         self._shapes: dict[Key, Shapes] = {}

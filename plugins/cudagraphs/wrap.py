@@ -70,8 +70,7 @@ def _graphed(
     try:
         work = PlanWork(
             plan,
-            function,
-            lambda variant: now.copy().run(load, variant, context.store("load")),
+            lambda variant: now.copy().run(load, variant, context.store("load"), device.graphs.before_call()),
             role,
             static=frozenset(plan.static_inputs),
             written=frozenset(written),

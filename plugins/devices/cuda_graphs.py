@@ -19,7 +19,7 @@ import torch
 
 from turret.errors import TurretError
 from turret.hooks.graph_capture import AddressWord, GraphCapture, MemoryPool, Patch, RecordedNode, Recording, Replay
-from turret.plan.launch.graphs import NativeGraph, begin_capture
+from turret.plan.launch.graphs import NativeGraph, begin_capture, stack_clearer
 from turret.storage.fork_safety import Lock
 
 PoolId = tuple[int, int]
@@ -225,6 +225,9 @@ class CudaCapture(GraphCapture):
 
     def is_recording(self, index: int) -> bool:
         return torch.cuda.is_current_stream_capturing()
+
+    def before_call(self) -> Callable[[], None]:
+        return stack_clearer()
 
     def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
         if self.is_recording(index):

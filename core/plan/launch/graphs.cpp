@@ -28,6 +28,7 @@ using Address = std::uint64_t;
 constexpr int kMaxDevices = 64;
 constexpr std::size_t kWord = sizeof(Address), kMaxParameters = 4096;
 enum NodeType : int { kKernelNode = 0, kCopyNode = 1, kClearNode = 2, kEmptyNode = 5, kEventRecordNode = 7 };
+constexpr std::size_t kClearedStack = 1 << 16;  // bytes: more than a library's call is deep, far less than a stack has
 constexpr int kThreadLocalCapture = 1;  // CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
 enum : std::uintptr_t { kExtraEnd = 0, kExtraBuffer = 1, kExtraSize = 2 };  // CU_LAUNCH_PARAM_*
 
@@ -446,6 +447,12 @@ int turret_open(const char* path) { return open_driver(path) ? 0 : 1; }
 
 // What went wrong in the last call on this thread that said so.
 const char* turret_message() { return message.c_str(); }
+
+// Writes zeros where the next calls of this thread have their local variables.
+void turret_clear_stack() {
+  volatile char memory[kClearedStack];
+  for (std::size_t n = 0; n < kClearedStack; ++n) memory[n] = 0;
+}
 
 // Has a stream capture what this thread queues on it; 0, or 1 with a message.
 int turret_begin_capture(int device, void* stream) {

@@ -22,6 +22,12 @@ def begin_capture(device: int, stream: int, library: ctypes.CDLL | None = None) 
         raise RuntimeError(message(library))
 
 
+def stack_clearer(library: ctypes.CDLL | None = None) -> Callable[[], None]:
+    """What writes zeros where the next calls of a thread have their local variables."""
+    library = GRAPHS.load() if library is None else library
+    return library.turret_clear_stack
+
+
 class NativeGraph:
     """A captured graph, by its handle, on one device; it has to outlive this.
 

@@ -33,7 +33,7 @@ from turret.ir import (
     verify,
 )
 from turret.ir import load as load_expr
-from turret.plan import Call, Compute, Launch, Plan, SizeRef, Slot, SlotRef
+from turret.plan import Call, Compute, Copy, Launch, Plan, SizeRef, Slot, SlotRef
 from turret.plan.builder import PlanDraft, draft_plan
 from turret.plan.executor import load
 from turret.storage import codec
@@ -249,3 +249,18 @@ def test_a_call_that_gives_numbers_must_return_the_dtype_that_was_foretold(tmp_p
     slots = (*plan.slots[:3], attrs.evolve(plan.slots[3], dtype="float32"), plan.slots[4])
     with pytest.raises(FakeImplementationError):
         load(attrs.evolve(plan, slots=slots))([torch.ones(6, dtype=torch.float64), torch.ones(6) > 2, torch.ones(())])
+
+
+def test_before_each_library_call_and_copy_what_was_given_is_called() -> None:
+    plan = Plan(
+        name="calls",
+        device="cpu",
+        slots=(Slot("x", (2,), (1,), "float32", "cpu", "input", 0), Slot("y", (2,), (1,), "float32", "cpu", "call")),
+        inputs=(0,),
+        steps=(Call("aten::relu.default", (SlotRef(0),), {}, (1,)), Copy(0, 1)),
+        outputs=(SlotRef(1),),
+    )
+    calls: list[int] = []
+    x = torch.tensor([-1.0, 2.0])
+    (y,) = load(plan, before_call=lambda: calls.append(1))([x])
+    assert y.tolist() == x.tolist() == [0, 2] and len(calls) == 2

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import subprocess
 import threading
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 from turret.errors import CodegenError, TurretError
 from turret.hooks.graph_capture import AddressWord, Patch
 from turret.plan.launch.driver_library import GRAPHS
-from turret.plan.launch.graphs import begin_capture
+from turret.plan.launch.graphs import begin_capture, stack_clearer
 from turret.storage.artifact_cache import ArtifactCache
 from turret.storage.libraries import open_anew
 
@@ -271,3 +273,29 @@ def test_captures_of_one_thread_begin_on_a_stream_and_say_what_forbids_them(grap
     graph.fake.driver.fake_fail(1)
     with pytest.raises(RuntimeError, match=r"^beginning a capture: invalid argument$"):
         begin_capture(1, STREAM, graph.library)
+
+
+LEFTOVERS = """
+extern "C" __attribute__((noinline)) void fill() {
+  volatile long words[512];
+  for (int n = 0; n < 512; ++n) words[n] = 77;
+}
+extern "C" __attribute__((noinline)) int found() {
+  volatile long words[512];
+  int count = 0;
+  for (int n = 0; n < 512; ++n) count += words[n] == 77;
+  return count;
+}
+"""
+
+
+def test_what_calls_left_on_the_stack_is_gone_once_it_was_cleared(graph: FakeGraph, tmp_path: Path) -> None:
+    source, library = tmp_path / "leftovers.cpp", tmp_path / "leftovers.so"
+    source.write_text(LEFTOVERS)
+    subprocess.run(["g++", "-O1", "-w", "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=60)
+    native, clear = ctypes.CDLL(str(library)), stack_clearer(graph.library)
+    native.fill()
+    assert native.found() > 256
+    native.fill()
+    clear()
+    assert native.found() == 0
