@@ -177,6 +177,7 @@ def graph_captures() -> str:
             f"{told.replays} replays, again because of {told.rerecordings[:3]}; {told.nodes} nodes, "
             f"{told.patched_nodes} patched, {told.bytes_copied} bytes copied; {dict(kinds)}"
         )
+        lines += [f"    {decision}" for decision in told.decisions if " copied" in decision][:1]
     return "\n".join(lines)
 
 
