@@ -11,16 +11,13 @@ from turret.graph.op_traits import refuses_data
 from turret.hooks.devices import KernelFamily, device_for
 from turret.ir import (
     CopyInto,
-    Definition,
     Expr,
     Extern,
     Index,
     Kernel,
     LoopProgram,
     Ref,
-    Scatter,
     Size,
-    Statement,
     Step,
     Store,
     TensorDecl,
@@ -56,12 +53,8 @@ def can_reuse_buffer(kernel: Kernel, output: TensorDecl, input_: TensorDecl) -> 
 
 
 def overwritable(program: LoopProgram, roots: Mapping[str, frozenset[str]]) -> dict[str, str]:
-    """Outputs that may be made in the memory of the input which takes their elements afterwards, once it is dead.
-
-    None may where a step may stop the call, as a program that is run again in Python, or that catches the error, would
-    find new elements in some inputs and old ones in others.
-    """
-    if not program.overwritten or any(map(_may_stop, program.statements)):
+    """Outputs that may be made in the memory of the input which takes their elements afterwards, once it is dead."""
+    if not program.overwritten:
         return {}
     declarations = program.declarations()
     memory = [(o.name, roots.get(o.name, frozenset((o.name,)))) for o in program.outputs if isinstance(o, Ref)]
@@ -73,21 +66,22 @@ def overwritable(program: LoopProgram, roots: Mapping[str, frozenset[str]]) -> d
     }
 
 
-def _may_stop(statement: Statement) -> bool:
-    """Whether a call may end here with an error that a program can live through; one of a GPU's kernels ends it."""
-    match statement:
-        case Definition():
-            return _is_host(statement.tensor) and statement.expr.reports
-        case Scatter():
-            values = [statement.expr, *(v for c in statement.coords for v in c.values)]
-            values += [] if statement.condition is None else [statement.condition]
-            return _is_host(statement.tensor) and any(v.reports for v in values)
+def may_stop(step: Step, declarations: Mapping[str, TensorDecl]) -> bool:
+    """Whether a call may end here with an error that a program can live through; one of a GPU's kernels ends it.
+
+    No input may be overwritten before: a program that is run again in Python, or that catches the error, would find new
+    elements in some inputs and old ones in others.
+    """
+    match step:
+        case Kernel():
+            reports = any(root.reports for store in step.stores for root in store.roots)
+            return reports and _is_host(declarations[step.stores[0].tensor])
         case Extern():
-            made = [o for o in statement.outputs if o is not None]
-            if not made or statement.mutates or statement.binds or not is_trusted(op_name(statement.op)):
+            made = [o for o in step.outputs if o is not None]
+            if not made or step.mutates or step.binds or not is_trusted(op_name(step.op)):
                 return True
-            return _is_host(made[0]) and refuses_data(statement.op)
-    return isinstance(statement, CopyInto)
+            return _is_host(made[0]) and refuses_data(step.op)
+    return isinstance(step, CopyInto)
 
 
 def _is_host(decl: TensorDecl) -> bool:

@@ -26,7 +26,7 @@ from turret.ir import (
 )
 from turret.ir.expr import loads
 from turret.ir.schedule import SEPARATE_BYTES
-from turret.plugins.schedule.in_place import can_reuse_buffer, overwritable
+from turret.plugins.schedule.in_place import can_reuse_buffer, may_stop, overwritable
 
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector load of today's CPUs."""
@@ -146,16 +146,16 @@ class _Planner:
     def _overwrite(self) -> None:
         """Find outputs that may be made in the memory of the input which takes their elements afterwards."""
         self.reuses |= self.found
+        last_stop = max((n for n, step in enumerate(self.steps) if may_stop(step, self.declarations)), default=-1)
         for name, target in overwritable(self.program, self.roots).items():
             if name in self.reuses or name not in self.born:
                 continue
-            step, size = self.steps[self.born[name]], storage_bytes(self.declarations[name])
-            last = self.dies.get(target, -1)
-            if not isinstance(step, Kernel) or size is None or last > self.born[name]:
+            number, last = self.born[name], self.dies.get(target, -1)
+            step, output, input_ = self.steps[number], self.declarations[name], self.declarations[target]
+            if not isinstance(step, Kernel) or storage_bytes(output) is None or last > number or last_stop >= number:
                 continue
             aliases = [r for r in reads_and_writes(step)[0] - {target} if target in self.roots.get(r, ())]
-            output, input_ = self.declarations[name], self.declarations[target]
-            if last < self.born[name] or (not aliases and can_reuse_buffer(step, output, input_)):
+            if last < number or (not aliases and can_reuse_buffer(step, output, input_)):
                 self.reuses[name] = target
 
     def _take_over(self, planned: Mapping[str, int], inside: frozenset[str]) -> None:

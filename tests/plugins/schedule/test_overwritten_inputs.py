@@ -115,6 +115,22 @@ def test_where_a_check_may_end_the_call_inputs_keep_their_elements() -> None:
     torch.testing.assert_close(x, X + 1)
 
 
+def test_a_check_that_comes_first_does_not_matter() -> None:
+    def program(x, y):
+        scale = y.sum().item()
+        torch._check(scale > 0)
+        x.mul_(scale)
+
+    function = turret.compile(program, options={"cache": False, "on_error": "raise", "capture_scalar_outputs": True})
+    x, y = X.clone(), Y.abs()
+    with torch.no_grad():
+        function(x, y)
+        torch.testing.assert_close(x, X * y.sum())
+        with pytest.raises(RuntimeError):
+            function(x, -y)
+    torch.testing.assert_close(x, X * y.sum())
+
+
 def test_in_inference_mode_and_beside_gradients() -> None:
     def program(x, y, w):
         with torch.no_grad():
