@@ -80,6 +80,7 @@ class _Drafter:
         self.segments: list[Segment] = []
         self.pending: list[Kernel] = []
         self.pending_dead: list[str] = []
+        self.overwritten_outputs = frozenset(schedule.memory.overwrites(self.program))
         self.overwritten: list[int] = []
         self.places: list[tuple[int, int]] = []
         """Of each of the schedule's steps the first and the last of the plan's."""
@@ -101,6 +102,8 @@ class _Drafter:
             if isinstance(step, Kernel):
                 if any(map(self._is_separate, self.pending_dead)) and self._allocates(step):
                     self._flush()  # what died is freed before there is more
+                if self._overwrites(step) and any(map(_reports, self.pending)):
+                    self._flush()  # an error of theirs is one before the write
                 self.pending.append(step)
                 self.pending_dead += dead
             else:
@@ -191,6 +194,10 @@ class _Drafter:
         made = {s.tensor for s in kernel.stores if s.tensor not in self.slot_of}
         return any(self._is_separate(name) and buffers[name].reuses is None for name in made)
 
+    def _overwrites(self, kernel: Kernel) -> bool:
+        """Whether a kernel writes to an input."""
+        return not self.overwritten_outputs.isdisjoint(store.tensor for store in kernel.stores)
+
     def _flush(self) -> None:
         """End the run of kernels collected so far with one launch."""
         if not self.pending:
@@ -203,7 +210,8 @@ class _Drafter:
                 used[self._memory(name)] = None
         name = f"segment{len(self.segments)}"
         self.segments.append(Segment(name, kernels))
-        self.steps.append(Launch(name, tuple(used), tuple(k.name for k in kernels)))
+        overwrites = any(map(self._overwrites, kernels))
+        self.steps.append(Launch(name, tuple(used), tuple(k.name for k in kernels), overwrites=overwrites))
         dead, self.pending_dead = self.pending_dead, []
         self._free(tuple(dead))
         self.places += [(before, len(self.steps) - 1)] * len(kernels)
@@ -266,6 +274,11 @@ class _Drafter:
         if hasattr(value, "free_symbols"):
             return SizeRef(str(size_text(value)))
         return value
+
+
+def _reports(kernel: Kernel) -> bool:
+    """Whether a kernel may end with an error for some data."""
+    return any(root.reports for store in kernel.stores for root in store.roots)
 
 
 def _float_symbols(program: LoopProgram) -> tuple[str, ...]:

@@ -101,7 +101,7 @@ def left_inputs_as_they_were(error: BaseException) -> bool:
     while traceback is not None:
         frame = traceback.tb_frame
         if frame.f_code.co_filename.startswith(PLAN_FILE):
-            return not frame.f_globals["writes_inputs"]
+            return not (frame.f_globals["writes_inputs"] or frame.f_locals.get("overwrites"))
         traceback = traceback.tb_next
     return False
 
@@ -160,7 +160,7 @@ class _Writer:
                 self.lines.append("frame.close()")
         self.lines.append(f"result = [{', '.join(self._value(o) for o in plan.outputs)}]")
         source = self._source()
-        self.names["writes_inputs"] = bool(plan.overwritten) or any(isinstance(step, Copy) for step in plan.steps)
+        self.names["writes_inputs"] = any(isinstance(step, Copy) for step in plan.steps)
         filename = f"{PLAN_FILE} {plan.name} {id(plan):x}>"
         exec(compile(source, filename, "exec"), self.names)
         function = self.names["run"]
@@ -250,6 +250,8 @@ class _Writer:
         movable = [s for s in step.slots if self.plan.slots[s].place in ("input", "call", "view", "constant")]
         tensors = f"{{{', '.join(f'{s}: t{s}' for s in movable)}}}"
         leading = "".join(f"{word}, " for word in segment.leading)
+        if step.overwrites:
+            self.lines.append("overwrites = True")
         self.lines.append(f"status = {run}({leading}slots_at, sizes_at, stream)")
         self.lines.append(f"if status: {recover}(frame, status, stream, {tensors})")
 

@@ -68,13 +68,14 @@ class Launch:
 
     The plan's device says what a function is and how it is run (``turret.hooks.devices.Segment``).  ``slots`` are those
     whose addresses its kernels use, ``origins`` its kernels' names; ``sources`` (where accesses are checked) says for
-    each kernel which lines of the user's it came from.
+    each kernel which lines of the user's it came from.  ``overwrites``: it writes to inputs.
     """
 
     function: str
     slots: tuple[int, ...]
     origins: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
+    overwrites: bool = False
 
 
 @record

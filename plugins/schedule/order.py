@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -115,3 +115,12 @@ def _peaks(
                 else:
                     inputs -= sizes.get(name, 0)
     return most, most_made
+
+
+def needed_first(order: Sequence[int], followers: Sequence[Collection[int]], wanted: Iterable[int]) -> tuple[int, ...]:
+    """Pieces (given in a legal order) with some, and what those need, before all others."""
+    needed = set(wanted)
+    for number in reversed(order):
+        if not needed.isdisjoint(followers[number]):
+            needed.add(number)
+    return (*(n for n in order if n in needed), *(n for n in order if n not in needed))

@@ -8,11 +8,11 @@ from turret.hooks.products import Target
 from turret.ir import CopyInto, Extern, LoopProgram, Ref, Scatter, Schedule, StridedView
 from turret.plugins.schedule.fuse import Fuser
 from turret.plugins.schedule.graph import build_graph, memory_roots, ordered
-from turret.plugins.schedule.in_place import overwritable, readers_first, without_self_copies
+from turret.plugins.schedule.in_place import may_stop, overwritable, readers_first, without_self_copies
 from turret.plugins.schedule.inline import inline
 from turret.plugins.schedule.kernels import StepMaker, numbered
 from turret.plugins.schedule.memory import plan_memory
-from turret.plugins.schedule.order import minimize_peak_memory, pieces_of
+from turret.plugins.schedule.order import minimize_peak_memory, needed_first, pieces_of
 from turret.plugins.schedule.sections import cut_for
 from turret.plugins.schedule.units import Unit, units_of, unread
 
@@ -42,9 +42,15 @@ def schedule(context: Any, program: LoopProgram, target: Target | None = None) -
     pieces = pieces_of(items, graph, roots, maker.stored)
     cut = cut_for(context, program, target, [maker.steps(item) for item in items])
     targets = overwritable(program, roots)
+    followers = [piece.followers for piece in pieces]
+    orders = [tuple(minimize_peak_memory(pieces, fuser.sizes, kept)), tuple(range(len(items)))]
+    if targets:
+        declarations = program.declarations()
+        stops = [n for n, item in enumerate(items) if any(may_stop(s, declarations) for s in maker.steps(item))]
+        orders += [needed_first(order, followers, stops) for order in orders]
     plans = []
-    for order in dict.fromkeys((tuple(minimize_peak_memory(pieces, fuser.sizes, kept)), tuple(range(len(items))))):
-        order = order if cut is None else cut.ordered(order, [piece.followers for piece in pieces])
+    for order in dict.fromkeys(orders):
+        order = order if cut is None else cut.ordered(order, followers)
         steps = numbered([readers_first(s, targets) for number in order for s in maker.steps(items[number])])
         sections = () if cut is None else cut.sections(steps)
         memory = plan_memory(program, steps, roots, sections)

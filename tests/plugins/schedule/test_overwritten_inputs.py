@@ -100,13 +100,13 @@ def test_two_inputs_may_take_each_other_s_elements() -> None:
     compared(program, X, Y)
 
 
-def test_where_a_check_may_end_the_call_inputs_keep_their_elements() -> None:
+def test_an_error_of_a_check_leaves_inputs_as_eager_does() -> None:
     def program(x, index, y):
         x.add_(1)
         return y[index]
 
     inputs = X.clone(), torch.tensor([1, 2]), Y
-    assert not compared(program, *inputs)
+    compared(program, *inputs)
     compiled = turret.compile(program, options={"cache": False})
     with torch.no_grad():
         x = X.clone()
@@ -162,3 +162,20 @@ def test_programs_of_writes_do_what_eager_does(lines: list[str]) -> None:
     scope: dict[str, Any] = {"torch": torch}
     exec(f"def program(x, y, z):\n    kept = []\n{body}    return kept\n", scope)
     compared(scope["program"], X, Y, Z)
+
+
+def test_checks_of_several_inputs_come_before_the_first_write() -> None:
+    def program(x, y, counts):
+        for tensor, count in zip((x, y), counts.unbind(), strict=True):
+            number = count.item()
+            torch._check(number > 0)
+            tensor.mul_(number)
+
+    watching = Watching()
+    options = {"cache": False, "on_error": "raise", "capture_scalar_outputs": True}
+    function = turret.compile(program, plugins=[watching], options=options)
+    x, y = X.clone(), Y.clone()
+    with torch.no_grad():
+        function(x, y, torch.tensor([2.0, 3.0]))
+    torch.testing.assert_close((x, y), (X * 2, Y * 3))
+    assert len(watching.plans[-1].overwritten) == 2
