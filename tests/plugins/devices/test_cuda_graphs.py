@@ -237,7 +237,6 @@ def test_what_is_restored_is_in_use_and_what_no_tensor_owns_is_freed_first(
     cuda: Torch, knows_traces: bool, actions: list[tuple[str, int]]
 ) -> None:
     allocator = cuda.allocator
-    gc.collect()
     allocator.blocks.clear()
     allocator.knows_traces = knows_traces
     pool, saved = CudaPool(0), []
