@@ -107,6 +107,11 @@ class InputInfo:
     reached_from: tuple[int, ...] = ()
     negated: bool = False
 
+    @property
+    def is_hidden_write(self) -> bool:
+        """Whether a graph output holds its new value, which it takes without autograd seeing anything of it."""
+        return self.mutation is Mutation.DATA and self.updated is not None and not self.tracked
+
 
 @record
 @attrs.frozen

@@ -73,6 +73,11 @@ class Kernel:
     origins: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
 
+    @property
+    def reports(self) -> bool:
+        """Whether it may end with an error for some data."""
+        return any(root.reports for store in self.stores for root in store.roots)
+
     def __str__(self) -> str:
         loops = [f"for {v.name} < {v.extent}" for v in self.outer] + [f"row {v.name} < {v.extent}" for v in self.inner]
         head = f"kernel {self.name} ({', '.join(self.origins)}): {'; '.join(loops) or 'once'}"

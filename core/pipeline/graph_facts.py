@@ -11,7 +11,7 @@ from torch import fx
 from turret.errors import UnsupportedError
 from turret.hooks.devices import HOST, device_for
 from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph, Target
-from turret.hooks.signature import GraphSignature, Mutation, OutputKind
+from turret.hooks.signature import GraphSignature, OutputKind
 from turret.pipeline.keys.graph_cache import devices_in
 from turret.plan import SizeText, size_text
 from turret.plan.sizes import compile_sizes
@@ -57,7 +57,7 @@ def overwritten_inputs(signature: GraphSignature) -> dict[int, int]:
     return {
         info.updated: number
         for number, info in enumerate(signature.inputs)
-        if info.mutation is Mutation.DATA and info.updated is not None and not info.tracked and not info.negated
+        if info.is_hidden_write and not info.negated
         if taken.count(info.updated) == 1 and not signature.bases
     }
 

@@ -80,8 +80,7 @@ class _Drafter:
         self.segments: list[Segment] = []
         self.pending: list[Kernel] = []
         self.pending_dead: list[str] = []
-        self.overwritten_outputs = frozenset(schedule.memory.overwrites(self.program))
-        self.overwritten: list[int] = []
+        self.overwritten = schedule.memory.overwrites(self.program)
         self.places: list[tuple[int, int]] = []
         """Of each of the schedule's steps the first and the last of the plan's."""
 
@@ -102,7 +101,7 @@ class _Drafter:
             if isinstance(step, Kernel):
                 if any(map(self._is_separate, self.pending_dead)) and self._allocates(step):
                     self._flush()  # what died is freed before there is more
-                if self._overwrites(step) and any(map(_reports, self.pending)):
+                if self._overwrites(step) and any(kernel.reports for kernel in self.pending):
                     self._flush()  # an error of theirs is one before the write
                 self.pending.append(step)
                 self.pending_dead += dead
@@ -129,7 +128,6 @@ class _Drafter:
             float_symbols=_float_symbols(program),
             arena_spans=tuple((self.places[first][0], self.places[last][1]) for first, last in spans),
             sections=tuple(map(self._section, self.schedule.sections)),
-            overwritten=tuple(self.overwritten),
         )
         return PlanDraft(plan, tuple(self.segments), self.slot_of, {s: i for i, s in enumerate(symbols)})
 
@@ -164,8 +162,7 @@ class _Drafter:
             return self._slot(decl, "arena", buffer.arena_offset)
         if buffer is not None and buffer.reuses is not None:
             base = self.slot_of[buffer.reuses]
-            if buffer.reuses == self.program.overwritten.get(name):
-                self.overwritten.append(base)
+            if name in self.overwritten:
                 self.slot_of[name] = base
                 return base
             slot = self._slot(decl, "view")
@@ -194,9 +191,9 @@ class _Drafter:
         made = {s.tensor for s in kernel.stores if s.tensor not in self.slot_of}
         return any(self._is_separate(name) and buffers[name].reuses is None for name in made)
 
-    def _overwrites(self, kernel: Kernel) -> bool:
-        """Whether a kernel writes to an input."""
-        return not self.overwritten_outputs.isdisjoint(store.tensor for store in kernel.stores)
+    def _overwrites(self, kernel: Kernel) -> list[str]:
+        """What a kernel makes where an input lies."""
+        return [store.tensor for store in kernel.stores if store.tensor in self.overwritten]
 
     def _flush(self) -> None:
         """End the run of kernels collected so far with one launch."""
@@ -210,7 +207,7 @@ class _Drafter:
                 used[self._memory(name)] = None
         name = f"segment{len(self.segments)}"
         self.segments.append(Segment(name, kernels))
-        overwrites = any(map(self._overwrites, kernels))
+        overwrites = tuple(dict.fromkeys(self.slot_of[n] for kernel in kernels for n in self._overwrites(kernel)))
         self.steps.append(Launch(name, tuple(used), tuple(k.name for k in kernels), overwrites=overwrites))
         dead, self.pending_dead = self.pending_dead, []
         self._free(tuple(dead))
@@ -274,11 +271,6 @@ class _Drafter:
         if hasattr(value, "free_symbols"):
             return SizeRef(str(size_text(value)))
         return value
-
-
-def _reports(kernel: Kernel) -> bool:
-    """Whether a kernel may end with an error for some data."""
-    return any(root.reports for store in kernel.stores for root in store.roots)
 
 
 def _float_symbols(program: LoopProgram) -> tuple[str, ...]:

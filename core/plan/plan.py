@@ -68,14 +68,14 @@ class Launch:
 
     The plan's device says what a function is and how it is run (``turret.hooks.devices.Segment``).  ``slots`` are those
     whose addresses its kernels use, ``origins`` its kernels' names; ``sources`` (where accesses are checked) says for
-    each kernel which lines of the user's it came from.  ``overwrites``: it writes to inputs.
+    each kernel which lines of the user's it came from.  ``overwrites``: slots of inputs that it writes to.
     """
 
     function: str
     slots: tuple[int, ...]
     origins: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
-    overwrites: bool = False
+    overwrites: tuple[int, ...] = ()
 
 
 @record
@@ -189,7 +189,7 @@ class Plan:
     ``static_inputs`` are the positions of inputs that lie where they lay in the call before, most likely (parameters,
     buffers, and what of them is saved for the backward).  ``sections``: all steps, where they are cut for graph capture
     (``turret.plan.sections``); empty where they are not.  ``kernel_slots``: how many slots, the first ones, there were
-    when its kernels were compiled (None: all).  ``overwritten``: slots of inputs that kernels write to.
+    when its kernels were compiled (None: all).
     """
 
     name: str
@@ -212,7 +212,11 @@ class Plan:
     static_inputs: tuple[int, ...] = ()
     sections: tuple[Section, ...] = ()
     kernel_slots: int | None = None
-    overwritten: tuple[int, ...] = ()
+
+    @property
+    def overwritten(self) -> tuple[int, ...]:
+        """Slots of inputs that kernels write to."""
+        return tuple(dict.fromkeys(s for step in self.steps if isinstance(step, Launch) for s in step.overwrites))
 
     @property
     def table_slots(self) -> int:

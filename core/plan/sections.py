@@ -66,7 +66,7 @@ def sections_of(plan: Plan) -> tuple[PlanSection, ...]:
 def written_inputs(plan: Plan) -> tuple[int, ...]:
     """Positions of the inputs that a plan's steps write to, themselves or views of them."""
     bases = {step.slot: step.base for step in plan.steps if isinstance(step, View)}
-    written = {_root(slot, bases) for step in plan.steps for slot in _written(step)} | set(plan.overwritten)
+    written = {_root(slot, bases) for step in plan.steps for slot in _written(step)}
     return tuple(number for number, slot in enumerate(plan.inputs) if slot is not None and slot in written)
 
 
@@ -97,6 +97,8 @@ def _written(step: Step) -> list[int]:
     """Slots that a step writes to, beside those that it makes."""
     if isinstance(step, Copy):
         return [step.target]
+    if isinstance(step, Launch):
+        return list(step.overwrites)
     if not isinstance(step, Call):
         return []
     schema = getattr(resolve_op(step.op), "_schema", None)

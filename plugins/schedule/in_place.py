@@ -74,8 +74,7 @@ def may_stop(step: Step, declarations: Mapping[str, TensorDecl]) -> bool:
     """
     match step:
         case Kernel():
-            reports = any(root.reports for store in step.stores for root in store.roots)
-            return reports and _is_host(declarations[step.stores[0].tensor])
+            return step.reports and _is_host(declarations[step.stores[0].tensor])
         case Extern():
             made = [o for o in step.outputs if o is not None]
             if not made or step.mutates or step.binds or not is_trusted(op_name(step.op)):

@@ -26,7 +26,7 @@ from turret.ir import (
 )
 from turret.ir.expr import loads
 from turret.ir.schedule import SEPARATE_BYTES
-from turret.plugins.schedule.in_place import can_reuse_buffer, may_stop, overwritable
+from turret.plugins.schedule.in_place import can_reuse_buffer, may_stop
 
 ALIGNMENT = 64
 """Bytes; a cache line, and the widest vector load of today's CPUs."""
@@ -61,7 +61,7 @@ class _Planner:
     """Lifetimes as step numbers: ``born`` where a tensor is made, ``dies`` where its memory is last touched.
 
     ``borders``: steps at which a section begins, across which nothing in an arena lives and nothing is taken over.
-    ``found``: outputs of which it is known that they lie where an input does.
+    ``targets``: outputs that may lie where an input does, with the input; ``found``: those that do.
     """
 
     program: LoopProgram
@@ -69,6 +69,7 @@ class _Planner:
     roots: Mapping[str, frozenset[str]]
     declarations: dict[str, TensorDecl]
     borders: Sequence[int] = ()
+    targets: Mapping[str, str] = attrs.field(factory=dict)
     found: Mapping[str, str] = attrs.field(factory=dict)
     born: dict[str, int] = attrs.field(factory=dict)
     dies: dict[str, int] = attrs.field(factory=dict)
@@ -146,8 +147,10 @@ class _Planner:
     def _overwrite(self) -> None:
         """Find outputs that may be made in the memory of the input which takes their elements afterwards."""
         self.reuses |= self.found
+        if not self.targets:
+            return
         last_stop = max((n for n, step in enumerate(self.steps) if may_stop(step, self.declarations)), default=-1)
-        for name, target in overwritable(self.program, self.roots).items():
+        for name, target in self.targets.items():
             if name in self.reuses or name not in self.born:
                 continue
             number, last = self.born[name], self.dies.get(target, -1)
@@ -276,12 +279,14 @@ def plan_memory(
     steps: Sequence[Step],
     roots: Mapping[str, frozenset[str]],
     sections: Sequence[ScheduleSection] = (),
+    targets: Mapping[str, str] | None = None,
     found: Mapping[str, str] | None = None,
 ) -> MemoryPlan:
     """Place what the steps make: an arena for values that die inside the call, own memory for the rest.
 
-    Where steps are cut into sections, the arena is for values that die inside their section.  ``found`` says of which
-    outputs it is known that they may lie where an input does.
+    Where steps are cut into sections, the arena is for values that die inside their section.  ``targets`` are the
+    inputs in whose memory outputs may be made once those are dead (``in_place.overwritable``), ``found`` those of which
+    it is known that they are.
     """
     borders = tuple(section.first for section in sections)
-    return _Planner(program, steps, roots, program.declarations(), borders, found or {}).plan()
+    return _Planner(program, steps, roots, program.declarations(), borders, targets or {}, found or {}).plan()

@@ -25,7 +25,7 @@ def hidden_writes(signature: GraphSignature) -> Writer | None:
     gradients off.  A result that is the very input was written in place by the executable: then only the version
     counter moves.  Results that were written are dropped from ``results``.
     """
-    pairs = [(n, i.updated, i.counted) for n, i in enumerate(signature.inputs) if _is_hidden(i)]
+    pairs = [(n, i.updated, i.counted) for n, i in enumerate(signature.inputs) if i.is_hidden_write]
     if not pairs:
         return None
     counted = [(n, updated) for n, updated, moves in pairs if moves]
@@ -59,10 +59,6 @@ def hidden_writes(signature: GraphSignature) -> Writer | None:
             results[updated] = None
 
     return write
-
-
-def _is_hidden(info: InputInfo) -> bool:
-    return info.mutation is Mutation.DATA and info.updated is not None and not info.tracked
 
 
 def finisher(signature: GraphSignature) -> Finisher | None:
@@ -108,7 +104,7 @@ def _effects(number: int, info: InputInfo) -> list[Effect]:
         effects.append(lambda inputs, results, sizes: torch.autograd.graph.increment_version(inputs[number]))
     if info.layout is not None:
         effects.append(_layout_effect(number, info))
-    if info.updated is not None and not _is_hidden(info):
+    if info.updated is not None and not info.is_hidden_write:
         effects.append(_write_effect(number, info))
     if info.requires_grad_after is not None:
         effects.append(lambda inputs, results, sizes: inputs[number].requires_grad_(info.requires_grad_after))

@@ -8,6 +8,7 @@ import sys
 import types
 import unittest.mock
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,17 @@ from turret.plugins.cudagraphs import replay
 from turret.testing import Features, check, program_of_seed
 
 GRAPHS = {"cudagraphs": True}
+
+
+def kept_results(compiled: Any, function: Any, *shape: int) -> list[Any]:
+    """What four calls gave, all of which is eager's when the last has run."""
+    kept = []
+    for _ in range(4):
+        x = rand(*shape)
+        kept.append((compiled(x), function(x)))
+    for found, expected in kept:
+        torch.testing.assert_close([t.cpu() for t in found], [t.cpu() for t in expected])
+    return [found for found, _ in kept]
 
 
 @on_acme
@@ -97,13 +109,7 @@ def test_what_a_library_call_returns_is_copied_out_by_the_recording(world: World
         values, indices = torch.topk(x * 2, 2, 0)
         return values, indices, values[0]
 
-    compiled = world.compile(f, **GRAPHS)
-    kept = []
-    for _ in range(4):
-        x = rand(5, 3)
-        kept.append((compiled(x), f(x)))
-    for found, expected in kept:
-        torch.testing.assert_close([t.cpu() for t in found], [t.cpu() for t in expected])
+    for found in kept_results(world.compile(f, **GRAPHS), f, 5, 3):
         assert found[2].data_ptr() == found[0].data_ptr()
     told = turret.cudagraphs.report()
     assert told.replays == 3 and told.bytes_copied == 0
@@ -117,13 +123,7 @@ def test_products_write_to_the_memory_that_a_replay_is_given(world: World) -> No
         y = x @ w
         return y, torch.relu(y), (x + 1) @ w.t().contiguous().t()
 
-    compiled = world.compile(f, **GRAPHS)
-    kept = []
-    for _ in range(4):
-        x = rand(3, 4)
-        kept.append((compiled(x), f(x)))
-    for found, expected in kept:
-        torch.testing.assert_close([t.cpu() for t in found], [t.cpu() for t in expected])
+    kept_results(world.compile(f, **GRAPHS), f, 3, 4)
     (graphed,) = (each for each in cudagraphs.functions if getattr(each, "latest", None))
     assert graphed.reported().replays == 3
     assert "copy" not in [node.kind for node in graphed.latest.recorded.recording.nodes]
