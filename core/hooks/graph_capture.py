@@ -11,9 +11,9 @@ of the allocator, so that what is recorded after a replay begins with ``MemoryPo
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import attrs
 import torch
@@ -63,12 +63,42 @@ class Moved:
     nbytes: int
 
 
+@attrs.frozen
+class RecordedCall:
+    """A library call that was recorded: its nodes by number, and where tensors lie that it was given, with their bytes.
+
+    It works on nothing else, but for memory that it took itself.
+    """
+
+    nodes: range
+    memory: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(cls, nodes: range, tensors: Iterable[torch.Tensor]) -> RecordedCall:
+        """A call that was given these tensors."""
+        return cls(nodes, tuple((t.data_ptr(), extent(t.shape, t.stride()) * t.dtype.itemsize) for t in tensors))
+
+    def works_on(self, address: int, nbytes: int) -> bool:
+        """Whether memory may be that of a tensor it was given."""
+        return any(begin < address + nbytes and address < begin + count for begin, count in self.memory)
+
+
+class CallObserver(Protocol):
+    """Who is told of library calls and copies while work is recorded: before each, with its tensors, and after it."""
+
+    def begin(self, tensors: Sequence[torch.Tensor]) -> None: ...
+
+    def end(self) -> None: ...
+
+
 Replay = Callable[[Sequence[int], int], None]
 """``replay(addresses, stream)``: queue a recording over other memory."""
 
 
 class Recording(abc.ABC):
-    """Work that was recorded, ready to be replayed."""
+    """Work that was recorded, ready to be replayed; ``calls`` are those library calls in it that are known."""
+
+    calls: Sequence[RecordedCall] = ()
 
     @property
     @abc.abstractmethod
@@ -145,11 +175,12 @@ class GraphCapture(abc.ABC):
         """Whether what this thread launches on a device now is recorded, by whomever: nothing can be begun then."""
         return False
 
-    def before_call(self) -> Callable[[], None] | None:
-        """What is called before each library call of work that is recorded to find addresses; None: nothing.
+    def observer(self) -> CallObserver | None:
+        """Who is told of the library calls of work that is recorded to find addresses; None: nobody.
 
-        Kernels are handed structures whose unused parts hold what calls before left on the host's stack, which this may
-        clear: else they differ from recording to recording like addresses that moved.
+        Kernels are handed structures whose unused parts hold what calls before left on the host's stack, so that words
+        differ from recording to recording that hold no address of what moved.  An observer may clear the stack before a
+        call, and note its nodes (``Recording.calls``), which says what such a word can depend on at most.
         """
         return None
 
@@ -168,9 +199,14 @@ def tensor_at(
     address: int, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
     """A tensor over memory that it does not own."""
-    extent = 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
-    storage = torch._C._construct_storage_from_data_pointer(address, device, extent * dtype.itemsize)
+    nbytes = extent(shape, stride) * dtype.itemsize
+    storage = torch._C._construct_storage_from_data_pointer(address, device, nbytes)
     return torch.empty(0, dtype=dtype, device=device).set_(storage, 0, shape, stride)
+
+
+def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
+    """Elements from the first to the last of a tensor, gaps included."""
+    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
 
 
 @attrs.frozen
@@ -195,6 +231,9 @@ def address_words(
 
     ``again`` was recorded as the first was, over the very same memory: words that differ between the two are what
     kernels were handed uninitialised (padding, unused ends of arrays), and hold no addresses.
+
+    A word that differs otherwise may be such padding, too, or be made of addresses in a way that is not known here.
+    Where it belongs to a library call (``first.calls``), what that call works on is unclear; else all that moved is.
     """
     distances = {m.second - m.first: key for key, m in moved.items()}
     if len(distances) != len(moved) or 0 in distances:
@@ -212,7 +251,8 @@ def address_words(
         key = distances.get(after - before)
         where = f"bytes {offset} of {node.name} (node {number})"
         if key is None:
-            unclear |= dict.fromkeys(moved, f"{where} were {before:#x}, then {after:#x}: no address that moved")
+            reason = f"{where} were {before:#x}, then {after:#x}: no address that moved"
+            unclear |= dict.fromkeys(_suspects(first, number, moved), reason)
         elif node.kind == "other":
             unclear[key] = f"{where} hold its address, and cannot be patched"
         elif not moved[key].first <= before < moved[key].first + max(1, moved[key].nbytes):
@@ -220,6 +260,12 @@ def address_words(
         else:
             words[key].append(AddressWord(number, offset, before - moved[key].first))
     return FoundAddresses({key: tuple(w) for key, w in words.items() if key not in unclear}, unclear)
+
+
+def _suspects(first: Recording, number: int, moved: Mapping[Any, Moved]) -> Iterator[Any]:
+    """What the words of a node may depend on."""
+    call = next((c for c in first.calls if number in c.nodes), None)
+    return (key for key, m in moved.items() if call is None or call.works_on(m.first, max(1, m.nbytes)))
 
 
 def _differences(first: Recording, second: Recording) -> set[tuple[int, int]]:

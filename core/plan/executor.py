@@ -17,6 +17,7 @@ import torch
 from turret.errors import CacheError, CodegenError, FakeImplementationError
 from turret.graph.externs import fast_callable, is_trusted
 from turret.hooks.devices import PlanLibrary, Segment, allocator, device_for
+from turret.hooks.graph_capture import CallObserver
 from turret.hooks.products import BoxedCallable
 from turret.hooks.size_source import Binding
 from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
@@ -54,10 +55,10 @@ def fits_device(plan: Plan) -> bool:
     return not plan.arch or device_for(place.type).properties(place.index or 0).arch == plan.arch
 
 
-def load(plan: Plan, store: Store | None = None, before_call: Callable[[], None] | None = None) -> BoxedCallable:
+def load(plan: Plan, store: Store | None = None, observer: CallObserver | None = None) -> BoxedCallable:
     """The executable of a plan; its native library is that of this process, or of ``store`` (None: the default cache).
 
-    ``before_call`` is called before each library call and copy.
+    ``observer`` is told of each library call and copy.
 
     Raises ``CacheError`` where the library is not there, ``OSError`` where it is none.
 
@@ -65,7 +66,7 @@ def load(plan: Plan, store: Store | None = None, before_call: Callable[[], None]
     several threads at once.  ``result.source`` is the generated Python; ``result.pool`` holds its idle memory;
     ``result.prepare()`` loads what is otherwise loaded by the first call (before a graph capture, which must not).
     """
-    return _Writer(plan, store, before_call).build()
+    return _Writer(plan, store, observer).build()
 
 
 PLAN_FILE = "<turret plan"
@@ -107,8 +108,8 @@ def left_inputs_as_they_were(error: BaseException) -> bool:
 
 
 class _Writer:
-    def __init__(self, plan: Plan, store: Store | None, before_call: Callable[[], None] | None) -> None:
-        self.plan, self.store, self.before_call = plan, store, before_call
+    def __init__(self, plan: Plan, store: Store | None, observer: CallObserver | None) -> None:
+        self.plan, self.store, self.observer = plan, store, observer
         place = torch.device(plan.device)
         self.device, self.index = device_for(place.type), place.index or 0
         self.native = self._library()
@@ -273,10 +274,17 @@ class _Writer:
                 self.lines.append(f"note_extent(sizes, {extent_position(self.plan, slot)}, t{slot})")
 
     def _step(self, step: Any) -> None:
+        if self.observer is None or not isinstance(step, Call | Copy):
+            self._run_step(step)
+            return
+        self.names["observer"] = self.observer
+        tensors = "".join(f"t{slot}, " for slot in _slots_as_tensors(step))
+        self.lines.append(f"observer.begin(({tensors}))")
+        self._run_step(step)
+        self.lines.append("observer.end()")
+
+    def _run_step(self, step: Any) -> None:
         slots = self.plan.slots
-        if self.before_call is not None and isinstance(step, Call | Copy):
-            self.names["before_call"] = self.before_call
-            self.lines.append("before_call()")
         match step:
             case Allocate(slot=number):
                 slot = slots[number]

@@ -10,7 +10,7 @@ import attrs
 import torch
 
 from turret.hooks.devices import Allocator
-from turret.hooks.graph_capture import GraphCapture
+from turret.hooks.graph_capture import GraphCapture, extent
 
 Key = tuple[int, ...]
 """The sizes of a call: one recording is right for calls of equal ones."""
@@ -31,9 +31,7 @@ class Layout:
     @property
     def extent(self) -> int:
         """Elements from the first to the last, gaps included."""
-        if 0 in self.shape:
-            return 0
-        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True))
+        return extent(self.shape, self.stride)
 
     @property
     def nbytes(self) -> int:

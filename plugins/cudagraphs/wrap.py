@@ -70,7 +70,7 @@ def _graphed(
     try:
         work = PlanWork(
             plan,
-            lambda variant: now.copy().run(load, variant, context.store("load"), device.graphs.before_call()),
+            lambda variant: now.copy().run(load, variant, context.store("load"), device.graphs.observer()),
             role,
             static=frozenset(plan.static_inputs),
             written=frozenset(written),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,8 +19,17 @@ import attrs
 import torch
 
 from turret.errors import TurretError
-from turret.hooks.graph_capture import AddressWord, GraphCapture, MemoryPool, Patch, RecordedNode, Recording, Replay
-from turret.plan.launch.graphs import NativeGraph, begin_capture, stack_clearer
+from turret.hooks.graph_capture import (
+    AddressWord,
+    GraphCapture,
+    MemoryPool,
+    Patch,
+    RecordedCall,
+    RecordedNode,
+    Recording,
+    Replay,
+)
+from turret.plan.launch.graphs import NativeGraph, begin_capture, captured_nodes, clear_stack
 from turret.storage.fork_safety import Lock
 
 PoolId = tuple[int, int]
@@ -167,8 +177,10 @@ def _no_collection() -> Iterator[None]:
 class CudaRecording(Recording):
     """A captured graph, its nodes by the driver; the pool keeps its memory as long as the graph is there."""
 
-    def __init__(self, index: int, graph: torch.cuda.CUDAGraph, native: NativeGraph) -> None:
-        self._index, self._graph, self._native = index, graph, native
+    def __init__(
+        self, index: int, graph: torch.cuda.CUDAGraph, native: NativeGraph, calls: Sequence[RecordedCall]
+    ) -> None:
+        self._index, self._graph, self._native, self.calls = index, graph, native, calls
         self._lock = Lock()
         self._draws_numbers: bool | None = None  # not known before the first replay
 
@@ -217,8 +229,42 @@ def _current_stream(index: int, stream: int) -> contextlib.AbstractContextManage
     return torch.cuda.stream(wanted)
 
 
+class CudaCalls(threading.local):
+    """Notes the library calls of the recording that this thread makes, each with a clear stack."""
+
+    def __init__(self) -> None:
+        self._noted: list[RecordedCall] | None = None
+        self._stream = (0, 0)
+        self._begun: RecordedCall | None = None
+
+    @contextlib.contextmanager
+    def noting(self, index: int, stream: int) -> Iterator[list[RecordedCall]]:
+        """Within it, calls on a stream of a device are captured, and listed."""
+        noted = self._noted = []
+        self._stream = (index, stream)
+        try:
+            yield noted
+        finally:
+            self._noted = None
+
+    def begin(self, tensors: Sequence[torch.Tensor]) -> None:
+        if self._noted is None:
+            return
+        first = captured_nodes(*self._stream)
+        self._begun = RecordedCall.of(range(first, first), [t for t in tensors if t.device.type == "cuda"])
+        clear_stack()
+
+    def end(self) -> None:
+        if self._noted is not None and self._begun is not None:
+            nodes = range(self._begun.nodes.start, captured_nodes(*self._stream))
+            self._noted.append(attrs.evolve(self._begun, nodes=nodes))
+
+
 class CudaCapture(GraphCapture):
     """Recording by torch's stream captures."""
+
+    def __init__(self) -> None:
+        self._calls = CudaCalls()
 
     def pool(self, index: int) -> CudaPool:
         return CudaPool(index)
@@ -226,8 +272,8 @@ class CudaCapture(GraphCapture):
     def is_recording(self, index: int) -> bool:
         return torch.cuda.is_current_stream_capturing()
 
-    def before_call(self) -> Callable[[], None]:
-        return stack_clearer()
+    def observer(self) -> CudaCalls:
+        return self._calls
 
     def record(self, index: int, run: Callable[[], Any], pool: MemoryPool | None = None) -> Recording:
         if self.is_recording(index):
@@ -237,9 +283,11 @@ class CudaCapture(GraphCapture):
         if not isinstance(pool, CudaPool) or pool.index != index:
             raise TurretError(f"{pool} is no pool of cuda:{index}; make one with pool({index})")
         graph = torch.cuda.CUDAGraph(keep_graph=True)
-        with torch.cuda.device(index), pool.on_stream(), _no_collection():
+        noting = self._calls.noting(index, pool.stream.cuda_stream)
+        with torch.cuda.device(index), pool.on_stream(), _no_collection(), noting as calls:
             _capture(graph, run, pool)
-        return CudaRecording(index, graph, NativeGraph(index, graph.raw_cuda_graph(), lambda: _executable(graph)))
+        native = NativeGraph(index, graph.raw_cuda_graph(), lambda: _executable(graph))
+        return CudaRecording(index, graph, native, calls)
 
 
 def _executable(graph: torch.cuda.CUDAGraph) -> int:

@@ -143,12 +143,14 @@ def _noise(one: Trial, other: Trial) -> int:
 
 
 def _wrong_replays(place: Place, call: LibraryCall, trial: Trial, found: FoundAddresses) -> str:
-    """What is wrong with replays over other inputs; the address words say how."""
-    words = [found.words[n] for n in range(len(trial.inputs))]
+    """What is wrong with replays over other inputs, which lie where the first did as far as their words are unclear."""
+    words = [found.words.get(n, ()) for n in range(len(trial.inputs))]
     replay = trial.recording.bind(words, [x.data_ptr() for x in trial.inputs])
     for _ in range(3):
         fresh = call.make()
         expected = call.run(*[x.clone() for x in fresh])
+        for n in found.unclear:
+            fresh[n] = trial.inputs[n].copy_(fresh[n])
         replay([x.data_ptr() for x in fresh], place.stream())
         ((address, *layout),) = trial.results
         for old, new in zip(trial.inputs, fresh, strict=True):
@@ -169,12 +171,13 @@ def _attempt(place: Place, call: LibraryCall) -> tuple[str, str]:
         call.run(*[x.clone() for x in inputs])
     try:
         first, found, noise = _understood(place, call, pool, inputs)
-        wrong = "; ".join(sorted(set(found.unclear.values()))) or _wrong_replays(place, call, first, found)
+        wrong = _wrong_replays(place, call, first, found)
     except (RuntimeError, ValueError, turret.TurretError) as error:
         return "", f"{call.name}: {type(error).__name__}: {str(error)[:300]}"
     kinds = [node.kind for node in first.recording.nodes]
     seen = ", ".join(f"{kinds.count(k)} {k}" for k in dict.fromkeys(kinds))
     counts = f"{sum(map(len, found.words.values()))} address words, {noise} words of noise"
+    counts += "".join(f", input {n} copied: {reason}" for n, reason in found.unclear.items())
     names = "; ".join(f"{n.name[:60]} [{len(n.arguments)}]" for n in first.recording.nodes)
     return f"{call.name}: {seen}; {counts}; {names}", f"{call.name}: {wrong}" if wrong else ""
 

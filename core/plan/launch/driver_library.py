@@ -108,6 +108,7 @@ GRAPHS = DriverLibrary(
     Path(__file__).with_name("graphs.cpp"),
     {
         "turret_begin_capture": (_INT, _INT, _POINTER),
+        "turret_captured_nodes": (_LONG, _INT, _POINTER),
         "turret_clear_stack": (None,),
         "turret_graph": (_POINTER, _INT, _POINTER),
         "turret_graph_executable": (None, _POINTER, _POINTER),

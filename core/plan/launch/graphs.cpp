@@ -89,6 +89,7 @@ struct Driver {
   Result (*name)(const char**, Handle);
   Result (*launch)(Handle, Handle);
   Result (*begin_capture)(Handle, int);
+  Result (*capture_info)(Handle, int*, std::uint64_t*, Handle*, const Handle**, std::size_t*);
 };
 
 Driver driver;
@@ -134,7 +135,8 @@ bool open_driver(const char* path) {
       find(library, "cuGraphExecMemsetNodeSetParams", d.clear_set) &&
       find(library, "cuKernelGetFunction", d.function_of) && find(library, "cuFuncGetParamInfo", d.parameter) &&
       find(library, "cuFuncGetName", d.name) && find(library, "cuGraphLaunch", d.launch) &&
-      find(library, "cuStreamBeginCapture_v2", d.begin_capture);
+      find(library, "cuStreamBeginCapture_v2", d.begin_capture) &&
+      find(library, "cuStreamGetCaptureInfo_v2", d.capture_info);
   if (!complete) return false;
   if (const Result result = d.init(0)) return fail("cuInit", result);
   opened = true;
@@ -461,6 +463,22 @@ int turret_begin_capture(int device, void* stream) {
   const Current current(context);
   const Result result = driver.begin_capture(stream, kThreadLocalCapture);
   return result == 0 || fail("beginning a capture", result) ? 0 : 1;
+}
+
+// How many nodes a stream's capture under way has; -1 with a message where there is none.
+std::int64_t turret_captured_nodes(int device, void* stream) {
+  Handle context = nullptr, graph = nullptr;
+  if (!context_of(device, context)) return -1;
+  const Current current(context);
+  int status = 0;
+  std::size_t count = 0;
+  Result result = driver.capture_info(stream, &status, nullptr, &graph, nullptr, nullptr);
+  if (result == 0 && graph == nullptr) {
+    message = "nothing is captured on this stream";
+    return -1;
+  }
+  if (result == 0) result = driver.nodes(graph, nullptr, &count);
+  return result == 0 || fail("counting captured nodes", result) ? static_cast<std::int64_t>(count) : -1;
 }
 
 // The nodes of a captured graph, which has to outlive this; null with a message where they cannot be read.

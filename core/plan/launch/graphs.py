@@ -22,10 +22,19 @@ def begin_capture(device: int, stream: int, library: ctypes.CDLL | None = None) 
         raise RuntimeError(message(library))
 
 
-def stack_clearer(library: ctypes.CDLL | None = None) -> Callable[[], None]:
-    """What writes zeros where the next calls of a thread have their local variables."""
+def captured_nodes(device: int, stream: int, library: ctypes.CDLL | None = None) -> int:
+    """How many nodes the capture under way on a stream has; ``RuntimeError`` where there is none."""
     library = GRAPHS.load() if library is None else library
-    return library.turret_clear_stack
+    count = library.turret_captured_nodes(device, stream)
+    if count < 0:
+        raise RuntimeError(message(library))
+    return count
+
+
+def clear_stack(library: ctypes.CDLL | None = None) -> None:
+    """Write zeros where the next calls of this thread have their local variables."""
+    library = GRAPHS.load() if library is None else library
+    library.turret_clear_stack()
 
 
 class NativeGraph:

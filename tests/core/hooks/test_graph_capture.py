@@ -10,7 +10,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from turret.hooks.graph_capture import AddressWord, Moved, Patch, RecordedNode, Recording, address_words, tensor_at
+from turret.hooks.graph_capture import (
+    AddressWord,
+    Moved,
+    Patch,
+    RecordedCall,
+    RecordedNode,
+    Recording,
+    address_words,
+    tensor_at,
+)
 
 
 class Fake(Recording):
@@ -76,10 +85,28 @@ def test_recordings_of_other_work_are_refused() -> None:
         address_words(Fake([]), Fake([]), {"x": Moved(0, 64, 8), "y": Moved(8, 72, 8)})
 
 
-def test_a_difference_that_is_no_address_leaves_nothing_clear() -> None:
-    found = address_words(Fake([[1, 7]]), Fake([[2, 9]]), {"x": Moved(1, 2, 8), "y": Moved(100, 200, 8)})
-    assert not found.words and set(found.unclear) == {"x", "y"}
-    assert found.unclear["x"] == "bytes 8 of k2 (node 0) were 0x7, then 0x9: no address that moved"
+def test_a_difference_that_is_no_address_leaves_unclear_what_its_call_works_on() -> None:
+    moved = {"x": Moved(100, 1000, 8), "y": Moved(200, 2000, 8), "z": Moved(300, 3000, 0)}
+    first, second = Fake([[100, 7], [200], [7, 300]]), Fake([[1000, 9], [2000], [9, 3000]])
+    assert set(address_words(first, second, moved).unclear) == {"x", "y", "z"}
+    first.calls = [RecordedCall(range(2), ((104, 16),)), RecordedCall(range(2, 3), ())]
+    found = address_words(first, second, moved)
+    assert found.words == {"y": (AddressWord(1, 0),), "z": (AddressWord(2, 8),)}
+    assert found.unclear == {"x": "bytes 8 of k2 (node 0) were 0x7, then 0x9: no address that moved"}
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(1, 3))), st.integers(0, 9), st.integers(1, 5)
+)
+def test_a_call_works_on_memory_that_a_tensor_of_it_has_a_byte_of(
+    views: list[tuple[int, int, int]], start: int, count: int
+) -> None:
+    memory = torch.empty(64, dtype=torch.uint8)
+    tensors = [memory[at:].as_strided((n,), (step,)) for at, n, step in views]
+    call = RecordedCall.of(range(1), tensors)
+    spans = [range(at, at + 1 + (n - 1) * step) for at, n, step in views if n]
+    overlaps = any(byte in span for span in spans for byte in range(start, start + count))
+    assert call.works_on(memory.data_ptr() + start, count) is overlaps
 
 
 def test_a_word_outside_of_what_moved_makes_that_unclear_alone() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -251,7 +252,7 @@ def test_a_call_that_gives_numbers_must_return_the_dtype_that_was_foretold(tmp_p
         load(attrs.evolve(plan, slots=slots))([torch.ones(6, dtype=torch.float64), torch.ones(6) > 2, torch.ones(())])
 
 
-def test_before_each_library_call_and_copy_what_was_given_is_called() -> None:
+def test_an_observer_is_told_of_each_library_call_and_copy_with_its_tensors() -> None:
     plan = Plan(
         name="calls",
         device="cpu",
@@ -260,7 +261,16 @@ def test_before_each_library_call_and_copy_what_was_given_is_called() -> None:
         steps=(Call("aten::relu.default", (SlotRef(0),), {}, (1,)), Copy(0, 1)),
         outputs=(SlotRef(1),),
     )
-    calls: list[int] = []
+    told: list[list[int] | None] = []
+
+    class Observer:
+        def begin(self, tensors: Sequence[torch.Tensor]) -> None:
+            told.append([t.data_ptr() for t in tensors])
+
+        def end(self) -> None:
+            told.append(None)
+
     x = torch.tensor([-1.0, 2.0])
-    (y,) = load(plan, before_call=lambda: calls.append(1))([x])
-    assert y.tolist() == x.tolist() == [0, 2] and len(calls) == 2
+    (y,) = load(plan, observer=Observer())([x])
+    assert y.tolist() == x.tolist() == [0, 2]
+    assert told == [[x.data_ptr()], None, [x.data_ptr(), y.data_ptr()], None]

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import torch
 
-from turret.hooks.graph_capture import GraphCapture, MemoryPool, Patch, RecordedNode, Recording, tensor_at
+from turret.hooks.graph_capture import GraphCapture, MemoryPool, Patch, RecordedCall, RecordedNode, Recording, tensor_at
 from turret.plugins.cudagraphs.work import Key, Layout, Place, Result, Shapes, Work
 
 HOST = torch.device("cpu")
@@ -92,11 +92,15 @@ class _Kernel:
 
 
 class FakeRecording(Recording):
-    """Kernels with addresses as bytes; hidden ones are scrambled, as an address in a descriptor may be."""
+    """Kernels with addresses as bytes; hidden ones are scrambled, as an address in a descriptor may be.
+
+    Every other one is a library call of its own.
+    """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.kernels: list[_Kernel] = []
+        self.calls: list[RecordedCall] = []
         self.fails = False
 
     @property
@@ -168,6 +172,9 @@ class Machine(GraphCapture):
         words = [t.data_ptr() ^ (SECRET if h else 0) for t, h in zip(tensors, secret, strict=True)]
         arguments = bytearray(struct.pack(f"<{len(words)}Q", *words))
         layouts = tuple(map(Layout.of, tensors))
+        number = len(self.local.recording.kernels)
+        if number % 2:
+            self.local.recording.calls.append(RecordedCall.of(range(number, number + 1), tensors))
         self.local.recording.kernels.append(_Kernel(name, function, arguments, layouts, secret))
 
     def place(self) -> Place:

@@ -168,7 +168,7 @@ class Torch:
     def __init__(self) -> None:
         self.allocator, self.generator, self.log = Allocator(), Generator(), []
         self.capturing = self.broken = False
-        self.draws = 0
+        self.draws = self.captured_nodes = 0
         self.current = self.user = Stream(self.log, "user")
 
     def begin_capture(self, index: int, stream: int) -> None:
@@ -214,6 +214,8 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Torch:
     monkeypatch.setattr(of_torch, "default_generators", (made.generator,))
     monkeypatch.setattr(cuda_graphs, "NativeGraph", Native)
     monkeypatch.setattr(cuda_graphs, "begin_capture", made.begin_capture)
+    monkeypatch.setattr(cuda_graphs, "captured_nodes", lambda index, stream: made.captured_nodes)
+    monkeypatch.setattr(cuda_graphs, "clear_stack", lambda: made.log.append("stack cleared"))
     monkeypatch.setattr(Native, "log", made.log)
     return made
 
@@ -287,6 +289,38 @@ def test_a_recording_is_captured_on_the_pool_s_stream_and_launched_by_the_driver
     made.replay(5)
     replay([128], 5)
     assert cuda.log == ["patched [96]", "torch launched on user", "launched on 5", "bound [128] 5"]
+
+
+def test_library_calls_are_noted_with_their_nodes_and_where_their_tensors_lie(cuda: Torch) -> None:
+    capture = CudaCapture()
+    tensors = [torch.ones(4)[1:], torch.ones(3, 3).t()]
+
+    class OnDevice:
+        """A tensor of the host that says it lies elsewhere."""
+
+        def __init__(self, tensor: torch.Tensor) -> None:
+            self.tensor, self.device = tensor, torch.device("cuda", 0)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.tensor, name)
+
+    def run() -> None:
+        calls = capture.observer()
+        for number, tensor in enumerate(tensors):
+            calls.begin([OnDevice(tensor), torch.ones(())])
+            assert cuda.log[-1] == "stack cleared"
+            cuda.captured_nodes += 1 + number
+            calls.end()
+            cuda.captured_nodes += 1  # a kernel between them
+
+    made = capture.record(0, run)
+    memory = [((tensors[0].data_ptr(), 12),), ((tensors[1].data_ptr(), 36),)]
+    assert [call.memory for call in made.calls] == memory
+    assert [call.nodes for call in made.calls] == [range(1), range(2, 4)]
+    cuda.log.clear()
+    capture.observer().begin([])
+    capture.observer().end()
+    assert not cuda.log and len(made.calls) == 2
 
 
 def test_a_recording_that_draws_numbers_is_always_launched_by_torch(cuda: Torch) -> None:

@@ -106,6 +106,7 @@ struct Executable {
 };
 std::mutex executing;
 int failing_sets = 0;
+std::pair<void*, Graph*> captured;  // a stream, and the graph that its capture has so far
 
 const char* of_parameter(const Node& node, std::size_t number) {
   if (!node.in_buffer) return node.parameters[number].data();
@@ -272,8 +273,14 @@ int cuStreamBeginCapture_v2(void* stream, int mode) {
        " in " + std::to_string(reinterpret_cast<std::uintptr_t>(current)));
   return failing;
 }
+int cuStreamGetCaptureInfo_v2(void* stream, int* status, std::uint64_t*, Graph** graph, const Node***, std::size_t*) {
+  *graph = stream == captured.first ? captured.second : nullptr;
+  *status = *graph != nullptr;
+  return failing;
+}
 
 // For tests: graphs.
+void fake_capturing(void* stream, Graph* graph) { captured = {stream, graph}; }
 Graph* fake_graph() { return new Graph; }
 Node* fake_node(Graph* graph, int type) {
   graph->nodes.push_back(new Node);

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from turret.errors import CodegenError, TurretError
 from turret.hooks.graph_capture import AddressWord, Patch
 from turret.plan.launch.driver_library import GRAPHS
-from turret.plan.launch.graphs import begin_capture, stack_clearer
+from turret.plan.launch.graphs import begin_capture, captured_nodes, clear_stack
 from turret.storage.artifact_cache import ArtifactCache
 from turret.storage.libraries import open_anew
 
@@ -275,6 +275,19 @@ def test_captures_of_one_thread_begin_on_a_stream_and_say_what_forbids_them(grap
         begin_capture(1, STREAM, graph.library)
 
 
+def test_nodes_of_a_capture_under_way_are_counted(graph: FakeGraph) -> None:
+    with pytest.raises(RuntimeError, match=r"^nothing is captured on this stream$"):
+        captured_nodes(1, STREAM, graph.library)
+    graph.fake.driver.fake_capturing(STREAM, graph.handle)
+    x = floats(1)
+    for count in range(3):
+        assert captured_nodes(1, STREAM, graph.library) == count
+        graph.kernel("add_one", x.data_ptr(), x.data_ptr(), size(x))
+    graph.fake.driver.fake_fail(1)
+    with pytest.raises(RuntimeError, match=r"^counting captured nodes: invalid argument$"):
+        captured_nodes(1, STREAM, graph.library)
+
+
 LEFTOVERS = """
 extern "C" __attribute__((noinline)) void fill() {
   volatile long words[512];
@@ -293,9 +306,9 @@ def test_what_calls_left_on_the_stack_is_gone_once_it_was_cleared(graph: FakeGra
     source, library = tmp_path / "leftovers.cpp", tmp_path / "leftovers.so"
     source.write_text(LEFTOVERS)
     subprocess.run(["g++", "-O1", "-w", "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=60)
-    native, clear = ctypes.CDLL(str(library)), stack_clearer(graph.library)
+    native = ctypes.CDLL(str(library))
     native.fill()
     assert native.found() > 256
     native.fill()
-    clear()
+    clear_stack(graph.library)
     assert native.found() == 0
