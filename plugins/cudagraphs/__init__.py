@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+
+from turret.hooks.config import Config
 from turret.hooks.context import CompileContext
+from turret.hooks.devices import device_for
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import BoxedCallable
 from turret.plugins.cudagraphs.options import turret_options
@@ -12,9 +16,17 @@ __all__ = ["turret_options", "turret_wrap_runtime"]
 
 @hookimpl
 def turret_wrap_runtime(context: CompileContext, function: BoxedCallable, role: str) -> BoxedCallable | None:
-    """Record and replay an executable, where the option ``cudagraphs`` asks for it and nothing stands in the way."""
-    if not context.config.cudagraphs:
+    """Record and replay an executable, where the options ask for it and nothing stands in the way."""
+    if not context.config.cudagraphs and not _is_recorded_unasked(context.config, function):
         return None
     from turret.plugins.cudagraphs.wrap import wrapped  # a start without recordings does without their machinery
 
     return wrapped(context, function, role)
+
+
+def _is_recorded_unasked(config: Config, function: BoxedCallable) -> bool:
+    """Whether nobody asked for graph capture, and it may come with time on a device that can."""
+    plan = getattr(function, "plan", None)
+    if not config.cudagraph_after_calls or plan is None:
+        return False
+    return device_for(torch.device(plan.device).type).graphs is not None

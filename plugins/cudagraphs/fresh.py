@@ -66,11 +66,11 @@ class FreshGraphs:
             raise
 
     def _without_a_replay(self, function: Graphed, key: Key, args: list) -> list:
-        """The first call of some sizes runs as it is, later ones are recorded."""
+        """The first calls of some sizes run as they are, later ones are recorded."""
         if reason := function.reason_against(key):
             return function.run_plainly(args, reason)
-        if (self.stream, key) not in function.warm:
-            function.prepare(key, not self.pools_outputs)
+        if not function.is_warm(key, self.stream):
+            function.prepare(key, self.stream, not self.pools_outputs)
             results = function.plain(args)
             function.warmed_up(key, self.stream)
             return results
@@ -90,6 +90,7 @@ class FreshGraphs:
         moved = function.statics_that_moved(nodes, args)
         making = Making(self.place, pool, state, moved=moved, copies=self.copies, number=next(self._numbers), why=why)
         node = make_node(making, function.work, function.name, key, args, self.pools_outputs)
+        function.check_copies(node)
         function.note(node, why)
         return node
 

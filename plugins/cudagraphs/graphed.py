@@ -19,9 +19,15 @@ from turret.plugins.cudagraphs.work import Key, Place, Work
 
 @attrs.frozen
 class Settings:
-    """The options of one compilation; ``outputs`` is ``fresh``, ``pool`` or ``legacy``."""
+    """The options of one compilation; ``outputs`` is ``fresh``, ``pool`` or ``legacy``.
+
+    ``after_calls``: how many calls of some sizes run as they are before one is recorded.  ``unasked``: nobody asked for
+    graph capture, so that what a replay would copy for is not recorded, and no warning says so.
+    """
 
     outputs: str = "fresh"
+    after_calls: int = 1
+    unasked: bool = False
     capture_sizes: tuple[int, ...] = ()
     max_recorded_sizes: int = 50
     rerecord_limit: int = 128
@@ -55,7 +61,10 @@ class Graphed:
         self._managers.clear()
         self.kept: dict[int, dict[Key, list[Node]]] = {}
         """By stream, the recordings of a manager of fresh outputs, for a quick look."""
-        self.warm: set[tuple[int, Key]] = set()
+        self.calls_so_far: Counter[tuple[int, Key]] = Counter()
+        """Of a stream and some sizes, those that ran as they are before one is recorded."""
+        self.is_off = False
+        """No call will be recorded, whatever its sizes."""
         self.sizes: set[Key] = set()
         self.moved: frozenset[int] = frozenset()
         self.refused: dict[Key, str] = {}
@@ -67,6 +76,8 @@ class Graphed:
         self.name = ""
 
     def __call__(self, args: list) -> list:
+        if self.is_off:
+            return self.plain(args)
         if self._is_recording(self.place.index):
             return self.run_plainly(args, "it is called while somebody else records")
         stream = self._stream()
@@ -124,10 +135,19 @@ class Graphed:
         self.refused[key] = reason
         message = f"{self.work.name} runs without a recording: {reason}"
         self._tell(message)
-        warn(f"graph capture: {message}")
+        if self.settings.unasked:
+            self.is_off = not key
+        else:
+            warn(f"graph capture: {message}")
 
-    def prepare(self, key: Key, into: bool) -> None:
-        """Before the first call of some sizes: load what recording it would load."""
+    def is_warm(self, key: Key, stream: int) -> bool:
+        """Whether calls of some sizes ran often enough for the next one to be recorded."""
+        return self.calls_so_far[stream, key] >= self.settings.after_calls
+
+    def prepare(self, key: Key, stream: int, into: bool) -> None:
+        """Before the last call of some sizes that is not recorded: load what recording the next would load."""
+        if self.calls_so_far[stream, key] + 1 < self.settings.after_calls:
+            return
         self.name = self.name or self.title(self.work.name)
         try:
             self.work.prepare(into)
@@ -135,9 +155,15 @@ class Graphed:
             self.refuse(key, f"loading it failed: {type(error).__name__}: {error}")
 
     def warmed_up(self, key: Key, stream: int) -> None:
-        """Note that the first call of some sizes has run."""
-        self.warm.add((stream, key))
+        """Note that a call of some sizes has run as it is."""
+        self.calls_so_far[stream, key] += 1
         self.warm_ups += 1
+
+    def check_copies(self, node: Node) -> None:
+        """Raise ``NotRecordable`` where nobody asked for recordings, and replays of this one copy."""
+        if self.settings.unasked and node.bytes_copied:
+            reason = next(iter(node.recorded.pinned.values())).reason
+            raise NotRecordable(f"a replay would copy {node.bytes_copied} bytes ({reason}); cudagraphs=True allows it")
 
     def note(self, node: Node, why: str) -> None:
         """Note a recording; ``why`` there is another one for the same sizes, else empty."""

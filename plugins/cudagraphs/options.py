@@ -17,6 +17,13 @@ def turret_options() -> tuple[Option, ...]:
             "the mode 'reduce-overhead' turns it on",
         ),
         Option(
+            name="cudagraph_after_calls",
+            default=0,
+            doc="with cudagraphs off, calls of the same sizes after which a graph is recorded all the same, if it is "
+            "recorded whole and a replay copies nothing; 0: never",
+            low=0,
+        ),
+        Option(
             name="cudagraph_trees",
             default=True,
             doc="recordings share one memory pool a device; off: each has its own pool, and inputs are copied to it",

@@ -103,7 +103,7 @@ class GraphTrees:
     def _run(self, function: Graphed, key: Key, args: list) -> list:
         if reason := function.reason_against(key):
             return function.run_plainly(args, reason)
-        if self._warming_up or (self.stream, key) not in function.warm:
+        if self._warming_up or not function.is_warm(key, self.stream):
             return self._warm_up(function, key, args)
         nodes = self._behind(function, key)
         for node in nodes:
@@ -149,7 +149,7 @@ class GraphTrees:
 
     def _warm_up(self, function: Graphed, key: Key, args: list) -> list:
         """Run a call as it is, in the pool, so that memory is taken and given back as it will be."""
-        function.prepare(key, gives_fresh(function))
+        function.prepare(key, self.stream, gives_fresh(function))
         if key in function.refused:
             return function.run_plainly(args, function.refused[key])
         pool, state, dead = self._restored()

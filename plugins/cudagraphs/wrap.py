@@ -116,13 +116,23 @@ def place_of(device: Device, where: torch.device) -> Place:
     return Place(where, device.graphs, device.allocator(where), device.stream_getter(where.index))
 
 
+_UNASKED_SIZES, _UNASKED_AGAIN = 8, 4
+"""Where nobody asked for graph capture: sizes of a function that are recorded, and how often one is recorded again."""
+
+
 def settings_of(config: Any) -> Settings:
     """The options of graph capture."""
+    sizes, again = config.cudagraph_max_recorded_sizes, config.cudagraph_unexpected_rerecord_limit
+    chosen = tuple(config.cudagraph_capture_sizes)
+    if config.cudagraphs:
+        outputs = config.cudagraph_outputs if config.cudagraph_trees else "legacy"
+        return Settings(outputs, capture_sizes=chosen, max_recorded_sizes=sizes, rerecord_limit=again)
     return Settings(
-        config.cudagraph_outputs if config.cudagraph_trees else "legacy",
-        tuple(config.cudagraph_capture_sizes),
-        config.cudagraph_max_recorded_sizes,
-        config.cudagraph_unexpected_rerecord_limit,
+        after_calls=config.cudagraph_after_calls,
+        unasked=True,
+        capture_sizes=chosen,
+        max_recorded_sizes=min(sizes, _UNASKED_SIZES),
+        rerecord_limit=min(again, _UNASKED_AGAIN),
     )
 
 

@@ -51,7 +51,7 @@ class Result:
     """Until a call returns to a program that does not wait for the device."""
     peak_bytes: int = 0
     reserved_bytes: int = 0
-    """Of all systems of a process together: name one to see what it takes."""
+    """Most that the allocator held in a step, for all systems of a process together: name one to see what it takes."""
     failure: str = ""
 
 
@@ -129,6 +129,7 @@ def timed(results: list[Result], subjects: dict[str, bench.Subject], options: ar
         result.seconds = statistics.median(times[result.system]) / options.calls
         result.host_seconds = statistics.median(_host_seconds(subjects[result.system].step, options.device))
         if options.device == "cuda":
+            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
             subjects[result.system].step()

@@ -9,6 +9,7 @@ import torch
 from cases import CASES, Case
 from compare import check
 from graph_checks import GRAPH_CHECKS, Place
+from graph_sequences import play
 from special import SPECIAL
 
 from turret.hooks.devices import device_for
@@ -35,3 +36,7 @@ def test_special(run: Callable[[], None]) -> None:
 @pytest.mark.parametrize("run", GRAPH_CHECKS, ids=lambda run: run.__name__)
 def test_recordings(run: Callable[[Place], list[str]]) -> None:
     print("\n".join(run(Place(device_for("cuda").graphs, torch.device("cuda", 0)))))
+
+
+def test_any_sequence_of_recorded_calls_gives_what_eager_gives() -> None:
+    print("\n".join(play(Place(device_for("cuda").graphs, torch.device("cuda", 0)), 500)))

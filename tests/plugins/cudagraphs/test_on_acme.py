@@ -50,6 +50,19 @@ def test_a_replay_gives_what_a_call_gives_and_never_overwrites_it(world: World) 
 
 
 @on_acme
+@pytest.mark.parametrize("mode", ["default", "max-autotune-no-cudagraphs"])
+def test_a_graph_that_nobody_asked_to_record_is_recorded_once_it_was_called_often(world: World, mode: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TURRET_CUDAGRAPH_AFTER_CALLS", "3")
+        compiled = turret.compile(lambda x: torch.softmax(x + 1, -1), mode=mode, plugins=[world.plugin])
+        for _ in range(8):
+            x = rand(3, 4)
+            torch.testing.assert_close(compiled(x).cpu(), torch.softmax(x + 1, -1).cpu())
+    report = turret.cudagraphs.report()
+    assert (report.recordings, report.replays) == ((1, 5) if mode == "default" else (0, 0))
+
+
+@on_acme
 def test_training_steps_are_eager_s(world: World) -> None:
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.Linear(16, 4)).to("acme")

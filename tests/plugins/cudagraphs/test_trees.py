@@ -79,6 +79,34 @@ def test_the_first_call_warms_up_the_second_is_recorded_and_later_ones_run_no_co
     assert (function.reported().recordings, function.reported().replays) == (1, 5)
 
 
+def test_what_nobody_asked_to_record_is_recorded_after_some_calls_of_its_sizes():
+    bench = Bench()
+    function = bench.graphed(bench.program(1, *SCALED, outputs=["t1"]), unasked=True, after_calls=3)
+    for n in range(3):
+        bench.agree(function, vector(n, 1))
+        bench.agree(function, vector(n, 1, 2))
+        assert (function.reported().warm_ups, function.reported().recordings) == (2 * n + 2, 0)
+    for n in range(4):
+        bench.agree(function, vector(n, 1))
+    assert (function.reported().recordings, function.reported().replays) == (1, 4)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_nobody_asked_to_record_runs_as_it_is_where_a_replay_would_copy():
+    bench = Bench()
+    program = bench.program(1, ("scale", "t0", ("i0",), True), outputs=["t0"])
+    program.key = lambda args: ()
+    function = bench.graphed(program, unasked=True)
+    program.shapes = lambda key: Program.shapes(program, (2,))
+    for n in range(5):
+        bench.agree(function, vector(n, 1))
+    report = function.reported()
+    assert (report.recordings, report.replays, function.is_off) == (0, 0, True)
+    ((reason, count),) = report.plain_calls.items()
+    assert count == 1 and "a replay would copy 32 bytes (bytes " in reason
+    assert not bench.manager._pool.used
+
+
 def test_a_fresh_replay_copies_nothing_and_keeps_nothing():
     bench = Bench()
     function = bench.graphed(bench.program(1, *SCALED, outputs=["t1"]))

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from acme_world import World, on_acme, rand
 from graph_checks import GRAPH_CHECKS, Place
+from graph_sequences import play
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -495,6 +496,12 @@ def test_a_random_program_s_replays_are_eager_s(world: World, names: list[str], 
 def test_the_checks_for_gpus_hold(world: World, name: str) -> None:
     (check,) = [check for check in GRAPH_CHECKS if check.__name__ == name]
     print("\n".join(check(Place(world.graphs, torch.device("acme", 0), scale=8, plugins=(world.plugin,)))))
+
+
+@on_acme
+def test_sequences_for_gpus_give_what_eager_gives(world: World) -> None:
+    place = Place(world.graphs, torch.device("acme", 0), scale=8, plugins=(world.plugin,))
+    print("\n".join(play(place, 6)))
 
 
 @on_acme
