@@ -79,10 +79,10 @@ class FakeRunner:
             return out
         if func is aten.expand.default and _is_plain(args[0]) and _is_plain(out):
             return out.as_strided(out.shape, expanded_strides(args[0], out.shape), out.storage_offset())
-        if func is aten.flip.default and _is_plain(args[0]) and is_dense(out.shape, args[0].stride()):
+        if func is aten.flip.default and _is_backed(args[0]) and is_dense(out.shape, args[0].stride()):
             return laid_out(out, args[0].stride())
-        if func is aten.roll.default and uses_host_kernels(out.fake_device) and out.numel() and _is_plain(out):
-            return _rolled_on_cpu(*args, **kwargs)
+        if func is aten.roll.default and uses_host_kernels(out.fake_device) and _is_backed(out):
+            return out if is_empty(out.shape) else _rolled_on_cpu(*args, **kwargs)
         if torch.Tag.pointwise not in func.tags and func not in _ELEMENTWISE_WITHOUT_TAG:
             return out
         strides = _elementwise_strides(out, tensors_in(args), _has_number_operand(func, args), func)
@@ -248,6 +248,10 @@ def _recipe(out: Any, args: tuple) -> Any:
 
 def _is_plain(value: torch.Tensor) -> bool:
     return value.constant is None and _is_static(value)
+
+
+def _is_backed(value: torch.Tensor) -> bool:
+    return value.constant is None and _is_strided(value) and is_backed(value)
 
 
 def _is_static(value: torch.Tensor) -> bool:

@@ -97,13 +97,32 @@ def test_elementwise_results_of_symbolic_sizes_have_eagers_strides(data):
         order = data.draw(st.permutations(range(len(own))), name)
         return spread(own, order, data.draw(st.sampled_from([1, 3]), name))
 
-    one, other = operand("one"), operand("other")
+    agrees_where_sizes_are_symbols(op, operand("one"), operand("other"))
+
+
+def agrees_where_sizes_are_symbols(op, *args):
+    """The strides of a fake result, whose sizes are symbols, are those of eager's."""
     mode = FakeTensorMode(shape_env=ShapeEnv())
-    dynamic = [StatelessSymbolicContext([DimDynamic.DYNAMIC] * v.dim()) for v in (one, other)]
-    fakes = tuple(mode.from_tensor(v, symbolic_context=c) for v, c in zip((one, other), dynamic, strict=True))
+
+    def fake(value):
+        if not isinstance(value, torch.Tensor):
+            return value
+        return mode.from_tensor(value, symbolic_context=StatelessSymbolicContext([DimDynamic.DYNAMIC] * value.dim()))
+
     with mode:
-        result = FakeRunner(mode, layout_key)(op, fakes, {})
-    assert [size_hint(s) for s in result.stride()] == list(op(one, other).stride())
+        result = FakeRunner(mode, layout_key)(op, tuple(map(fake, args)), {})
+    assert [size_hint(s) for s in result.stride()] == list(op(*args).stride())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_rolled_and_flipped_results_of_symbolic_sizes_have_eagers_strides(data):
+    shape = data.draw(st.lists(st.integers(1, 5), min_size=2, max_size=5), "shape")
+    x = spread(shape, data.draw(st.permutations(range(len(shape)))), data.draw(st.sampled_from([1, 1, 3]), "gap"))
+    dims = data.draw(st.lists(st.integers(0, len(shape) - 1), min_size=1, max_size=2, unique=True), "dims")
+    shifts = [data.draw(st.integers(-7, 7)) for _ in dims]
+    agrees_where_sizes_are_symbols(aten.roll.default, x, shifts, dims)
+    agrees_where_sizes_are_symbols(aten.flip.default, x, dims)
 
 
 @pytest.mark.parametrize("order", itertools.permutations(range(4)))
