@@ -56,11 +56,15 @@ class AddressWord:
 
 @attrs.frozen
 class Moved:
-    """Memory that lay elsewhere in the second of two recordings: where it began in each, and its length in bytes."""
+    """Memory that lay elsewhere in the second of two recordings: where it began in each, and its length in bytes.
+
+    With ``is_number`` a word-sized number that was another: its bits in each.  Any call may have been given it.
+    """
 
     first: int
     second: int
     nbytes: int
+    is_number: bool = False
 
 
 @attrs.frozen
@@ -265,7 +269,7 @@ def address_words(
 def _suspects(first: Recording, number: int, moved: Mapping[Any, Moved]) -> Iterator[Any]:
     """What the words of a node may depend on."""
     call = next((c for c in first.calls if number in c.nodes), None)
-    return (key for key, m in moved.items() if call is None or call.works_on(m.first, max(1, m.nbytes)))
+    return (k for k, m in moved.items() if call is None or m.is_number or call.works_on(m.first, max(1, m.nbytes)))
 
 
 def _differences(first: Recording, second: Recording) -> set[tuple[int, int]]:

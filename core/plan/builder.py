@@ -125,7 +125,7 @@ class _Drafter:
             size_sources=dict(program.symbols),
             constants=dict(program.constants),
             arena_bytes=self.schedule.memory.arena_bytes,
-            float_symbols=_float_symbols(program),
+            float_symbols=float_symbols(program),
             arena_spans=tuple((self.places[first][0], self.places[last][1]) for first, last in spans),
             sections=tuple(map(self._section, self.schedule.sections)),
         )
@@ -273,7 +273,7 @@ class _Drafter:
         return value
 
 
-def _float_symbols(program: LoopProgram) -> tuple[str, ...]:
+def float_symbols(program: LoopProgram) -> tuple[str, ...]:
     """Symbols whose values are floats: inputs, results of calls, or computed."""
     found = [name for name, source in program.symbols.items() if source.kind == "float"]
     for statement in program.statements:

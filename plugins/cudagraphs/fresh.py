@@ -81,7 +81,9 @@ class FreshGraphs:
         try:
             node = self._record(function, key, nodes, args)
         except Exception as error:
-            return function.run_instead(key, error, args)
+            results = function.run_instead(key, error, args)
+            self._drop_empty_pool()
+            return results
         return function.first_replay(node, nodes, args, self._replay)
 
     def _record(self, function: Graphed, key: Key, nodes: Sequence[Node], args: list) -> Node:
@@ -93,6 +95,11 @@ class FreshGraphs:
         function.check_copies(node)
         function.note(node, why)
         return node
+
+    def _drop_empty_pool(self) -> None:
+        """A pool that no recording lies in keeps nothing reserved."""
+        if not any(nodes for by_key in self._nodes.values() for nodes in by_key.values()):
+            self._pool = self._state = None
 
     def _memory(self) -> tuple[MemoryPool, Any]:
         """The pool to record in, and its state with nothing in use."""

@@ -12,8 +12,8 @@ from turret.api import cudagraphs
 from turret.api.cudagraphs import FunctionReport
 from turret.errors import warn
 from turret.hooks.products import BoxedCallable
-from turret.plugins.cudagraphs.making import NotRecordable
 from turret.plugins.cudagraphs.node import Node
+from turret.plugins.cudagraphs.recorder import NotRecordable
 from turret.plugins.cudagraphs.work import Key, Place, Work
 
 

@@ -10,13 +10,9 @@ import torch
 
 from turret.hooks.graph_capture import MemoryPool
 from turret.plugins.cudagraphs.node import ALIGNMENT, Block, Decision, Inputs, Node, Spot, on_device, overlapping
-from turret.plugins.cudagraphs.recorder import Item, Recorded, Recorder
+from turret.plugins.cudagraphs.recorder import Item, NotRecordable, Numbers, Recorded, Recorder
 from turret.plugins.cudagraphs.replay import write_replay
 from turret.plugins.cudagraphs.work import Key, Layout, Place, Result, Shapes, Work
-
-
-class NotRecordable(Exception):
-    """A call that cannot be recorded; the text says why."""
 
 
 def sort_inputs(
@@ -73,9 +69,10 @@ def make_node(making: Making, work: Work, name: str, key: Key, args: Sequence[An
         items |= {("buffer", n): t for n, t in enumerate(made) if t.numel()}
         run = _with_empty_buffers(run, {("buffer", n): t for n, t in enumerate(made) if not t.numel()})
     pinned = {key: making.copies for key in items if key[0] == "input"} if making.copies else {}
-    first = {key: tensor.data_ptr() for key, tensor in items.items()}
+    numbers = _numbers(work, args)
+    first = {key: tensor.data_ptr() for key, tensor in items.items()} | numbers.bits({})
     recorder = Recorder(place, making.pool, making.state, making.dead)
-    recorded, outputs = recorder.record(run, items, pinned)
+    recorded, outputs = recorder.record(run, items, pinned, numbers)
     if reason := overlapping(args, [n for kind, n in recorded.pinned if kind == "input"], work.written):
         raise NotRecordable(reason)
     blocks: tuple[Block, ...] = ()
@@ -96,28 +93,34 @@ def make_node(making: Making, work: Work, name: str, key: Key, args: Sequence[An
         version_bumps={n: times for n, times in bumps.items() if ("input", n) not in recorded.pinned},
         why=making.why,
     )
-    node.replay = write_replay(node, place, len(args), work.written)
+    node.replay = write_replay(node, place, len(args), work)
     return node
 
 
 def _runner(work: Work, args: Sequence[Any], buffers: int | None) -> tuple[Callable[..., Any], dict[int, int]]:
-    """Runs the call with memory replaced, and notes how often autograd's versions of its inputs went up."""
+    """Runs the call with memory or floats replaced, and notes how often autograd's versions of its inputs went up."""
     bumps: dict[int, int] = {}
 
-    def run(tensors: Mapping[Item, torch.Tensor]) -> Any:
-        given = [tensors.get(("input", n), a) for n, a in enumerate(args)]
+    def run(replaced: Mapping[Item, Any]) -> Any:
+        given = [replaced.get(("input", n), a) for n, a in enumerate(args)]
         before = {n: t._version for n, t in enumerate(given) if isinstance(t, torch.Tensor) and not t.is_inference()}
         watched = list(given)
         if buffers is None:
             outputs = work.run(given)
         else:
-            work.run_into(given, [tensors[("buffer", n)] for n in range(buffers)])
+            work.run_into(given, [replaced[("buffer", n)] for n in range(buffers)])
             outputs = None
         bumps.clear()
         bumps.update({n: watched[n]._version - v for n, v in before.items() if watched[n]._version != v})
         return outputs
 
     return run, bumps
+
+
+def _numbers(work: Work, args: Sequence[Any]) -> Numbers:
+    """The floats of a call."""
+    inputs: dict[Item, float] = {("input", n): args[n] for n in work.float_inputs}
+    return Numbers(inputs, lambda given: work.floats([given.get(("input", n), a) for n, a in enumerate(args)]))
 
 
 def _with_empty_buffers(run: Callable[..., Any], empty: Mapping[Item, torch.Tensor]) -> Callable[..., Any]:
@@ -158,6 +161,10 @@ def _decisions(inputs: Inputs, recorded: Recorded, shapes: Shapes, pools_outputs
         else:
             words = f"its address is {len(recorded.words[('input', n)])} words of the recording"
             found.append(Decision("input", n, "patched", f"{reason}; {words}" if reason else words))
+    floats = [(n, words) for (kind, n), words in recorded.words.items() if kind == "float"]
+    found += [
+        Decision("float", n, "patched", f"its bits are {len(words)} words of the recording") for n, words in floats
+    ]
     for n, result in enumerate(shapes.results):
         found += _output_decision(n, result, recorded, pools_outputs)
     return tuple(found)

@@ -21,9 +21,9 @@ Kind = Literal["static", "pooled", "patched", "copied", "fresh", "copied out", "
 
 @attrs.frozen
 class Decision:
-    """What is done with one input (``number``) or output, and why."""
+    """What is done with one input (``number``), output or float, and why."""
 
-    value: Literal["input", "output"]
+    value: Literal["input", "output", "float"]
     number: int
     kind: Kind
     reason: str

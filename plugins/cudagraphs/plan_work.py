@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,9 @@ import torch
 
 from turret.graph.externs import op_name, out_variant, resolve_op
 from turret.hooks.products import BoxedCallable
-from turret.plan import Allocate, Call, Copy, Free, Plan, SizeRef, SlotRef, View
+from turret.plan import Allocate, Call, Compute, Copy, Free, Plan, SizeRef, SlotRef, View
 from turret.plan.sizes import Sizes, compile_size, source_reader
-from turret.plugins.cudagraphs.making import NotRecordable
+from turret.plugins.cudagraphs.recorder import NotRecordable
 from turret.plugins.cudagraphs.work import Key, Layout, Result, Shapes, Work
 
 
@@ -32,23 +33,22 @@ class PlanWork(Work):
         written: frozenset[int],
         own_memory: bool,
     ) -> None:
-        if plan.float_symbols:
-            raise NotRecordable(
-                f"its numbers {', '.join(plan.float_symbols)} are floats, which change from call to call"
-            )
+        self.float_inputs, self.floats = _floats(plan)  # type: ignore[method-assign]
         self.name, self.role, self.static, self.written = plan.name, role, static, written
         self._plan, self._load, self._own_memory = plan, load, own_memory
         self._into_plan, self._buffers = into_buffers(plan)
         self._run: BoxedCallable | None = None
         self._into: BoxedCallable | None = None
-        self._readers = tuple((source.input, source_reader(source)) for source in self._sources())
+        sources = [plan.size_sources[symbol] for symbol in self._symbols()]
+        self._readers = tuple((source.input, source_reader(source)) for source in sources)
         self._shapes: dict[Key, Shapes] = {}
         if not self._readers:
             self.key = _no_sizes  # type: ignore[method-assign]
 
-    def _sources(self) -> list[Any]:
+    def _symbols(self) -> list[str]:
+        """Symbols that the size key consists of."""
         plan = self._plan
-        return [plan.size_sources[symbol] for symbol in plan.size_symbols if symbol in plan.size_sources]
+        return [s for s in plan.size_symbols if s in plan.size_sources and s not in plan.float_symbols]
 
     def key(self, args: Sequence[Any]) -> Key:
         return tuple(read(args[n]) for n, read in self._readers)
@@ -56,8 +56,8 @@ class PlanWork(Work):
     def shapes(self, key: Key) -> Shapes:
         found = self._shapes.get(key)
         if found is None:
-            symbols = [symbol for symbol in self._plan.size_symbols if symbol in self._plan.size_sources]
-            found = self._shapes[key] = _shapes(self._plan, self._buffers, dict(zip(symbols, key, strict=True)))
+            sizes = dict(zip(self._symbols(), key, strict=True))
+            found = self._shapes[key] = _shapes(self._plan, self._buffers, sizes)
         return found
 
     def run(self, args: list) -> list:
@@ -83,6 +83,40 @@ class PlanWork(Work):
         if self._own_memory:
             function.pool.give(function.pool.take())  # its frame must not come from a pool of recordings
         return function
+
+
+def _floats(plan: Plan) -> tuple[tuple[int, ...], Callable[[Sequence[Any]], tuple[float, ...]]]:
+    """The inputs that are floats, and a function of the inputs that gives all floats of a call.
+
+    Raises ``NotRecordable`` where more than kernels depends on floats.
+    """
+    floats = frozenset(plan.float_symbols)
+    texts: list[Any] = [text for slot in plan.slots for text in (*slot.shape, *slot.stride)]
+    texts += [plan.arena_bytes, plan.scratch_bytes, *(step.offset for step in plan.steps if isinstance(step, View))]
+    calls = [step for step in plan.steps if isinstance(step, Call)]
+    texts += [repr((step.args, step.kwargs)) for step in calls]
+    texts += [step.text for step in plan.steps if isinstance(step, Compute) and step.symbol not in floats]
+    if depending := sorted(floats & {w for t in texts if isinstance(t, str) for w in re.findall(r"\w+", t)}):
+        raise NotRecordable(f"not only kernels take its numbers {', '.join(depending)}, which are floats")
+    if given := sorted(floats & {binding.symbol for step in calls for binding in step.binds}):
+        raise NotRecordable(f"its numbers {', '.join(given)} are floats that calls give")
+    readers = [(symbol, source.input, source_reader(source)) for symbol, source in plan.size_sources.items()]
+    computed = [(s.symbol, compile_size(s.text)) for s in plan.steps if isinstance(s, Compute) and s.symbol in floats]
+    # The table has places for numbers of other sections, too, which nothing of this one is handed.
+    here = [s for s in plan.float_symbols if s in plan.size_sources or s in dict(computed)]
+
+    def values(args: Sequence[Any]) -> tuple[float, ...]:
+        known = {symbol: read(args[n]) for symbol, n, read in readers}
+        for symbol, compute in computed:
+            known[symbol] = compute(known)
+        return tuple(known[symbol] for symbol in here)
+
+    inputs = tuple(plan.size_sources[symbol].input for symbol in here if symbol in plan.size_sources)
+    return inputs, values if here else _no_floats
+
+
+def _no_floats(args: Sequence[Any]) -> tuple[float, ...]:
+    return ()
 
 
 def _no_sizes(args: Sequence[Any]) -> Key:

@@ -16,7 +16,7 @@ import attrs
 import torch
 
 from turret.hooks.graph_capture import AddressWord, MemoryPool, Moved, Recording, address_words, tensor_at
-from turret.plugins.cudagraphs.work import Layout, Place
+from turret.plugins.cudagraphs.work import Layout, Place, float_bits
 
 GRANULE = 512
 """Bytes: memory is moved by multiples of it, so that it is aligned as it was."""
@@ -31,8 +31,34 @@ _ATTEMPTS = 4
 Item = tuple[str, int]
 """An input or a buffer of a call: ``("input", 3)``."""
 
-Run = Callable[[Mapping[Item, torch.Tensor]], Any]
-"""Runs the call with some of its memory replaced."""
+Run = Callable[[Mapping[Item, Any]], Any]
+"""Runs the call with some of its memory, or of its floats, replaced."""
+
+
+class NotRecordable(Exception):
+    """A call that cannot be recorded; the text says why."""
+
+
+@attrs.frozen
+class Numbers:
+    """The floats of a call: inputs by item, and what of all floats (computed ones too) kernels are handed.
+
+    ``of(given)`` are those floats where some inputs are others.
+    """
+
+    inputs: Mapping[Item, float]
+    of: Callable[[Mapping[Item, float]], Sequence[float]]
+
+    def bits(self, given: Mapping[Item, float]) -> dict[Item, int]:
+        """The words that kernels are handed, by item."""
+        return {("float", n): float_bits(value) for n, value in enumerate(self.of(given))}
+
+    def others(self, turn: int) -> tuple[dict[Item, float], dict[Item, Moved]]:
+        """Other inputs, which stay others where they are rounded to fewer bits, and how the words differ then."""
+        factors = [1.25 + 0.0625 * turn + 0.5**10 * n for n in range(len(self.inputs))]
+        other = {key: (x or 1.0) * factor for (key, x), factor in zip(self.inputs.items(), factors, strict=True)}
+        before, after = self.bits({}), self.bits(other)
+        return other, {k: Moved(word, after[k], 1, True) for k, word in before.items() if word != after[k]}
 
 
 @attrs.frozen(eq=False)
@@ -48,7 +74,8 @@ class Pinned:
 class Recorded:
     """A recording, and how it is told where its memory lies.
 
-    ``words``: for each item that may move, the words that hold its address; ``pinned``: those that may not.
+    ``words``: for each item that may move, the words that hold its address, and for each float those that hold its
+    bits; ``pinned``: those that may not.
     """
 
     recording: Recording
@@ -62,48 +89,58 @@ class Recorder:
     def __init__(self, place: Place, pool: MemoryPool, state: Any, dead: Sequence[int] = ()) -> None:
         self._place, self._pool, self._state, self._dead = place, pool, state, tuple(dead)
 
-    def record(self, run: Run, items: Mapping[Item, torch.Tensor], pinned: Mapping[Item, str]) -> tuple[Recorded, Any]:
+    def record(
+        self,
+        run: Run,
+        items: Mapping[Item, torch.Tensor],
+        pinned: Mapping[Item, str],
+        numbers: Numbers | None = None,
+    ) -> tuple[Recorded, Any]:
         """Record ``run`` over ``items``; ``pinned`` says of which it is known that they cannot move, and why.
 
-        The recording comes with what the call gave, whose tensors lie in the pool.
+        The recording comes with what the call gave, whose tensors lie in the pool.  Raises ``NotRecordable`` where the
+        words that hold one of ``numbers`` are not understood.
         """
         pinned = dict(pinned)
+        numbers = numbers or Numbers({}, lambda given: ())
         for attempt in range(_ATTEMPTS):
             free = {key: t for key, t in items.items() if key not in pinned}
             held = {key: Layout.of(items[key]) for key in pinned}
-            made, words, unclear = self._attempt(run, free, held)
+            made, words, unclear = self._attempt(run, free, held, numbers)
             if not unclear:
                 memory = {k: Pinned(made.places[k], held[k], pinned[k]) for k in held}
                 return Recorded(made.recording, words, memory), made.result
             # What was unclear because the pool grew meanwhile is clear at the second attempt.
             if attempt:
-                pinned |= unclear
+                pinned |= {key: reason for key, reason in unclear.items() if key[0] != "float"}
             if attempt == _ATTEMPTS - 2:
                 pinned |= {key: "its recordings cannot be told apart" for key in free if key not in pinned}
             del made
-        raise AssertionError("a call of which all is pinned has nothing unclear")
+        raise NotRecordable(f"it takes floats, and where they are is not known: {next(iter(unclear.values()))}")
 
     def _attempt(
-        self, run: Run, free: Mapping[Item, torch.Tensor], held: Mapping[Item, Layout]
+        self, run: Run, free: Mapping[Item, torch.Tensor], held: Mapping[Item, Layout], numbers: Numbers
     ) -> tuple[_Made, dict[Item, tuple[AddressWord, ...]], dict[Item, str]]:
         """The recording over the call's own memory, the words found by two others, and why some were not."""
-        if not free:
+        keys = [*free, *numbers.bits({})]
+        if not keys:
             return self._made(run, free, held), {}, {}
         others: list[tuple[Recording, dict[Item, Moved]]] = []
         failed = ""
         try:
             with other_host_memory():
                 again = self._made(run, {key: _alias(tensor) for key, tensor in free.items()}, held).recording
-            for moved, tensors in _elsewhere(self._place, free):
-                others.append((self._made(run, tensors, held).recording, moved))
+            for turn, (moved, tensors) in enumerate(_elsewhere(self._place, free)):
+                other, changed = numbers.others(turn)
+                others.append((self._made(run, {**tensors, **other}, held).recording, {**moved, **changed}))
         except Exception as error:
             failed = f"it cannot be recorded over other memory ({type(error).__name__}: {error})"
         made = self._made(run, free, held)
         if failed:
-            return made, {}, dict.fromkeys(free, failed)
-        return made, *_words(made.recording, again, others, free)
+            return made, {}, dict.fromkeys(keys, failed)
+        return made, *_words(made.recording, again, others, keys)
 
-    def _made(self, run: Run, tensors: Mapping[Item, torch.Tensor], held: Mapping[Item, Layout]) -> _Made:
+    def _made(self, run: Run, given: Mapping[Item, Any], held: Mapping[Item, Layout]) -> _Made:
         """One recording, with memory in the pool for what is held there while it is made."""
         pool, place = self._pool, self._place
         pool.restore(self._state, self._dead)
@@ -114,8 +151,8 @@ class Recorder:
         places = {key: flat.data_ptr() for key, flat in memory.items()}
         views = {key: memory[key].as_strided(held[key].shape, held[key].stride) for key in held}
         results: list[Any] = []
-        given = {**tensors, **views}
-        recording = place.capture.record(place.index, lambda: results.append(run(given)), pool)
+        replaced = {**given, **views}
+        recording = place.capture.record(place.index, lambda: results.append(run(replaced)), pool)
         return _Made(recording, places, results[0])
 
 
@@ -133,7 +170,7 @@ def _elsewhere(place: Place, free: Mapping[Item, torch.Tensor]) -> list[tuple[di
     takes.
     """
     spans = {key: max(1, Layout.of(tensor).nbytes) for key, tensor in free.items()}
-    room = -(-max(spans.values()) // GRANULE) + 6 * len(spans) + 6
+    room = -(-max(spans.values(), default=0) // GRANULE) + 6 * len(spans) + 6
     block = place.empty((room * GRANULE,), (1,), torch.uint8)
     used: set[int] = {0}
     sets = []
@@ -191,7 +228,7 @@ def _words(
     recording: Recording,
     again: Recording,
     others: Sequence[tuple[Recording, dict[Item, Moved]]],
-    free: Mapping[Item, Any],
+    free: Sequence[Item],
 ) -> tuple[dict[Item, tuple[AddressWord, ...]], dict[Item, str]]:
     """Words that two comparisons agree on, and reasons for the rest."""
     try:

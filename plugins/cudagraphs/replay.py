@@ -12,7 +12,7 @@ import torch
 
 from turret.plan.modes import below_autograd
 from turret.plugins.cudagraphs.node import ALIGNMENT, Node, flat, flat_at, memory_at, overlapping, tensor_on
-from turret.plugins.cudagraphs.work import Place, Result
+from turret.plugins.cudagraphs.work import Place, Result, Work, float_bits
 from turret.storage.source_lines import show_lines
 
 _same_addresses = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
@@ -25,17 +25,17 @@ _NATIVE_FROM = 4
 """Inputs from which on the native comparison is faster than one in Python."""
 
 
-def write_replay(node: Node, place: Place, arity: int, written: frozenset[int]) -> Callable[[list, int], list | None]:
+def write_replay(node: Node, place: Place, arity: int, work: Work) -> Callable[[list, int], list | None]:
     """``replay(args, stream) -> outputs``: runs the node for these inputs and empties ``args``; None: it does not fit.
 
     It keeps the recording and not the node, so that nothing has to wait for the garbage collector.
     """
-    return _Writer(node, place, arity, written).build()
+    return _Writer(node, place, arity, work).build()
 
 
 class _Writer:
-    def __init__(self, node: Node, place: Place, arity: int, written: frozenset[int]) -> None:
-        self.node, self.place, self.arity, self.written = node, place, arity, written
+    def __init__(self, node: Node, place: Place, arity: int, work: Work) -> None:
+        self.node, self.place, self.arity, self.written = node, place, arity, work.written
         recorded = self.recorded = node.recorded
         self.names: dict[str, Any] = {
             "empty": place.empty,
@@ -47,6 +47,8 @@ class _Writer:
             "memory": lambda address, nbytes: memory_at(address, nbytes, place.device, recorded.recording),
             "tensor_on": lambda *layout: tensor_on(place.device, *layout),
             "bump": torch.autograd.graph.increment_version,
+            "bits": float_bits,
+            "floats": work.floats,
         }
         self.lines: list[str] = []
         self.dispatches = False
@@ -93,6 +95,9 @@ class _Writer:
             unlike = " or ".join(f"a{n}.data_ptr() != {address}" for n, address in fixed.items())
             self.lines += [f"if {unlike}:", "    return None"]
         self.lines += [f"p{n} = a{n}.data_ptr()" for n in node.inputs.moving]
+        count = sum(kind == "float" for kind, _ in node.first_addresses)
+        if count:
+            self.lines.append(f"{''.join(f'f{n}, ' for n in range(count))}= floats(args)")
         aligned = [n for n, rest in node.alignments.items() if rest == 0]
         if aligned:
             self.lines += [f"if ({' | '.join(f'p{n}' for n in aligned)}) & {ALIGNMENT - 1}:", "    return None"]
@@ -139,7 +144,7 @@ class _Writer:
         for (kind, n), words in self.recorded.words.items():
             if words:
                 arguments.append(words)
-                names.append(f"p{n}" if kind == "input" else f"b{n}.data_ptr()")
+                names.append({"input": f"p{n}", "float": f"bits(f{n})"}.get(kind, f"b{n}.data_ptr()"))
                 first.append(self.node.first_addresses[(kind, n)])
         self.names["launch"] = self.recorded.recording.bind(arguments, first)
         return names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -14,6 +15,11 @@ from turret.hooks.graph_capture import GraphCapture, extent
 
 Key = tuple[int, ...]
 """The sizes of a call: one recording is right for calls of equal ones."""
+
+
+def float_bits(value: float) -> int:
+    """A float as kernels are handed it, in a word."""
+    return int.from_bytes(struct.pack("<d", value), "little")
 
 
 @attrs.frozen
@@ -63,13 +69,15 @@ class Shapes:
 class Work(abc.ABC):
     """A function that can be recorded, over flat inputs: tensors, and numbers that are part of its size key.
 
-    ``static``: inputs that lie in the same place call after call; ``written``: inputs that it writes to.
+    ``static``: inputs that lie in the same place call after call; ``written``: inputs that it writes to;
+    ``float_inputs``: inputs that are floats, which are no part of the size key.
     """
 
     name: str
     role: str
     static: frozenset[int] = frozenset()
     written: frozenset[int] = frozenset()
+    float_inputs: tuple[int, ...] = ()
 
     @abc.abstractmethod
     def key(self, args: Sequence[Any]) -> Key:
@@ -86,6 +94,10 @@ class Work(abc.ABC):
     @abc.abstractmethod
     def run_into(self, args: list, buffers: Sequence[torch.Tensor]) -> None:
         """Run it on outputs' memory that the caller gives, laid out as ``shapes`` says."""
+
+    def floats(self, args: Sequence[Any]) -> tuple[float, ...]:
+        """The floats of a call that kernels are handed the bits of: inputs, and what is computed from them."""
+        return ()
 
     def prepare(self, into: bool) -> None:  # noqa: B027 (most have nothing to do)
         """Load what the first ``run_into`` (or ``run``) would load, outside of any pool."""

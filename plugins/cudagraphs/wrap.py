@@ -24,8 +24,8 @@ from turret.plan.executor import load
 from turret.plan.sections import PlanSection, joined, sections_of, written_inputs
 from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
 from turret.plugins.cudagraphs.graphed import Graphed, Settings
-from turret.plugins.cudagraphs.making import NotRecordable
 from turret.plugins.cudagraphs.plan_work import PlanWork
+from turret.plugins.cudagraphs.recorder import NotRecordable
 from turret.plugins.cudagraphs.trees import GraphTrees
 from turret.plugins.cudagraphs.work import Place
 from turret.storage.fork_safety import Lock

@@ -36,7 +36,7 @@ from turret.ir import (
     used,
 )
 from turret.ir.expr import loads
-from turret.plan.builder import kernel_symbols
+from turret.plan.builder import float_symbols, kernel_symbols
 
 _COPIES = frozenset((torch.ops.aten._to_copy.default, torch.ops.aten.copy.default, torch.ops.aten.to.device))
 
@@ -101,6 +101,9 @@ class _Rules:
         self.device = torch.device(target.device)
         self.scalars = {n for n, value in program.constants.items() if not value.dim()}
         self.of_data = symbols_of_data(program)
+        self.of_data_in_kernels = self.of_data.difference(
+            float_symbols(program)
+        )  # kernels are handed floats as they are then
         self._found: dict[Step, Obstacle | None] = {}
 
     def obstacle(self, step: Step) -> Obstacle | None:
@@ -154,7 +157,8 @@ class _Rules:
         return _depends(self.of_data & mentioned_symbols(step))
 
     def _of_data_kernel(self, kernel: Kernel) -> str:
-        return _depends(self.of_data.intersection(kernel_symbols(kernel, self.declarations)) if self.of_data else ())
+        of_data = self.of_data_in_kernels
+        return _depends(of_data.intersection(kernel_symbols(kernel, self.declarations)) if of_data else ())
 
 
 def _depends(symbols: Collection[str]) -> str:

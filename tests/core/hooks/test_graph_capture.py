@@ -95,6 +95,14 @@ def test_a_difference_that_is_no_address_leaves_unclear_what_its_call_works_on()
     assert found.unclear == {"x": "bytes 8 of k2 (node 0) were 0x7, then 0x9: no address that moved"}
 
 
+def test_a_number_may_be_in_any_word_that_is_not_understood() -> None:
+    moved = {"x": Moved(100, 1000, 8), "n": Moved(5, 77, 1, is_number=True)}
+    first, second = Fake([[100, 5], [7]]), Fake([[1000, 77], [9]])
+    first.calls = [RecordedCall(range(1, 2), ())]
+    found = address_words(first, second, moved)
+    assert found.words == {"x": (AddressWord(0, 0),)} and set(found.unclear) == {"n"}
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3), st.integers(1, 3))), st.integers(0, 9), st.integers(1, 5)
 )

@@ -81,6 +81,56 @@ def test_training_steps_are_eager_s(world: World) -> None:
     assert turret.cudagraphs.report().replays >= 8
 
 
+@on_acme
+def test_floats_that_change_are_patched_and_no_part_of_the_size_key(world: World) -> None:
+    options = {"on_error": "raise", "cache": False, **GRAPHS}
+    function = lambda x, y, a, b: (x * a + y * b, x.sin() - a)  # noqa: E731
+    compiled = turret.compile(function, dynamic=True, plugins=[world.plugin], options=options)
+    for n, (a, b) in enumerate([(0.5, -2.0), (0.25, 3.0), (1.0, 1.0), (0.0, -0.0), (float("inf"), 1e-300), (2.5, 0.5)]):
+        x, y = rand(3, 4), rand(3, 4)
+        found, expected = compiled(x, y, a, b), (x * a + y * b, x.sin() - a)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one.cpu(), other.cpu(), equal_nan=True, msg=lambda text, n=n: f"{n}: {text}")
+    report = turret.cudagraphs.report()
+    assert (report.recordings, report.replays) == (1, 4) and report.bytes_copied == 0
+    assert sum("float" in decision for f in report.functions for decision in f.decisions) == 2
+
+
+@on_acme
+def test_a_call_that_takes_a_float_is_left_out_and_kernels_that_do_are_recorded(world: World) -> None:
+    def scaled(x, a):
+        return torch.addmm(x, x, x, alpha=a) + a
+
+    options = {"on_error": "raise", "cache": False, **GRAPHS}
+    compiled = turret.compile(scaled, dynamic=True, plugins=[world.plugin], options=options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for a in (0.5, 0.25, 3.0, 1.0):
+            x = rand(4, 4)
+            torch.testing.assert_close(compiled(x, a).cpu(), scaled(x, a).cpu())
+    report = turret.cudagraphs.report()
+    assert report.recordings == 1 and "aten::addmm works with numbers that depend on data" in str(report)
+
+
+@on_acme
+def test_optimizers_under_a_learning_rate_schedule_are_recorded_once(world: World) -> None:
+    ours = [torch.nn.Parameter(w) for w in (rand(4, 3), rand(5))]
+    theirs = [torch.nn.Parameter(w.detach().clone()) for w in ours]
+    optimizers = [torch.optim.SGD(w, lr=0.1, momentum=0.9, foreach=False) for w in (ours, theirs)]
+    step = world.compile(optimizers[0].step, **GRAPHS)
+    for n in range(10):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = rand(*one.shape)
+            other.grad = one.grad.clone()
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = 0.1 / (n + 1)
+        step()
+        optimizers[1].step()
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one.detach().cpu(), other.detach().cpu())
+    assert turret.cudagraphs.report().replays >= 5, turret.cudagraphs.report()
+
+
 def compared_at_indices(tensors: list[torch.Tensor], addresses: list[int], indices: list[int]) -> bool:
     """What torch's builds for CUDA have in native code: both lists are read at the same indices."""
     return all(tensors[n].data_ptr() == addresses[n] for n in indices)
