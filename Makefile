@@ -4,13 +4,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test fuzz bench sanitize lint clean
+.PHONY: demo test quick fuzz bench sanitize lint clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -n 2 tests
+
+# One test in so many, chosen by the hash of its name (tests/conftest.py).
+quick: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --sample $(or $(SAMPLE),150) tests
 
 fuzz: $(STAMP)
 	$(BIN)/python tests/fuzz/run.py --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 --out fuzz.jsonl

@@ -44,6 +44,10 @@ class VerificationError(TurretError):
     where: object = None
 
 
+class TextError(TurretError, ValueError):
+    """The text of a program, a schedule or a plan does not read as one."""
+
+
 class CodegenError(TurretError):
     """Generated source did not compile, or the compiler is missing or broken."""
 

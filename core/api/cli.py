@@ -1,10 +1,12 @@
-"""The ``turret`` command: plugins, doctor, build, cache."""
+"""The ``turret`` command: plugins, doctor, build, cache, run-stage."""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -20,6 +22,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("build", help="build the native parts ahead of time, for this Python environment")
     cache = commands.add_parser("cache", help="the artifact cache")
     cache.add_argument("action", choices=("size", "clear"), nargs="?", default="size")
+    stage = commands.add_parser("run-stage", help="one stage on a loop program or a schedule that was written as text")
+    stage.add_argument("stage", choices=("schedule", "codegen"))
+    stage.add_argument("file", help="what a debug folder holds of the stage before; - is standard input")
+    stage.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option, as in options=")
     options = parser.parse_args(arguments)
     from turret.errors import TurretError
 
@@ -37,6 +43,8 @@ def _run(options: argparse.Namespace) -> int:
         return _cache(options.action)
     if options.command == "build":
         return _build()
+    if options.command == "run-stage":
+        return _run_stage(options.stage, options.file, options.option)
     return _doctor()
 
 
@@ -121,6 +129,38 @@ def _doctor() -> int:
             missing |= check.needed
     print("something that the CPU needs is missing" if missing else "all that compiling for the CPU needs is there")
     return int(missing)
+
+
+def _run_stage(stage: str, file: str, given: Sequence[str]) -> int:
+    from turret.api import stages
+    from turret.ir.text import parse
+
+    product = parse(_text_of(file))
+    options = dict(map(_option, given))
+    if stage == "schedule":
+        print(stages.schedule(product, options=options))
+    else:
+        plan = stages.codegen(product, options=options)
+        print(plan.source, plan, sep="\n")
+    return 0
+
+
+def _text_of(file: str) -> str:
+    from turret.errors import OptionError
+
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"run-stage was given {file!r}, which cannot be read as text: {error}") from error
+
+
+def _option(given: str) -> tuple[str, object]:
+    """Name and value of ``NAME=VALUE``; a value that is no Python literal is a string."""
+    name, _, text = given.partition("=")
+    try:
+        return name, ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return name, text
 
 
 if __name__ == "__main__":

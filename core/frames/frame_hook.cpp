@@ -18,9 +18,9 @@
 #include <algorithm>
 #include <vector>
 
-namespace {
+#include "turret_enums.h"  // FrameKind: the table is in frame_hook.py
 
-enum Kind : intptr_t { UNKNOWN = 0, SKIP = 1, CAPTURE = 2, SKIP_CALLEES = 3 };
+namespace {
 
 struct ThreadState {
   int active = 0;               // whether frames of this thread are looked at
@@ -37,7 +37,7 @@ unsigned long long invocations = 0;  // outermost `call`s that began; guarded by
 _PyFrameEvalFunction previous = _PyEval_EvalFrameDefault;  // the hook that was there before this one
 Py_ssize_t extra_index = -1;
 PyObject* frame_callback = nullptr;     // (function, arguments, token) -> callable or None
-PyObject* classify_callback = nullptr;  // (code) -> Kind
+PyObject* classify_callback = nullptr;  // (code) -> FrameKind
 
 bool (*saves_through_hooks)() = nullptr;  // whether there are saved-tensor hooks in this thread; null: nobody says
 
@@ -153,7 +153,7 @@ intptr_t kind_of(PyCodeObject* code) {
   void* extra = nullptr;
   if (_PyCode_GetExtra(reinterpret_cast<PyObject*>(code), extra_index, &extra) < 0) {
     PyErr_Clear();
-    return SKIP;
+    return FrameKind::SKIP;
   }
   return reinterpret_cast<intptr_t>(extra);
 }
@@ -161,7 +161,7 @@ intptr_t kind_of(PyCodeObject* code) {
 // Looks a code object up, asking the callback the first time.  -1 with an exception set on failure.
 intptr_t classify(PyCodeObject* code) {
   intptr_t kind = kind_of(code);
-  if (kind != UNKNOWN) return kind;
+  if (kind != FrameKind::UNKNOWN) return kind;
   local.active = 0;
   PyObject* answer = PyObject_CallOneArg(classify_callback, reinterpret_cast<PyObject*>(code));
   local.active = 1;
@@ -237,7 +237,7 @@ PyObject* follow_tails(PyObject* result) {
     PyObject* replacement = nullptr;
     if (PyFunction_Check(function) && local.active) {
       intptr_t kind = classify(reinterpret_cast<PyCodeObject*>(PyFunction_GET_CODE(function)));
-      if (kind == CAPTURE)
+      if (kind == FrameKind::CAPTURE)
         replacement = ask(function, arguments, Py_None);
       else if (kind >= 0)
         replacement = Py_NewRef(Py_None);
@@ -297,8 +297,8 @@ PyObject* hook(PyThreadState* thread, _PyInterpreterFrame* frame, int throwing) 
   } else {
     intptr_t kind = classify(code);
     if (kind < 0) return finish(thread, frame, nullptr);
-    if (kind == SKIP) return evaluate(thread, frame, throwing);
-    if (kind == SKIP_CALLEES) {
+    if (kind == FrameKind::SKIP) return evaluate(thread, frame, throwing);
+    if (kind == FrameKind::SKIP_CALLEES) {
       local.active = 0;
       PyObject* result = evaluate(thread, frame, throwing);
       local.active = 1;
@@ -468,7 +468,7 @@ PyObject* mark(PyObject*, PyObject* args) {
   PyObject* code;
   long kind;
   if (!PyArg_ParseTuple(args, "O!l", &PyCode_Type, &code, &kind)) return nullptr;
-  if (kind < UNKNOWN || kind > SKIP_CALLEES) return PyErr_Format(PyExc_TypeError, "mark takes 0 to 3, not %ld", kind);
+  if (kind < 0 || kind >= FrameKind::count) return PyErr_Format(PyExc_TypeError, "mark takes 0 to 3, not %ld", kind);
   if (_PyCode_SetExtra(code, extra_index, reinterpret_cast<void*>(static_cast<intptr_t>(kind))) < 0) return nullptr;
   Py_RETURN_NONE;
 }

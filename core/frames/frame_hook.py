@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import opcode
 import os
@@ -14,13 +15,21 @@ import torch
 
 from turret.storage.extension import Extension
 
-SKIP, CAPTURE, SKIP_CALLEES = 1, 2, 3
-"""What ``mark`` says of a code object; ``classify`` callbacks return one of them."""
+
+class FrameKind(enum.IntEnum):
+    """What ``mark`` says of a code object; ``classify`` callbacks return one of them, but for the first."""
+
+    UNKNOWN = 0
+    SKIP = 1
+    CAPTURE = 2
+    SKIP_CALLEES = 3
+
 
 EXTENSION = Extension(
     Path(__file__).with_name("frame_hook.cpp"),
     "Turret's frame capture",
     (f"-DRETURN_VALUE_OPCODE={opcode.opmap['RETURN_VALUE']}",),
+    enums=(FrameKind,),
 )
 
 set_torchs_callback = torch._C._dynamo.eval_frame.set_eval_frame

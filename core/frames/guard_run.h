@@ -9,24 +9,19 @@
 #include "guard_members.h"
 #include "guard_objects.h"
 #include "guard_values.h"
+#include "turret_enums.h"  // StepKind, CheckKind: the tables are in guard_tree.py
 
 namespace turret {
 
-enum class StepKind { ARGUMENT, BOUND, ATTRIBUTE, ITEM, KEY, VALUE, DICT, TYPE, DICT_ITEM, LIST_ITEM, TUPLE_ITEM, WEAK };
-
 struct Step {
-  StepKind kind;
+  StepKind::Value kind;
   int base;        // number of the step that this one starts from, -1 for a root
   PyObject* key;   // the name, the key, or the object that is bound; may be null
   Py_ssize_t index;
 };
 
-enum class CheckKind {
-  TYPE, ID, EQUALS, TENSOR, LENGTH, EMPTY, KEYS, HAS_KEY, NO_KEY, SAME, NOT_SAME, STORAGE, MODES, MEMBER, OWNER, MRO, ANSWER
-};
-
 struct Check {
-  CheckKind kind;
+  CheckKind::Value kind;
   std::vector<int> steps;
   PyObject* expected;
   int guard;
@@ -351,7 +346,7 @@ class Run {
   // Whether a check holds; `implied`: as long as the notes do.
   Answer judge(const Check& check, bool& implied) {
     implied = false;
-    if (check.kind == CheckKind::MODES) return modes_are(check.numbers) ? YES : NO;
+    if (check.kind == CheckKind::GLOBAL_STATE) return modes_are(check.numbers) ? YES : NO;
     bool fixed = taking_ != nullptr;
     for (int step : check.steps) {
       const Register& found = load(step);

@@ -132,14 +132,14 @@ TensorFacts* facts_of(PyObject* tuple) {
 
 // Whether a step refers to what is there: an argument, a step before it, a key of the kind that it takes.
 bool is_step(const Program& p, int kind, int base, PyObject* key, Py_ssize_t index) {
-  if (kind < 0 || kind > static_cast<int>(StepKind::WEAK) || index < 0) return false;
-  switch (static_cast<StepKind>(kind)) {
+  if (kind < 0 || kind >= StepKind::count || index < 0) return false;
+  switch (static_cast<StepKind::Value>(kind)) {
     case StepKind::ARGUMENT: return base == -1 && index <= p.parameters;
     case StepKind::BOUND: return base == -1;
     case StepKind::WEAK: return base == -1 && PyWeakref_CheckRef(key);
     default: break;
   }
-  const bool named = static_cast<StepKind>(kind) != StepKind::ATTRIBUTE || PyUnicode_CheckExact(key);
+  const bool named = static_cast<StepKind::Value>(kind) != StepKind::ATTRIBUTE || PyUnicode_CheckExact(key);
   return named && base >= 0 && base < static_cast<int>(p.steps.size());
 }
 
@@ -151,7 +151,7 @@ bool is_check(const Program& p, const Check& check) {
   PyObject* expected = check.expected;
   const bool tuple = PyTuple_Check(expected);
   switch (check.kind) {
-    case CheckKind::MODES: return count == 0;
+    case CheckKind::GLOBAL_STATE: return count == 0;
     case CheckKind::SAME:
     case CheckKind::NOT_SAME: return count == 2;
     case CheckKind::STORAGE: return count > 0 && check.numbers.size() == count;
@@ -181,7 +181,7 @@ bool add_step(Program& p, PyObject* tuple) {
     PyErr_Format(PyExc_TypeError, "%R is no step of a tree", tuple);
     return false;
   }
-  p.steps.push_back({static_cast<StepKind>(kind), base, Py_NewRef(key), index});
+  p.steps.push_back({static_cast<StepKind::Value>(kind), base, Py_NewRef(key), index});
   return true;
 }
 
@@ -194,12 +194,12 @@ bool add_check(Program& p, PyObject* tuple) {
   }
   if (!PyArg_ParseTuple(tuple, "iO!OO!i", &kind, &PyTuple_Type, &steps, &expected, &PyTuple_Type, &numbers, &guard))
     return false;
-  p.checks.push_back({static_cast<CheckKind>(kind), {}, Py_NewRef(expected), guard, {}, nullptr});
+  p.checks.push_back({static_cast<CheckKind::Value>(kind), {}, Py_NewRef(expected), guard, {}, nullptr});
   Check& check = p.checks.back();
   for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(steps); n++)
     check.steps.push_back(static_cast<int>(PyLong_AsLong(PyTuple_GET_ITEM(steps, n))));
   if (PyErr_Occurred() || !numbers_of(numbers, check.numbers)) return false;
-  if (kind < 0 || kind > static_cast<int>(CheckKind::ANSWER) || !is_check(p, check)) {
+  if (kind < 0 || kind >= CheckKind::count || !is_check(p, check)) {
     PyErr_Format(PyExc_TypeError, "%R is no check of a tree", tuple);
     return false;
   }

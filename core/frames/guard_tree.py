@@ -9,6 +9,7 @@ checked in Python; ``unavailable`` says why it cannot.
 from __future__ import annotations
 
 import collections
+import enum
 import functools
 import sys
 import threading
@@ -28,13 +29,44 @@ from turret.storage.fork_safety import Lock, after_fork
 if TYPE_CHECKING:
     from turret.frames.guards import Guard, GuardSet
 
-_STEPS = ("ARGUMENT", "BOUND", "ATTRIBUTE", "ITEM", "KEY", "VALUE", "DICT", "TYPE", "dict", "list", "tuple", "WEAK")
-_CHECKS = (
-    "TYPE", "ID", "EQUALS", "TENSOR", "LENGTH", "EMPTY", "KEYS", "HAS_KEY", "NO_KEY", "SAME", "NOT_SAME", "STORAGE",
-    "GLOBAL_STATE", "MEMBER", "OWNER", "MRO", "ANSWER",
-)  # fmt: skip
-_STEP = {name: number for number, name in enumerate(_STEPS)}
-_CHECK = {name: number for number, name in enumerate(_CHECKS)}
+
+class StepKind(enum.IntEnum):
+    """How a step leads from one object to the next; for ``DICT_ITEM`` and its like no subclass answers."""
+
+    ARGUMENT = 0
+    BOUND = 1
+    ATTRIBUTE = 2
+    ITEM = 3
+    KEY = 4
+    VALUE = 5
+    DICT = 6
+    TYPE = 7
+    DICT_ITEM = 8
+    LIST_ITEM = 9
+    TUPLE_ITEM = 10
+    WEAK = 11
+
+
+class CheckKind(enum.IntEnum):
+    """What a check compares."""
+
+    TYPE = 0
+    ID = 1
+    EQUALS = 2
+    TENSOR = 3
+    LENGTH = 4
+    EMPTY = 5
+    KEYS = 6
+    HAS_KEY = 7
+    NO_KEY = 8
+    SAME = 9
+    NOT_SAME = 10
+    STORAGE = 11
+    GLOBAL_STATE = 12
+    MEMBER = 13
+    OWNER = 14
+    MRO = 15
+    ANSWER = 16
 
 
 def compile(guards: GuardSet) -> Callable[..., bool] | None:
@@ -179,14 +211,14 @@ class _Translation:
             self.left.append(number)
             return
         self.ranks[number] = 0 if not steps else 1 if self._on_arguments(steps) else 2
-        self.checks.append((_CHECK[kind], steps, expected, numbers, number))
+        self.checks.append((CheckKind[kind].value, steps, expected, numbers, number))
 
     def _on_arguments(self, steps: tuple[int, ...]) -> bool:
         """Whether a check looks at an argument or at what lies right in it: it is cheap, and the likeliest to fail."""
         for step in steps:
             base = self.steps[step][1]
             root = self.steps[base if base >= 0 else step]
-            if root[0] != _STEP["ARGUMENT"]:
+            if root[0] != StepKind.ARGUMENT:
                 return False
         return True
 
@@ -250,7 +282,7 @@ class _Translation:
         if found is None:
             kind, base, key, index = self._step(source)
             found = self.numbers[source] = len(self.steps)
-            self.steps.append((_STEP[kind], base, key, index))
+            self.steps.append((StepKind[kind].value, base, key, index))
         return found
 
     def _step(self, source: Source) -> tuple[str, int, Any, int]:
@@ -276,7 +308,7 @@ class _Translation:
             case sources.TypeSource(base):
                 return "TYPE", self.step(base), None, 0
             case sources.BaseItemSource(base, cast, key) if cast in (dict, list, tuple):
-                return cast.__name__, self.step(base), key, 0
+                return f"{cast.__name__.upper()}_ITEM", self.step(base), key, 0
         raise _Left
 
 
@@ -321,4 +353,5 @@ def extension() -> Extension:
         ),
         facts=(torch.__version__,),
         headers=tuple(sorted(folder.glob("guard_*.h"))),
+        enums=(StepKind, CheckKind),
     )  # fmt: skip

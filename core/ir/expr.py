@@ -22,6 +22,7 @@ import torch
 
 from turret.errors import VerificationError
 from turret.ir.index import Index, Size, Var
+from turret.ir.notation import dtype_text, name_text
 
 
 @attrs.frozen
@@ -168,25 +169,29 @@ class Expr:
 
 
 def _text(expr: Expr) -> str:
-    dtype = str(expr.dtype).removeprefix("torch.")
+    dtype = dtype_text(expr.dtype)
     args = ", ".join(map(str, expr.args))
     match expr.op:
         case "const":
             return f"{expr.payload}:{dtype}"
         case "load":
-            return f"{expr.tensor}[{', '.join(map(str, expr.coords))}]"
+            return f"{name_text(expr.tensor)}[{', '.join(map(str, expr.coords))}]"
         case "index":
             return f"({expr.payload})"
         case "size":
             return f"size({expr.payload})"
         case "cast" | "bitcast":
-            return f"{'' if expr.op == 'cast' else 'bits_'}{dtype}({args})"
+            return f"{'bits_' if expr.op == 'bitcast' else 'exact_' if expr.payload else ''}{dtype}({args})"
         case "reduce":
             return f"{expr.payload.kind}<{', '.join(f'{v}<{v.extent}' for v in expr.payload.variables)}>({args})"
         case "check_index" | "wrap_index":
             return f"{expr.op}({args}, {expr.payload})"
-        case "part" | "random" | "scan":
-            return f"{expr.op}.{expr.payload}({args})"
+        case "part":
+            return f"part.{expr.payload}({args})"
+        case "scan":
+            return f"scan.{expr.payload[0]}<{expr.payload[1]}>({args})"
+        case "random":
+            return f"random.{expr.payload[0]}({args}, {expr.payload[1]})"
         case _:
             return f"{expr.op}({args})"
 

@@ -19,7 +19,7 @@ import math
 import re
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import sympy
 import torch
@@ -29,7 +29,7 @@ from torch.utils._sympy import functions as of_sizes
 if TYPE_CHECKING:
     from turret.ir.expr import Expr
 
-Size = int | sympy.Expr
+Size: TypeAlias = int | sympy.Expr
 """An int, or a sympy expression over size symbols."""
 
 Bounds = tuple[Size | None, Size | None]

@@ -11,11 +11,14 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import attrs
+import sympy
 import torch
 
+from turret.graph.externs import op_name
 from turret.hooks.size_source import Binding, SizeSource
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Size, Var
+from turret.ir.notation import constant_text, layout_text, name_text, symbol_kind, tail_text, value_text
 
 
 @attrs.frozen(eq=False)
@@ -42,8 +45,7 @@ class TensorDecl:
         return last
 
     def __str__(self) -> str:
-        dtype = str(self.dtype).removeprefix("torch.")
-        return f"{self.name}: {dtype}[{', '.join(map(str, self.shape))}]"
+        return layout_text(self.name, self.shape, self.stride, self.dtype, self.device)
 
 
 @attrs.frozen(eq=False)
@@ -61,8 +63,9 @@ class Definition:
     source: str = ""
 
     def __str__(self) -> str:
-        loops = ", ".join(f"{v.name}<{v.extent}" for v in self.variables)
-        return f"{self.tensor}  [{loops}] = {self.expr}"
+        return (
+            f"{self.tensor}  [{_loops(self.variables)}] = {self.expr}{tail_text(self, 'tensor', 'variables', 'expr')}"
+        )
 
 
 ScatterMode = Literal["set", "add", "mul", "min", "max"]
@@ -87,10 +90,10 @@ class Scatter:
     source: str = ""
 
     def __str__(self) -> str:
-        loops = ", ".join(f"{v.name}<{v.extent}" for v in self.variables)
         where = "" if self.condition is None else f" where {self.condition}"
-        target = f"[{', '.join(map(str, self.coords))}]"
-        return f"{self.tensor}  = {self.initial} with {target} {self.mode} [{loops}] {self.expr}{where}"
+        target = f"[{_loops(self.variables)}] [{', '.join(map(str, self.coords))}]"
+        tail = tail_text(self, "tensor", "initial", "variables", "coords", "expr", "mode", "condition")
+        return f"{self.tensor}  = {Ref(self.initial)} with {target} {self.mode} {self.expr}{where}{tail}"
 
 
 @attrs.frozen(eq=False)
@@ -102,8 +105,7 @@ class StridedView:
     offset: Size
 
     def __str__(self) -> str:
-        stride = ", ".join(map(str, self.tensor.stride))
-        return f"{self.tensor}  = view({self.base}, stride=[{stride}], offset={self.offset})"
+        return f"{self.tensor}  = view {Ref(self.base)} at {self.offset}"
 
 
 @attrs.frozen
@@ -113,7 +115,7 @@ class Ref:
     name: str
 
     def __str__(self) -> str:
-        return f"%{self.name}"
+        return f"%{name_text(self.name)}"
 
 
 @attrs.frozen(eq=False)
@@ -141,10 +143,10 @@ class Extern:
 
     def __str__(self) -> str:
         results = ", ".join("_" if o is None else str(o) for o in self.outputs)
-        arguments = [_argument(a) for a in self.args] + [f"{k}={_argument(v)}" for k, v in self.kwargs.items()]
-        numbers = f", numbers {', '.join(b.symbol for b in self.binds)}" if self.binds else ""
-        reason = f"  # {self.reason}" if self.reason else ""
-        return f"{results}{numbers}  = {self.op}({', '.join(arguments)}){reason}"
+        arguments = [argument_text(a) for a in self.args]
+        arguments += [f"{k}={argument_text(v)}" for k, v in self.kwargs.items()]
+        tail = tail_text(self, "op", "args", "kwargs", "outputs")
+        return f"{results}  = {op_name(self.op)}({', '.join(arguments)}){tail}"
 
 
 @attrs.frozen(eq=False)
@@ -155,10 +157,7 @@ class Template(Extern):
     the call, as it does any ``Extern``; one that has may take the definitions that alone read the result into it.
     """
 
-    kind: str = ""
-
-    def __str__(self) -> str:
-        return f"{super().__str__()}  # template {self.kind}"
+    kind: str = attrs.field(kw_only=True)
 
 
 @attrs.frozen(eq=False)
@@ -171,7 +170,7 @@ class Number:
     origins: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.symbol} = {self.value}"
+        return f"{name_text(self.symbol)} = {argument_text(self.value)}{tail_text(self, 'symbol', 'value')}"
 
 
 @attrs.frozen(eq=False)
@@ -183,7 +182,7 @@ class CopyInto:
     origins: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"%{self.target}[...] = %{self.source}"
+        return f"{Ref(self.target)}[...] = {Ref(self.source)}{tail_text(self, 'target', 'source')}"
 
 
 Statement = Definition | Scatter | StridedView | Extern | CopyInto | Number
@@ -225,14 +224,25 @@ class LoopProgram:
         return table
 
     def __str__(self) -> str:
-        lines = [f"loop program {self.name}:"]
-        lines += [f"  input {decl}" for decl in self.inputs if decl is not None]
-        lines += [f"  constant {name}: {list(value.shape)}" for name, value in self.constants.items()]
-        lines += [f"  size {name} = {source}" for name, source in self.symbols.items()]
+        from turret.ir.symbols import symbols_within
+
+        lines = [f"loop program {name_text(self.name)}:"]
+        order = list(self.symbols)
+        sizes = sorted(symbols_within(self), key=lambda s: order.index(s.name) if s.name in order else len(order))
+        lines += [f"  size {self._size_text(symbol)}" for symbol in sizes]
+        lines += ["  input number" if decl is None else f"  input {decl}" for decl in self.inputs]
+        lines += [f"  constant {constant_text(name, value)}" for name, value in self.constants.items()]
         lines += [f"  {statement}" for statement in self.statements]
-        lines += [f"  {output} is written to {target} afterwards" for output, target in self.overwritten.items()]
-        lines.append(f"  return {', '.join(map(str, self.outputs))}")
+        lines += [f"  overwrite {Ref(target)} with {Ref(output)}" for output, target in self.overwritten.items()]
+        lines.append(f"  return {', '.join(map(argument_text, self.outputs))}")
         return "\n".join(lines)
+
+    def _size_text(self, symbol: sympy.Symbol) -> str:
+        """A size symbol: what is known of it, where it comes from, and what it was when the graph was made."""
+        name = symbol.name
+        source = f" = {argument_text(self.symbols[name])}" if name in self.symbols else ""
+        hint = f"  {{hint: {self.hints[name]}}}" if name in self.hints else ""
+        return f"{name_text(name)}: {symbol_kind(symbol)}{source}{hint}"
 
 
 def defined(statement: Statement) -> tuple[TensorDecl, ...]:
@@ -283,7 +293,10 @@ def references(value: Any) -> list[Ref]:
     return []
 
 
-def _argument(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_argument, value))}]"
-    return str(value)
+def argument_text(value: Any) -> str:
+    """An argument of a call, or an output of a program."""
+    return value_text(value, lambda found: str(found) if isinstance(found, Ref) else None)
+
+
+def _loops(variables: tuple[Var, ...]) -> str:
+    return ", ".join(f"{v.name}<{v.extent}" for v in variables)

@@ -17,6 +17,7 @@ import attrs
 from turret.graph.obstacles import Obstacle, border_text
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Var
+from turret.ir.notation import name_text, names_text, tail_text, value_text
 from turret.ir.program import CopyInto, Extern, LoopProgram, Number, ScatterMode, StridedView, Template, TensorDecl
 
 
@@ -54,7 +55,7 @@ class Store:
     def __str__(self) -> str:
         where = "" if self.condition is None else f" where {self.condition}"
         equals = "=" if self.mode is None else f"{self.mode}="
-        return f"{self.tensor}[{', '.join(map(str, self.coords))}] {equals} {self.expr}{where}"
+        return f"{name_text(self.tensor)}[{', '.join(map(str, self.coords))}] {equals} {self.expr}{where}"
 
 
 @attrs.frozen(eq=False)
@@ -80,8 +81,9 @@ class Kernel:
 
     def __str__(self) -> str:
         loops = [f"for {v.name} < {v.extent}" for v in self.outer] + [f"row {v.name} < {v.extent}" for v in self.inner]
-        head = f"kernel {self.name} ({', '.join(self.origins)}): {'; '.join(loops) or 'once'}"
-        return "\n".join([head, *(f"    {store}" for store in self.stores)])
+        head = f"kernel {name_text(self.name)} ({names_text(self.origins)}): {'; '.join(loops) or 'once'}"
+        tail = tail_text(self, "name", "outer", "inner", "stores", "origins")
+        return "\n".join([head + tail, *(f"    {store}" for store in self.stores)])
 
 
 Step = Kernel | Extern | StridedView | CopyInto | Number
@@ -160,6 +162,12 @@ class MemoryPlan:
     dead_after: dict[int, tuple[str, ...]] = attrs.field(factory=dict)
     arena_spans: tuple[tuple[int, int], ...] = ()
 
+    def __str__(self) -> str:
+        spans = ", ".join(f"{first} to {last}" for first, last in self.arena_spans)
+        lines = [f"  arena {self.arena_bytes} bytes{f' in steps {spans}' if spans else ''}, peak {self.peak_bytes}"]
+        lines += [f"  buffer {name_text(name)}{tail_text(buffer, 'tensor')}" for name, buffer in self.buffers.items()]
+        return "\n".join(lines)
+
     def overwrites(self, program: LoopProgram) -> dict[str, str]:
         """Outputs of the program that are made where the input lies which takes their elements."""
         pairs = program.overwritten.items()
@@ -210,14 +218,13 @@ class Schedule:
         return tuple(step for step in self.steps if isinstance(step, Template))
 
     def __str__(self) -> str:
-        lines = [f"schedule {self.program.name}: {len(self.kernels)} kernels, {len(self.externs)} externs"]
+        counts = f"{len(self.kernels)} kernels, {len(self.externs)} externs"
+        lines = [f"schedule {name_text(self.program.name)}:  # {counts}"]
         begins = {section.first: section for section in self.sections}
         for number, step in enumerate(self.steps):
             lines += [str(begins[number])] if number in begins else []
-            dead = self.memory.dead_after.get(number, ())
-            lines.append(f"  {step}" + (f"  # frees {', '.join(dead)}" if dead else ""))
-        spans = ", ".join(f"{first} to {last}" for first, last in self.memory.arena_spans)
-        held = f" in steps {spans}" if spans else ""
-        lines.append(f"  arena {self.memory.arena_bytes} bytes{held}, peak {self.memory.peak_bytes}")
-        lines += [f"  {decision}" for decision in self.decisions]
-        return "\n".join(lines)
+            lines += [f"  {step}"]
+            lines += [f"  free {names_text(dead)}"] if (dead := self.memory.dead_after.get(number)) is not None else []
+        lines += [f"  section {value_text(section)}" for section in self.sections]
+        lines += [str(self.memory), *(f"  {decision}" for decision in self.decisions)]
+        return "\n".join([*lines, str(self.program)])

@@ -6,10 +6,11 @@ import functools
 from collections.abc import Iterable
 from typing import Any
 
+import attrs
 import sympy
 
 from turret.ir.expr import Expr, walk
-from turret.ir.index import Div, Index, Mod, Var
+from turret.ir.index import Div, Index, Mod, Value, Var
 from turret.ir.program import (
     CopyInto,
     Definition,
@@ -100,6 +101,39 @@ def mentioned_symbols(statement: Statement, expr: Expr | None = None) -> frozens
             return symbols_of_size(statement.value)
         case CopyInto():
             return _NONE
+
+
+def symbols_within(product: Any) -> list[sympy.Symbol]:
+    """The size symbols that a program, or any part of one, mentions, by name."""
+    found: set[sympy.Symbol] = set()
+    _gather(product, found, set())
+    return sorted(found, key=lambda symbol: symbol.name)
+
+
+def _gather(value: Any, found: set[sympy.Symbol], seen: set[Expr]) -> None:
+    """Add the symbols of a value to ``found``; ``seen``: expressions that were looked at."""
+    match value:
+        case sympy.Basic():
+            found |= value.free_symbols
+        case Expr():
+            if value not in seen:
+                seen.add(value)
+                _gather((value.args, value.coords, value.payload), found, seen)
+        case Index():
+            _gather((value.const, value.terms), found, seen)
+        case Var():
+            _gather(value.extent, found, seen)
+        case Div() | Mod():
+            _gather((value.divisor, value.numerator), found, seen)
+        case Value():
+            _gather(value.expr, found, seen)
+        case list() | tuple():
+            for item in value:
+                _gather(item, found, seen)
+        case dict():
+            _gather(list(value.values()), found, seen)
+        case _ if attrs.has(type(value)):
+            _gather([getattr(value, a.name) for a in attrs.fields(type(value))], found, seen)
 
 
 def has_float(value: Any) -> bool:

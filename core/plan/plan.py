@@ -241,62 +241,9 @@ class Plan:
         return tuple(a for step in self.steps if isinstance(step, Call) for a in step.args if isinstance(a, Plan))
 
     def __str__(self) -> str:
-        lines = [f"plan {self.name} on {self.device}: {len(self.steps)} steps, arena {self.arena_bytes} bytes"]
-        for number, slot in enumerate(self.slots):
-            if slot.place == "elsewhere":
-                continue
-            place = f"{slot.place} {slot.number}" if slot.place in ("input", "arena") else slot.place
-            place += " (static)" if slot.place == "input" and slot.number in self.static_inputs else ""
-            lines.append(
-                f"  slot {number} {slot.name}: {slot.dtype}{list(slot.shape)} stride {list(slot.stride)}, {place}"
-            )
-        opened = {first for first, _ in self.arena_spans}
-        closed = {last for _, last in self.arena_spans}
-        begins = {section.first: section for section in self.sections}
-        for number, step in enumerate(self.steps):
-            lines += [str(begins[number])] if number in begins else []
-            lines += ["  take the arena"] if number in opened else []
-            lines.append(f"  {_describe(step, self.slots)}")
-            lines += ["  return the arena"] if number in closed else []
-        lines.append(f"  return {', '.join(_argument(o, self.slots) for o in self.outputs)}")
-        lines += [str(branch) for branch in self.branches]
-        return "\n".join(lines)
+        from turret.plan.text import plan_text  # which needs the loop IR, and that sympy
 
-
-def _argument(value: Any, slots: tuple[Slot, ...]) -> str:
-    if isinstance(value, SlotRef):
-        return slots[value.slot].name
-    if isinstance(value, SizeRef):
-        return value.text
-    if isinstance(value, Plan):
-        return value.name
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_argument(v, slots) for v in value)}]"
-    return str(value)
-
-
-def _describe(step: Step, slots: tuple[Slot, ...]) -> str:
-    match step:
-        case Allocate():
-            return f"allocate {slots[step.slot].name}"
-        case Launch():
-            return f"launch {step.function} ({', '.join(step.origins)})"
-        case View():
-            return f"{slots[step.slot].name} = view of {slots[step.base].name} at {step.offset}"
-        case Copy():
-            return f"copy {slots[step.source].name} into {slots[step.target].name}"
-        case Free():
-            return f"free {', '.join(slots[s].name for s in step.slots)}"
-        case Compute():
-            return f"{step.symbol} = {step.text}"
-        case Call():
-            arguments = [_argument(a, slots) for a in step.args]
-            arguments += [f"{k}={_argument(v, slots)}" for k, v in step.kwargs.items()]
-            results = [step.into] if step.into is not None else list(step.outputs)
-            names = ", ".join(
-                [*("_" if r is None else slots[r].name for r in results), *(b.symbol for b in step.binds)]
-            )
-            return f"{names} = {step.op}({', '.join(arguments)})"
+        return plan_text(self)
 
 
 def size_text(value: Size) -> SizeText:

@@ -32,6 +32,11 @@ def record(cls: type) -> type:
     return cls
 
 
+def record_types() -> dict[str, type]:
+    """The classes that are registered, by name."""
+    return dict(_RECORDS)
+
+
 def dumps(value: Any) -> str:
     """JSON text of a value; raises ``CacheError`` for what cannot be written."""
     return json.dumps(_encode(value))

@@ -22,6 +22,7 @@ from turret.errors import CodegenError
 from turret.storage import prebuilt
 from turret.storage.artifact_cache import open_store
 from turret.storage.libraries import ROLE, as_path
+from turret.storage.native_enums import Enums, header_text, write_header
 
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-w")
 
@@ -31,7 +32,8 @@ class Extension:
     """The extension module of one C++ source; it is named ``_turret_`` and the file's stem.
 
     ``purpose`` is named in errors; ``flags`` go to the compiler, behind the source; ``facts`` are what else the binary
-    depends on, ``headers`` the files that the source includes from beside it.
+    depends on, ``headers`` the files that the source includes from beside it, ``enums`` those of
+    ``native_enums.HEADER``.
     """
 
     source: Path
@@ -39,6 +41,7 @@ class Extension:
     flags: tuple[str, ...] = ()
     facts: tuple[str, ...] = ()
     headers: tuple[Path, ...] = ()
+    enums: Enums = ()
 
     @property
     def name(self) -> str:
@@ -51,7 +54,7 @@ class Extension:
     def key(self) -> str:
         """The address of the binary, built ahead of time or in the artifact cache."""
         known = (sys.version, sys.implementation.cache_tag, sysconfig.get_platform(), *_FLAGS, *self.flags, *self.facts)
-        digest = hashlib.sha256(repr(known).encode())
+        digest = hashlib.sha256((repr(known) + header_text(self.enums)).encode())
         for part in (self.source, *self.headers):
             digest.update(part.read_bytes())
         return digest.hexdigest()
@@ -106,6 +109,6 @@ class Extension:
         compiler = toolchain.find_command(self.purpose)
         with tempfile.TemporaryDirectory(prefix="turret-extension-") as scratch:
             made = Path(scratch, self.library)
-            includes = (f"-I{headers}", f"-I{headers}/internal")
+            includes = (f"-I{headers}", f"-I{headers}/internal", write_header(scratch, self.enums))
             command = [*compiler, *_FLAGS, *includes, str(self.source), *self.flags, "-o", str(made)]
             return toolchain.build(command, made, self.source.name)

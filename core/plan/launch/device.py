@@ -12,13 +12,11 @@ import torch
 
 from turret.errors import CodegenError, TurretError
 from turret.plan.launch.driver_library import LAUNCHER, message
+from turret.plan.launch.enums import Status
 from turret.plan.launch.table import KernelBinary, LaunchTable
 from turret.storage import codec
 from turret.storage.artifact_cache import Entry, Store
 from turret.storage.fork_safety import Lock
-
-DRIVER_ERROR, MISALIGNED, SIZE_TOO_LARGE = 1, 2, 3
-"""Status of a run, in its low byte; the slot or size concerned is in the bits above."""
 
 TABLE = "launches.json"
 _kernels: dict[tuple[Any, ...], int] = {}
@@ -113,14 +111,14 @@ class Segment:
         accesses: the segment then works on an aligned copy.  ``tensors`` are those by slot.
         """
         copies: dict[int, torch.Tensor] = {}
-        while status & 0xFF == MISALIGNED:
+        while status & 0xFF == Status.MISALIGNED:
             slot = status >> 8
             if slot not in tensors:
                 raise TurretError(f"slot {slot} of {names} is not aligned; report this as a bug of the memory plan")
             copies[slot] = _aligned_copy(tensors[slot])
             slots[slot] = copies[slot].data_ptr()
             status = self.run(self.handle, slots, sizes, stream)
-        if status & 0xFF == SIZE_TOO_LARGE:
+        if status & 0xFF == Status.SIZE_TOO_LARGE:
             raise TurretError(
                 f"a size of {sizes[status >> 8]} does not fit the 32-bit arithmetic of {names}; "
                 "mark that dimension static, or run this input eagerly"

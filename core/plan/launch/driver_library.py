@@ -12,10 +12,12 @@ from pathlib import Path
 import attrs
 
 from turret.errors import CodegenError
+from turret.plan.launch.enums import NodeKind, Operation, ParameterKind, Status
 from turret.storage import prebuilt, toolchain
 from turret.storage.artifact_cache import Store, open_store
 from turret.storage.fork_safety import Lock
 from turret.storage.libraries import ROLE, open_library
+from turret.storage.native_enums import Enums, header_text, write_header
 
 DRIVER = "libcuda.so.1"
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-w")
@@ -25,7 +27,7 @@ _loaded: dict[str, ctypes.CDLL] = {}
 
 @attrs.frozen
 class DriverLibrary:
-    """One source, which opens the driver at run time, and what its functions give and take.
+    """One source, which opens the driver at run time, what its functions give and take, and the enums that it includes.
 
     ``purpose`` is named in errors.  Any C++17 compiler makes a library that will do, so that a machine whose compiler
     went away still starts.
@@ -34,14 +36,15 @@ class DriverLibrary:
     purpose: str
     source: Path
     prototypes: Mapping[str, tuple]
+    enums: Enums = ()
 
     @property
     def file(self) -> str:
         return f"{self.source.stem}.so"
 
     def key(self) -> str:
-        """Its address, ahead of time or in the cache: that of its source and the flags."""
-        what = f"{self.source.stem} {platform.machine()} {_FLAGS}\n"
+        """Its address, ahead of time or in the cache: that of its source, enums and the flags."""
+        what = f"{self.source.stem} {platform.machine()} {_FLAGS}\n{header_text(self.enums)}"
         return hashlib.sha256(what.encode() + self.source.read_bytes()).hexdigest()
 
     def build(self, store: Store | None = None) -> bytes:
@@ -77,9 +80,8 @@ class DriverLibrary:
         compiler = toolchain.find_command(f"the {self.purpose}")
         with tempfile.TemporaryDirectory(prefix="turret-native-") as scratch:
             made = Path(scratch, self.file)
-            return toolchain.build(
-                [*compiler, *_FLAGS, "-o", str(made), str(self.source), "-ldl"], made, self.source.name
-            )
+            command = [*compiler, *_FLAGS, write_header(scratch, self.enums), "-o", str(made), str(self.source), "-ldl"]
+            return toolchain.build(command, made, self.source.name)
 
 
 def message(library: ctypes.CDLL) -> str:
@@ -100,6 +102,7 @@ LAUNCHER = DriverLibrary(
         "turret_segment_prepare": (_INT, _POINTER),
         "turret_segment_run": (_LONG, _POINTER, _POINTER, _POINTER, _POINTER),
     },
+    (Operation, ParameterKind, Status),
 )
 """Runs the kernels of a plan."""
 
@@ -123,5 +126,6 @@ GRAPHS = DriverLibrary(
         "turret_binding_free": (None, _POINTER),
         "turret_graph_replay": (_INT, _POINTER, _POINTER, _POINTER, _POINTER, _INT),
     },
+    (NodeKind,),
 )
 """Reads captured graphs, and replays them over other memory."""

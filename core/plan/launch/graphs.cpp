@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "turret_enums.h"  // NodeKind: the tables are in enums.py
+
 namespace {
 
 using Result = int;
@@ -185,8 +187,7 @@ std::string readable(const char* symbol) {
 // One node, with arguments of its own that the driver reads when they are set.
 class Node {
  public:
-  enum Kind { kKernel, kCopy, kClear, kOther };
-  Kind kind = kOther;
+  NodeKind::Value kind = NodeKind::OTHER;
   std::string name;
   std::vector<char> arguments;
   bool dirty = false;
@@ -212,11 +213,11 @@ class Node {
   }
 
   Result set(Handle executable, Handle context) {
-    if (kind == kCopy) {
+    if (kind == NodeKind::COPY) {
       std::memcpy(&copy_, arguments.data(), sizeof copy_);
       return driver.copy_set(executable, handle_, &copy_, context);
     }
-    if (kind == kClear) {
+    if (kind == NodeKind::CLEAR) {
       std::memcpy(&clear_, arguments.data(), sizeof clear_);
       return driver.clear_set(executable, handle_, &clear_, context);
     }
@@ -247,7 +248,7 @@ class Node {
     }
     const char* symbol = nullptr;
     name = driver.name(&symbol, function) == 0 && symbol != nullptr ? readable(symbol) : "unnamed kernel";
-    kind = kKernel;
+    kind = NodeKind::KERNEL;
     if (kernel_.parameters == nullptr && kernel_.extra != nullptr) return read_buffer();
     std::size_t end = 0, offset = 0, size = 0;
     std::vector<std::pair<std::size_t, std::size_t>> found;
@@ -256,7 +257,7 @@ class Node {
       end = offset + size > end ? offset + size : end;
     }
     if (!found.empty() && kernel_.parameters == nullptr) {
-      kind = kOther;  // what it is handed cannot be seen
+      kind = NodeKind::OTHER;  // what it is handed cannot be seen
       return true;
     }
     arguments.assign((end + kWord - 1) / kWord * kWord, 0);
@@ -277,7 +278,7 @@ class Node {
     }
     in_buffer_ = true;
     if (buffer == nullptr)
-      kind = kOther;
+      kind = NodeKind::OTHER;
     else
       arguments.assign(buffer, buffer + size);
     return true;
@@ -288,7 +289,7 @@ class Node {
     if (driver.copy_get(handle_, &copy_) != 0) return true;  // what it works on is not known
     arguments.resize(sizeof copy_);
     std::memcpy(arguments.data(), &copy_, sizeof copy_);
-    if (copy_.height <= 1 && copy_.depth <= 1) kind = kCopy;  // others the driver does not let change
+    if (copy_.height <= 1 && copy_.depth <= 1) kind = NodeKind::COPY;  // others the driver does not let change
     return true;
   }
 
@@ -297,7 +298,7 @@ class Node {
     if (driver.clear_get(handle_, &clear_) != 0) return true;
     arguments.resize(sizeof clear_);
     std::memcpy(arguments.data(), &clear_, sizeof clear_);
-    if (clear_.height <= 1) kind = kClear;
+    if (clear_.height <= 1) kind = NodeKind::CLEAR;
     return true;
   }
 };
@@ -334,7 +335,7 @@ class Graph {
 
   bool check(std::int64_t node, std::int64_t offset) const {
     const bool there = node >= 0 && static_cast<std::size_t>(node) < nodes.size() && nodes[node].holds(offset);
-    if (there && nodes[node].kind != Node::kOther) return true;
+    if (there && nodes[node].kind != NodeKind::OTHER) return true;
     message = "an address at byte " + std::to_string(offset) + " of node " + std::to_string(node) +
               (there ? " (" + nodes[node].name + "), which cannot be patched"
                      : ", where a graph of " + std::to_string(nodes.size()) + " nodes has no arguments");

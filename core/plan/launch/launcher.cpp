@@ -14,6 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "turret_enums.h"  // Operation, ParameterKind, Status: the tables are in enums.py
+
 namespace {
 
 using Result = int;
@@ -176,9 +178,6 @@ struct Expression {
   std::int64_t value = 0;
   std::vector<std::int64_t> code;
 
-  enum Op : std::int64_t { kNumber, kSize, kAdd, kSubtract, kMultiply, kFloorDivide, kModulo, kLess, kMinimum,
-                          kMaximum };
-
   // Beyond 64 bits the rest is dropped, whatever a table says.
   static std::int64_t low(std::uint64_t value) { return static_cast<std::int64_t>(value); }
 
@@ -195,11 +194,11 @@ struct Expression {
     int top = -1;
     for (std::size_t i = 0; i < code.size(); ++i) {
       const std::int64_t op = code[i];
-      if (op == kNumber) {
+      if (op == Operation::NUMBER) {
         stack[++top] = code[++i];
         continue;
       }
-      if (op == kSize) {
+      if (op == Operation::SIZE) {
         stack[++top] = sizes[code[++i]];
         continue;
       }
@@ -207,13 +206,13 @@ struct Expression {
       std::int64_t& a = stack[top];
       const std::uint64_t left = static_cast<std::uint64_t>(a), right = static_cast<std::uint64_t>(b);
       switch (op) {
-        case kAdd: a = low(left + right); break;
-        case kSubtract: a = low(left - right); break;
-        case kMultiply: a = low(left * right); break;
-        case kFloorDivide: a = floor_divide(a, b); break;
-        case kModulo: a = low(left - static_cast<std::uint64_t>(floor_divide(a, b)) * right); break;
-        case kLess: a = a < b; break;
-        case kMinimum: a = b < a ? b : a; break;
+        case Operation::ADD: a = low(left + right); break;
+        case Operation::SUBTRACT: a = low(left - right); break;
+        case Operation::MULTIPLY: a = low(left * right); break;
+        case Operation::FLOOR_DIVIDE: a = floor_divide(a, b); break;
+        case Operation::MODULO: a = low(left - static_cast<std::uint64_t>(floor_divide(a, b)) * right); break;
+        case Operation::LESS: a = a < b; break;
+        case Operation::MINIMUM: a = b < a ? b : a; break;
         default: a = b > a ? b : a;
       }
     }
@@ -223,8 +222,7 @@ struct Expression {
 
 // Where a kernel parameter's eight bytes come from; an int32 is read from their low half.
 struct Parameter {
-  enum Kind : std::int64_t { kSlot, kSize, kArena, kNumber };
-  Kind kind;
+  ParameterKind::Value kind;
   std::int64_t index = 0;
   Expression offset;
 };
@@ -274,9 +272,7 @@ class Words {
   bool good_ = true;
 };
 
-enum Status : std::int64_t { kDone = 0, kDriverError = 1, kMisaligned = 2, kSizeTooLarge = 3 };
-
-std::int64_t status(Status code, std::int64_t detail) { return code | (detail << 8); }
+std::int64_t status(Status::Value code, std::int64_t detail) { return code | (detail << 8); }
 
 class Segment {
  public:
@@ -301,22 +297,22 @@ class Segment {
 
   std::int64_t run(void* const* slots, const std::int64_t* sizes, Handle stream) {
     for (const std::int64_t slot : aligned) {
-      if (reinterpret_cast<Address>(slots[slot]) & 15) return status(kMisaligned, slot);
+      if (reinterpret_cast<Address>(slots[slot]) & 15) return status(Status::MISALIGNED, slot);
     }
     for (const std::int64_t size : narrow) {
-      if (sizes[size] > INT32_MAX || sizes[size] < INT32_MIN) return status(kSizeTooLarge, size);
+      if (sizes[size] > INT32_MAX || sizes[size] < INT32_MIN) return status(Status::SIZE_TOO_LARGE, size);
     }
     Handle before = nullptr;
     driver.get_current(&before);
     if (before != context) {
       if (const Result result = driver.set_current(context)) {
         fail("making the device current", result);
-        return kDriverError;
+        return Status::DRIVER_ERROR;
       }
     }
     const bool good = (ready_.load(std::memory_order_acquire) || prepare()) && launch_all(slots, sizes, stream);
     if (before != context) driver.set_current(before);
-    return good ? kDone : kDriverError;
+    return good ? Status::DONE : Status::DRIVER_ERROR;
   }
 
  private:
@@ -333,9 +329,9 @@ class Segment {
         std::int64_t& value = values[count];
         pointers[count++] = &value;
         switch (parameter.kind) {
-          case Parameter::kSlot: value = reinterpret_cast<std::int64_t>(slots[parameter.index]); break;
-          case Parameter::kSize: value = sizes[parameter.index]; break;
-          case Parameter::kArena:
+          case ParameterKind::SLOT: value = reinterpret_cast<std::int64_t>(slots[parameter.index]); break;
+          case ParameterKind::SIZE: value = sizes[parameter.index]; break;
+          case ParameterKind::ARENA:
             value = Expression::low(reinterpret_cast<Address>(slots[arena_slot]) +
                                     static_cast<std::uint64_t>(parameter.offset.at(sizes)));
             break;
@@ -408,14 +404,14 @@ Expression read_expression(Words& words) {
   for (std::int64_t i = 0; i < length && words.good(); ++i) {
     const std::int64_t op = words.take();
     expression.code.push_back(op);
-    if (op == Expression::kNumber || op == Expression::kSize) {
-      expression.code.push_back(op == Expression::kSize ? words.count(words.sizes - 1) : words.take());
+    if (op == Operation::NUMBER || op == Operation::SIZE) {
+      expression.code.push_back(op == Operation::SIZE ? words.count(words.sizes - 1) : words.take());
       ++i;
-      if (op == Expression::kSize) expression.constant = false;
+      if (op == Operation::SIZE) expression.constant = false;
       ++depth;
     } else {
       --depth;
-      if (op < 0 || op > Expression::kMaximum) words.refuse();
+      if (op < 0 || op >= Operation::count) words.refuse();
     }
     if (depth < 1 || depth >= kMaxDepth) words.refuse();
   }
@@ -432,9 +428,9 @@ Expression read_expression(Words& words) {
   return expression;
 }
 
-std::int64_t read_index(Words& words, Parameter::Kind kind) {
-  if (kind == Parameter::kNumber) return words.take();
-  return words.count((kind == Parameter::kSlot ? words.slots : words.sizes) - 1);
+std::int64_t read_index(Words& words, ParameterKind::Value kind) {
+  if (kind == ParameterKind::NUMBER) return words.take();
+  return words.count((kind == ParameterKind::SLOT ? words.slots : words.sizes) - 1);
 }
 
 Step read_step(Words& words, void* const* kernels, bool may_assume = true) {
@@ -447,8 +443,8 @@ Step read_step(Words& words, void* const* kernels, bool may_assume = true) {
   const std::int64_t parameters = words.count(kMaxParameters);
   for (std::int64_t i = 0; i < parameters && words.good(); ++i) {
     Parameter parameter;
-    parameter.kind = static_cast<Parameter::Kind>(words.count(Parameter::kNumber));
-    if (parameter.kind == Parameter::kArena) {
+    parameter.kind = static_cast<ParameterKind::Value>(words.count(ParameterKind::count - 1));
+    if (parameter.kind == ParameterKind::ARENA) {
       parameter.offset = read_expression(words);
     } else {
       parameter.index = read_index(words, parameter.kind);
@@ -540,7 +536,7 @@ int turret_segment_prepare(void* handle) {
 std::int64_t turret_segment_run(void* segment, void* const* slots, const std::int64_t* sizes, void* stream) {
   if (segment == nullptr || slots == nullptr || sizes == nullptr) {
     message = "a segment, its slots or its sizes are not there";
-    return kDriverError;
+    return Status::DRIVER_ERROR;
   }
   return static_cast<Segment*>(segment)->run(slots, sizes, stream);
 }

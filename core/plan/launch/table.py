@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from turret.errors import UnsupportedError
+from turret.plan.launch.enums import Operation, ParameterKind
 from turret.storage.codec import record
 
 Words = tuple[int, ...]
 
-NUMBER, SIZE, ADD, SUBTRACT, MULTIPLY, FLOOR_DIVIDE, MODULO, LESS, MINIMUM, MAXIMUM = range(10)
-"""Operations of an expression; the first two are followed by their operand."""
+NUMBER, SIZE = Operation.NUMBER.value, Operation.SIZE.value
 
 
 @record
@@ -142,13 +142,13 @@ def _launch(step: KernelLaunch) -> list[int]:
 def _parameter(parameter: Parameter) -> list[int]:
     match parameter:
         case SlotPointer(slot):
-            return [0, slot]
+            return [ParameterKind.SLOT.value, slot]
         case SizeValue(size):
-            return [1, size]
+            return [ParameterKind.SIZE.value, size]
         case ArenaPointer(offset):
-            return [2, *_sized(offset)]
+            return [ParameterKind.ARENA.value, *_sized(offset)]
         case Number(value):
-            return [3, value]
+            return [ParameterKind.NUMBER.value, value]
 
 
 def _sized(expression: Words) -> list[int]:
@@ -156,14 +156,14 @@ def _sized(expression: Words) -> list[int]:
 
 
 _BINARY = {
-    ast.Add: (ADD, lambda a, b: a + b),
-    ast.Sub: (SUBTRACT, lambda a, b: a - b),
-    ast.Mult: (MULTIPLY, lambda a, b: a * b),
-    ast.FloorDiv: (FLOOR_DIVIDE, lambda a, b: a // b),
-    ast.Mod: (MODULO, lambda a, b: a % b),
+    ast.Add: (Operation.ADD.value, lambda a, b: a + b),
+    ast.Sub: (Operation.SUBTRACT.value, lambda a, b: a - b),
+    ast.Mult: (Operation.MULTIPLY.value, lambda a, b: a * b),
+    ast.FloorDiv: (Operation.FLOOR_DIVIDE.value, lambda a, b: a // b),
+    ast.Mod: (Operation.MODULO.value, lambda a, b: a % b),
 }
 _DIVISIONS = {"floor_div": ast.FloorDiv, "floor_mod": ast.Mod}
-_FOLDS = {"min": (MINIMUM, min), "max": (MAXIMUM, max)}
+_FOLDS = {"min": (Operation.MINIMUM.value, min), "max": (Operation.MAXIMUM.value, max)}
 
 
 def expression(text: str | int, sizes: Mapping[str, int], values: Mapping[str, int]) -> Words:
@@ -205,7 +205,11 @@ class _Expression:
                 return self._call(name, [self.words(a) for a in arguments])
             case ast.Compare(left=left, ops=[ast.Lt() | ast.Gt() as op], comparators=[right]):
                 sides = [self.words(left), self.words(right)]
-                return _joined(LESS, lambda a, b: int(a < b), *(sides if isinstance(op, ast.Lt) else reversed(sides)))
+                return _joined(
+                    Operation.LESS.value,
+                    lambda a, b: int(a < b),
+                    *(sides if isinstance(op, ast.Lt) else reversed(sides)),
+                )
         raise self.unsupported(ast.unparse(node))
 
     def _call(self, name: str, arguments: list[Words]) -> Words:

@@ -449,17 +449,17 @@ def classify(code: types.CodeType) -> int:
     name = code.co_filename
     if name.startswith("<"):
         if "importlib" in name:
-            return frame_hook.SKIP_CALLEES
+            return frame_hook.FrameKind.SKIP_CALLEES
         of_library = name.startswith(_MADE_BY_LIBRARIES) or (name == "<string>" and code.co_name.startswith("__"))
-        return frame_hook.SKIP if of_library else frame_hook.CAPTURE
+        return frame_hook.FrameKind.SKIP if of_library else frame_hook.FrameKind.CAPTURE
     skipped, closed, captured = _folders()
     if name.startswith(closed):
-        return frame_hook.SKIP_CALLEES
+        return frame_hook.FrameKind.SKIP_CALLEES
     if name.startswith(captured) and name not in _around_models():
-        return frame_hook.CAPTURE
+        return frame_hook.FrameKind.CAPTURE
     if "site-packages" in name:
         package = name.rpartition("site-packages" + os.sep)[2].partition(os.sep)[0]
         if package in _PACKAGES or package.startswith("__editable__"):
-            return frame_hook.SKIP_CALLEES
-        return frame_hook.SKIP if package == "torch" else frame_hook.CAPTURE
-    return frame_hook.SKIP if name.startswith(skipped) else frame_hook.CAPTURE
+            return frame_hook.FrameKind.SKIP_CALLEES
+        return frame_hook.FrameKind.SKIP if package == "torch" else frame_hook.FrameKind.CAPTURE
+    return frame_hook.FrameKind.SKIP if name.startswith(skipped) else frame_hook.FrameKind.CAPTURE

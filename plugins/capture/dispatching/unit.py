@@ -78,5 +78,5 @@ def load_source(text: str, scope: dict[str, Any], function: types.FunctionType) 
     exec(compile(text, name, "exec"), scope)
     made = scope["compiled"]
     show_lines(made, text)
-    frame_hook.load().mark(made.__code__, frame_hook.SKIP)
+    frame_hook.load().mark(made.__code__, frame_hook.FrameKind.SKIP)
     return made

@@ -163,7 +163,7 @@ class _Break:
         letters = _letters(stack)
         unbound = frozenset(n for n in range(self.plain_count()) if n not in self.locals)
         made = resume.resume_code(code, index, letters, unbound, raising=raised is not None, hidden=self.hidden)
-        frame_hook.load().mark(made, frame_hook.CAPTURE)
+        frame_hook.load().mark(made, frame_hook.FrameKind.CAPTURE)
         name = code.co_name
         if self.cells:
             cells = "".join(c + "," for c in self.cells)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import io
+import re
 
+import pytest
+import torch
+
+import turret
 from turret.api import cli, doctor
 from turret.errors import CodegenError
 from turret.hooks import plugin_manager
@@ -139,6 +144,51 @@ def test_build_into_a_folder_that_cannot_be_written_is_one_clear_line(capsys, na
     assert cli.main(["build"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert str(native_folder) in line and "run `turret build` as the user who installed" in line
+
+
+@pytest.fixture
+def debug_folder(folder, tmp_path, fresh):
+    """What a compile of one graph writes."""
+    options = {"cache": False, "debug_dir": str(tmp_path / "products")}
+    turret.compile(lambda x: torch.softmax(x * 2, -1), options=options)(torch.ones(4, 8))
+    return tmp_path / "products"
+
+
+def _written(folder, stage):
+    (found,) = folder.glob(f"*/*_{stage}_*.txt")
+    return found
+
+
+def test_run_stage_makes_of_a_debug_folders_text_what_the_compile_made(capsys, debug_folder):
+    assert cli.main(["run-stage", "schedule", str(_written(debug_folder, "lower"))]) == 0
+    schedule = _written(debug_folder, "schedule")
+    assert capsys.readouterr().out.rstrip() == schedule.read_text()
+    assert cli.main(["run-stage", "codegen", str(schedule)]) == 0
+    out = re.sub(r"\n  arch: .*", "", capsys.readouterr().out.rstrip())  # noted once the stage is over
+    assert out.endswith(_written(debug_folder, "codegen").read_text())
+    assert out.startswith(next(debug_folder.glob("*/*.cpp")).read_text().rstrip())
+
+
+def test_run_stage_takes_options_and_standard_input(capsys, debug_folder, monkeypatch):
+    text = _written(debug_folder, "lower").read_text()
+    monkeypatch.setattr("sys.stdin", io.StringIO(text))
+    assert cli.main(["run-stage", "schedule", "-", "--option", "max_fusion_size=1"]) == 0
+    assert "more than 1 definitions" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("stage", "text", "says"),
+    [
+        ("schedule", "loop program p:\n  return %x +\n", "turret: line 2: given '+', expected ,"),
+        ("codegen", "loop program p:\n  return 1\n", "turret: expected a Schedule, the product of the stage before"),
+        ("schedule", None, "which cannot be read as text"),
+    ],
+)
+def test_run_stage_refuses_what_it_cannot_take_in_a_clear_line(capsys, folder, tmp_path, stage, text, says):
+    if text is not None:
+        (tmp_path / "file.ir").write_text(text)
+    assert cli.main(["run-stage", stage, str(tmp_path / "file.ir")]) == 1
+    assert says in capsys.readouterr().err
 
 
 def test_an_unknown_command_is_refused(capsys):

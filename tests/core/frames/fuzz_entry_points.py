@@ -41,7 +41,7 @@ def values(draw: random.Random) -> list:
 def main(seed: int, calls: int) -> None:
     draw = random.Random(seed)
     hook, tree = frame_hook.load(), guard_tree.load()
-    hook.configure(lambda *a: None, lambda code: frame_hook.SKIP)
+    hook.configure(lambda *a: None, lambda code: frame_hook.FrameKind.SKIP)
     made = [hook.suspend(len), hook.tail(len, ()), tree.tree([], [], (), lambda numbers: lambda *a: True, 0, True)]
     functions = [
         *(getattr(hook, n) for n in ("configure", "call", "suspend", "tail", "throw", "mark", "kind", "is_active")),
@@ -71,7 +71,7 @@ def main(seed: int, calls: int) -> None:
         except REFUSALS:
             counts["refused"] += 1
         if function is hook.configure:
-            hook.configure(lambda *a: None, lambda code: frame_hook.SKIP)
+            hook.configure(lambda *a: None, lambda code: frame_hook.FrameKind.SKIP)
     print(dict(counts))
 
 

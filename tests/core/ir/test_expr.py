@@ -153,7 +153,7 @@ def test_an_unknown_op_or_a_wrong_number_of_arguments_is_refused_by_name() -> No
         (part(reduce("welford", (R,), load("x", (R,), F32)), "m2"), "part.m2(welford<r0<3>(x[r0]))"),
         (wrap_index(at("k", ROW), 5), "wrap_index(k[i0], 5)"),
         (index_value(ROW.index * 6 + COLUMN), "(6*i0 + i1)"),
-        (random("uniform", at("s", 0), index_value(ROW), 3), "random.('uniform', 3)(s[0], (i0))"),
+        (random("uniform", at("s", 0), index_value(ROW), 3), "random.uniform(s[0], (i0), 3)"),
     ],
 )
 def test_expressions_print_as_they_read(expr: Expr, text: str) -> None:

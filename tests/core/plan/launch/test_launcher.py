@@ -14,8 +14,8 @@ import torch
 from driver_lab import FakeDriver, kernel
 
 from turret.errors import CodegenError, TurretError
-from turret.plan.launch.device import MISALIGNED
 from turret.plan.launch.driver_library import LAUNCHER
+from turret.plan.launch.enums import Status
 from turret.plan.launch.table import (
     ArenaPointer,
     Clear,
@@ -198,7 +198,7 @@ def test_tensors_that_are_not_aligned_are_copied_in_and_written_back(fake: FakeD
     slots = (ctypes.c_void_p * 3)(source.data_ptr(), target.data_ptr(), 0)
     sizes = (ctypes.c_int64 * 1)(8)
     status = segment.run(segment.handle, slots, sizes, STREAM)
-    assert status & 0xFF == MISALIGNED
+    assert status & 0xFF == Status.MISALIGNED
     segment.recover(status, slots, sizes, STREAM, {0: source, 1: target}, "add")
     assert torch.equal(result, torch.tensor([0.0, 2, 3, 4, 5, 6, 7, 8, 9]))
     assert torch.equal(base, torch.arange(9.0))

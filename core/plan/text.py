@@ -1,0 +1,251 @@
+"""The text of a plan: one line a slot and a step, and back.
+
+All is in it but ``Plan.source``, which is for people; the library is named by its key.  What begins with ``--`` is for
+people, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import attrs
+import torch
+
+from turret.errors import TextError
+from turret.ir.notation import constant_text, name_text, set_fields, tail_text, value_text
+from turret.ir.reader import Reader, Scope
+from turret.ir.text import Line, blocks
+from turret.plan.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, Slot, SlotRef, Step, View
+from turret.storage.codec import record_types
+
+_ELSEWHERE = ("name", "device", "slots", "steps", "outputs", "constants", "source")
+"""Fields of a plan that have no line of their own, ``field: value``."""
+
+
+def plan_text(plan: Plan) -> str:
+    """The text that ``parse_plan`` reads; plans of branches follow it."""
+    write = _Writer(plan)
+    lines = [f"plan {name_text(plan.name)} on {plan.device}:  # {len(plan.steps)} steps"]
+    lines += [f"  {name}: {value_text(value)}" for name, value in set_fields(plan) if name not in _ELSEWHERE]
+    lines += [f"  constant {constant_text(name, value)}" for name, value in plan.constants.items()]
+    lines += [write.slot(number, slot) for number, slot in enumerate(plan.slots)]
+    opened, closed = ({span[end] for span in plan.arena_spans} for end in (0, 1))
+    begins = {section.first: section for section in plan.sections}
+    for number, step in enumerate(plan.steps):
+        lines += [str(begins[number])] if number in begins else []
+        lines += ["  -- take the arena"] if number in opened else []
+        lines.append(f"  {write.step(step)}")
+        lines += ["  -- return the arena"] if number in closed else []
+    lines.append(f"  return {', '.join(map(write.value, plan.outputs))}")
+    return "\n".join([*lines, *map(plan_text, plan.branches)])
+
+
+def _labels(slots: tuple[Slot, ...]) -> list[str]:
+    """A name for each slot that no other has, and that is not that of a result which is none."""
+    count = Counter(slot.name for slot in slots)
+    return [s.name if count[s.name] == 1 and s.name != "_" else f"{s.name}#{number}" for number, s in enumerate(slots)]
+
+
+class _Writer:
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.labels = [name_text(label) for label in _labels(plan.slots)]
+
+    def slot(self, number: int, slot: Slot) -> str:
+        where = f" on {slot.device}" if slot.device != self.plan.device else ""
+        place = f"{slot.place} {slot.number}" if slot.number or slot.place in ("input", "arena") else slot.place
+        place += " (static)" if slot.place == "input" and slot.number in self.plan.static_inputs else ""
+        layout = f"{slot.dtype}{value_text(list(slot.shape))} stride {value_text(list(slot.stride))}"
+        return f"  slot {number} {name_text(slot.name)}: {layout}{where}, {place}"
+
+    def value(self, value: Any) -> str:
+        return value_text(value, self._leaf)
+
+    def _leaf(self, value: Any) -> str | None:
+        if isinstance(value, SlotRef):
+            return f"%{self.labels[value.slot]}"
+        return f"plan {name_text(value.name)}" if isinstance(value, Plan) else None
+
+    def step(self, step: Step) -> str:
+        names = self.labels
+        match step:
+            case Allocate():
+                return f"allocate {names[step.slot]}"
+            case Launch():
+                origins = ", ".join(map(name_text, step.origins))
+                return f"launch {step.function} ({origins}){tail_text(step, 'function', 'origins')}"
+            case View():
+                return f"{names[step.slot]} = view of {names[step.base]} at {value_text(step.offset)}"
+            case Copy():
+                return f"copy {names[step.source]} into {names[step.target]}"
+            case Free():
+                return f"free {', '.join(names[s] for s in step.slots)}"
+            case Compute():
+                return f"{name_text(step.symbol)} = {value_text(step.text)}"
+            case Call():
+                return self._call(step)
+
+    def _call(self, step: Call) -> str:
+        arguments = [self.value(a) for a in step.args] + [f"{k}={self.value(v)}" for k, v in step.kwargs.items()]
+        results = ["_" if r is None else self.labels[r] for r in step.outputs] + [b.symbol for b in step.binds]
+        into = "" if step.into is None else f" into {self.labels[step.into]}"
+        head = f"{', '.join(results)} = " if results else ""
+        return (
+            f"{head}{step.op}({', '.join(arguments)}){into}{tail_text(step, 'op', 'args', 'kwargs', 'outputs', 'into')}"
+        )
+
+
+def parse_plan(text: str) -> Plan:
+    """The plan of a text, without its source; ``TextError`` names the line that is not as expected."""
+    left = blocks(text)
+    if not left:
+        raise TextError("expected the text of a plan ('plan NAME on DEVICE:'); given no lines")
+    plan = _PlanReader(left).plan
+    if left:
+        raise TextError(f"line {left[0][0][0]}: given {left[0][0][1]!r}, expected the end of the text")
+    return plan
+
+
+class _PlanReader:
+    """Reads the first of some blocks, and those of its branches, which come next."""
+
+    def __init__(self, left: list[list[Line]]) -> None:
+        self.left = left
+        self.slots: list[Slot] = []
+        self.numbers: dict[str, int] = {}
+        self.constants: dict[str, torch.Tensor] = {}
+        self.fields: dict[str, Any] = {}
+        self.steps: list[Step] = []
+        self.name = self.device = ""
+        (number, title), *lines = left.pop(0)
+        _Line(title, number, self).read(self._title)
+        for at, line in lines:
+            _Line(line, at, self).read(self._line)
+        if missing := {"inputs", "outputs"} - self.fields.keys():
+            raise TextError(f"line {number}: the plan {self.name} has no line of its {' and '.join(sorted(missing))}")
+        self.plan = Plan(
+            name=self.name,
+            device=self.device,
+            slots=tuple(self.slots),
+            steps=tuple(self.steps),
+            constants=self.constants,
+            **self.fields,
+        )
+
+    def _title(self, line: _Line) -> None:
+        line.expect("plan")
+        self.name = line.name()
+        line.expect("on")
+        self.device = line.device()
+        line.expect(":")
+
+    def _line(self, line: _Line) -> None:
+        second = line.tokens[1:2]
+        if second == [":"]:
+            self._field(line)
+        elif second in (["="], [","]) or "::" in line.next:
+            self._result(line)
+        else:
+            readers = {
+                "slot": self._slot,
+                "constant": self._constant,
+                "return": self._return,
+                "allocate": lambda line: self.steps.append(Allocate(line.slot())),
+                "free": lambda line: self.steps.append(Free(line.many(line.slot, ""))),
+                "copy": self._copy,
+                "launch": self._launch,
+            }
+            line.known(readers, "a line of a plan")(line)
+
+    def _field(self, line: _Line) -> None:
+        name = line.name()
+        line.expect(":")
+        if name in _ELSEWHERE or name not in attrs.fields_dict(Plan):
+            line.at = 0
+            line.fail("a field of a plan")
+        self.fields[name] = line.value()
+
+    def _slot(self, line: _Line) -> None:
+        if line.take() != str(len(self.slots)):
+            line.at -= 1
+            line.fail(f"the number of the slot, {len(self.slots)}")
+        name = line.name()
+        line.expect(":")
+        dtype, shape = line.name("a dtype"), tuple(line.value())
+        line.expect("stride")
+        stride = tuple(line.value())
+        device = line.device() if line.accept("on") else self.device
+        line.expect(",")
+        place = line.name("where the slot lies")
+        self.slots.append(Slot(name, shape, stride, dtype, device, place, line.size() if line.next else 0))
+        line.accept("(", "static", ")")
+        self.numbers = {label: number for number, label in enumerate(_labels(tuple(self.slots)))}
+
+    def _constant(self, line: _Line) -> None:
+        name, value = line.constant()
+        self.constants[name] = value
+
+    def _return(self, line: _Line) -> None:
+        self.fields["outputs"] = line.many(line.value, "")
+
+    def _copy(self, line: _Line) -> None:
+        source = line.slot()
+        line.expect("into")
+        self.steps.append(Copy(line.slot(), source))
+
+    def _launch(self, line: _Line) -> None:
+        function = line.name()
+        line.expect("(")
+        origins = line.many(line.name, ")")
+        self.steps.append(line.made(Launch, {"function": function, "origins": origins, **line.tail()}))
+
+    def _result(self, line: _Line) -> None:
+        """A view, a number, or a call."""
+        results = []
+        while "::" not in line.next and not line.accept("="):
+            results.append(line.name("a result"))
+            line.accept(",")
+        if line.accept("view", "of"):
+            base = line.slot()
+            line.expect("at")
+            self.steps.append(View(self.numbers[results[0]], base, line.value()))
+        elif line.next.startswith('"'):
+            self.steps.append(Compute(results[0], line.value()))
+        else:
+            self._call(line, results)
+
+    def _call(self, line: _Line, results: list[str]) -> None:
+        op = line.name("an operator")
+        line.expect("(")
+        args, kwargs = line.arguments()
+        into = line.slot() if line.accept("into") else None
+        tail = line.tail()
+        outputs = results[: len(results) - len(tail.get("binds", ()))]
+        slots = tuple(None if r == "_" else self.numbers[r] for r in outputs)
+        fields = {"op": op, "args": args, "kwargs": kwargs, "outputs": slots, "into": into, **tail}
+        self.steps.append(line.made(Call, fields))
+
+
+class _Line(Reader):
+    """A line of a plan: ``%name`` is a slot, ``plan name`` the plan of the next block."""
+
+    def __init__(self, line: str, number: int, plan: _PlanReader) -> None:
+        super().__init__(line, number, Scope(records=record_types()))
+        self.plan = plan
+
+    def value(self) -> Any:
+        if self.accept("%"):
+            return SlotRef(self.slot())
+        if self.accept("plan"):
+            name = self.name()
+            if not self.plan.left:
+                self.fail(f"the text of the plan {name!r} behind this one")
+            return _PlanReader(self.plan.left).plan
+        return super().value()
+
+    def slot(self) -> int:
+        return self.known(self.plan.numbers, "a slot")
+
+    def device(self) -> str:
+        return str(super().device())
