@@ -65,7 +65,7 @@ def test_the_same_object_twice_is_one_object_and_equal_views_are_two():
     made = assert_same(function, [torch.randn(3, 4)], capture="fx")
     view = OutputKind.ALIAS_OF_INTERMEDIATE
     given = OutputKind.IS_INPUT
-    assert kinds(made) == [view, OutputKind.IS_OUTPUT, view, view, given, given]
+    assert kinds(made) == [OutputKind.FRESH, OutputKind.IS_OUTPUT, view, view, given, given]
 
 
 def test_two_reads_of_one_value_do_not_share_memory_unless_they_do_in_eager():
