@@ -13,6 +13,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from turret.errors import UnsupportedError
 from turret.graph.externs import op_name
+from turret.graph.gradient_hooks import has_hook
 from turret.graph.op_traits import storage_root
 from turret.graph.tensor_versions import version_of
 from turret.hooks.devices import HOST
@@ -201,6 +202,9 @@ class ForwardOutputs:
             node = self.tracer.apply(aten.clone.default, node)
             root = node
         self._roots.add(root)
+        if visible and _differs_in_ones(node.meta["val"], value):
+            start = node.meta["val"].storage_offset()
+            node = self.tracer.apply(aten.as_strided.default, node, list(value.shape), list(value.stride()), start)
         stride = tuple(value.stride())
         tangent = stride if _is_block(value) else contiguous_strides(value.shape)
         self.nodes.append(node)
@@ -253,13 +257,27 @@ class ForwardOutputs:
             return self._alias_of_input(name, value, self._viewed_input(value, storage.input))
         leaf = value.requires_grad and value.is_leaf
         sharers = self._sharing[storage]
-        alone = len(sharers) == 1 and (_is_block(value) or _is_memory_of_its_own(tracked))
-        alone = alone and self._made_otherwise(value, None) is None
+        alone = (
+            storage not in self._bases and len(sharers) == 1 and (_is_block(value) or _is_memory_of_its_own(tracked))
+        )
+        alone = alone and self._made_otherwise(value, None) is None and self._lies_in_as_much(tracked)
         if not alone or not self._is_kept(value):
             return self._alias_of_intermediate(name, value, storage, leaf)
         differentiable = value.requires_grad and not leaf
         index = self._emit(self.tracer.node(value), value, differentiable, visible=True)
         return OutputInfo(OutputKind.FRESH, index, value.requires_grad, leaf=leaf)
+
+    def _lies_in_as_much(self, tracked: Tracked) -> bool:
+        """Whether a graph's value that is part of some memory is part of as much of it as eager's, at the same place.
+
+        It is not after a write, of which the graph holds the part alone.
+        """
+        whole = tracked.storage.tensor
+        if not tracked.chain or whole is None or not _is_block(whole):
+            return True
+        made, value = self.tracer.node(tracked.tensor).meta["val"], tracked.tensor
+        ends = [(t.storage_offset(), t.untyped_storage().nbytes()) for t in (made, value)]
+        return not all(type(n) is int for end in ends for n in end) or ends[0] == ends[1]
 
     def _is_kept(self, value: torch.Tensor) -> bool:
         """Whether the graph's value is kept as eager's is: its memory negated, or conjugated, or not."""
@@ -413,8 +431,8 @@ class ForwardOutputs:
 def _is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:
     """Whether autograd takes the gradient of ``value`` to ``base``, or to what that is a view of, through views alone.
 
-    It does not where a detached alias was written to, under ``no_grad``, and through a function of the user's that
-    returns a view but has a gradient of its own.
+    It does not where a detached alias was written to, under ``no_grad``, through a function of the user's that returns
+    a view but has a gradient of its own, and through a hook.
     """
     if value is base:
         return True
@@ -426,6 +444,8 @@ def _is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:
             return True
         # Ops that are no views have other arguments as well, though not all of these need gradients.
         if len(node.next_functions) != 1 or isinstance(node, torch.autograd.function.BackwardCFunction):
+            return False
+        if has_hook(node):
             return False
         node = node.next_functions[0][0]
     return node is not None
@@ -455,6 +475,17 @@ def _lies_within(value: torch.Tensor, other: torch.Tensor) -> bool:
     starts = [t.storage_offset() * t.element_size() for t in (value, other)]
     ends = [start + span(t) * t.element_size() for start, t in zip(starts, (value, other), strict=True)]
     return guard_or_false(starts[0] >= starts[1]) and guard_or_false(ends[0] <= ends[1])
+
+
+def _differs_in_ones(made: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether a value lies in memory as eager's does, but for the strides of dimensions of size 1, which users see."""
+    known = all(type(s) is int for t in (made, value) for s in (*t.shape, *t.stride()))
+    return (
+        known
+        and made.stride() != value.stride()
+        and value.numel() > 0
+        and all(a == b for size, a, b in zip(value.shape, made.stride(), value.stride(), strict=True) if size != 1)
+    )
 
 
 def _is_block(value: torch.Tensor) -> bool:
