@@ -98,6 +98,23 @@ def _scattered(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> torch.Tensor
     return torch.empty_like(args[0]) if overlaps else made
 
 
+def _like(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> torch.Tensor:
+    """``zeros_like`` and its kin: strides of dimensions of size 1 are kept, too; no version of torch keeps them."""
+    made, source = run(args, kwargs), args[0]
+    kept = (
+        kwargs.get("memory_format") in (None, torch.preserve_format) and made.layout is source.layout is torch.strided
+    )
+    if not kept or made.stride() == source.stride() or not _differs_in_ones(made, source):
+        return made
+    return torch.empty_strided(made.shape, source.stride(), dtype=made.dtype, device=made.device)
+
+
+def _differs_in_ones(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether the strides of two tensors of one shape, known numbers, are the same but where the size is 1."""
+    rows = list(zip(one.shape, one.stride(), other.stride(), strict=True))
+    return all(type(n) is int for row in rows for n in row) and all(a == b for size, a, b in rows if size != 1)
+
+
 def _power(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
     """Powers of and by a number that is a symbol: up to torch 2.11 they ask whether it is 1, 2 or one half.
 
@@ -108,7 +125,18 @@ def _power(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> Any:
 
 _OF_SYMBOLS = {torch.SymFloat: 1.25, torch.SymInt: 3}
 
-_CORRECTIONS: dict[Any, Callable[[Run, tuple, Mapping[str, Any]], Any]] = {
+_LIKE = (
+    aten.empty_like.default,
+    aten.zeros_like.default,
+    aten.ones_like.default,
+    aten.full_like.default,
+    aten.rand_like.default,
+    aten.randn_like.default,
+    aten.randint_like.default,
+    aten.randint_like.low_dtype,
+)
+
+_CORRECTIONS: dict[Any, Callable[[Run, tuple, Mapping[str, Any]], Any]] = dict.fromkeys(_LIKE, _like) | {
     aten._unique2.default: _counts,
     aten.unique_dim.default: _counts,
     aten.unique_consecutive.default: _counts,

@@ -35,15 +35,27 @@ class Mutation(enum.Enum):
 
 
 @record
-class Writes(enum.Enum):
-    """Whose writes a view's version counts, and whether it takes any outside of inference mode if made in it."""
+class AliasKind(enum.Enum):
+    """What autograd takes an alias of a base to be: whose writes count as its own, and what its own reach."""
 
-    OF_BASE = "of_base"
-    """As views do: counted with those to what it views, and refused."""
+    VIEW = "view"
+    """A view of the base: writes to either, and their history, are writes to the other."""
     DETACHED = "detached"
-    """As the result of ``detach`` does: counted with those to what it views, and taken."""
-    OWN = "own"
-    """As ``data`` does: counted by itself, and taken."""
+    """As the result of ``detach``: no view, with writes counted together, and taken outside of inference mode, too."""
+    DATA = "data"
+    """As ``data``: no view, with writes counted by itself, and taken outside of inference mode, too."""
+
+
+@record
+class ViewCreation(enum.Enum):
+    """How a view was made where it was not as the runtime makes one, which decides on the writes that it refuses."""
+
+    GRAD = "grad"
+    """With gradients on, in a program that was called with gradients off."""
+    NO_GRAD = "no_grad"
+    """With gradients off, in a program that was called with gradients on."""
+    MULTI_OUTPUT = "multi_output"
+    """By an op that gives several views (``unbind``, ``split``)."""
 
 
 @record
@@ -56,6 +68,8 @@ class OutputKind(enum.Enum):
     IS_OUTPUT = "is_output"
     """The same object as an output before it."""
     ALIAS_OF_INTERMEDIATE = "alias_of_intermediate"
+    VIEW_OF_OUTPUT = "view_of_output"
+    """A view of another output, or of one of ``GraphSignature.hidden``, which is itself a detached alias."""
     CONSTANT = "constant"
     SIZE = "size"
 
@@ -120,10 +134,11 @@ class OutputInfo:
 
     ``index`` is a graph output (``FRESH``; for ``ALIAS_OF_INTERMEDIATE`` that of the viewed base; for a ``SIZE``
     without ``value`` the number itself), an input (``IS_INPUT``, ``ALIAS_OF_INPUT``) or an output of the program
-    (``IS_OUTPUT``).  A view has either ``layout``, relative to the start of what it views, or ``steps``, the views
-    that lead to it (of another dtype, or overlapping itself where gradients flow).  ``value`` is a constant's, or
-    the text of a size over the graph's symbols.  ``leaf``: gradients do not flow through it but it requires one
-    (``detach().requires_grad_()``).  ``writes`` says how writes to a view are counted.
+    (``IS_OUTPUT``, ``VIEW_OF_OUTPUT``, counted on to the hidden ones).  A view has either ``layout``, relative to the
+    start of what it views, or ``steps``, the views that lead to it (of another dtype, or overlapping itself where
+    gradients flow).  ``value`` is a constant's, or the text of a size over the graph's symbols.  ``leaf``: gradients do
+    not flow through it but it requires one (``detach().requires_grad_()``).  ``alias`` says what autograd takes an
+    alias to be, and ``creation`` how a view was made.
     """
 
     kind: OutputKind
@@ -133,7 +148,8 @@ class OutputInfo:
     value: int | float | bool | str | torch.dtype | torch.device | None = None
     leaf: bool = False
     steps: tuple[ViewCall, ...] | None = None
-    writes: Writes = Writes.OF_BASE
+    alias: AliasKind = AliasKind.VIEW
+    creation: ViewCreation | None = None
 
 
 @record
@@ -184,7 +200,8 @@ class GraphSignature:
     outputs, in order.  ``numbers`` are symbols that depend on data, with the graph output that each is: what the
     runtime lays out by them (views among the outputs, tangents) it lays out after the call.  ``grad_enabled`` is the
     caller's grad mode (off where results have a history: the program itself turned gradients on),
-    ``grad_enabled_after`` what the program leaves behind (None: as it was).
+    ``grad_enabled_after`` what the program leaves behind (None: as it was).  ``hidden`` are tensors that only views
+    among the outputs know of.
     """
 
     inputs: tuple[InputInfo, ...]
@@ -196,6 +213,7 @@ class GraphSignature:
     numbers: dict[str, int] = attrs.field(factory=dict)
     grad_enabled: bool = True
     grad_enabled_after: bool | None = None
+    hidden: tuple[OutputInfo, ...] = ()
 
     @property
     def gives_history(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import attrs
@@ -13,10 +13,12 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from turret.errors import UnsupportedError
 from turret.graph.externs import op_name
+from turret.graph.gradient_hooks import has_hook
 from turret.graph.op_traits import storage_root
 from turret.graph.tensor_versions import version_of
 from turret.hooks.devices import HOST
 from turret.hooks.signature import (
+    AliasKind,
     GraphOutput,
     GraphSignature,
     InputInfo,
@@ -25,7 +27,7 @@ from turret.hooks.signature import (
     OutputInfo,
     OutputKind,
     ViewCall,
-    Writes,
+    ViewCreation,
 )
 from turret.hooks.size_source import SizeSource
 from turret.ir.index import size_of_inputs
@@ -44,6 +46,13 @@ from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
 
 aten = torch.ops.aten
+CreationMeta = torch._C._autograd.CreationMeta
+_creation: Callable[[torch.Tensor], Any] = torch._C._autograd._get_creation_meta
+_CREATIONS = {
+    CreationMeta.DEFAULT: ViewCreation.GRAD,
+    CreationMeta.NO_GRAD_MODE: ViewCreation.NO_GRAD,
+    CreationMeta.MULTI_OUTPUT_NODE: ViewCreation.MULTI_OUTPUT,
+}
 
 
 class SharedGradients(UnsupportedError):
@@ -64,6 +73,8 @@ class ForwardOutputs:
     nodes: list[Any] = attrs.field(factory=list)
     tensors: list[Any] = attrs.field(factory=list)
     described: list[GraphOutput] = attrs.field(factory=list)
+    _grad_enabled: bool = True
+    _results: list[Any] = attrs.field(factory=list)
     _roots: set[fx.Node] = attrs.field(factory=set)
     _seen: dict[int, int] = attrs.field(factory=dict)
     _bases: dict[Storage, tuple[int, torch.Tensor]] = attrs.field(factory=dict)
@@ -72,6 +83,7 @@ class ForwardOutputs:
     def collect(self, results: Sequence[Any], grad_enabled: bool, grad_enabled_after: bool | None) -> GraphSignature:
         """Emit all forward outputs: first new values of mutated inputs, then the user's, and bases of views
         as they are met."""
+        self._grad_enabled = grad_enabled
         tracked = [self._tracked(v) for v in self.inputs.values]
         replaced = {n: t for n, t in enumerate(tracked) if t is not None and t.replaced}
         visible = [v for v in results if isinstance(v, torch.Tensor)] + [t.tensor for t in replaced.values()]
@@ -81,11 +93,13 @@ class ForwardOutputs:
                 sharers.append(value)
         infos = [self._input(n, t) for n, t in enumerate(tracked)]
         joined = {g.members: self._joined(g) for g in self.inputs.groups if g.joined}
-        outputs = tuple(self._output(n, value) for n, value in enumerate(results))
+        self._results = list(results)
+        described = [self._output(n, value) for n, value in enumerate(self._results)]
+        outputs, hidden = tuple(described[: len(results)]), tuple(described[len(results) :])
         for number, t in replaced.items():
             infos[number] = attrs.evolve(infos[number], replaced_by=self._tensor(f"input {number}", t.tensor))
         symbols = size_symbols(self.inputs.values, self.inputs.before)
-        numbers = self._numbers((infos, outputs, self.described), symbols)
+        numbers = self._numbers((infos, outputs, hidden, self.described), symbols)
         groups = [g for g in self.inputs.groups if g.node is not None]
         infos += [joined.get(g.members, InputInfo(mutation=Mutation.DATA)) for g in groups]
         signature = GraphSignature(
@@ -98,6 +112,7 @@ class ForwardOutputs:
             bases=tuple(g.base for g in groups),
             grad_enabled=grad_enabled,
             grad_enabled_after=grad_enabled_after,
+            hidden=hidden,
         )
         if signature.gives_history and not grad_enabled and grad_enabled_after is not None:
             raise UnsupportedError("a program that turns gradients on and leaves them on, and gives results with them")
@@ -187,6 +202,9 @@ class ForwardOutputs:
             node = self.tracer.apply(aten.clone.default, node)
             root = node
         self._roots.add(root)
+        if visible and _differs_in_ones(node.meta["val"], value):
+            start = node.meta["val"].storage_offset()
+            node = self.tracer.apply(aten.as_strided.default, node, list(value.shape), list(value.stride()), start)
         stride = tuple(value.stride())
         tangent = stride if _is_block(value) else contiguous_strides(value.shape)
         self.nodes.append(node)
@@ -239,12 +257,27 @@ class ForwardOutputs:
             return self._alias_of_input(name, value, self._viewed_input(value, storage.input))
         leaf = value.requires_grad and value.is_leaf
         sharers = self._sharing[storage]
-        alone = len(sharers) == 1 and (_is_block(value) or _is_memory_of_its_own(tracked))
+        alone = (
+            storage not in self._bases and len(sharers) == 1 and (_is_block(value) or _is_memory_of_its_own(tracked))
+        )
+        alone = alone and self._made_otherwise(value, None) is None and self._lies_in_as_much(tracked)
         if not alone or not self._is_kept(value):
             return self._alias_of_intermediate(name, value, storage, leaf)
         differentiable = value.requires_grad and not leaf
         index = self._emit(self.tracer.node(value), value, differentiable, visible=True)
         return OutputInfo(OutputKind.FRESH, index, value.requires_grad, leaf=leaf)
+
+    def _lies_in_as_much(self, tracked: Tracked) -> bool:
+        """Whether a graph's value that is part of some memory is part of as much of it as eager's, at the same place.
+
+        It is not after a write, of which the graph holds the part alone.
+        """
+        whole = tracked.storage.tensor
+        if not tracked.chain or whole is None or not _is_block(whole):
+            return True
+        made, value = self.tracer.node(tracked.tensor).meta["val"], tracked.tensor
+        ends = [(t.storage_offset(), t.untyped_storage().nbytes()) for t in (made, value)]
+        return not all(type(n) is int for end in ends for n in end) or ends[0] == ends[1]
 
     def _is_kept(self, value: torch.Tensor) -> bool:
         """Whether the graph's value is kept as eager's is: its memory negated, or conjugated, or not."""
@@ -268,14 +301,15 @@ class ForwardOutputs:
         base = self.inputs.values[source]
         if value.requires_grad and value.is_leaf:
             raise UnsupportedError(f"{name} views an input and was made to require gradients")
+        viewed = self._viewed_output(value, base)
+        if viewed is not None:
+            return self._view_of_output(name, value, viewed)
         if self.tracer.tracked(base).replaced:
             raise UnsupportedError(f"{name} views the memory that input {source} had before set_")
         if value.requires_grad and not _is_differentiable_view(value, base):
             return self._own_view_of_input(name, value, source)
-        view = self._view(name, value, base)
-        return OutputInfo(
-            OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, writes=self._writes(value, base), **view
-        )
+        described = self._view(name, value, base) | self._seen_by_autograd(value, base)
+        return OutputInfo(OutputKind.ALIAS_OF_INPUT, source, value.requires_grad, **described)
 
     def _own_view_of_input(self, name: str, value: torch.Tensor, source: int) -> OutputInfo:
         """A view of an input with a gradient of its own, which a function of the user's returned."""
@@ -296,22 +330,65 @@ class ForwardOutputs:
         index, base = self._bases[storage]
         if value.requires_grad and not leaf and not _is_differentiable_view(value, base):
             raise UnsupportedError(f"{name} shares memory with a result that its gradient does not flow through")
-        view = self._view(name, value, base)
-        writes = self._writes(value, base)
+        viewed = self._viewed_output(value, base)
+        if viewed is not None:
+            return self._view_of_output(name, value, viewed)
+        if value is base and not leaf:
+            return OutputInfo(OutputKind.FRESH, index, value.requires_grad)
+        described = self._view(name, value, base) | self._seen_by_autograd(value, base)
+        return OutputInfo(OutputKind.ALIAS_OF_INTERMEDIATE, index, value.requires_grad, leaf=leaf, **described)
+
+    def _viewed_output(self, value: torch.Tensor, base: torch.Tensor) -> int | None:
+        """The detached alias of ``base`` that autograd takes ``value`` to be a view of, as an output; None: it is no
+        view, or one of the base."""
+        viewed = value._base
+        if viewed is None or viewed is base or viewed is base._base or not self._lies_in(viewed, self._storage(value)):
+            return None
+        for number, result in enumerate(self._results):
+            if result is viewed:
+                return number
+        if any(viewed is given for given in self.inputs.values):
+            return None
+        self._results.append(viewed)
+        return len(self._results) - 1
+
+    def _view_of_output(self, name: str, value: torch.Tensor, number: int) -> OutputInfo:
+        described = self._view(name, value, self._results[number])
+        creation = self._made_otherwise(value, None)
+        leaf = value.requires_grad and value.is_leaf
         return OutputInfo(
-            OutputKind.ALIAS_OF_INTERMEDIATE, index, value.requires_grad, leaf=leaf, writes=writes, **view
+            OutputKind.VIEW_OF_OUTPUT, number, value.requires_grad, leaf=leaf, creation=creation, **described
         )
 
-    def _writes(self, value: torch.Tensor, base: torch.Tensor) -> Writes:
-        """How writes to a view of ``base`` are counted: the fake tensors tell, which autograd counts them for, too."""
-        recorded = value.requires_grad and not value.is_leaf
-        if value is not base and not (recorded or value.is_inference() or base.is_inference()):
+    def _storage(self, value: torch.Tensor) -> Storage:
+        return self.tracer.tracked(value).storage
+
+    def _seen_by_autograd(self, value: torch.Tensor, base: torch.Tensor) -> dict[str, Any]:
+        """What autograd takes ``value`` to be of ``base``: it treats the fake tensors as eager's."""
+        if not value._is_view():
+            return {"alias": self._kind_of_no_view(value, base)}
+        return {"creation": self._made_otherwise(value, base)}
+
+    def _made_otherwise(self, value: torch.Tensor, base: torch.Tensor | None) -> ViewCreation | None:
+        """How a view was made, where one of ``base`` that the runtime makes would not be of that kind by itself."""
+        if not value._is_view():
+            return None
+        by_itself = {CreationMeta.DEFAULT if self._grad_enabled else CreationMeta.NO_GRAD_MODE}
+        if base is not None and base._is_view():
+            by_itself.add(_creation(base))
+        how = _creation(value)
+        return None if how in by_itself else _CREATIONS.get(how)
+
+    def _kind_of_no_view(self, value: torch.Tensor, base: torch.Tensor) -> AliasKind:
+        if value is base or (value.requires_grad and not value.is_leaf):
+            return AliasKind.VIEW
+        if not (value.is_inference() or base.is_inference()):
             before = base._version
             with torch.autograd._unsafe_preserve_version_counter(value):
                 torch.autograd.graph.increment_version(value)
                 if base._version == before:
-                    return Writes.OWN
-        return Writes.DETACHED if self.tracer.tracked(value).detached else Writes.OF_BASE
+                    return AliasKind.DATA
+        return AliasKind.DETACHED
 
     def _view(self, name: str, value: torch.Tensor, base: torch.Tensor) -> dict[str, Any]:
         """How a view is made of its base: by strides where that is right, else by the views that led to it.
@@ -354,8 +431,8 @@ class ForwardOutputs:
 def _is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:
     """Whether autograd takes the gradient of ``value`` to ``base``, or to what that is a view of, through views alone.
 
-    It does not where a detached alias was written to, under ``no_grad``, and through a function of the user's that
-    returns a view but has a gradient of its own.
+    It does not where a detached alias was written to, under ``no_grad``, through a function of the user's that returns
+    a view but has a gradient of its own, and through a hook.
     """
     if value is base:
         return True
@@ -367,6 +444,8 @@ def _is_differentiable_view(value: torch.Tensor, base: torch.Tensor) -> bool:
             return True
         # Ops that are no views have other arguments as well, though not all of these need gradients.
         if len(node.next_functions) != 1 or isinstance(node, torch.autograd.function.BackwardCFunction):
+            return False
+        if has_hook(node):
             return False
         node = node.next_functions[0][0]
     return node is not None
@@ -396,6 +475,17 @@ def _lies_within(value: torch.Tensor, other: torch.Tensor) -> bool:
     starts = [t.storage_offset() * t.element_size() for t in (value, other)]
     ends = [start + span(t) * t.element_size() for start, t in zip(starts, (value, other), strict=True)]
     return guard_or_false(starts[0] >= starts[1]) and guard_or_false(ends[0] <= ends[1])
+
+
+def _differs_in_ones(made: torch.Tensor, value: torch.Tensor) -> bool:
+    """Whether a value lies in memory as eager's does, but for the strides of dimensions of size 1, which users see."""
+    known = all(type(s) is int for t in (made, value) for s in (*t.shape, *t.stride()))
+    return (
+        known
+        and made.stride() != value.stride()
+        and value.numel() > 0
+        and all(a == b for size, a, b in zip(value.shape, made.stride(), value.stride(), strict=True) if size != 1)
+    )
 
 
 def _is_block(value: torch.Tensor) -> bool:

@@ -45,12 +45,10 @@ class Tracked:
     the fake tensor (which has eager's).  ``layout_changes``: in-place changes of shape so far.  ``key`` keeps
     ``fakes.layout_key``; False until it is asked for.  ``stale``: what it views changed its layout since, and fake
     tensors would replay the view on the new layout to find its gradient, where eager goes by its strides.
-    ``detached``: it is the result of ``detach``; one of a tensor of inference mode takes writes, as no view of it does.
     """
 
     __slots__ = (
-        "chain", "detached", "diverged", "key", "layout_changes", "node", "replaced", "stale", "storage", "tensor",
-        "version",
+        "chain", "diverged", "key", "layout_changes", "node", "replaced", "stale", "storage", "tensor", "version",
     )  # fmt: skip
 
     def __init__(
@@ -60,7 +58,7 @@ class Tracked:
         self.version = storage.version
         self.key: Any = False
         self.layout_changes = 0
-        self.replaced = self.stale = self.detached = False
+        self.replaced = self.stale = False
 
 
 def keep_values(graph: fx.Graph, target: torch.Tensor, alias: Any) -> None:

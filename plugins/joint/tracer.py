@@ -261,7 +261,7 @@ class Tracer(TorchDispatchMode):
         if out is args[0]:
             return out
         alias = Tracked(out, source.node, source.storage, source.chain, source.diverged)
-        alias.version, alias.detached = source.version, func is aten.detach.default
+        alias.version = source.version
         self.remember(alias)
         return out
 

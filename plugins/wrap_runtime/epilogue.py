@@ -8,7 +8,17 @@ from typing import Any
 import torch
 
 from turret.graph.externs import resolve_op
-from turret.hooks.signature import GraphSignature, InputInfo, Mutation, OutputInfo, OutputKind, ViewCall, Writes
+from turret.hooks.signature import (
+    AliasKind,
+    GraphSignature,
+    InputInfo,
+    Layout,
+    Mutation,
+    OutputInfo,
+    OutputKind,
+    ViewCall,
+    ViewCreation,
+)
 from turret.plan.sizes import Sizes, compile_layout, compile_size, compile_sizes
 
 _FEW = 4
@@ -75,7 +85,7 @@ def finisher(signature: GraphSignature) -> Finisher | None:
     )
     if plain and not effects and not replaced and signature.grad_enabled_after is None:
         return None
-    makers = tuple((_maker(o), o.index if o.kind is OutputKind.IS_OUTPUT else None) for o in outputs)
+    make_outputs = _outputs_maker((*outputs, *signature.hidden), len(outputs))
     grad_after = signature.grad_enabled_after
 
     def finish(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> list[Any]:
@@ -85,14 +95,31 @@ def finisher(signature: GraphSignature) -> Finisher | None:
             memory = make(inputs, results, sizes)
             with torch.no_grad():
                 inputs[number].set_(memory)
-        made: list[Any] = []
-        for make, repeated in makers:
-            made.append(make(inputs, results, sizes) if repeated is None else made[repeated])
+        made = make_outputs(inputs, results, sizes)
         if grad_after is not None:
             torch.set_grad_enabled(grad_after)
         return made
 
     return finish
+
+
+def _outputs_maker(infos: Sequence[OutputInfo], shown: int) -> Finisher:
+    """What makes the first ``shown`` of some outputs, of which some view others or are the same."""
+    makers = tuple(map(_maker, infos))
+    views = tuple((n, o.index, _viewer(o)) for n, o in enumerate(infos) if o.kind is OutputKind.VIEW_OF_OUTPUT)
+    repeated = tuple((n, o.index) for n, o in enumerate(infos) if o.kind is OutputKind.IS_OUTPUT)
+    if not views and not repeated:
+        return lambda inputs, results, sizes: [make(inputs, results, sizes) for make in makers]
+
+    def make_all(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> list[Any]:
+        made = [make(inputs, results, sizes) for make in makers]
+        for number, viewed, view in views:
+            made[number] = view(made[viewed], sizes)
+        for number, first in repeated:
+            made[number] = made[first]
+        return made[:shown]
+
+    return make_all
 
 
 Effect = Callable[[Sequence[Any], Sequence[Any], Sizes], None]
@@ -163,7 +190,7 @@ def _maker(info: OutputInfo) -> Maker:
     if info.kind is OutputKind.CONSTANT:
         value = info.value
         return lambda inputs, results, sizes: value
-    if info.kind is OutputKind.IS_OUTPUT:
+    if info.kind in (OutputKind.IS_OUTPUT, OutputKind.VIEW_OF_OUTPUT):
         return lambda inputs, results, sizes: None
     if info.kind is OutputKind.SIZE:
         if info.value is None:
@@ -172,7 +199,7 @@ def _maker(info: OutputInfo) -> Maker:
         return lambda inputs, results, sizes: size(sizes)
     if info.kind is OutputKind.IS_INPUT:
         return lambda inputs, results, sizes: inputs[index]
-    view = _counting(info, _viewer(info))
+    view = _viewer(info)
     if info.kind is OutputKind.ALIAS_OF_INPUT:
         return lambda inputs, results, sizes: view(inputs[index], sizes)
     return lambda inputs, results, sizes: view(results[index], sizes)
@@ -181,45 +208,63 @@ def _maker(info: OutputInfo) -> Maker:
 View = Callable[[torch.Tensor, Sizes], torch.Tensor]
 
 
-def _counting(info: OutputInfo, view: View) -> View:
-    """``view``, made so that writes to the result are counted, or refused, as those to eager's are."""
-    if info.writes is Writes.OF_BASE:
-        return view
-    if info.writes is Writes.OWN:
-        return lambda base, sizes: view(base, sizes).data.requires_grad_(info.leaf)
+def _viewer(info: OutputInfo) -> View:
+    """A view of a base as the program returned it, with or without a way for gradients back to the base.
+
+    Autograd counts, records and refuses writes to it as it does those to eager's.
+    """
+    make = _by_layout(info.layout) if info.steps is None else _by_steps(info.steps)
+    if info.alias is not AliasKind.VIEW:
+        own = torch.Tensor.detach if info.alias is AliasKind.DETACHED else _data
+        return lambda base, sizes: own(make(base, sizes)).requires_grad_(info.leaf)
+    made = _created(info.creation, make)
+    if info.creation is ViewCreation.NO_GRAD or (info.requires_grad and not info.leaf):
+        return made
+    leaf = info.leaf
 
     def detached(base: torch.Tensor, sizes: Sizes) -> torch.Tensor:
-        made = view(base, sizes)
-        return made.detach() if made.is_inference() else made
+        view = made(base.detach() if base.requires_grad else base, sizes)
+        return view.requires_grad_() if leaf else view
 
     return detached
 
 
-def _viewer(info: OutputInfo) -> Callable[[torch.Tensor, Sizes], torch.Tensor]:
-    """A view of a base as the program returned it, with or without a way for gradients back to the base."""
-    detached, leaf = not info.requires_grad or info.leaf, info.leaf
-    if info.steps is not None:
-        return _replayer(info.steps, detached, leaf)
-    layout = compile_layout(info.layout)
+def _data(value: torch.Tensor) -> torch.Tensor:
+    return value.data
+
+
+def _created(creation: ViewCreation | None, view: View) -> View:
+    """``view``, made in the mode that eager's was made in, or by an op of the kind that made eager's."""
+    if creation is None:
+        return view
+    if creation is not ViewCreation.MULTI_OUTPUT:
+        return torch.set_grad_enabled(creation is ViewCreation.GRAD)(view)
+
+    def of_several(base: torch.Tensor, sizes: Sizes) -> torch.Tensor:
+        made = view(base, sizes)
+        torch._C._autograd._set_creation_meta(made, torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE)
+        return made
+
+    return of_several
+
+
+def _by_layout(layout: Layout) -> View:
+    compiled = compile_layout(layout)
 
     def view(base: torch.Tensor, sizes: Sizes) -> torch.Tensor:
-        shape, stride, offset = layout(sizes)
-        if detached and base.requires_grad:
-            base = base.detach()
-        made = base.as_strided(shape, stride, base.storage_offset() + offset)
-        return made.requires_grad_() if leaf else made
+        shape, stride, offset = compiled(sizes)
+        return base.as_strided(shape, stride, base.storage_offset() + offset)
 
     return view
 
 
-def _replayer(steps: Sequence[ViewCall], detached: bool, leaf: bool) -> Callable[[torch.Tensor, Sizes], torch.Tensor]:
+def _by_steps(steps: Sequence[ViewCall]) -> View:
     calls = tuple((resolve_op(s.op), tuple(map(_argument, s.args))) for s in steps)
 
     def view(base: torch.Tensor, sizes: Sizes) -> torch.Tensor:
-        made = base.detach() if detached and base.requires_grad else base
         for op, arguments in calls:
-            made = op(made, *(a(sizes) for a in arguments))
-        return made.requires_grad_() if leaf else made
+            base = op(base, *(a(sizes) for a in arguments))
+        return base
 
     return view
 

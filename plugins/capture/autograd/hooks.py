@@ -8,6 +8,7 @@ import attrs
 import torch
 from torch import fx
 
+from turret.graph.gradient_hooks import note_hook
 from turret.plugins.capture.autograd.later import Unchanged
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Value
@@ -26,6 +27,7 @@ class GradientHook:
 
     def __call__(self, tensor: torch.Tensor, *rest: Any) -> None:
         tensor.register_hook(lambda gradient: self.graph(gradient, *rest)[0])
+        note_hook(tensor)
 
 
 class Handle(Value):

@@ -14,7 +14,7 @@ from torch._prims_common import suggest_memory_format
 
 from turret.hooks.devices import uses_host_kernels
 from turret.plugins.joint.ops.strides import elementwise_strides
-from turret.plugins.joint.sizes import contiguous_strides, is_backed, is_empty, same_sizes
+from turret.plugins.joint.sizes import contiguous_strides, is_backed, is_dense, is_empty, same_sizes
 
 aten = torch.ops.aten
 
@@ -83,7 +83,18 @@ def _suggested(out: torch.Tensor, args: tuple) -> Sequence[Any]:
 
 def _like_first(out: torch.Tensor, args: tuple) -> Sequence[Any]:
     """As ``empty_like`` of the first argument, if the result has its shape."""
-    return torch.empty_like(args[0]).stride() if same_sizes(out.shape, args[0].shape) else out.stride()
+    first = args[0]
+    if not same_sizes(out.shape, first.shape):
+        return out.stride()
+    dense = not is_empty(first.shape) and is_dense(first.shape, first.stride())
+    return first.stride() if dense else torch.empty_like(first).stride()
+
+
+def _with_itself(out: torch.Tensor, args: tuple) -> Sequence[Any]:
+    """As an elementwise op of two operands, both of them the first argument."""
+    if is_empty(out.shape) or not all(map(is_backed, (out, args[0]))):
+        return out.stride()
+    return elementwise_strides([args[0], args[0]], out.shape)
 
 
 def _scaled(out: torch.Tensor, args: tuple) -> Sequence[Any]:
@@ -147,6 +158,12 @@ _ANYWHERE: dict[Any, _Rule] = {
     aten.normal.Tensor_Tensor: _row_major,
     aten.nll_loss2d_forward.default: _row_major,
     aten.binary_cross_entropy.default: _like_first,
+    aten.hardtanh.default: _like_first,
+    aten.nan_to_num.default: _like_first,
+    aten.threshold.default: _with_itself,
+    aten.tril.default: _row_major,
+    aten.triu.default: _row_major,
+    aten._log_softmax.default: _row_major,
     aten.index_fill.int_Scalar: _like_first,
     aten.index_fill.int_Tensor: _like_first,
 }

@@ -106,3 +106,24 @@ def test_parameters_of_a_layer_norm_have_the_normalized_shape(read: bool) -> Non
             else:
                 with pytest.raises(RuntimeError, match="shape"):
                     function(torch.ones(2, 7), torch.ones(size))
+
+
+LIKE = {
+    "zeros": torch.zeros_like,
+    "ones, of another dtype": lambda x: torch.ones_like(x, dtype=torch.int32),
+    "full": lambda x: torch.full_like(x, 2),
+    "empty": torch.empty_like,
+    "random": torch.rand_like,
+}
+
+
+@pytest.mark.parametrize("name", LIKE)
+@pytest.mark.parametrize("layout", [((1, 2), (7, 1)), ((4, 1), (1, 9)), ((1, 1, 3), (5, 2, 1)), ((3, 1), (4, 1))])
+def test_a_tensor_made_like_another_keeps_its_strides_where_the_size_is_1(name: str, layout: tuple) -> None:
+    x = torch.randn(40).as_strided(*layout)
+    expected = LIKE[name](x).stride()
+    mode = CorrectedFakeTensorMode(shape_env=ShapeEnv())
+    with mode:
+        assert LIKE[name](mode.from_tensor(x, static_shapes=True)).stride() == expected
+    run = turret.compile(lambda x: LIKE[name](x).zero_(), options={"on_error": "raise", "cache": False})
+    assert run(x).stride() == expected

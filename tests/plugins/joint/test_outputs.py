@@ -65,7 +65,7 @@ def test_the_same_object_twice_is_one_object_and_equal_views_are_two():
     made = assert_same(function, [torch.randn(3, 4)], capture="fx")
     view = OutputKind.ALIAS_OF_INTERMEDIATE
     given = OutputKind.IS_INPUT
-    assert kinds(made) == [view, OutputKind.IS_OUTPUT, view, view, given, given]
+    assert kinds(made) == [OutputKind.FRESH, OutputKind.IS_OUTPUT, view, view, given, given]
 
 
 def test_two_reads_of_one_value_do_not_share_memory_unless_they_do_in_eager():
@@ -331,3 +331,48 @@ def test_results_whose_sizes_are_sums_are_dense():
 
     made = assert_same(function, [torch.randn(4, 30, 3), torch.randn(4, 10, 3)], dynamic=True)
     assert kinds(made) == [OutputKind.FRESH]
+
+
+OF_SIZE_ONE = {
+    "row": lambda x: x.as_strided((1, 2), (7, 1)),
+    "column": lambda x: x.t()[:, :1],
+    "nested": lambda x: x.as_strided((1, 1, 2), (5, 3, 1), 1),
+    "gap": lambda x: x.as_strided((2, 1), (1, 9)),
+}
+
+
+@pytest.mark.parametrize("view", sorted(OF_SIZE_ONE))
+@pytest.mark.parametrize(
+    "op",
+    [
+        torch.zeros_like,
+        torch.tril,
+        torch.nan_to_num,
+        lambda v: v.log_softmax(0),
+        lambda v: torch.threshold(v, 0.0, 0.0),
+        lambda v: v.masked_fill(v > 0, 0.0),
+        lambda v: v.clone().zero_(),
+        lambda v: v.sin(),
+    ],
+)
+def test_strides_of_results_are_eagers_where_the_size_is_1_too(view, op):
+    assert_same(lambda x: op(OF_SIZE_ONE[view](x)), [torch.randn(6, 4)], calls=1)
+
+
+@GRADIENTS
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2)[1:].add_(1),
+        lambda x: (x @ x.t())[1:].zero_(),
+        lambda x: (x + 1).view(-1)[3:5].mul_(2),
+        lambda x: (x * 2)[:1].fill_(3),
+    ],
+)
+def test_a_part_that_was_written_to_lies_where_it_does_in_all_that_eager_keeps(function, requires_grad):
+    x = torch.randn(3, 4, requires_grad=requires_grad)
+    expected, got = function(x), compiled(function)(x)
+    got = got if isinstance(got, torch.Tensor) else got[0]
+    torch.testing.assert_close(got, expected)
+    assert got.storage_offset() == expected.storage_offset()
+    assert got.untyped_storage().nbytes() == expected.untyped_storage().nbytes()

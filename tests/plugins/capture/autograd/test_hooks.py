@@ -90,3 +90,44 @@ def test_old_hooks_of_the_backward_pass_run_around_a_whole_forward():
     module._backward_hooks.clear()
     assert_same(observed(x), plain(x))
     assert len(observed.graphs) == 2
+
+
+@pytest.mark.parametrize("is_leaf", [True, False])
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda x, v: (v, x * 1),
+        lambda x, v: (v.view(2, 2), x.t()),
+        lambda x, v: (v[1:], v.sin(), x[0]),
+    ],
+)
+def test_a_hook_on_a_view_that_the_caller_gets_changes_the_gradient_behind_it(show, is_leaf):
+    def program(x):
+        view = x.view(-1)
+        view.register_hook(lambda gradient: gradient * 3)
+        return show(x, view)
+
+    fast, found = turret.compile(program, options=OPTIONS), []
+    for call in (program, fast, fast):
+        leaf = torch.arange(4.0).reshape(2, 2).requires_grad_()
+        results = call(leaf if is_leaf else leaf * 1)
+        sum(r.square().sum() for r in results).backward()
+        found.append((leaf.grad, *results))
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
+
+
+def test_a_hook_on_a_view_of_a_result_beside_it_holds_for_the_view_alone():
+    def program(x):
+        base = x * 2
+        row = base[0]
+        row.register_hook(lambda gradient: gradient * 3)
+        return row, base
+
+    found = []
+    for call in (program, turret.compile(program)):
+        x = torch.ones(2, 2, requires_grad=True)
+        row, base = call(x)
+        (row.sum() + base.sum()).backward()
+        found.append(x.grad)
+    torch.testing.assert_close(found[1], found[0])
