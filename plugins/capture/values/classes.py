@@ -195,6 +195,7 @@ OBJECT_METHODS = {
     "__init_subclass__": _init,
     "__eq__": _not_implemented,
     "__ne__": lambda t, value, other: Constant(NotImplemented),
+    "__str__": lambda t, value: t.call(t.wrap_known(repr), [value], {}),
 }
 """Methods of ``object`` itself."""
 
