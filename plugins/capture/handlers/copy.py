@@ -17,7 +17,7 @@ from turret.plugins.capture.values.functions import Known, Method
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance, InstanceDict
-from turret.plugins.capture.values.sequences import List, Range, Tuple
+from turret.plugins.capture.values.sequences import List, NamedTuple, Range, Tuple
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
@@ -54,6 +54,7 @@ def _deep(t: Tracer, value: Value, done: dict[int, Value]) -> Value:
     if id(value) in done:
         return done[id(value)]
     if isinstance(value, Tensor):
+        _check_memory(value, done)
         made = done[id(value)] = _tensor(t, value)
         return made
     if isinstance(value, Method):
@@ -62,6 +63,8 @@ def _deep(t: Tracer, value: Value, done: dict[int, Value]) -> Value:
         value = value.as_dict(t)
     if type(value) is Tuple:
         return Tuple([_deep(t, v, done) for v in value.items])
+    if type(value) is NamedTuple and hasattr(value.kind, "_fields"):
+        return NamedTuple([_deep(t, v, done) for v in value.items], value.kind)
     if isinstance(value, Set):
         made = done[id(value)] = Set.of(t, [_deep(t, v, done) for v in value.unpack(t)], value.kind)
         return made
@@ -110,6 +113,13 @@ def _tensor(t: Tracer, value: Tensor) -> Value:
     if plain:
         return copied
     return t.call(t.wrap_known(torch.nn.Parameter), [copied, Constant(fake.requires_grad)], {})
+
+
+def _check_memory(value: Tensor, done: dict[int, Value]) -> None:
+    """Refuse a tensor in the memory of another that was copied: copies of plain tensors share theirs, too."""
+    for memory in [value.fake.untyped_storage(), *([] if value.real is None else [value.real.untyped_storage()])]:
+        if done.setdefault(memory._cdata, value) is not value:
+            raise Unsupported("copy.deepcopy of tensors that share memory")
 
 
 def _has_no_attributes(t: Tracer, value: Tensor) -> bool:

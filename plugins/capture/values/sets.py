@@ -205,6 +205,11 @@ class Set(Value):
         self._one(t, "add", item)
         return Constant(None)
 
+    def m___init__(self, t: Tracer, items: Value | None = None) -> Value:
+        if self.items:
+            self.m_clear(t)
+        return Constant(None) if items is None else self.m_update(t, items)
+
     def m_update(self, t: Tracer, *others: Value) -> Value:
         for other in map(Value.realize, others):
             if isinstance(other, (Set, Dict, SequenceValue)):

@@ -192,6 +192,13 @@ def test_sets_of_a_subclass_are_followed():
         bag.discard(1)
         return x + len(bag), seen
 
+    def makes(x):
+        bag = Bag([1, 2])
+        bag.add(3)
+        return x + len(bag), bag == {1, 2, 3}, {1} < bag, bag <= {1, 2}, bag != {1, 2, 3}, sorted(bag), bag
+
+    check(makes, torch.ones(2), graphs=1)
+
     plain, changed = Bag([1, 2, 3]), Bag([1, 2, 3])
     expected, found = function(torch.ones(2), plain), Observed(function, fullgraph=True)(torch.ones(2), changed)
     assert found[1] == expected[1]

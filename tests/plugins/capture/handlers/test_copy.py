@@ -91,6 +91,34 @@ def test_tensors_whose_copies_are_more_than_their_numbers_are_copied_as_python()
     assert observed(marked).tag == "here"
 
 
+WHOLE = torch.arange(4.0)
+PART = WHOLE[:2]
+
+
+def test_copies_of_tensors_that_share_memory_share_it():
+    def function(x):
+        own = x * 2
+        one, two = copy.deepcopy([own, own[:1]])
+        three, four = copy.deepcopy([WHOLE, PART])
+        one += 1
+        three += 1
+        return two, four, WHOLE * 1
+
+    check(function, X, breaks=None)
+
+
+def test_named_tuples_are_copied_by_their_items():
+    kind = collections.namedtuple("Pair", "left right")
+    held = kind([1], X)
+
+    def function(x):
+        made = copy.deepcopy(held)
+        made.left.append(2)
+        return made.right + x, type(made).__name__, made.left, held.left
+
+    check(function, X, graphs=1)
+
+
 def test_methods_and_own_state():
     class Counted:
         def __init__(self, count):
