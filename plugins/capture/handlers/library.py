@@ -14,6 +14,7 @@ from turret.plugins.capture.handlers import (
     numpy,
     optim,
     recurrent,
+    saved_tensors,
     torch_api,
     warnings,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "numpy",
     "optim",
     "recurrent",
+    "saved_tensors",
     "torch_api",
     "warnings",
 ]

@@ -64,6 +64,8 @@ class Tracer(GraphRecorder, Caller):
         """Tensors in the memory of arrays whose numbers are constants of the graph."""
         self.ignored: list[list[tuple[type[Warning], str]]] = []
         """Warnings that the program ignores, by their kinds and starts: for each block under ``catch_warnings``."""
+        self.hooks_refused = 0
+        """How many blocks under way refuse hooks on saved tensors."""
         self.effects = Effects()
         self.blocks = Blocks(self)
         self.state = TorchState(self)

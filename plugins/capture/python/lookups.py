@@ -86,6 +86,11 @@ def dict_of_view(view: Any) -> Any:
     return mapping
 
 
+def has_saved_tensor_hooks(autograd: Any) -> bool:
+    """Whether hooks on saved tensors are set."""
+    return autograd._top_saved_tensors_default_hooks(False) is not None
+
+
 def never(value: Any) -> bool:
     """A condition that nothing fulfils."""
     return False
