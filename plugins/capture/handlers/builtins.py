@@ -253,7 +253,7 @@ def hash_(t: Tracer, value: Value) -> Value:
 def exc_info(t: Tracer) -> Value:
     handled = t.frames[-1].handling[-1] if t.frames[-1].handling else t.handled_outside(t.frames[-1])
     if handled is None:
-        unknown = Unread("sys.exc_info() of what the caller handles")
+        unknown = Unread("sys.exc_info() of what the caller handles", t.step)
         return Tuple([unknown, unknown, unknown])
     return Tuple([t.wrap_known(handled.type()), handled, t.traceback()])
 

@@ -325,19 +325,20 @@ for _name in (
 class Unread(Lazy):
     """A value that only the call itself can look at; it may be handed around until something depends on it."""
 
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "step")
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+    def __init__(self, reason: str, step: int) -> None:
+        """``step``: of the root frame, which made it; what needs the value breaks the graph there."""
+        self.reason, self.step = reason, step
 
     def realize(self) -> Value:
-        raise Unsupported(self.reason)
+        raise Unsupported(self.reason, step=self.step)
 
     def describe(self) -> str:
         return self.reason
 
     def rebuild(self, r: Rebuilder) -> str:
-        raise Unsupported(self.reason)
+        raise Unsupported(self.reason, step=self.step)
 
 
 class MethodOfValue(Value):
