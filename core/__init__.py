@@ -8,6 +8,15 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+_GUARD_FILTERS = (
+    "keep_tensor_guards_unsafe",
+    "skip_all_guards_unsafe",
+    "skip_guard_on_all_nn_modules_unsafe",
+    "skip_guard_on_globals_unsafe",
+    "skip_guard_on_inbuilt_nn_modules_unsafe",
+)
+"""Ready-made values of the option ``guard_filter_fn``."""
+
 _HOMES = {
     "allow_in_graph": "turret.frames.annotations",
     "assemble": "turret.api.stages",
@@ -32,6 +41,8 @@ _HOMES = {
     "place": "turret.api.stages",
     "reset": "turret.api.compile",
     "schedule": "turret.api.stages",
+    "set_stance": "turret.frames.stances",
+    **dict.fromkeys(_GUARD_FILTERS, "torch.compiler"),
     "stage_graph": "turret.api.stages",
     "substitute_in_graph": "turret.frames.annotations",
     "set_logs": "turret.plugins.observers.logs",

@@ -31,6 +31,10 @@ class CaptureError(TurretError):
     """The program could not be captured as asked for (``fullgraph=True`` and a graph break, say)."""
 
 
+class RecompileError(TurretError, RuntimeError):
+    """A call needs a compilation, and the stance is ``"fail_on_recompile"``."""
+
+
 class UnsupportedError(TurretError):
     """A stage met a program that it cannot compile; the pipeline then falls back to eager."""
 

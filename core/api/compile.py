@@ -11,6 +11,7 @@ import torch
 
 from turret.api.arguments import check_arguments, check_model
 from turret.api.module import CompiledModule, wrap_module
+from turret.api.torch_options import is_compiling_off, translated
 from turret.errors import OptionError, StageError, TurretError, warn
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.storage.fork_safety import compiling
@@ -40,7 +41,7 @@ def compile(
     ``"aot_eager"`` (forward and backward are traced, and run call by call), or another name that torch.compile knows.
     ``mode``, ``options``: see ``turret.list_mode_options`` and ``turret.list_options``; those of a function go to it.
     ``plugins``: objects, modules or dotted names that hold for this callable alone, asked before all others.
-    ``disable``: give ``model`` back as it is.
+    ``disable``: give ``model`` back as it is; so do ``TORCH_COMPILE_DISABLE=1`` and ``TORCHDYNAMO_DISABLE=1``.
     Without ``model``, returns a decorator.
 
     Raises ``OptionError`` for an unknown mode, option or backend, ``PluginError`` for a plugin that does not fit and
@@ -57,7 +58,7 @@ def compile(
     if model is None:
         return again
     check_model(model)
-    if disable:
+    if disable or is_compiling_off():
         return model
     if isinstance(model, CompiledModule):
         model = model._turret_original
@@ -92,7 +93,7 @@ def _compile_callable(
     options, own = taken_from(options)
     everyone = (*plugins, *own)
     manager = plugin_manager.create(everyone) if everyone else plugin_manager.default_manager()
-    config = plugin_manager.configure(manager, mode, options)
+    config = plugin_manager.configure(manager, mode, translated(options, manager.options))
     if config.cache and config.cache_dir:
         ArtifactCache(config.cache_dir)
     context = create_context(config, manager)

@@ -399,7 +399,9 @@ class Expressions:
             f"[{t} * i for i in range({k})]", f"list({table})", f"list({table}.values())", f"list({table}.items())", f"list({t}.shape)",
             f"list({t}.unbind(0))", f"[a + b for a in range({k}) for b in range(2) if a != b]", f"list(itertools.accumulate([1, 2, {k}]))",
             f"list({t}.split(1))", f"[[a * b for a in range(2)] for b in range({k})]", f"[*range({k})]", "list(dict.fromkeys('aba'))",
-            "list(itertools.product(range(2), repeat=2))", f"list(itertools.pairwise(range({k})))", f"[y for x in [[1], [2, {k}]] for y in x]",
+            "list(itertools.product(range(2), repeat=2))", f"list(itertools.pairwise(range({k})))", f"heapq.nsmallest({k}, heap([3, 1, {k}, 2]))",
+            f"sorted([Ranked({k}), Ranked(1), Ranked(3)])", f"list({table}.keys() | {{'k', {k}}})[:0]", f"copy.deepcopy([{t}.detach(), {table}])",
+            f"[v.rank for v in sorted([Ranked({k}), Ranked(2), Ranked(0)], reverse=True)]", f"collections.Counter([1, {k}, 1]).most_common()", f"[y for x in [[1], [2, {k}]] for y in x]",
         )  # fmt: skip
 
     @rule("list", 1, "generators")
@@ -430,6 +432,7 @@ class Expressions:
             f"{{v: v * 2 for v in range({self.random.randint(0, 3)})}}", f"dict(zip('ab', [{i}, {self.any(0)}]))", f"copy.copy({table})",
             f"collections.OrderedDict([('b', {i}), ('a', {self.any(0)})])", f"{{k: v for k, v in {table}.items() if k != 'k'}}",
             f"collections.defaultdict(list, {{'k': [{i}]}})", f"dict(sorted({{'b': 1, 'a': {i}}}.items()))", f"Registry(a={i})",
+            f"collections.Counter([{i}, 1, 1])", f"dict.fromkeys([1, {i}], {self.any(0)})", "collections.OrderedDict.fromkeys('ba')", f"copy.deepcopy({table})",
         )  # fmt: skip
 
     @rule("set", 1)
@@ -473,4 +476,22 @@ class Expressions:
             f"delegating({k}, log)", f"Countdown({k})", f"enumerate({self.var('list')})", f"zip(range({k}), {self.var('list')})",
             f"map(str, range({k}))", f"filter(None, range({k}))", f"itertools.count({k})" if d < -5 else f"iter(range({k}))",
             f"reversed([1, {k}])", f"iter({self.var('dict')}.copy().items())", f"itertools.chain(range({k}), [9])",
+        )  # fmt: skip
+
+    @rule("gen", 1)
+    def gen_of_itertools(self, d: int) -> str:
+        """An iterator of ``itertools``, in its first state or a later one; none that goes on for ever."""
+        items, k, n = self.var("list"), self.random.randint(0, 4), self.random.randint(0, 2)
+        source = self.one(f"numbers({k}, log)", f"iter({items})", f"tensors({self.var('tensor')}, {k})", f"range({k})")
+        plain = f"(v for v in {source} if isinstance(v, int))"
+        return self.one(
+            f"itertools.islice(itertools.cycle({source}), {k})", f"itertools.islice({source}, {n}, {k}, {n + 1})", f"itertools.islice({source}, {n})",
+            f"itertools.accumulate({plain}, lambda a, b: a * 2 + b)", f"itertools.accumulate({plain}, initial={n})", f"itertools.pairwise({source})",
+            f"itertools.takewhile(lambda v: v != {n}, {plain})", f"itertools.dropwhile(lambda v: v != {n}, {plain})",
+            f"itertools.filterfalse(lambda v: isinstance(v, int), {source})", f"itertools.compress({source}, [1, 0, {n}, 1])",
+            f"itertools.starmap(lambda a, b: (b, a), zip({source}, {items}))", f"itertools.zip_longest({source}, {items}, fillvalue={n})",
+            f"itertools.repeat({self.any(0)}, {k})", f"itertools.permutations(range({k}), {n})", f"itertools.combinations({source}, {n})",
+            f"itertools.combinations_with_replacement({source}, {n})", f"itertools.product({source}, repeat={n})", f"itertools.tee({source}, 2)[1]",
+            f"((key, list(group)) for key, group in itertools.groupby({plain}, lambda v: v // 2))", f"skipped({n}, itertools.pairwise({source}))",
+            f"skipped({n}, itertools.islice({source}, {k}))", f"skipped(1, itertools.zip_longest({source}, range({n})))",
         )  # fmt: skip

@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 PRELUDE = '''
-import collections, contextlib, copy, dataclasses, enum, functools, itertools, math, operator
+import collections, contextlib, copy, dataclasses, enum, functools, heapq, itertools, math, operator
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+
+@dataclasses.dataclass(order=True)
+class Ranked:
+    """What is sorted by its own order."""
+    rank: int
+
+
+def heap(items):
+    """A heap of some items."""
+    heapq.heapify(items)
+    heapq.heappush(items, heapq.heappop(items) + 1)
+    return items
+
+
+def skipped(count, iterator):
+    """An iterator behind its first items."""
+    for _ in range(count):
+        next(iterator, None)
+    return iterator
 
 
 class Scaled:

@@ -14,7 +14,7 @@ from torch import fx
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from turret.errors import CaptureError, is_internal
-from turret.frames import frame_hook, guard_tree
+from turret.frames import frame_hook, guard_tree, stances
 from turret.frames.guards import Guard, GuardSet, global_state, storage_pattern
 from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource
 from turret.hooks.products import CapturedGraph
@@ -116,7 +116,7 @@ def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Bre
     if stop is not None:
         error.reason = f"no graph break is possible: {error.reason}; the break was wanted for: {stop.reason}"
         return None
-    if step <= NOWHERE or settings.fullgraph:
+    if step <= NOWHERE or settings.fullgraph or stances.breaks_are_errors():
         return None
     return _Break(step, error.reason, error.hint, stack, isinstance(error, AskedFor))
 

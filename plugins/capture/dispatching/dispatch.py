@@ -16,14 +16,15 @@ import attrs
 import torch
 
 from turret import plugins
-from turret.errors import CaptureError, StageError, warn
-from turret.frames import frame_hook, guard_tree
+from turret.errors import CaptureError, RecompileError, StageError, warn
+from turret.frames import frame_hook, guard_tree, stances, torch_reset
 from turret.frames.class_members import class_member
 from turret.frames.frame_hook import keep_torch_off, set_torchs_callback
 from turret.frames.guards import GuardSet, global_state
 from turret.frames.saved_tensor_hooks import top_hooks
 from turret.frames.trace_modes import autograd_by_itself
 from turret.hooks import plugin_manager
+from turret.pipeline.stage_calls import create_context
 from turret.plugins.capture.dispatching import failures, recomputation
 from turret.plugins.capture.dispatching.policy import History
 from turret.plugins.capture.dispatching.unit import Unit
@@ -51,6 +52,8 @@ class FrameCache:
     taken: set[str] = attrs.field(factory=set)
     """Entries of the artifact cache whose units are here."""
     dropped: int = 0
+    delayed: bool = False
+    """Whether a call ran otherwise first, as the stance asks, so that the next is compiled."""
 
     def drop_dead(self) -> None:
         """Drop units that hold for no call any more, for a module or parameter of theirs is gone.
@@ -103,6 +106,18 @@ class Settings:
             self.fullgraph or config.capture_dynamic_output_shape_ops,
         )
 
+    def call_by_call(self) -> Settings:
+        """The same with graphs that are traced and run operation by operation; what it learns of sizes is shared."""
+        from turret.api import backends
+        from turret.pipeline.driver import Compiler
+
+        config = self.context.config
+        manager = plugin_manager.create((backends.named("aot_eager"),))
+        compiler = Compiler(manager, config)
+        made = Settings(create_context(config, manager), compiler, self.fullgraph, self.dynamic, self.reuse_blocks)
+        made.root.history = self.root.history
+        return made
+
     def forget(self) -> None:
         """Drop all units and what was learned of sizes."""
         self.root = FrameCache()
@@ -120,6 +135,13 @@ _lock = Lock()
 
 def enter(settings: Settings, target: Callable, root: types.CodeType, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call ``target`` with its frames (and those that it reaches through graph breaks) captured."""
+    asked = stances.stance()
+    if asked != "default":
+        if asked == "force_eager":
+            return target(*args, **kwargs)
+        if asked == "aot_eager_then_compile" and not settings.root.units and not settings.root.delayed:
+            settings.root.delayed = True
+            settings = settings.call_by_call()
     native = _hook or _native()
     if native is None:
         _unavailable.report(settings)
@@ -255,8 +277,30 @@ def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     for unit in cache.shared or ():
         if unit.check(function, *arguments):
             return unit
+    asked = stances.stance()
+    if asked != "default" and _is_held_back(asked, settings, cache, function, arguments):
+        settings.waits = True
+        return _this_time(arguments) if asked == "eager_then_compile" else None
     with _lock, compiling.here(), autograd_by_itself():
         return _miss(settings, cache, function, arguments, is_root)
+
+
+def _is_held_back(asked: str, settings: Settings, cache: FrameCache, function: Any, arguments: tuple) -> bool:
+    """Whether the stance lets a frame run as Python now; raises ``RecompileError`` where it lets it do neither."""
+    if asked in ("force_eager", "eager_on_recompile"):
+        return True
+    if asked == "fail_on_recompile":
+        if not is_worth_it(function, arguments):
+            return True
+        code = function.__code__
+        message = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name} needs a compilation"
+        reasons = [u.guards.explain(function, arguments) for u in cache.units]
+        raise RecompileError("\n  ".join([f"{message}, and the stance is 'fail_on_recompile'", *filter(None, reasons)]))
+    if asked != "eager_then_compile" or cache.delayed or cache.units:
+        return False
+    cache.delayed = True
+    cache.history.see_arguments(function.__code__, arguments)
+    return True
 
 
 _MOST_SHARED = 16
@@ -324,13 +368,15 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         message = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}\n  " + "\n  ".join(filter(None, reasons))
         context.emit("recompile", stage="capture", name=code.co_name, message=message)
         if cache.captures >= context.config.recompile_limit:
+            message = f"{name} was compiled {cache.captures} times (recompile_limit)"
+            if settings.fullgraph:
+                raise CaptureError(f"{message}, and fullgraph lets it not run eagerly; last: {reasons[0]}")
             cache.given_up = True
-            message = (
-                f"{name} was compiled {cache.captures} times (recompile_limit) and now runs eagerly; last: {reasons[0]}"
-            )
+            message += f" and now runs eagerly; last: {reasons[0]}"
             context.emit("fallback", stage="capture", name=name, message=message)
             warn(message)
             return None
+    torch_reset.watch()
     cache.captures += 1
     unit = units.find(settings, cache, function, arguments)
     if unit is not None:
@@ -342,11 +388,11 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
 
         unit = compile_frame(settings, cache.history, function, arguments)
     except Unsupported as error:
-        cache.given_up = True
-        if settings.fullgraph:
+        if settings.fullgraph or stances.breaks_are_errors():
             raise CaptureError(
                 f"{name} cannot be captured as one graph: {error.reason}\n{error.stack}{error.hint}"
             ) from None
+        cache.given_up = True
         if not isinstance(error, AskedFor):
             settings.obstacle = settings.obstacle or f"{error.reason} (at {error.place})"
         context.emit(
@@ -357,10 +403,11 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         settings.waits = True
         cache.captures -= 1
         cache.postponed += 1
-        cache.given_up = cache.postponed >= context.config.recompile_limit
-        message = f"{name} runs as Python{'' if cache.given_up else ' this time'}: {reason}"
-        if cache.given_up and settings.fullgraph:
+        too_often = cache.postponed >= context.config.recompile_limit
+        message = f"{name} runs as Python{'' if too_often else ' this time'}: {reason}"
+        if too_often and settings.fullgraph:
             raise CaptureError(message) from None
+        cache.given_up = too_often
         context.emit("fallback", stage="capture", name=name, message=message)
         return _this_time(arguments)
     except Exception as error:

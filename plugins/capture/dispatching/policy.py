@@ -12,7 +12,7 @@ import numpy
 import torch
 
 from turret.frames.guards import STATIC_MARK, dynamic_marks
-from turret.frames.sources import AttrSource, BoundSource, ItemSource, Source
+from turret.frames.sources import AttrSource, BoundSource, ItemSource, LocalSource, Source
 
 
 class History:
@@ -80,6 +80,22 @@ class History:
         if known is not None and known != value and known == known:
             floats[key] = None
         return floats[key] is None
+
+    def see_arguments(self, code: types.CodeType, arguments: tuple) -> None:
+        """Note sizes and numbers among the arguments of a call that nothing is captured of, and in containers there."""
+        for number, argument in enumerate(arguments):
+            self._see(LocalSource(number, code.co_varnames[number]), argument, 3)
+
+    def _see(self, source: Source, value: Any, depth: int) -> None:
+        if isinstance(value, torch.Tensor):
+            self.see_shape(source, tuple(value.shape))
+        elif type(value) is int:
+            self.see_int(source, value)
+        elif type(value) is float:
+            self.see_float(source, value)
+        elif type(value) in (list, tuple, dict) and depth:
+            for key, item in value.items() if type(value) is dict else enumerate(value):
+                self._see(ItemSource(source, key), item, depth - 1)
 
 
 class Policy:

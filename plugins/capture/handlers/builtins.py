@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
 import functools
+import heapq
 import inspect
-import itertools
 import math
 import operator
 import re
@@ -20,16 +21,16 @@ import torch.utils.checkpoint
 from turret.frames import frame_hook
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import polyfills
-from turret.plugins.capture.values.base import Constant, Opaque, Value, fits
+from turret.plugins.capture.values.base import Constant, Opaque, Unread, Value, fits
 from turret.plugins.capture.values.choices import extreme_of_two
 from turret.plugins.capture.values.classes import Class, look_up
 from turret.plugins.capture.values.functions import Known, LocalFunction, Method, Partial
-from turret.plugins.capture.values.iterators import Chain, Count, Enumerate, Filter, ItemsIterator, Map, Zip
+from turret.plugins.capture.values.iterators import Enumerate, Filter, ItemsIterator, Map, Zip
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import LocalModule
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict, Super, slot_hash
 from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
-from turret.plugins.capture.values.sets import Set
+from turret.plugins.capture.values.sets import Set, is_stable
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ FUNCTIONS: dict[Any, Handler] = {}
 CLASSES: dict[type, Handler] = {}
 NAMED: dict[tuple[str, str], Handler] = {}
 """Handlers of functions in modules that are not imported here, by the module's name and the function's."""
-PURE_OWNERS: list[type] = [type, str, int, float, bytes, tuple, torch.dtype, torch.finfo, re.Pattern, re.Match]
+PURE_OWNERS: list[type] = [type, str, int, float, complex, bytes, tuple, torch.dtype, torch.finfo, re.Pattern, re.Match]
 """Kinds of objects whose methods are pure."""
 FOLDABLE = frozenset({"math", "cmath", "builtins", "_operator", "_struct", "_string", "_abc", "_statistics"})
 """Modules whose C functions are pure."""
@@ -243,6 +244,8 @@ def hash_(t: Tracer, value: Value) -> Value:
     if isinstance(value, Instance):
         return Constant(slot_hash(t.int_of(value.need_special(t, "__hash__"))))
     t.provenance.bound_to_process("a hash")
+    if isinstance(value, (Tuple, Symbolic)) and is_stable(key := value.key(t)):
+        return Constant(hash(key))
     return t.fold(hash, [value], {})
 
 
@@ -250,7 +253,8 @@ def hash_(t: Tracer, value: Value) -> Value:
 def exc_info(t: Tracer) -> Value:
     handled = t.frames[-1].handling[-1] if t.frames[-1].handling else t.handled_outside(t.frames[-1])
     if handled is None:
-        raise Unsupported("sys.exc_info() of what the caller handles")
+        unknown = Unread("sys.exc_info() of what the caller handles", t.step)
+        return Tuple([unknown, unknown, unknown])
     return Tuple([t.wrap_known(handled.type()), handled, t.traceback()])
 
 
@@ -357,6 +361,9 @@ def sorted_(t: Tracer, items: Value, key: Value | None = None, reverse: Value | 
     return List(t.sorted(items.unpack(t), key, reverse))
 
 
+_HEAP_NAMES = ("heapify", "heappush", "heappop", "heappushpop", "heapreplace")
+
+
 def polyfilled(original: Any, replacement: Any) -> None:
     """Register a function of Python to be followed in place of a builtin."""
     try:
@@ -374,15 +381,15 @@ def polyfilled(original: Any, replacement: Any) -> None:
     (CLASSES if isinstance(original, type) else FUNCTIONS)[original] = handler
 
 
+def _heap() -> tuple[tuple[Any, Any], ...]:
+    """Functions of ``heapq`` that are written in C."""
+    return tuple((getattr(heapq, name), getattr(polyfills, name)) for name in _HEAP_NAMES)
+
+
 for _original, _replacement in (
     (any, polyfills.any_), (all, polyfills.all_), (sum, polyfills.sum_), (functools.reduce, polyfills.reduce),
-    (itertools.islice, polyfills.islice), (itertools.repeat, polyfills.repeat), (itertools.cycle, polyfills.cycle),
-    (itertools.accumulate, polyfills.accumulate), (itertools.takewhile, polyfills.takewhile),
-    (itertools.dropwhile, polyfills.dropwhile), (itertools.starmap, polyfills.starmap),
-    (itertools.pairwise, polyfills.pairwise), (itertools.zip_longest, polyfills.zip_longest),
-    (itertools.product, polyfills.product), (itertools.combinations, polyfills.combinations),
     (operator.attrgetter, polyfills.attrgetter), (operator.itemgetter, polyfills.itemgetter),
-    (operator.methodcaller, polyfills.methodcaller),
+    (operator.methodcaller, polyfills.methodcaller), (collections._count_elements, polyfills.count_elements), *_heap(),  # type: ignore[attr-defined]
 ):  # fmt: skip
     polyfilled(_original, _replacement)
 
@@ -401,21 +408,6 @@ def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
 
 FUNCTIONS[min] = _extreme("<", polyfills.min_, torch.sym_min)
 FUNCTIONS[max] = _extreme(">", polyfills.max_, torch.sym_max)
-
-
-@kind(itertools.chain)
-def chain(t: Tracer, *items: Value) -> Value:
-    return Chain(ItemsIterator(list(items)))
-
-
-@function(itertools.chain.from_iterable)
-def chain_from_iterable(t: Tracer, items: Value) -> Value:
-    return Chain(t.iterate(items))
-
-
-@kind(itertools.count)
-def count(t: Tracer, start: Value | None = None, step: Value | None = None) -> Value:
-    return Count(start or Constant(0), step or Constant(1))
 
 
 # Numbers and strings.
@@ -474,6 +466,9 @@ def _text(t: Tracer, value: Value, method: str, convert: Callable[[Any], str]) -
         raise Unsupported(f"the text of {value.describe()}")
     return t.fold(convert, [value], {})
 
+
+for _original in (bisect.bisect_left, bisect.bisect_right, str.maketrans, bytes.maketrans):
+    FUNCTIONS[_original] = lambda t, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
 
 for _original in (re.match, re.search, re.fullmatch, re.findall, re.split, re.sub, re.compile, re.escape):
     FUNCTIONS[_original] = lambda t, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
@@ -633,6 +628,11 @@ def deque(t: Tracer, items: Value | None = None, maxlen: Value | None = None) ->
     if items is not None:
         made.m_extend(t, items)
     return made
+
+
+@kind(types.MethodType)
+def method(t: Tracer, function: Value, owner: Value, /) -> Value:
+    return Method(function.realize(), owner)
 
 
 @kind(functools.partial)

@@ -25,6 +25,8 @@ _OPTIONS = frozenset({"preserve_rng_state", "determinism_check", "debug", "early
 @function(torch.utils.checkpoint.checkpoint)
 def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | None = None, **kwargs: Value) -> Value:
     """Followed like any call; with a ``context_fn``, a graph of its own that the op for it is called with."""
+    if t.hooks_refused:
+        raise Unsupported("torch.utils.checkpoint where hooks on saved tensors are refused")
     _check_can_be_saved(args)
     if use_reentrant is not None and t.truth(use_reentrant):
         _check_reentrant(args)

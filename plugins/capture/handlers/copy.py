@@ -6,16 +6,20 @@ import collections
 import copy
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from turret.frames.sources import DictSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers.builtins import function
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.classes import look_up
-from turret.plugins.capture.values.functions import Known
+from turret.plugins.capture.values.functions import Known, Method
 from turret.plugins.capture.values.mappings import Dict
+from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance, InstanceDict
-from turret.plugins.capture.values.sequences import List, Range, Tuple
+from turret.plugins.capture.values.sequences import List, NamedTuple, Range, Tuple
 from turret.plugins.capture.values.sets import Set
-from turret.plugins.capture.values.tensors import Symbolic
+from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
 if TYPE_CHECKING:
     from turret.plugins.capture.interpreter.tracer import Tracer
@@ -49,10 +53,18 @@ def _deep(t: Tracer, value: Value, done: dict[int, Value]) -> Value:
         return value
     if id(value) in done:
         return done[id(value)]
+    if isinstance(value, Tensor):
+        _check_memory(value, done)
+        made = done[id(value)] = _tensor(t, value)
+        return made
+    if isinstance(value, Method):
+        return Method(value.function, _deep(t, value.owner, done))
     if isinstance(value, InstanceDict):
         value = value.as_dict(t)
     if type(value) is Tuple:
         return Tuple([_deep(t, v, done) for v in value.items])
+    if type(value) is NamedTuple and hasattr(value.kind, "_fields"):
+        return NamedTuple([_deep(t, v, done) for v in value.items], value.kind)
     if isinstance(value, Set):
         made = done[id(value)] = Set.of(t, [_deep(t, v, done) for v in value.unpack(t)], value.kind)
         return made
@@ -65,19 +77,61 @@ def _deep(t: Tracer, value: Value, done: dict[int, Value]) -> Value:
             made.items = _deep_items(t, value.items, done)  # type: ignore[attr-defined]
         return made
     if (
-        type(value) is Instance
+        (type(value) is Instance or isinstance(value, Module))
         and value.payload is None
         and not any(_customised(t, value.kind, n) for n in _COPY_HOOKS)
     ):
-        made = done[id(value)] = Instance(value.kind)
-        for name in InstanceDict(value).names(t):
-            made.stores[name] = _deep(t, value.own(t, name), done)  # type: ignore[arg-type]
-        return made
+        return _instance(t, value, done)
     raise Unsupported(f"copy.deepcopy of {value.describe()}")
 
 
+def _instance(t: Tracer, value: Instance, done: dict[int, Value]) -> Value:
+    """An instance with a copy of the state of another, by the methods that the class may have for that."""
+    made = done[id(value)] = Instance(value.kind)
+    state = InstanceDict(value).as_dict(t)
+    if _customised(t, value.kind, "__getstate__"):
+        state = value.call_method(t, "__getstate__", [], {}).realize()
+    if not isinstance(state, Dict) or state.kind is not dict or not all(isinstance(k, str) for k in state.items):
+        raise Unsupported(f"copy.deepcopy of {value.describe()}, whose state is no dict of attributes")
+    copied = Dict(_deep_items(t, state.items, done))
+    if copied.items and look_up(t, value.kind, "__setstate__")[0] is not None:
+        made.call_method(t, "__setstate__", [copied], {})
+    else:
+        InstanceDict(made).m_update(t, copied)
+    return made
+
+
+def _tensor(t: Tracer, value: Tensor) -> Value:
+    """A parameter, or a tensor without a gradient, whose memory is its own and has no gaps."""
+    fake, kind = value.fake, value.type()
+    plain = kind is torch.Tensor and not fake.requires_grad and not value.stores and _has_no_attributes(t, value)
+    if not plain and kind is not torch.nn.Parameter:
+        raise Unsupported(f"copy.deepcopy of {value.describe()}")
+    copied = t.call_method_graph("clone", [t.call_method_graph("detach", [value], {})], {})
+    if copied.fake.stride() != fake.stride():
+        raise Unsupported(f"copy.deepcopy of {value.describe()}, whose memory has gaps or repeats")
+    if plain:
+        return copied
+    return t.call(t.wrap_known(torch.nn.Parameter), [copied, Constant(fake.requires_grad)], {})
+
+
+def _check_memory(value: Tensor, done: dict[int, Value]) -> None:
+    """Refuse a tensor in the memory of another that was copied: copies of plain tensors share theirs, too."""
+    for memory in [value.fake.untyped_storage(), *([] if value.real is None else [value.real.untyped_storage()])]:
+        if done.setdefault(memory._cdata, value) is not value:
+            raise Unsupported("copy.deepcopy of tensors that share memory")
+
+
+def _has_no_attributes(t: Tracer, value: Tensor) -> bool:
+    """Whether nothing was set on a tensor, which would be copied, too: assumed of one that existed before."""
+    if value.source is None:
+        return True
+    t.guard("KEYS", DictSource(value.source), ())
+    return not vars(value.real)
+
+
 _COPIED_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
-_COPY_HOOKS = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__new__", "__slots__")
+_COPY_HOOKS = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__new__", "__slots__")
 
 
 def _customised(t: Tracer, cls: type, name: str) -> bool:

@@ -19,6 +19,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 import turret.frames.annotations
+import turret.frames.stances
 from turret.frames.sources import BoundSource, WeakSource
 from turret.plugins.capture.errors import AskedFor, Unsupported
 from turret.plugins.capture.handlers.builtins import CLASSES, FUNCTIONS, NAMED, Handler, function, kind
@@ -236,6 +237,11 @@ def environment_item(t: Tracer, environment: Value, name: Value) -> Value:
     if found is None:
         raise t.raised(KeyError, name)
     return Constant(found)
+
+
+@kind(turret.frames.stances.set_stance)
+def set_stance(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+    raise Unsupported("a change of the stance")
 
 
 @function(importlib.util.find_spec)

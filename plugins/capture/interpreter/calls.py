@@ -7,6 +7,7 @@ import enum
 import functools
 import inspect
 import types
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -39,6 +40,7 @@ from turret.plugins.capture.values.objects import ExceptionInstance, FunctionIns
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.values.sets import Set
 
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _NOT_FOLLOWED = (
     "logging", "warnings", "threading", "multiprocessing", "subprocess", "asyncio", "random", "tempfile", "shutil",
@@ -50,6 +52,14 @@ _NOT_FOLLOWED = (
     "torch._prims", "torch._refs", "torch._decomp", "torch.autograd.function", "torch.autograd.graph",
     "torch.autograd.forward_ad", "numpy",
 )  # fmt: skip
+
+
+_TRANSPARENT = {
+    ("dataclasses", "_recursive_repr.<locals>.wrapper"): "user_function",
+    ("reprlib", "recursive_repr.<locals>.decorating_function.<locals>.wrapper"): "user_function",
+    ("torch.jit._trace", "_script_if_tracing.<locals>.wrapper"): "fn",
+}
+"""Wrappers that do nothing but call what they wrap, here: by module and name, the variable that holds it."""
 
 
 _FOLLOWED = frozenset(
@@ -79,6 +89,12 @@ def _too_many(function: Any, code: types.CodeType, given: int, kwargs: dict[str,
         more = f"(and {named} keyword-only argument{'s' if named != 1 else ''})"
         were = f"{given} positional argument{plural} {more} were given"
     return f"{code.co_qualname}() takes {takes} positional argument{'s' if count != 1 or defaults else ''} but {were}"
+
+
+def _is_made_by_object(kind: type) -> bool:
+    """Whether ``object.__new__`` makes instances of a class: no class that it derives from keeps state in C."""
+    news = (vars(base).get("__new__") for base in kind.__mro__)
+    return next(new for new in news if isinstance(new, types.BuiltinFunctionType)) is object.__new__
 
 
 class Caller:
@@ -150,6 +166,8 @@ class Caller:
             stepped = step_in_grad_mode(self, function, args, kwargs)
             if stepped is not None:
                 return stepped
+        if (place := _TRANSPARENT.get((name, object.__code__.co_qualname))) is not None:
+            return self.call(function.cells(self)[object.__code__.co_freevars.index(place)].content, args, kwargs)
         if name == "torch._dynamo.mutation_guard" and object.__name__ == "patched_init":
             inner = object.__closure__[object.__code__.co_freevars.index("init")].cell_contents
             return self.call(self.wrap_known(inner), args, kwargs)  # torch.compile keeps count of modules around it
@@ -276,6 +294,8 @@ class Caller:
             return self.new_namedtuple(kind, args, kwargs)
         if isinstance(kind, enum.EnumMeta):
             return self.fold(kind, args, kwargs)
+        if typing.is_typeddict(kind):
+            return self.handled(CLASSES[dict], kind, args, kwargs)
         if issubclass(kind, torch.autograd.Function):
             made = FunctionInstance(kind)
             owner, init = look_up(self, kind, "__init__")
@@ -325,7 +345,7 @@ class Caller:
         if issubclass(kind, BaseException):
             return ExceptionInstance(kind, list(args))
         base = builtin_base(kind)
-        if base in (object,):
+        if base is object and _is_made_by_object(kind):
             return Instance(kind)
         if base in (dict, collections.OrderedDict):
             return Instance(kind, payload=Dict({}, base))
@@ -404,8 +424,8 @@ class Caller:
         if isinstance(owner, tuple(PURE_OWNERS)):
             if isinstance(owner, str) and object.__name__ == "join" and len(args) == 1:
                 args = [Tuple(args[0].realize().unpack(self))]
-            if owner is dict and object.__name__ == "fromkeys":
-                return self.from_keys(args)
+            if owner in _DICTS and object.__name__ == "fromkeys":
+                return self.from_keys(owner, *args)
             if isinstance(owner, type) and object.__name__ == "__new__":
                 return self.blank(args[0].constant(), args[1:])
             if isinstance(owner, type) and object.__name__ == "__subclasses__" and not args and not kwargs:
@@ -444,9 +464,9 @@ class Caller:
             return value.length(self) if name == "__len__" else own[name](self, *args[1:])
         return value.call_method(self, name, args[1:], kwargs)
 
-    def from_keys(self, args: list[Value]) -> Value:
-        """``dict.fromkeys``."""
-        made = Dict()
-        for key in args[0].realize().unpack(self):
-            made.set_item(self, key, args[1] if len(args) > 1 else Constant(None))
+    def from_keys(self, kind: type, keys: Value, value: Value | None = None) -> Value:
+        """``kind.fromkeys(keys, value)``, of dict and its kin."""
+        made = Dict({}, kind)
+        for key in keys.realize().unpack(self):
+            made.set_item(self, key, Constant(None) if value is None else value)
         return made

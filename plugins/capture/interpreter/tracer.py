@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
+import attrs
 import torch
 
 from turret.frames.guards import Guard
@@ -63,6 +64,8 @@ class Tracer(GraphRecorder, Caller):
         """Tensors in the memory of arrays whose numbers are constants of the graph."""
         self.ignored: list[list[tuple[type[Warning], str]]] = []
         """Warnings that the program ignores, by their kinds and starts: for each block under ``catch_warnings``."""
+        self.hooks_refused = 0
+        """How many blocks under way refuse hooks on saved tensors."""
         self.effects = Effects()
         self.blocks = Blocks(self)
         self.state = TorchState(self)
@@ -440,17 +443,22 @@ class Tracer(GraphRecorder, Caller):
                 yield key, content
 
     def sorted(self, items: list[Value], key: Value | None, reverse: Value | None) -> list[Value]:
-        """Items in order of constant keys."""
-        if key is None or self.is_none(key):
-            keys = [self.constant_of(v) for v in items]
-        else:
-            keys = [self.constant_of(self.call(key, [v], {})) for v in items]
+        """Items in order of their keys."""
+        plain = key is None or self.is_none(key)
+        keys = [self.sort_key(v if plain else self.call(key, [v], {})) for v in items]  # type: ignore[arg-type]
         backwards = reverse is not None and self.truth(reverse)
         try:
             order = sorted(range(len(items)), key=keys.__getitem__, reverse=backwards)
         except TypeError as error:
             raise self.raised_from(error) from None
         return [items[n] for n in order]
+
+    def sort_key(self, value: Value) -> Any:
+        """What a key is in the eyes of ``sorted``: a constant, or an object with a ``__lt__`` of the program's own."""
+        value = value.realize()
+        if isinstance(value, Instance) and isinstance(look_up(self, value.kind, "__lt__")[1], types.FunctionType):
+            return _SortedInstance(self, value)
+        return self.constant_of(value)
 
     def class_attribute(self, value: Value, kind: type, name: str) -> Value | None:
         """An attribute that a class gives its instances, or None."""
@@ -550,6 +558,19 @@ class Tracer(GraphRecorder, Caller):
                     raise
                 return Constant(None)
         return Tuple(found)
+
+
+@attrs.frozen
+class _SortedInstance:
+    """A key that the program compares."""
+
+    t: Tracer
+    value: Value
+
+    def __lt__(self, other: Any) -> bool:
+        if not isinstance(other, _SortedInstance):
+            raise Unsupported("sorting objects of the program among others")
+        return self.t.truth(self.t.compare("<", self.value, other.value))
 
 
 def _depends_on_data(value: Value) -> bool:

@@ -22,6 +22,7 @@ from turret.frames.sources import (
     AttrSource,
     BaseItemSource,
     BoundSource,
+    CallSource,
     ItemSource,
     KeySource,
     Source,
@@ -44,7 +45,7 @@ from turret.plugins.capture.values.functions import (
     Partial,
     PythonModule,
 )
-from turret.plugins.capture.values.mappings import Dict, LoadedModules
+from turret.plugins.capture.values.mappings import Dict, DictView, LoadedModules
 from turret.plugins.capture.values.modules import LocalModule, Module
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
@@ -251,13 +252,39 @@ def _dict(t: Tracer, object: Any, source: Source) -> Value:
     return Dict(items, kind, source, factory)
 
 
+def _view(part: str) -> Wrapper:
+    def wrapper(t: Tracer, object: Any, source: Source) -> Value:
+        shown = lookups.dict_of_view(object)
+        if type(shown) not in (dict, collections.OrderedDict, collections.defaultdict):
+            return _opaque(t, object, source)
+        t.guard("TYPE", source, type(object))
+        owner = t.wrap(shown, CallSource(source, lookups.dict_of_view))
+        assert isinstance(owner, Dict)
+        return DictView(owner, part, source)
+
+    return wrapper
+
+
 def _set(t: Tracer, object: Any, source: Source) -> Value:
     t.guard("TYPE", source, type(object))
     if not all(map(_plain_key, object)):
-        return Opaque(object, source)
+        return _set_of_objects(t, object, source)
     t.guard("KEYS", source, tuple(object))
     made = Set({k: Constant(k) for k in object}, type(object), source)
     return made.keep(object) if isinstance(object, frozenset) and isinstance(source, BoundSource) else made
+
+
+def _set_of_objects(t: Tracer, object: Any, source: Source) -> Value:
+    """A set whose elements no constants can name: tensors, modules, objects."""
+    t.guard("LENGTH", source, len(object))
+    elements = CallSource(source, lookups.elements)
+    items: dict[Any, Value] = {}
+    for number, element in enumerate(object):
+        value = Constant(element) if _plain_key(element) else t.wrap(element, ItemSource(elements, number)).realize()
+        if isinstance(value, Constant):
+            t.guard("EQUALS", ItemSource(elements, number), element)
+        items[value.key(t)] = value
+    return Set(items, type(object), source)
 
 
 def _slice(t: Tracer, object: Any, source: Source) -> Value:
@@ -385,6 +412,9 @@ def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
         return Tuple(
             [Lazy(t, v, _payload_item(source, tuple, n)) for n, v in enumerate(tuple.__iter__(object))], source
         )
+    if isinstance(object, set) and all(map(_plain_key, set.__iter__(object))):
+        t.guard("CALL", source, (lookups.elements, lookups.elements(object)))
+        return Set({k: Constant(k) for k in set.__iter__(object)}, set, source)
     if isinstance(object, (int, str, set)):
         return Opaque(object, source)
     return None
@@ -392,6 +422,10 @@ def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
 
 def _payload_item(source: Source, base: type, key: Any) -> Source:
     return BaseItemSource(source, dict if issubclass(base, dict) else base, key)
+
+
+def _views(owner: dict) -> tuple[tuple[str, Any], ...]:
+    return ("keys", owner.keys()), ("values", owner.values()), ("items", owner.items())
 
 
 _WRAPPERS: dict[type, Wrapper] = {
@@ -412,6 +446,7 @@ _WRAPPERS: dict[type, Wrapper] = {
     collections.OrderedDict: _dict,
     collections.defaultdict: _dict,
     types.MappingProxyType: _dict,
+    **{type(view): _view(part) for owner in ({}, collections.OrderedDict()) for part, view in _views(owner)},
     set: _set,
     frozenset: _set,
     slice: _slice,

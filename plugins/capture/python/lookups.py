@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import types
 import weakref
@@ -71,3 +72,25 @@ def process_group(distributed: Any) -> bool:
 def subclasses(cls: type) -> tuple[type, ...]:
     """The direct subclasses of a class."""
     return tuple(cls.__subclasses__())
+
+
+def elements(values: Any) -> tuple[Any, ...]:
+    """The elements of a set or frozenset in order, whatever a class makes of them."""
+    base = frozenset if isinstance(values, frozenset) else set
+    return tuple(base.__iter__(values))
+
+
+def dict_of_view(view: Any) -> Any:
+    """The dict that a view shows."""
+    (mapping,) = gc.get_referents(view)
+    return mapping
+
+
+def has_saved_tensor_hooks(autograd: Any) -> bool:
+    """Whether hooks on saved tensors are set."""
+    return autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def never(value: Any) -> bool:
+    """A condition that nothing fulfils."""
+    return False

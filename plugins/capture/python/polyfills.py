@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -82,114 +83,34 @@ def max_(*args: Any, key: Any = None, default: Any = _NOTHING) -> Any:
     return extreme("max", lambda a, b: a > b, args, key, default, _NOTHING)
 
 
-def islice(items: Iterable[Any], *bounds: Any) -> Iterator[Any]:
-    limits = slice(*bounds)
-    start, step = limits.start or 0, limits.step or 1
-    number = 0
-    wanted = start
-    if limits.stop is not None and wanted >= limits.stop:
-        return
+def count_elements(counts: Any, items: Iterable[Any]) -> None:
     for item in items:
-        if number == wanted:
-            yield item
-            wanted += step
-        number += 1  # noqa: SIM113
-        if limits.stop is not None and (number >= limits.stop or wanted >= limits.stop):
-            return
+        counts[item] = counts.get(item, 0) + 1
 
 
-def repeat(item: Any, *times: int) -> Iterator[Any]:
-    if times:
-        for _ in range(times[0]):
-            yield item
-    else:
-        while True:
-            yield item
+def heapify(heap: list) -> None:
+    for position in reversed(range(len(heap) // 2)):
+        heapq._siftup(heap, position)  # type: ignore[attr-defined]
 
 
-def cycle(items: Iterable[Any]) -> Iterator[Any]:
-    saved = []
-    for item in items:
-        yield item
-        saved.append(item)
-    while saved:
-        yield from saved
+def heappush(heap: list, item: Any) -> None:
+    heap.append(item)
+    heapq._siftdown(heap, 0, len(heap) - 1)  # type: ignore[attr-defined]
 
 
-def accumulate(items: Iterable[Any], func: Any = None, *, initial: Any = None) -> Iterator[Any]:
-    iterator = iter(items)
-    total = initial
-    if initial is None:
-        try:
-            total = next(iterator)
-        except StopIteration:
-            return
-    yield total
-    for item in iterator:
-        total = total + item if func is None else func(total, item)
-        yield total
+def heappop(heap: list) -> Any:
+    last = heap.pop()
+    return heapreplace(heap, last) if heap else last
 
 
-def takewhile(predicate: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    for item in items:
-        if not predicate(item):
-            return
-        yield item
+def heapreplace(heap: list, item: Any) -> Any:
+    least, heap[0] = heap[0], item
+    heapq._siftup(heap, 0)  # type: ignore[attr-defined]
+    return least
 
 
-def dropwhile(predicate: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-    iterator = iter(items)
-    for item in iterator:
-        if not predicate(item):
-            yield item
-            break
-    yield from iterator
-
-
-def starmap(function: Callable[..., Any], items: Iterable[Any]) -> Iterator[Any]:
-    for item in items:
-        yield function(*item)
-
-
-def pairwise(items: Iterable[Any]) -> Iterator[Any]:
-    iterator = iter(items)
-    previous = next(iterator, None)
-    for item in iterator:
-        yield previous, item
-        previous = item
-
-
-def zip_longest(*iterables: Iterable[Any], fillvalue: Any = None) -> Iterator[Any]:
-    lists = [list(i) for i in iterables]
-    for number in range(max((len(x) for x in lists), default=0)):
-        yield tuple([x[number] if number < len(x) else fillvalue for x in lists])
-
-
-def product(*iterables: Iterable[Any], repeat: int = 1) -> Iterator[Any]:
-    pools = [tuple(i) for i in iterables] * repeat
-    results: list[tuple] = [()]
-    for pool in pools:
-        results = [(*r, item) for r in results for item in pool]
-    yield from results
-
-
-def combinations(items: Iterable[Any], r: int) -> Iterator[Any]:
-    pool = tuple(items)
-    count = len(pool)
-    if r > count:
-        return
-    indices = list(range(r))
-    yield tuple([pool[i] for i in indices])
-    while True:
-        for i in reversed(range(r)):
-            if indices[i] != i + count - r:
-                break
-        else:
-            return
-        indices[i] += 1
-        for j in range(i + 1, r):
-            indices[j] = indices[j - 1] + 1
-        yield tuple([pool[i] for i in indices])
+def heappushpop(heap: list, item: Any) -> Any:
+    return heapreplace(heap, item) if heap and heap[0] < item else item
 
 
 def attrgetter(*names: str) -> Callable[[Any], Any]:

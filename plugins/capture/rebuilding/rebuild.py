@@ -13,7 +13,7 @@ from turret.frames import frame_hook
 from turret.frames.sources import AttrSource, ItemSource, References, Source, SourceWriter, WeakSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python.lookups import is_empty
-from turret.plugins.capture.values.base import Constant, Lazy, Value
+from turret.plugins.capture.values.base import Constant, Lazy, Unread, Value
 from turret.plugins.capture.values.functions import Known
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ class Rebuilder:
         found = self.names.get(id(value))
         if found is not None:
             return found
-        if isinstance(value, Lazy):
+        if isinstance(value, Unread):
+            name = value.rebuild(self)
+        elif isinstance(value, Lazy):
             name = self.handed_on(value.source) if value.made is None else self.load(value.made)
         elif isinstance(value, (Constant, Known)):
             name = value.rebuild(self)

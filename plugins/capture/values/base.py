@@ -261,6 +261,8 @@ class Constant(Value):
         return bool(self.value)
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        if operation is operator.mod and isinstance(self.value, (str, bytes)) and other.type() is dict:
+            return t.fold(operation, [self, other], {})
         if not other.is_constant() or other.of_program(t, f"__r{BINARY_NAMES[operation]}__") is not None:
             return None
         if inplace:  # the same for immutable objects, but for the words of its TypeError
@@ -318,6 +320,25 @@ for _name in (
         return getattr(self.realize(), _name)(*args, **kwargs)
 
     setattr(Lazy, _name, _forward)
+
+
+class Unread(Lazy):
+    """A value that only the call itself can look at; it may be handed around until something depends on it."""
+
+    __slots__ = ("reason", "step")
+
+    def __init__(self, reason: str, step: int) -> None:
+        """``step``: of the root frame, which made it; what needs the value breaks the graph there."""
+        self.reason, self.step = reason, step
+
+    def realize(self) -> Value:
+        raise Unsupported(self.reason, step=self.step)
+
+    def describe(self) -> str:
+        return self.reason
+
+    def rebuild(self, r: Rebuilder) -> str:
+        raise Unsupported(self.reason, step=self.step)
 
 
 class MethodOfValue(Value):

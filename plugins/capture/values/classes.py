@@ -195,8 +195,12 @@ OBJECT_METHODS = {
     "__init_subclass__": _init,
     "__eq__": _not_implemented,
     "__ne__": lambda t, value, other: Constant(NotImplemented),
+    "__str__": lambda t, value: t.call(t.wrap_known(repr), [value], {}),
 }
 """Methods of ``object`` itself."""
+
+
+COMPARE_SYMBOLS = {"__eq__": "==", "__ne__": "!=", "__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 
 
 def _payload_compared(t: Tracer, payload: Value, symbol: str, other: Value) -> Value:
@@ -211,8 +215,10 @@ _CONTAINER_SPECIALS = {
     "__contains__": lambda t, payload, item: payload.contains(t, item),
     "__iter__": lambda t, payload: payload.iterate(t),
     "__len__": lambda t, payload: payload.length(t),
-    "__eq__": lambda t, payload, other: _payload_compared(t, payload, "==", other.realize()),
-    "__ne__": lambda t, payload, other: _payload_compared(t, payload, "!=", other.realize()),
+    **{
+        name: lambda t, payload, other, _symbol=symbol: _payload_compared(t, payload, _symbol, other.realize())
+        for name, symbol in COMPARE_SYMBOLS.items()
+    },
 }  # fmt: skip
 
 

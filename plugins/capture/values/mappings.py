@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 import operator
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from turret.frames.sources import ItemSource, Source
+from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import folded
@@ -16,6 +18,14 @@ from turret.plugins.capture.values.sequences import folded
 if TYPE_CHECKING:
     from turret.plugins.capture.interpreter.tracer import Tracer
     from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+
+
+def is_among(t: Tracer, item: Value, others: Iterable[Value]) -> bool:
+    """Whether an object that hashes by its address is one of some others: assumed of those that existed before."""
+    item = item.realize()
+    if isinstance(item, Constant) or item.source is None:
+        return False
+    return any(t.is_same(item, other) for other in others if other.realize().type() is item.type())
 
 
 class Dict(Value):
@@ -39,14 +49,21 @@ class Dict(Value):
 
     def folded(self) -> Any:
         """A Python copy with all values constant; raises ``NotConstant``."""
-        return {folded(k): folded(v) for k, v in self.items.values()}
+        made = {folded(k): folded(v) for k, v in self.items.values()}
+        if self.kind is collections.defaultdict:
+            return collections.defaultdict(None if self.factory is None else folded(self.factory), made)
+        return made if self.kind is dict else self.kind(made)
 
     def changed(self, t: Tracer) -> None:
+        if self.kind is types.MappingProxyType:
+            raise Unsupported("a change of a mappingproxy, which takes none")
         t.effects.note(self)
 
     def find(self, t: Tracer, key: Value) -> Value | None:
         """The value of a key, or None."""
         found = self.items.get(key.realize().key(t))
+        if found is None and self.source is not None:
+            is_among(t, key, self.keys())
         return None if found is None else found[1]
 
     def get_item(self, t: Tracer, key: Value) -> Value:
@@ -185,6 +202,9 @@ class Dict(Value):
         self.items.clear()
         return Constant(None)
 
+    def m_fromkeys(self, t: Tracer, keys: Value, value: Value | None = None) -> Value:
+        return t.from_keys(self.kind, keys, value)
+
     def m___getitem__(self, t: Tracer, key: Value) -> Value:
         return self.get_item(t, key)
 
@@ -252,17 +272,15 @@ def view_items(owner: Dict, part: str) -> list[Value]:
     return [Tuple([k, v]) for k, v in owner.items.values()]
 
 
-_VIEWS = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
-
-
 class DictView(Value):
     """``d.keys()``, ``d.values()`` or ``d.items()``."""
 
-    def __init__(self, owner: Dict, part: str) -> None:
-        self.owner, self.part = owner, part
+    def __init__(self, owner: Dict, part: str, source: Source | None = None) -> None:
+        self.owner, self.part, self.source = owner, part, source
 
     def type(self) -> type:
-        return _VIEWS[self.part]
+        base: type = collections.OrderedDict if self.owner.kind is collections.OrderedDict else dict
+        return type(getattr(base(), self.part)())
 
     def iterate(self, t: Tracer) -> Value:
         return DictIterator(self.owner, self.part)

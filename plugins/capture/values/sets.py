@@ -17,7 +17,7 @@ from turret.frames.sources import Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.iterators import ItemsIterator
-from turret.plugins.capture.values.mappings import Dict, DictView, view_items
+from turret.plugins.capture.values.mappings import Dict, DictView, is_among, view_items
 from turret.plugins.capture.values.sequences import Sequence as SequenceValue
 from turret.plugins.capture.values.sequences import folded
 
@@ -31,9 +31,9 @@ _IN_PLACE = {operator.or_: "__ior__", operator.and_: "__iand__", operator.sub: "
 _STABLE = (int, float, complex, str, bytes, bool, type(None))
 
 
-def _is_stable(key: Any) -> bool:
+def is_stable(key: Any) -> bool:
     """Whether a key hashes as the program's object does."""
-    return type(key) in _STABLE or (type(key) in (tuple, frozenset) and all(map(_is_stable, key)))
+    return type(key) in _STABLE or (type(key) in (tuple, frozenset) and all(map(is_stable, key)))
 
 
 @attrs.frozen(eq=False)
@@ -93,7 +93,7 @@ class Set(Value):
 
     def keep(self, object: frozenset) -> Set:
         """A constant: its table is that of the very object."""
-        self.table, self.known = object, all(map(_is_stable, object))
+        self.table, self.known = object, all(map(is_stable, object))
         return self
 
     def _note(self, call: str, operands: Sequence[_Operand]) -> None:
@@ -162,7 +162,7 @@ class Set(Value):
         return bool(self.items)
 
     def contains(self, t: Tracer, item: Value) -> Value:
-        return Constant(item.realize().key(t) in self.items)
+        return Constant(item.realize().key(t) in self.items or is_among(t, item, self.items.values()))
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
         other = other.realize()
@@ -204,6 +204,11 @@ class Set(Value):
     def m_add(self, t: Tracer, item: Value) -> Value:
         self._one(t, "add", item)
         return Constant(None)
+
+    def m___init__(self, t: Tracer, items: Value | None = None) -> Value:
+        if self.items:
+            self.m_clear(t)
+        return Constant(None) if items is None else self.m_update(t, items)
 
     def m_update(self, t: Tracer, *others: Value) -> Value:
         for other in map(Value.realize, others):
@@ -317,13 +322,13 @@ def _pair(t: Tracer, value: Value) -> tuple[Any, Value]:
 
 def _element(t: Tracer, item: Value) -> _Operand:
     key, value = _pair(t, item)
-    return _Operand(key, [(key, value)], _is_stable(key))
+    return _Operand(key, [(key, value)], is_stable(key))
 
 
 def _row(t: Tracer, values: Iterable[Value], form: str = "({})", make: Callable = tuple) -> _Operand:
     pairs = [_pair(t, value) for value in values]
     keys = [key for key, _ in pairs]
-    return _Operand(make(keys), pairs, all(map(_is_stable, keys)), form)
+    return _Operand(make(keys), pairs, all(map(is_stable, keys)), form)
 
 
 def _operand(t: Tracer, value: Value) -> _Operand:

@@ -448,6 +448,15 @@ def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value
     return t.call_graph(operation, [left, right], {})
 
 
+_PARTS: dict[type, dict[str, Any]] = {
+    int: {"real": None, "numerator": None, "imag": 0, "denominator": 1},
+    float: {"real": None, "imag": 0.0},
+}
+"""Attributes of numbers by type; None for the number itself."""
+_ITSELF = {int: ("__int__", "__index__", "__trunc__", "conjugate"), float: ("__float__", "conjugate")}
+"""Methods that give the number itself, by its type."""
+
+
 class Symbolic(Value):
     """A number that is known only when the graph runs: a size, or an int that was seen to change."""
 
@@ -477,13 +486,19 @@ class Symbolic(Value):
         return self.fixed()
 
     def get_attr(self, t: Tracer, name: str) -> Value:
-        if name in ("real", "numerator"):
-            return self
+        if self.type() in _PARTS and name in _PARTS[self.type()]:
+            part = _PARTS[self.type()][name]
+            return self if part is None else Constant(part)
         return super().get_attr(t, name)
 
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name in ("__int__", "__index__", "conjugate"):
+        if name in _ITSELF.get(self.type(), ()) and not args and not kwargs:
             return self
+        if self.type() is float and name in ("__int__", "__trunc__") and not args and not kwargs:
+            return t.call_graph(torch.sym_int, [self], {})
+        if self.type() is float and name == "is_integer" and not args and not kwargs:
+            rest = t.binary(operator.mod, self, Constant(1.0))
+            return Constant(t.compare("==", rest, Constant(0.0)).truth(t))
         operation = getattr(operator, name, None) if name.startswith("__") else None
         if operation is not None and len(args) == 1 and not kwargs:
             return _compute(t, operation, self, args[0].realize())

@@ -157,3 +157,50 @@ def test_a_discarded_element_keeps_its_place_in_a_set_of_a_subclass():
         return x + 1, bag
 
     assert list(Observed(function)(torch.ones(1))[1]) == list(function(torch.ones(1))[1])
+
+
+def test_sets_of_objects_are_walked_through_in_their_order():
+    class Item:
+        def __init__(self, number):
+            self.number = number
+
+    items = {Item(n) for n in range(5)}
+    tensors = {torch.full((2,), float(n)) for n in range(3)}
+    first = next(iter(tensors))
+
+    def function(x, items, tensors):
+        seen = [item.number for item in items]
+        for tensor in tensors:
+            x = x * 2 + tensor
+        return x, seen, first in tensors, x in tensors, len(items)
+
+    observed = Observed(function, fullgraph=True)
+    for sets in ((items, tensors), (items, tensors), (items, {first}), (items, set())):
+        expected, found = function(torch.ones(2), *sets), observed(torch.ones(2), *sets)
+        assert torch.equal(found[0], expected[0])
+        assert found[1:] == expected[1:]
+
+
+def test_sets_of_a_subclass_are_followed():
+    class Bag(set):
+        def doubled(self):
+            return {n * 2 for n in self}
+
+    def function(x, bag):
+        seen = sum(bag), 1 in bag, len(bag), sorted(bag.doubled()), list(bag)
+        bag.add(9)
+        bag.discard(1)
+        return x + len(bag), seen
+
+    def makes(x):
+        bag = Bag([1, 2])
+        bag.add(3)
+        return x + len(bag), bag == {1, 2, 3}, {1} < bag, bag <= {1, 2}, bag != {1, 2, 3}, sorted(bag), bag
+
+    check(makes, torch.ones(2), graphs=1)
+
+    plain, changed = Bag([1, 2, 3]), Bag([1, 2, 3])
+    expected, found = function(torch.ones(2), plain), Observed(function, fullgraph=True)(torch.ones(2), changed)
+    assert found[1] == expected[1]
+    assert changed == plain
+    assert type(changed) is Bag

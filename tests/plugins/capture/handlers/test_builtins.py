@@ -1,0 +1,125 @@
+"""Builtins and what the standard library writes in C: results, order and kinds are Python's."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import dataclasses
+import functools
+import heapq
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.plugins.capture.capture_lab import Observed, check
+
+X = torch.arange(3.0)
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Settings:
+    size: int = 2
+    names: tuple = ("a", "b")
+
+
+@dataclasses.dataclass
+class Task:
+    rank: int
+    weight: torch.Tensor = dataclasses.field(compare=False, default=None)
+
+    def __lt__(self, other):
+        return self.rank < other.rank
+
+
+@settings(max_examples=30, deadline=None)
+@given(ranks=st.lists(st.integers(0, 5), max_size=9), item=st.integers(0, 5))
+def test_heaps_are_those_of_python(ranks, item):
+    def function(x):
+        heap, tasks = list(ranks), [Task(n) for n in ranks]
+        heapq.heapify(heap)
+        heapq.heapify(tasks)
+        seen = [heapq.heappushpop(heap, item), list(heap)]
+        heapq.heappush(heap, item)
+        heapq.heappush(tasks, Task(item))
+        seen += [heapq.heapreplace(heap, 3), heapq.heappop(heap), list(heap), bisect.bisect(sorted(heap), item)]
+        return x + seen[0], seen, [t.rank for t in tasks], heapq.heappop(tasks).rank
+
+    check(function, X, graphs=1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(ranks=st.lists(st.integers(0, 3), max_size=9), reverse=st.booleans())
+def test_objects_are_sorted_by_their_own_order(ranks, reverse):
+    def function(x):
+        tasks = [Task(n, x + k) for k, n in enumerate(ranks)]
+        ordered = sorted(tasks, reverse=reverse)
+        tasks.sort(key=lambda task: Settings(-task.rank))
+        return [t.weight for t in ordered], [t.rank for t in tasks]
+
+    check(function, X)
+
+
+def test_data_classes_are_shown_and_hashed():
+    def function(x, given):
+        made = Settings(3)
+        return x * made.size, repr(made), f"{given}", hash(given) == hash(Settings()), {given: 1}[Settings()]
+
+    check(function, X, Settings(), graphs=1)
+
+
+def test_numbers_that_change_answer_as_the_number_of_the_call():
+    def function(x, f, n):
+        parts = f.real, f.imag, f.conjugate(), n.imag, n.denominator, n.conjugate(), n.numerator
+        return x * f, f.is_integer(), f.__int__(), parts
+
+    for change in (1, 7):
+        observed = Observed(function)
+        for f, n in ((2.5, 6), (3.0, 7), (4.5, 9), (4.0, 6 * change), (-7.5, 2)):
+            expected, found = function(X, f, n), observed(X, f, n)
+            assert torch.equal(found[0], expected[0])
+            assert found[1:] == expected[1:]
+            assert [type(v) for v in found[3]] == [type(v) for v in expected[3]]
+            assert type(found[2]) is int
+
+
+def test_blocks_are_left_as_python_leaves_them():
+    @contextlib.contextmanager
+    def shown(seen):
+        seen.append("in")
+        yield 2
+        seen.append("out")
+
+    def function(x):
+        seen = []
+        with contextlib.ExitStack() as stack:
+            number = stack.enter_context(shown(seen))
+            stack.callback(seen.append, "called")
+        return x + number, seen
+
+    check(function, X, graphs=1)
+
+
+@torch.jit.script_if_tracing
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def test_a_function_that_is_scripted_under_traces_is_followed():
+    check(lambda x: doubled(x) + 1, X, graphs=1)
+
+
+@pytest.mark.parametrize("decorate", [functools.lru_cache, functools.cache])
+def test_a_cache_made_in_compiled_code_is_pythons(decorate):
+    def function(x):
+        calls = []
+
+        @decorate
+        def counted(n):
+            calls.append(n)
+            return n + 1
+
+        return x + counted(1) + counted(1), len(calls)
+
+    check(function, X, breaks=None)

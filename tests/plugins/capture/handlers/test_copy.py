@@ -1,0 +1,141 @@
+"""``copy.deepcopy`` in compiled code: modules and tensors are copied in the graph, as eager copies them."""
+
+from __future__ import annotations
+
+import collections
+import copy
+
+import torch
+from torch import nn
+
+from tests.plugins.capture.capture_lab import Observed, assert_same, check
+
+X = torch.linspace(-1, 1, 8).reshape(2, 4)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("scale", torch.full((4,), 2.0), persistent=False)
+        self.sizes = collections.OrderedDict(a=[1, {2}])
+
+    def forward(self, x):
+        return self.norm(self.second(self.first(x)).relu()) * self.scale
+
+
+BLOCK = Block()
+
+
+def test_a_copied_module_is_one_graph():
+    def function(x):
+        made = copy.deepcopy(BLOCK)
+        made.scale += 1
+        made.sizes["a"].append(3)
+        tied = made.first.weight is made.second.weight, made.first.weight is BLOCK.first.weight
+        return made(x), tied, made.sizes, BLOCK.sizes, [n for n, _ in made.named_buffers()], BLOCK.scale * 1
+
+    check(function, X, graphs=1)
+
+
+def test_layers_copied_from_one():
+    def function(x):
+        layers = nn.ModuleList([copy.deepcopy(BLOCK.first) for _ in range(3)])
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    check(function, X, graphs=1)
+
+
+def test_a_copied_module_that_leaves_the_graph_learns_by_itself():
+    def function(x):
+        made = copy.deepcopy(BLOCK.first)
+        return made, made(x).sum()
+
+    made, loss = Observed(function)(X)
+    plain, expected = function(X)
+    assert_same(loss, expected)
+    loss.backward()
+    expected.backward()
+    assert BLOCK.first.weight.grad is None
+    assert_same(made.weight.grad, plain.weight.grad)
+    assert_same(dict(made.named_parameters()), dict(plain.named_parameters()))
+    assert type(made.weight) is nn.Parameter
+
+
+def test_a_copied_tensor_has_memory_of_its_own():
+    def function(x, held):
+        y, again = copy.deepcopy([x, x])
+        y += 1
+        made = copy.deepcopy(held)
+        made["a"].append(2)
+        made["t"] += 1
+        return x, y, again is y, held, made
+
+    check(function, X, {"a": [1], "t": torch.ones(3)}, graphs=1)
+
+
+def test_tensors_whose_copies_are_more_than_their_numbers_are_copied_as_python():
+    def function(x):
+        return copy.deepcopy(x) + 1
+
+    check(function, X[:, :2], breaks=None)
+    check(function, X.clone().requires_grad_(), breaks=None)
+    marked = X.clone()
+    observed = Observed(lambda x: copy.deepcopy(x))
+    assert not hasattr(observed(marked), "tag")
+    marked.tag = "here"
+    assert observed(marked).tag == "here"
+
+
+WHOLE = torch.arange(4.0)
+PART = WHOLE[:2]
+
+
+def test_copies_of_tensors_that_share_memory_share_it():
+    def function(x):
+        own = x * 2
+        one, two = copy.deepcopy([own, own[:1]])
+        three, four = copy.deepcopy([WHOLE, PART])
+        one += 1
+        three += 1
+        return two, four, WHOLE * 1
+
+    check(function, X, breaks=None)
+
+
+def test_named_tuples_are_copied_by_their_items():
+    kind = collections.namedtuple("Pair", "left right")
+    held = kind([1], X)
+
+    def function(x):
+        made = copy.deepcopy(held)
+        made.left.append(2)
+        return made.right + x, type(made).__name__, made.left, held.left
+
+    check(function, X, graphs=1)
+
+
+def test_methods_and_own_state():
+    class Counted:
+        def __init__(self, count):
+            self.count = count
+
+        def __getstate__(self):
+            return {"kept": self.count}
+
+        def __setstate__(self, state):
+            self.count = state["kept"] + 1
+
+        def run(self, x):
+            return x + self.count
+
+    counted = Counted(1)
+
+    def function(x):
+        return copy.deepcopy(counted).run(x), copy.deepcopy(counted.run)(x), counted.count
+
+    check(function, X, graphs=1)

@@ -1,0 +1,115 @@
+"""Dicts and their views, handed in and made: contents, order, kinds, and what others see of changes."""
+
+from __future__ import annotations
+
+import collections
+import types
+import typing
+
+import pytest
+import torch
+
+from tests.plugins.capture.capture_lab import Observed, check
+
+X = torch.arange(3.0)
+
+
+class Options(typing.TypedDict):
+    count: int
+    weight: torch.Tensor
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict])
+def test_views_are_arguments_like_any_other(kind):
+    def function(x, held, keys, values, items):
+        for value in values:
+            x = x + value
+        held["z"] = 3
+        return x, list(keys), "z" in keys, len(values), dict(items), keys | {"q"}, sorted(keys & {"a"}), x * len(items)
+
+    def arguments():
+        held = kind(a=1, b=torch.ones(3))
+        return held, held.keys(), held.values(), held.items()
+
+    observed = Observed(function, fullgraph=True)
+    for _ in range(2):
+        given, plain = arguments(), arguments()
+        expected = function(X, *plain)
+        found = observed(X, *given)
+        assert torch.equal(found[0], expected[0])
+        assert found[1:4] == expected[1:4]
+        assert [*found[4]] == [*expected[4]]
+        assert found[5:7] == expected[5:7]
+        assert list(given[0]) == list(plain[0])
+    assert len(observed.graphs) == 1
+
+
+def test_a_view_of_other_contents_is_another_capture():
+    observed = Observed(lambda x, keys: x * len(keys) if "a" in keys else x, fullgraph=True)
+    for held in ({"a": 1}, {"a": 1, "b": 2}, {"b": 2}):
+        expected = X * len(held) if "a" in held else X
+        assert torch.equal(observed(X, held.keys()), expected)
+
+
+def test_views_that_leave_show_the_programs_dict():
+    def function(x, held):
+        keys, items = held.keys(), held.items()
+        held["new"] = 1
+        return x + 1, keys, items
+
+    held = collections.OrderedDict(a=1)
+    _, keys, items = Observed(function)(X, held)
+    held["later"] = 2
+    assert list(keys) == ["a", "new", "later"]
+    assert type(items) is type(held.items())
+    assert dict(items)["later"] == 2
+
+
+def test_a_key_that_is_there_later_is_found():
+    one, two = torch.ones(3), torch.ones(3)
+    observed = Observed(lambda x, key, held: x + held[key] if key in held else x)
+    assert torch.equal(observed(X, one, {two: 2}), X)
+    assert torch.equal(observed(X, two, {two: 2}), X + 2)
+    observed = Observed(lambda x, key, held: key in held)
+    assert observed(X, one, {two}) is False
+    assert observed(X, two, {two}) is True
+
+
+def test_kinds_of_dicts_are_kept():
+    def function(x):
+        made = collections.defaultdict(int, a=1)
+        keys = collections.OrderedDict.fromkeys("ab", 1), {}.fromkeys([1]), dict.fromkeys("ab")
+        return x + 1, repr(made), str(collections.OrderedDict(a=1)), keys, "%(k)s" % {"k": 1}
+
+    check(function, X, graphs=1)
+
+
+def test_typed_dicts_are_dicts():
+    def function(x):
+        made = Options(count=2, weight=x)
+        return made["weight"] * made["count"], made, Options({"count": 1, "weight": x})
+
+    check(function, X, graphs=1)
+
+
+def test_a_read_only_view_refuses_changes():
+    shown = types.MappingProxyType({"a": 1})
+
+    def function(x):
+        try:
+            shown["a"] = 2
+        except TypeError as error:
+            return x + shown["a"], str(error)
+
+    check(function, X, breaks=None)
+    assert shown["a"] == 1
+
+
+def test_counters_count():
+    def function(x, held):
+        made = collections.Counter("abca")
+        made.update("ab")
+        held.update(["a", "c"])
+        return x * made["a"], made, made.most_common(1), held
+
+    check(function, X, collections.Counter("aab"), graphs=1, calls=1)
