@@ -315,7 +315,9 @@ for _name, _op in (("bitwise_left_shift", "shl"), ("bitwise_right_shift", "shr")
 
 def _logical(op: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
     def lower(b: Builder, x: Operand, y: Operand) -> TensorValue:
-        return b.pointwise(lambda v, w: call(op, v, w), x, y, dtype=torch.bool)
+        # Operands are promoted before they are true or false: what is too little for the common dtype is false.
+        truth = lambda v: cast(v, torch.bool)  # noqa: E731
+        return b.pointwise(lambda v, w: call(op, truth(v), truth(w)), x, y, dtype=promoted(b))
 
     return lower
 

@@ -126,6 +126,17 @@ def test_binary_ops_match_eager_for_every_pair_of_dtypes(name: str) -> None:
     check_all(cases)
 
 
+@pytest.mark.parametrize("name", ["logical_and", "logical_or", "logical_xor", "eq", "lt", "maximum", "add", "mul"])
+def test_tensors_without_dimensions_are_rounded_to_the_dtype_of_those_that_have_some(name: str) -> None:
+    function, cases = BINARY[name], []
+    for small in (1e-9, -1e-9, 70000.0, 1e-40, 0.3):
+        number = torch.tensor(small, dtype=torch.float64)
+        for dtype in (torch.float16, torch.bfloat16, torch.float32):
+            cases += [(function, (number, values(dtype))), (function, (values(dtype), number))]
+            cases.append((lambda a, x: function(torch.sin(a).float(), x), (number, values(dtype))))
+    check_all(cases)
+
+
 @pytest.mark.parametrize("name", BINARY)
 def test_binary_ops_match_eager_for_python_numbers(name: str) -> None:
     function, cases = BINARY[name], []
