@@ -230,8 +230,9 @@ def address_words(
 ) -> FoundAddresses:
     """Where addresses lie in the arguments of a call that was recorded twice.
 
-    How far memory moved tells which it is, so that no two may move by the same number of bytes (``ValueError``).
-    Raises ``ValueError``, too, where the recordings are not of the same work.
+    How far memory moved tells which it is, so that no two may move by the same number of bytes; which number a word
+    holds is told by its bits in both, so that no two may have the same.  Raises ``ValueError`` where they do, where
+    something did not move, and where the recordings are not of the same work.
 
     ``again`` was recorded as the first was, over the very same memory: words that differ between the two are what
     kernels were handed uninitialised (padding, unused ends of arrays), and hold no addresses.
@@ -239,8 +240,9 @@ def address_words(
     A word that differs otherwise may be such padding, too, or be made of addresses in a way that is not known here.
     Where it belongs to a library call (``first.calls``), what that call works on is unclear; else all that moved is.
     """
-    distances = {m.second - m.first: key for key, m in moved.items()}
-    if len(distances) != len(moved) or 0 in distances:
+    distances = {m.second - m.first: key for key, m in moved.items() if not m.is_number}
+    numbers = {(m.first, m.second): key for key, m in moved.items() if m.is_number}
+    if len(distances) + len(numbers) != len(moved) or any(m.first == m.second for m in moved.values()):
         raise ValueError("two of what moved lie equally far from where they were, or one did not move")
     noise = set() if again is None else _differences(first, again)
     words: dict[Any, list[AddressWord]] = {key: [] for key in moved}
@@ -252,7 +254,7 @@ def address_words(
     for number, offset in sorted(_differences(first, second) - noise):
         node = nodes[number]
         before, after = _word(node.arguments, offset), _word(others[number].arguments, offset)
-        key = distances.get(after - before)
+        key = numbers.get((before, after), distances.get(after - before))
         where = f"bytes {offset} of {node.name} (node {number})"
         if key is None:
             reason = f"{where} were {before:#x}, then {after:#x}: no address that moved"

@@ -58,7 +58,7 @@ class Numbers:
         factors = [1.25 + 0.0625 * turn + 0.5**10 * n for n in range(len(self.inputs))]
         other = {key: (x or 1.0) * factor for (key, x), factor in zip(self.inputs.items(), factors, strict=True)}
         before, after = self.bits({}), self.bits(other)
-        return other, {k: Moved(word, after[k], 1, True) for k, word in before.items() if word != after[k]}
+        return other, {key: Moved(word, after[key], 1, is_number=True) for key, word in before.items()}
 
 
 @attrs.frozen(eq=False)

