@@ -3,8 +3,8 @@
 ``cdist`` is a library call to the built-in lowerings.  The plugin writes it as loops: one element of the result as a
 sum over ``k``.  The scheduler then fuses the exponential after it.  Prints::
 
-    schedule graph0.inference: 1 kernels, 0 externs
-      kernel k0__cdist_forward_exp (_cdist_forward, exp): for i0 < 7; for i1 < 9; row k < 33
+    schedule graph0.inference:  # 1 kernels, 0 externs
+      kernel k0__cdist_forward_exp (_cdist_forward, exp): for i0 < 7; for i1 < 9; row k < 33  {sources: ("return torch.exp(-torch.cdist(x, y))",)}
     results agree with eager's
 """
 

@@ -58,8 +58,13 @@ _TRANSPARENT = {
     ("dataclasses", "_recursive_repr.<locals>.wrapper"): "user_function",
     ("reprlib", "recursive_repr.<locals>.decorating_function.<locals>.wrapper"): "user_function",
     ("torch.jit._trace", "_script_if_tracing.<locals>.wrapper"): "fn",
+    # Contexts that are settings of torch's own compiler, as decorators.
+    ("torch._dynamo.external_utils", "wrap_dunder_call_ctx_manager.<locals>.inner"): "func",
+    # torch.compile, once in use, counts the modules that are made.
+    ("torch._dynamo.mutation_guard", "install_generation_tagging_init.<locals>.patched_init"): "init",
+    ("torch._dynamo.mutation_guard", "install_generation_tagging_init.<locals>.patched_setstate"): "setstate",
 }
-"""Wrappers that do nothing but call what they wrap, here: by module and name, the variable that holds it."""
+"""Wrappers that do nothing, here, but call what they wrap: by module and name, the variable that holds it."""
 
 
 _FOLLOWED = frozenset(
@@ -168,12 +173,6 @@ class Caller:
                 return stepped
         if (place := _TRANSPARENT.get((name, object.__code__.co_qualname))) is not None:
             return self.call(function.cells(self)[object.__code__.co_freevars.index(place)].content, args, kwargs)
-        if name == "torch._dynamo.mutation_guard" and object.__name__ == "patched_init":
-            inner = object.__closure__[object.__code__.co_freevars.index("init")].cell_contents
-            return self.call(self.wrap_known(inner), args, kwargs)  # torch.compile keeps count of modules around it
-        if object.__code__.co_qualname == "wrap_dunder_call_ctx_manager.<locals>.inner" and "_dynamo" in name:
-            wrapped = function.cells(self)[object.__code__.co_freevars.index("func")]
-            return self.call(wrapped.content, args, kwargs)  # the context is a setting of torch's own compiler
         followed = object.__name__ == "call_wrapped" or object.__code__.co_qualname in FOLLOWED  # a graph module's call
         if not_followed(str(name)) and not followed:
             raise Unsupported(f"a call of {name}.{object.__qualname__}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from capture_lab import Observed, assert_same, check
@@ -94,21 +96,41 @@ def test_hooks_on_a_module_made_while_running():
 
 
 _COUNTING = """
-def install(init, counted):
+def install_generation_tagging_init(init, setstate, counted):
     def patched_init(self, *args, **kwargs):
         init(self, *args, **kwargs)
         counted.append(id(self))
-    return patched_init
+    def patched_setstate(self, state):
+        setstate(self, state)
+        counted.append(id(self))
+    return patched_init, patched_setstate
 """
 
 
-def test_a_constructor_that_torch_compile_counts(monkeypatch):
-    """Once in use, torch.compile replaces the constructor of modules by one of this form."""
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The modules counted by a constructor and a ``__setstate__`` of the form that torch.compile, once in use, gives."""
     scope = {"__name__": "torch._dynamo.mutation_guard"}
     exec(_COUNTING, scope)
     counted = []
-    monkeypatch.setattr(nn.Module, "__init__", scope["install"](nn.Module.__init__, counted))
+    own = nn.Module.__init__, nn.Module.__setstate__
+    init, setstate = scope["install_generation_tagging_init"](*own, counted)
+    monkeypatch.setattr(nn.Module, "__init__", init)
+    monkeypatch.setattr(nn.Module, "__setstate__", setstate)
+    return counted
+
+
+def test_a_constructor_that_torch_compile_counts(counted):
     observed = check(lambda x: Scaled(x.mean())(x), X, graphs=1)
     before = len(counted)
     observed(X)
+    assert len(counted) == before
+
+
+def test_a_copied_module_that_torch_compile_counts(counted):
+    linear = nn.Linear(4, 4)
+    observed = check(lambda x: copy.deepcopy(linear)(x), torch.randn(2, 4), graphs=1)
+    before = len(counted)
+    observed(torch.randn(2, 4))
     assert len(counted) == before
