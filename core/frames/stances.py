@@ -20,6 +20,7 @@ STANCES = (
     "default", "eager_then_compile", "aot_eager_then_compile", "force_eager", "eager_on_recompile", "fail_on_recompile",
 )  # fmt: skip
 
+
 @attrs.frozen(eq=False)
 class Stance:
     """What compiled functions do, from one setting of it to the next.
