@@ -208,9 +208,9 @@ def aten_names() -> list[str]:
 
 
 @functools.cache
-def aten_costs() -> dict[str, Cost]:
-    """What the ATen ops of the table cost, by their names without an overload."""
-    return {name.split(".")[0]: op.cost for op in OPS.values() for name in op.aten}
+def aten_ops() -> dict[str, ScalarOp]:
+    """The ops that ATen has, by its names without an overload."""
+    return {name.split(".")[0]: op for op in OPS.values() for name in op.aten}
 
 
 # ---------------------------------------------------------------- ops from outside
@@ -218,7 +218,7 @@ def aten_costs() -> dict[str, Cost]:
 ADDED: dict[tuple[str, ...], str] = {}
 """What was registered beside the tables that Turret comes with: a part of every graph's key."""
 
-_observers: list[Callable[[], None]] = [aten_costs.cache_clear]
+_observers: list[Callable[[], None]] = [aten_ops.cache_clear]
 
 
 def when_changed(observer: Callable[[], None]) -> None:

@@ -24,7 +24,7 @@ from turret.graph.op_traits import (
     size_hint,
     tensor_bytes,
 )
-from turret.graph.scalar_ops import aten_costs
+from turret.graph.scalar_ops import Cost, aten_ops
 from turret.hooks.devices import HOST, Costs, device_for
 
 BARRIER = 4.0
@@ -65,7 +65,7 @@ def _equates_rounded(node: fx.Node) -> bool:
         if not isinstance(source.target, torch._ops.OpOverload):
             continue
         pointwise = family_of(source.target) is Family.POINTWISE
-        if pointwise and aten_costs().get(_op_name(source)) == "transcendental":
+        if pointwise and _cost_class(source) == "transcendental":
             return True
         if pointwise or is_view(source):
             stack += [above for above in source.all_input_nodes if above not in seen]
@@ -95,8 +95,13 @@ def _op_name(node: fx.Node) -> str:
     return node.target._schema.name.split("::")[-1]
 
 
+def _cost_class(node: fx.Node) -> Cost:
+    op = aten_ops().get(_op_name(node))
+    return "cheap" if op is None else op.cost
+
+
 def _pointwise(node: fx.Node) -> float:
-    return _elements(node) * getattr(_costs(node), aten_costs().get(_op_name(node), "cheap"))
+    return _elements(node) * getattr(_costs(node), _cost_class(node))
 
 
 def _index(node: fx.Node) -> float:

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.graph.dtypes import HALF
-from turret.graph.scalar_ops import aten_costs
+from turret.graph.scalar_ops import aten_ops
 
 ULPS = 2.0
 """Largest relative move of one result, in units of the dtype's machine epsilon."""
@@ -42,7 +42,7 @@ _EXACT = frozenset(
 
 _ELEMENTARY = frozenset(
     ["add", "frac", "mul", "rsub", "square", "sub", "true_divide"]
-    + [name for name, cost in aten_costs().items() if cost != "cheap"]
+    + [name for name, op in aten_ops().items() if op.cost != "cheap"]
 )
 """Operations that round once: moving the result is all that rounding can do.
 

@@ -12,7 +12,7 @@ from turret.errors import OptionError
 from turret.graph import scalar_ops
 from turret.graph.dtypes import COMPILED, HALF, INTEGERS
 from turret.graph.op_set import Family, family_of, resolve
-from turret.graph.scalar_ops import OPS, ScalarOp, aten_costs, neutral_value
+from turret.graph.scalar_ops import OPS, ScalarOp, aten_ops, neutral_value
 
 NUMBERS = [0.0, -0.0, 0.5, 1.0, -1.5, 2.5, 3.0, -7.25, 100.25, torch.inf, -torch.inf, torch.nan]
 WITH_FACT = {
@@ -101,9 +101,11 @@ def test_every_aten_name_is_a_pointwise_op_of_torch_and_belongs_to_one_entry() -
     assert {family_of(resolve(name)) for name in names} == {Family.POINTWISE}
 
 
-def test_costs_are_known_by_the_names_of_aten() -> None:
-    costs = aten_costs()
-    assert (costs["add"], costs["remainder"], costs["pow"]) == ("cheap", "divide", "transcendental")
+def test_facts_are_known_by_the_names_of_aten() -> None:
+    facts = {name: (op.name, op.cost, op.checks_zero) for name, op in aten_ops().items()}
+    assert facts["add"] == ("add", "cheap", False)
+    assert facts["remainder"] == ("mod", "divide", True)
+    assert facts["pow"] == ("pow", "transcendental", False)
 
 
 def test_an_op_is_registered_once_and_only_what_was_registered_is_taken_back() -> None:
