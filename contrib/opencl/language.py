@@ -6,8 +6,8 @@ import re
 
 import torch
 
-from turret.errors import UnsupportedError
 from turret.ir.emit.c_emitter import CType
+from turret.ir.emit.op_texts import OpTexts
 
 CTYPES: dict[torch.dtype, CType] = {
     torch.float32: CType("float", "float", 32, "float", "f"),
@@ -61,16 +61,19 @@ logical_not bitwise_not: !{0}
 abs sign square: {0}
 signbit: false
 pow: {0} | !{1}"""
-_OWN = {"float": _FLOAT, "int": _INTEGER, "uint": _INTEGER, "bool": _BOOL}
-_OPS = {kind: _table(_COMMON + own) for kind, own in _OWN.items()}
+_OWN = {"float": _FLOAT, "int": _INTEGER, "bool": _BOOL}
+TEXTS = OpTexts(
+    "OpenCL",
+    {kind: _table(_COMMON + own) for kind, own in _OWN.items()},
+    {("nextafter", "half"): "cast to float32 first"},
+    {},
+)
 _POWERS = {0.5: "{0} == -INFINITY ? INFINITY : sqrt({0} + 0)", 2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}"}
 
 
 def op_text(op: str, where: CType, args: list[str], constant: object = None) -> str:
     """A scalar op on values of one type, not rounded yet."""
-    template = _OPS[where.kind].get(op)
-    if template is None or (op == "nextafter" and where.half):
-        raise UnsupportedError(f"OpenCL kernels have no {op} of {where.half or where.value}")
+    template = TEXTS.template(op, where.half or where.value, *["half"] * bool(where.half), where.kind)
     if op == "pow" and where.is_float:
         template = _POWERS.get(constant, template)
     return template.format(*args, T=where.value, U="ulong" if where.bits == 64 else "uint")
@@ -161,5 +164,6 @@ def program(functions: dict[str, str]) -> str:
         text = _FLOAT_FUNCTIONS if name in ("float", "double") else _INTEGER_FUNCTIONS
         wide = "ulong" if name.endswith("long") else "uint"
         parts.append(re.sub(r"\bU\b", wide, re.sub(r"_T\b", f"_{name}", re.sub(r"\bT\b", name, text))))
+    parts += [text for name, text in TEXTS.functions.items() if name in body]
     cases = "".join(f"case {number}: error = {name}(frame, step + 1); break;" for number, name in enumerate(functions))
     return "".join([*parts, body, _MAIN.replace("CASES", cases)])

@@ -21,6 +21,9 @@ import attrs
 import torch
 from torch import fx
 
+from turret.graph import scalar_ops
+from turret.graph.dtypes import COMPILED
+
 
 class Family(enum.Enum):
     """How an op reads and writes; decides which lowering pattern and which cost rule it follows."""
@@ -39,19 +42,10 @@ class Family(enum.Enum):
 
 
 _POINTWISE = """
-abs acos acosh asin asinh atan atanh bitwise_not ceil cos cosh erf erfc exp exp2 expm1 floor isinf isnan lgamma log
-log10 log1p log2 logical_not neg reciprocal relu round rsqrt sigmoid sign signbit sin sinh sqrt tan tanh trunc
-add.Tensor add.Scalar sub.Tensor sub.Scalar mul.Tensor mul.Scalar div.Tensor div.Scalar div.Tensor_mode
-div.Scalar_mode remainder.Tensor remainder.Scalar remainder.Scalar_Tensor fmod.Tensor fmod.Scalar
-pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar maximum minimum fmax fmin atan2 hypot copysign.Tensor copysign.Scalar
-nextafter bitwise_and.Tensor bitwise_and.Scalar bitwise_and.Scalar_Tensor bitwise_or.Tensor bitwise_or.Scalar
-bitwise_or.Scalar_Tensor bitwise_xor.Tensor bitwise_xor.Scalar bitwise_xor.Scalar_Tensor bitwise_left_shift.Tensor
-bitwise_left_shift.Tensor_Scalar bitwise_left_shift.Scalar_Tensor bitwise_right_shift.Tensor
-bitwise_right_shift.Tensor_Scalar bitwise_right_shift.Scalar_Tensor logical_and logical_or logical_xor
-eq.Tensor eq.Scalar ne.Tensor ne.Scalar lt.Tensor lt.Scalar le.Tensor le.Scalar gt.Tensor gt.Scalar ge.Tensor
-ge.Scalar where.self clamp clamp.Tensor clamp_min clamp_min.Tensor clamp_max clamp_max.Tensor clone
+relu fmax fmin clamp clamp.Tensor clamp_min clamp_min.Tensor clamp_max clamp_max.Tensor clone
 prims.convert_element_type copy_
 """
+"""Beside those that the table of scalar ops names."""
 
 _REDUCTION = """
 sum.dim_IntList prod prod.dim_int amax amin argmax argmin any any.dim any.dims all all.dim all.dims
@@ -143,33 +137,18 @@ _TABLE_TEXT = {
     Family.EXTERN: " ".join([_EXTERN, *_TEMPLATE_TEXT.values()]),
 }
 
-_COMPILED_DTYPES = frozenset(
-    {
-        torch.bool,
-        torch.uint8,
-        torch.int8,
-        torch.int16,
-        torch.int32,
-        torch.int64,
-        torch.float16,
-        torch.bfloat16,
-        torch.float32,
-        torch.float64,
-    }
-)
-"""Dtypes that generated kernels compute with; complex, quantized and other dtypes stay extern."""
-
 
 @functools.cache
 def surface() -> dict[Any, Family]:
     """The table ``OpOverload -> Family`` of this torch version; treat it as read-only."""
-    table: dict[Any, Family] = {}
-    for family, text in _TABLE_TEXT.items():
-        for name in text.split():
-            op = resolve(name)
-            if op is not None:
-                table[op] = family
+    named = [(Family.POINTWISE, scalar_ops.aten_names())]
+    named += [(family, text.split()) for family, text in _TABLE_TEXT.items()]
+    table = {resolve(name): family for family, names in named for name in names}
+    table.pop(None, None)
     return table
+
+
+scalar_ops.when_changed(surface.cache_clear)
 
 
 def resolve(name: str) -> Any | None:
@@ -211,7 +190,7 @@ def template_kind(op: Any) -> str | None:
 
 def is_compiled_dtype(dtype: torch.dtype) -> bool:
     """Whether generated kernels compute with ``dtype``."""
-    return dtype in _COMPILED_DTYPES
+    return dtype in COMPILED
 
 
 @attrs.frozen

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from turret.graph.scalar_ops import aten_ops
+
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -38,8 +40,6 @@ _REFUSE_BY_DATA = _names(
     """
 )
 """Ops of ATen that raise for some values of their tensors: an index out of range, a probability over 1, a NaN."""
-_DIVISIONS = _names("floor_divide div remainder fmod")
-"""Ops of ATen that raise where integers are divided by a tensor with a zero."""
 
 
 @functools.cache
@@ -118,7 +118,8 @@ def may_refuse_data(node: fx.Node) -> bool:
     if refuses_data(node.target):
         return True
     name = node.target._schema.name.split("::")[-1]
-    if name not in _DIVISIONS or not isinstance(node.args[1], fx.Node):
+    divides = name in ("div", "floor_divide") or (name in aten_ops() and aten_ops()[name].checks_zero)
+    if not divides or not isinstance(node.args[1], fx.Node):
         return False
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and not value.dtype.is_floating_point and not value.dtype.is_complex

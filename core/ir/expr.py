@@ -1,4 +1,4 @@
-"""The expressions of the loop IR: one immutable, hash-consed node type and a closed table of ops.
+"""The expressions of the loop IR: one immutable, hash-consed node type over the table of scalar ops.
 
 An expression is the value of one element, as a function of the loop variables that occur free in it.  Nodes
 are interned, so equal expressions are the same object: common subexpressions, shared reductions and equal
@@ -12,7 +12,6 @@ bool): a lowering writes the casts, so that no later stage needs promotion rules
 from __future__ import annotations
 
 import math
-import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal
@@ -21,42 +20,10 @@ import attrs
 import torch
 
 from turret.errors import VerificationError
+from turret.graph.dtypes import INTEGERS
+from turret.graph.scalar_ops import OPS, ScalarOp
 from turret.ir.index import Index, Size, Var
 from turret.ir.notation import dtype_text, name_text
-
-
-@attrs.frozen
-class OpInfo:
-    """One op: number of arguments, and the dtype of its result (``same`` as the last argument, or ``bool``)."""
-
-    arity: int
-    result: Literal["same", "bool"] = "same"
-    domain: Literal["any", "float", "integer", "bool"] = "any"
-
-
-def _ops(names: str, *args: Any, **kwargs: Any) -> dict[str, OpInfo]:
-    return {name: OpInfo(*args, **kwargs) for name in names.split()}
-
-
-OPS: dict[str, OpInfo] = {
-    **_ops("neg abs sign square", 1),
-    **_ops("bitwise_not", 1, domain="integer"),
-    **_ops("logical_not", 1, "bool", "bool"),
-    **_ops("isnan isinf signbit", 1, "bool"),
-    **_ops("exp exp2 expm1 log log2 log10 log1p sqrt rsqrt reciprocal sigmoid", 1, domain="float"),
-    **_ops("sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh", 1, domain="float"),
-    **_ops("erf erfc lgamma floor ceil trunc round", 1, domain="float"),
-    **_ops("add sub mul min max floordiv truncdiv mod fmod pow", 2),
-    **_ops("div atan2 hypot copysign nextafter", 2, domain="float"),
-    **_ops("bitwise_and bitwise_or bitwise_xor shl shr", 2, domain="integer"),
-    **_ops("logical_and logical_or logical_xor", 2, "bool", "bool"),
-    **_ops("eq ne lt le gt ge", 2, "bool"),
-    **_ops("where masked", 3),
-}
-"""The scalar ops.  ``mod`` has the sign of the divisor (Python), ``fmod`` that of the dividend (C); ``floordiv``
-rounds down, ``truncdiv`` to zero; ``round`` is half to even; ``min``, ``max`` hand NaN on; ``shr`` is arithmetic.
-Integer arithmetic wraps.  ``where(c, a, b)`` evaluates both; ``masked(c, a, b)`` promises that nothing in ``a`` is
-loaded where ``c`` is false, and ``b`` is a constant."""
 
 STRUCTURAL = frozenset(
     [
@@ -76,12 +43,7 @@ STRUCTURAL = frozenset(
 )
 """Nodes with a payload, each built by the function of its name below."""
 
-ZERO_CHECKED = frozenset(["floordiv", "truncdiv", "mod", "fmod"])
-"""Ops that raise ``ZeroDivisionError`` for integers."""
-
 ReductionKind = Literal["sum", "prod", "min", "max", "any", "all", "argmin", "argmax", "welford"]
-
-_INTEGERS = frozenset((torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64))
 
 
 @attrs.frozen
@@ -264,7 +226,8 @@ def range_error(check: Expr) -> type[Exception]:
 
 def divides_by_zero(expr: Expr) -> bool:
     """Whether the op can meet an integer division by zero at run time."""
-    if expr.op not in ZERO_CHECKED or expr.dtype.is_floating_point:
+    info = OPS.get(expr.op)
+    if info is None or not info.checks_zero or expr.dtype.is_floating_point:
         return False
     return expr.args[1].op != "const" or expr.args[1].payload == 0
 
@@ -322,31 +285,19 @@ def call(op: str, *args: Expr) -> Expr:
     info = OPS.get(op)
     if info is None or len(args) != info.arity:
         raise VerificationError(f"loop IR op {op!r} with {len(args)} arguments; known: {', '.join(sorted(OPS))}")
-    dtype = torch.bool if info.result == "bool" else args[1 if op in ("where", "masked") else -1].dtype
-    return _fold(op, args, dtype) or Expr.make(op, args, dtype)
+    dtype = info.dtype([arg.dtype for arg in args])
+    return _fold(info, args, dtype) or Expr.make(op, args, dtype)
 
 
-_EXACT: dict[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
-
-
-def _fold(op: str, args: tuple[Expr, ...], dtype: torch.dtype) -> Expr | None:
+def _fold(info: ScalarOp, args: tuple[Expr, ...], dtype: torch.dtype) -> Expr | None:
     """Rewrites that are exact for every value, NaN and signed zeros included; None where there is none."""
+    op = info.name
     if op in ("where", "masked") and args[0].op == "const":
         kept, left = (args[1], args[2]) if args[0].payload else (args[2], args[1])
         return None if op == "where" and left.reports else kept
     if op == "where" and args[1] is args[2] and not args[0].reports:
         return args[1]
-    if op in ("neg", "logical_not", "bitwise_not") and args[0].op == op:
+    if info.undoes_itself and args[0].op == op:
         return args[0].args[0]
     if op in ("mul", "div") and args[1].op == "const" and args[1].payload == 1 and dtype != torch.bool:
         return args[0]
@@ -356,8 +307,8 @@ def _fold(op: str, args: tuple[Expr, ...], dtype: torch.dtype) -> Expr | None:
         for one, other in (args, args[::-1]):
             if one.op == "const" and (one.payload or not other.reports):
                 return other if one.payload else one
-    if op in _EXACT and len(args) == 2 and args[0].op == args[1].op == "const" and args[0].dtype in _INTEGERS:
-        value = _EXACT[op](args[0].payload, args[1].payload)
+    if info.fold is not None and args[0].dtype in INTEGERS and all(arg.op == "const" for arg in args):
+        value = info.fold(*(arg.payload for arg in args))
         if dtype == torch.bool or _fits(value, dtype):
             return constant(value, dtype)
     return None

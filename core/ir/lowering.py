@@ -21,6 +21,7 @@ import torch
 from torch import fx
 
 from turret.errors import UnsupportedError
+from turret.graph.dtypes import HALF, compute_dtype
 from turret.graph.op_set import is_compiled_dtype, template_kind
 from turret.ir import (
     Binding,
@@ -43,14 +44,6 @@ from turret.ir import (
     size_value,
 )
 from turret.ir.program import ScatterMode
-
-HALF = frozenset((torch.float16, torch.bfloat16))
-"""Dtypes that kernels compute in float32."""
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which values of ``dtype`` are computed."""
-    return torch.float32 if dtype in HALF else dtype
 
 
 @attrs.frozen(eq=False, slots=False)

@@ -6,7 +6,6 @@ is its own matter; each of them takes a nest and gives one that computes the sam
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
@@ -268,19 +267,6 @@ def scan_innermost(nest: Nest) -> Nest:
 def accumulator_dtype(kind: str, dtype: torch.dtype) -> torch.dtype:
     """What a serial reduction or scan is carried in: double for sums and products of narrower floats, as eager's."""
     return torch.float64 if dtype.is_floating_point and kind in ("sum", "prod") else dtype
-
-
-def identity(kind: str, dtype: torch.dtype) -> float | int | bool:
-    """The value that leaves any other unchanged under a kind of reduction."""
-    if kind in ("sum", "any", "prod", "all"):
-        return int(kind in ("prod", "all"))
-    smallest = kind == "max"
-    if dtype.is_floating_point:
-        return -math.inf if smallest else math.inf
-    if dtype == torch.bool:
-        return not smallest
-    bounds = torch.iinfo(dtype)
-    return bounds.min if smallest else bounds.max
 
 
 Reducer = Callable[[str, tuple[Var, ...], Expr], Expr]

@@ -331,8 +331,7 @@ class Reader:
             return Expr.make(way, args, dtype, payload)
         if op.startswith("part."):
             return Expr.make("part", args, args[0].dtype, op.removeprefix("part."))
-        boolean = OPS[op].result == "bool"
-        return Expr.make(op, args, torch.bool if boolean else args[1 if op in ("where", "masked") else -1].dtype)
+        return Expr.make(op, args, OPS[op].dtype([arg.dtype for arg in args]))
 
     def _after_comma(self, read: Callable[[], Any]) -> Any:
         self.expect(",")

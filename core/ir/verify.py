@@ -8,13 +8,12 @@ from typing import Any
 import torch
 
 from turret.errors import VerificationError
+from turret.graph.dtypes import HALF
 from turret.ir.expr import OPS, STRUCTURAL, Expr, loads, walk
 from turret.ir.index import Index, Var
 from turret.ir.memory_check import check_memory
 from turret.ir.program import CopyInto, Definition, LoopProgram, Ref, Scatter, TensorDecl, defined, used
 from turret.ir.schedule import Kernel, Schedule, Store
-
-_FLOATS = frozenset((torch.float16, torch.bfloat16, torch.float32, torch.float64))
 
 
 @singledispatch
@@ -38,15 +37,7 @@ def _check_expr(root: Expr, tensors: dict[str, TensorDecl], allowed: frozenset[V
             _check_load(node, tensors, where)
         elif node.op in OPS:
             _check_scalar(node, where)
-        elif (
-            node.op == "reduce"
-            and node.dtype in (torch.float16, torch.bfloat16)
-            and node.payload.kind
-            not in (
-                "min",
-                "max",
-            )
-        ):
+        elif node.op == "reduce" and node.dtype in HALF and node.payload.kind not in ("min", "max"):
             _fail(where, f"{node.payload.kind} accumulates in {node.dtype}; cast to float32 first")
 
 
@@ -65,20 +56,13 @@ def _check_load(node: Expr, tensors: dict[str, TensorDecl], where: object) -> No
 
 def _check_scalar(node: Expr, where: object) -> None:
     info = OPS[node.op]
-    values = node.args[1:] if node.op in ("where", "masked") else node.args
+    values = node.args[1:] if info.conditional else node.args
     if any(arg.dtype != values[0].dtype for arg in values):
         _fail(where, f"mixed dtypes {[str(a.dtype) for a in node.args]} in {node}")
-    if node.op in ("where", "masked") and node.args[0].dtype != torch.bool:
+    if info.conditional and node.args[0].dtype != torch.bool:
         _fail(where, f"the condition of {node} is not bool")
-    dtype = values[0].dtype
-    fits = {
-        "any": True,
-        "float": dtype in _FLOATS,
-        "integer": dtype not in _FLOATS,
-        "bool": dtype == torch.bool,
-    }
-    if not fits[info.domain]:
-        _fail(where, f"{node.op} wants {info.domain}, not {dtype}: {node}")
+    if not info.takes(values[0].dtype):
+        _fail(where, f"{node.op} wants {info.domain}, not {values[0].dtype}: {node}")
 
 
 def _index_values(coords: tuple[Index, ...]) -> list[Expr]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import torch
 
+from turret.graph.dtypes import HALF
 from turret.hooks.devices import uses_host_kernels
-from turret.plugins.decompositions.registry import HALF_DTYPES, convert, decomposes, rounded, widen
+from turret.plugins.decompositions.registry import convert, decomposes, rounded, widen
 
 aten = torch.ops.aten
 
@@ -49,7 +50,7 @@ def shrink_backward(grad: torch.Tensor, x: torch.Tensor, lambd: float) -> torch.
 @decomposes("threshold_backward", on_cpu=True)
 def threshold_backward(grad: torch.Tensor, x: torch.Tensor, threshold: float) -> torch.Tensor:
     """The upstream gradient above the threshold, which is not rounded to a half type, and for NaN."""
-    exact = rounded(threshold, x.dtype) == threshold if x.dtype in HALF_DTYPES else True
+    exact = rounded(threshold, x.dtype) == threshold if x.dtype in HALF else True
     return aten.where.self(aten.le.Scalar(x if exact else widen(x), threshold), _constant(0.0, grad), grad)
 
 

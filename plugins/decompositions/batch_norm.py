@@ -9,8 +9,9 @@ from math import prod
 
 import torch
 
+from turret.graph.dtypes import compute_dtype
 from turret.hooks.devices import HOST, uses_host_kernels
-from turret.plugins.decompositions.registry import compute_dtype, convert, decomposes, widen
+from turret.plugins.decompositions.registry import convert, decomposes, widen
 
 aten = torch.ops.aten
 

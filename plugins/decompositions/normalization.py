@@ -10,8 +10,9 @@ from math import prod
 
 import torch
 
+from turret.graph.dtypes import compute_dtype
 from turret.hooks.devices import uses_host_kernels
-from turret.plugins.decompositions.registry import compute_dtype, contiguous, convert, decomposes, widen
+from turret.plugins.decompositions.registry import contiguous, convert, decomposes, widen
 
 aten = torch.ops.aten
 

@@ -6,7 +6,8 @@ import math
 
 import torch
 
-from turret.plugins.decompositions.registry import compute_dtype, convert, decomposes
+from turret.graph.dtypes import compute_dtype
+from turret.plugins.decompositions.registry import convert, decomposes
 
 aten = torch.ops.aten
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import torch
 
-from turret.plugins.decompositions.registry import HALF_DTYPES, convert
+from turret.graph.dtypes import compute_dtype
+from turret.plugins.decompositions.registry import convert
 
 aten = torch.ops.aten
 
 
 def _rand(x: torch.Tensor) -> torch.Tensor:
-    dtype = torch.float32 if x.dtype in HALF_DTYPES or not x.dtype.is_floating_point else x.dtype
+    dtype = compute_dtype(x.dtype) if x.dtype.is_floating_point else torch.float32
     return aten.rand.default(list(x.shape), dtype=dtype, device=x.device, pin_memory=False)
 
 
 def _randn(x: torch.Tensor) -> torch.Tensor:
-    dtype = torch.float32 if x.dtype in HALF_DTYPES else x.dtype
-    return aten.randn.default(list(x.shape), dtype=dtype, device=x.device, pin_memory=False)
+    return aten.randn.default(list(x.shape), dtype=compute_dtype(x.dtype), device=x.device, pin_memory=False)
 
 
 def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,9 +10,9 @@ import attrs
 import torch
 from torch._prims_common import is_contiguous_or_false
 
-Function = TypeVar("Function", bound=Callable)
+from turret.graph.dtypes import compute_dtype
 
-HALF_DTYPES = frozenset({torch.float16, torch.bfloat16})
+Function = TypeVar("Function", bound=Callable)
 
 
 @attrs.frozen
@@ -44,11 +44,6 @@ def decomposes(*names: str, any_dtype: bool = False, on_cpu: bool = False) -> Ca
         return function
 
     return register
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which eager computes an op on ``dtype``: float32 for the half types, else itself."""
-    return torch.float32 if dtype in HALF_DTYPES else dtype
 
 
 def convert(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch._decomp import decomposition_table as torch_table
 
 from turret.graph.op_set import resolve, surface
+from turret.graph.scalar_ops import when_changed
 from turret.hooks.devices import uses_host_kernels
 from turret.plugins.decompositions import (  # noqa: F401
     activations,
@@ -97,6 +98,9 @@ def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]
     if not fallback_random:
         table.update({resolve(name): function for name, function in RANDOM.items() if resolve(name) is not None})
     return table
+
+
+when_changed(decomposition_table.cache_clear)
 
 
 def _is_mutable(op: torch._ops.OpOverload) -> bool:

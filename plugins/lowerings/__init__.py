@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 @hookimpl
 def turret_lowerings() -> Mapping[Any, Callable]:
     """The same table for every target."""
-    from turret.plugins.lowerings.table import LOWERINGS
+    from turret.plugins.lowerings.table import lowerings
 
-    return LOWERINGS
+    return lowerings()
 
 
 @hookimpl

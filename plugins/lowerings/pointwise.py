@@ -14,9 +14,12 @@ from typing import Any
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
+from turret.graph.dtypes import HALF, compute_dtype
+from turret.graph.op_set import resolve
+from turret.graph.scalar_ops import ScalarOp
 from turret.hooks.devices import HOST, uses_host_kernels
-from turret.ir import Expr, Index, call, cast, constant
-from turret.ir.lowering import HALF, Builder, Number, TensorValue, compute_dtype
+from turret.ir import OPS, Expr, Index, call, cast, constant
+from turret.ir.lowering import Builder, Lowering, Number, TensorValue
 from turret.plugins.lowerings.registry import lowering
 
 Operand = TensorValue | Number
@@ -34,44 +37,40 @@ def is_float(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point
 
 
+# ---------------------------------------------------------------- what follows from the table of scalar ops
+
+
+def element(op: str, *args: Expr) -> Expr:
+    """A scalar op on promoted operands, as ATen has it for their dtype: of bools the op that stands for it there."""
+    info = OPS[op]
+    if info.on_bool and args[0].dtype == torch.bool:
+        return call(info.on_bool, *args)
+    if info.arity == 1 and info.result == "same" and not info.takes(args[0].dtype):
+        return args[0]  # integers, which ATen does not promote here: they are rounded already
+    return call(op, *args)
+
+
+def _plain(op: ScalarOp) -> Lowering:
+    def lower(b: Builder, *operands: Operand) -> TensorValue:
+        dtype = promoted(b) if op.result == "bool" else None
+        return b.pointwise(functools.partial(element, op.name), *operands, dtype=dtype)
+
+    return lower
+
+
+def plain_lowerings() -> dict[Any, Lowering]:
+    """``OpOverload -> lowering`` of the ATen ops that the table names, by the table alone."""
+    found = {resolve(name): _plain(op) for op in OPS.values() for name in op.aten}
+    found.pop(None, None)
+    return found
+
+
 # ---------------------------------------------------------------- one operand
-
-_FLOAT_UNARY = (
-    "acos acosh asin asinh atan atanh cos cosh erf erfc exp exp2 expm1 lgamma log log10 log1p log2 "
-    "reciprocal rsqrt sigmoid sin sinh sqrt tan tanh"
-)
-
-
-def _float_unary(op: str) -> Callable[[Builder, TensorValue], TensorValue]:
-    def lower(b: Builder, x: TensorValue) -> TensorValue:
-        return b.pointwise(lambda v: call(op, v), x)
-
-    return lower
-
-
-for _name in _FLOAT_UNARY.split():
-    lowering(_name)(_float_unary(_name))
-
-
-def _rounding(op: str) -> Callable[[Builder, TensorValue], TensorValue]:
-    def lower(b: Builder, x: TensorValue) -> TensorValue:
-        return b.pointwise(lambda v: call(op, v) if is_float(v.dtype) else v, x)
-
-    return lower
-
-
-for _name in ("ceil", "floor", "round", "trunc"):
-    lowering(_name)(_rounding(_name))
 
 
 @lowering("abs")
 def absolute(b: Builder, x: TensorValue) -> TensorValue:
     return b.pointwise(lambda v: v if v.dtype in (torch.bool, torch.uint8) else call("abs", v), x)
-
-
-@lowering("neg")
-def negative(b: Builder, x: TensorValue) -> TensorValue:
-    return b.pointwise(lambda v: call("neg", v), x)
 
 
 @lowering("sign")
@@ -82,11 +81,6 @@ def sign(b: Builder, x: TensorValue) -> TensorValue:
 @lowering("relu")
 def relu(b: Builder, x: TensorValue) -> TensorValue:
     return b.pointwise(lambda v: call("max", constant(0, v.dtype), v), x)
-
-
-@lowering("bitwise_not")
-def bitwise_not(b: Builder, x: TensorValue) -> TensorValue:
-    return b.pointwise(lambda v: call("logical_not" if v.dtype == torch.bool else "bitwise_not", v), x)
 
 
 @lowering("logical_not")
@@ -186,7 +180,7 @@ def _is_scalar(value: Operand) -> bool:
 def mul(b: Builder, x: Operand, y: Operand) -> TensorValue:
     if not isinstance(x, TensorValue):
         x, y = y, x
-    return _with_scalar(b, lambda v, w: call("logical_and" if v.dtype == torch.bool else "mul", v, w), x, y)
+    return _with_scalar(b, functools.partial(element, "mul"), x, y)
 
 
 @lowering("div.Tensor", "div.Scalar")
@@ -214,27 +208,6 @@ def div_mode(b: Builder, x: Operand, y: Operand, rounding_mode: str | None = Non
     return _with_scalar(b, truncated, x, y)
 
 
-@lowering("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
-def remainder(b: Builder, x: Operand, y: Operand) -> TensorValue:
-    return b.pointwise(lambda v, w: call("mod", v, w), x, y)
-
-
-def _binary(op: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
-    def lower(b: Builder, x: Operand, y: Operand) -> TensorValue:
-        return b.pointwise(lambda v, w: call(op, v, w), x, y)
-
-    return lower
-
-
-for _names, _op in (
-    (("fmod.Tensor", "fmod.Scalar"), "fmod"),
-    (("atan2",), "atan2"),
-    (("hypot",), "hypot"),
-    (("copysign.Tensor", "copysign.Scalar"), "copysign"),
-):
-    lowering(*_names)(_binary(_op))
-
-
 @lowering("nextafter")
 def nextafter(b: Builder, x: Operand, y: Operand) -> TensorValue:
     """The neighbour of a half is not its neighbour in float32: those stay whole."""
@@ -243,37 +216,18 @@ def nextafter(b: Builder, x: Operand, y: Operand) -> TensorValue:
     return b.pointwise(lambda v, w: call("nextafter", v, w), x, y)
 
 
-def _extremum(op: str, logical: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
-    def lower(b: Builder, x: Operand, y: Operand) -> TensorValue:
-        return b.pointwise(lambda v, w: call(logical if v.dtype == torch.bool else op, v, w), x, y)
-
-    return lower
-
-
-# Of two zeros eager's vectors take the second, and so do ``max`` and ``min``.
-lowering("maximum")(_extremum("max", "logical_or"))
-lowering("minimum")(_extremum("min", "logical_and"))
-
-
-def _ignoring_nan(op: str, logical: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
+def _ignoring_nan(op: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
     def body(v: Expr, w: Expr) -> Expr:
-        if v.dtype == torch.bool:
-            return call(logical, v, w)
         if not is_float(v.dtype):
-            return call(op, v, w)
+            return element(op, v, w)
         best = call(op, w, v)  # of two zeros the first
         return call("where", call("isnan", v), w, call("where", call("isnan", w), v, best))
 
     return lambda b, x, y: b.pointwise(body, x, y)
 
 
-lowering("fmax")(_ignoring_nan("max", "logical_or"))
-lowering("fmin")(_ignoring_nan("min", "logical_and"))
-
-
-@lowering("pow.Tensor_Tensor", "pow.Scalar")
-def power(b: Builder, x: Operand, y: Operand) -> TensorValue:
-    return b.pointwise(lambda v, w: call("pow", v, w), x, y)
+lowering("fmax")(_ignoring_nan("max"))
+lowering("fmin")(_ignoring_nan("min"))
 
 
 @lowering("pow.Tensor_Scalar")
@@ -304,13 +258,7 @@ def power_scalar(b: Builder, x: TensorValue, exponent: Number) -> TensorValue:
     return b.pointwise(body, x, exponent)
 
 
-# ---------------------------------------------------------------- bits, logic, comparisons
-
-for _name, _bits in (("bitwise_and", "logical_and"), ("bitwise_or", "logical_or"), ("bitwise_xor", "logical_xor")):
-    lowering(f"{_name}.Tensor", f"{_name}.Scalar", f"{_name}.Scalar_Tensor")(_extremum(_name, _bits))
-
-for _name, _op in (("bitwise_left_shift", "shl"), ("bitwise_right_shift", "shr")):
-    lowering(f"{_name}.Tensor", f"{_name}.Tensor_Scalar", f"{_name}.Scalar_Tensor")(_binary(_op))
+# ---------------------------------------------------------------- logic
 
 
 def _logical(op: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
@@ -324,17 +272,6 @@ def _logical(op: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
 
 for _name in ("logical_and", "logical_or", "logical_xor"):
     lowering(_name)(_logical(_name))
-
-
-def _comparison(op: str) -> Callable[[Builder, Operand, Operand], TensorValue]:
-    def lower(b: Builder, x: Operand, y: Operand) -> TensorValue:
-        return b.pointwise(lambda v, w: call(op, v, w), x, y, dtype=promoted(b))
-
-    return lower
-
-
-for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    lowering(f"{_name}.Tensor", f"{_name}.Scalar")(_comparison(_name))
 
 
 # ---------------------------------------------------------------- choice

@@ -14,10 +14,11 @@ from typing import Any
 import attrs
 import torch
 
+from turret.graph.dtypes import compute_dtype
 from turret.hooks.devices import uses_host_kernels
 from turret.ir import Expr, Index, Size, Var, call, cast, constant, flatten, index_value, reduce
 from turret.ir.index import divide_exactly, provably_less, provably_nonnegative
-from turret.ir.lowering import Builder, TensorValue, compute_dtype
+from turret.ir.lowering import Builder, TensorValue
 from turret.plugins.lowerings.indexing import all_of, within
 from turret.plugins.lowerings.registry import lowering
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from turret.graph.dtypes import compute_dtype
 from turret.ir import Expr, Index, Var, call, cast, constant, flatten, index_value, part, reduce, size_value
 from turret.ir.index import product
-from turret.ir.lowering import Builder, Number, TensorValue, compute_dtype
+from turret.ir.lowering import Builder, Number, TensorValue
 from turret.plugins.lowerings.registry import lowering
 
 Dims = int | Sequence[int] | None

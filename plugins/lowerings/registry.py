@@ -1,4 +1,4 @@
-"""The table of built-in lowerings."""
+"""The table of lowerings written by hand."""
 
 from __future__ import annotations
 

@@ -7,8 +7,9 @@ from typing import Literal
 
 import torch
 
+from turret.graph.dtypes import compute_dtype
 from turret.ir import Expr, call, cast, constant, scan
-from turret.ir.lowering import Builder, TensorValue, compute_dtype, loop_variables
+from turret.ir.lowering import Builder, TensorValue, loop_variables
 from turret.plugins.lowerings.registry import lowering
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from turret.errors import UnsupportedError
-from turret.ir import Expr, Index, Size, call, cast, constant, keep_checks
+from turret.graph.dtypes import compute_dtype
+from turret.ir import OPS, Expr, Index, Size, call, cast, constant, keep_checks
 from turret.ir.index import product
-from turret.ir.lowering import Builder, Number, TensorValue, compute_dtype
+from turret.ir.lowering import Builder, Number, TensorValue
 from turret.ir.program import ScatterMode
 from turret.plugins.lowerings.indexing import advanced, taken
 from turret.plugins.lowerings.registry import lowering
@@ -142,22 +143,11 @@ def scatter_reduce(
     flags = b.result.to(torch.bool)
     clear = b.define(flags, lambda index: constant(False, torch.bool), f"{b.node.name}_none")
     hit = b.scatter(flags, clear, along.loops, along.coords, lambda index: constant(True, torch.bool), "set")
-    start = b.number(_identity(_MODES[reduce], x.dtype), x.dtype)
+    start = b.number(OPS[_MODES[reduce]].neutral(x.dtype), x.dtype)
     base = b.define(
         b.result, lambda index: call("where", hit.load(index), start, x.load(index)), f"{b.node.name}_start"
     )
     return _scatter(b, x, dim, indices, source, _MODES[reduce], base)
-
-
-def _identity(mode: ScatterMode, dtype: torch.dtype) -> Number:
-    """The value that changes nothing when it is combined."""
-    if mode in ("add", "mul"):
-        return 0 if mode == "add" else 1
-    if dtype == torch.bool:
-        return mode == "min"
-    if dtype.is_floating_point:
-        return float("-inf") if mode == "max" else float("inf")
-    return torch.iinfo(dtype).min if mode == "max" else torch.iinfo(dtype).max
 
 
 # ---------------------------------------------------------------- slices by index

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
+from turret.graph.dtypes import compute_dtype
 from turret.ir import Expr, Index, Size, Var, cast, reduce
-from turret.ir.lowering import Builder, TensorValue, compute_dtype
+from turret.ir.lowering import Builder, TensorValue
 from turret.plugins.lowerings.registry import lowering
 
 

@@ -24,32 +24,14 @@ from turret.graph.op_traits import (
     size_hint,
     tensor_bytes,
 )
+from turret.graph.scalar_ops import Cost, aten_ops
 from turret.hooks.devices import HOST, Costs, device_for
 
 BARRIER = 4.0
 """Traffic factor of a kernel that cannot be fused; above what saving its result can cost (see ``min_cut``)."""
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_DIVIDE = _words(
-    """
-    div sqrt rsqrt reciprocal remainder fmod
-    """
-)
-_TRANSCENDENTAL = _words(
-    """
-    acos acosh asin asinh atan atan2 atanh cos cosh erf erfc exp exp2 expm1 hypot lgamma log log10 log1p log2 pow
-    sigmoid sin sinh tan tanh
-    """
-)
-_MATMULS = _words(
-    """
-    mm bmm addmm baddbmm
-    """
-)
+_MATMULS = frozenset(["mm", "bmm", "addmm", "baddbmm"])
 
 
 def recompute_cost(node: fx.Node) -> float:
@@ -83,7 +65,7 @@ def _equates_rounded(node: fx.Node) -> bool:
         if not isinstance(source.target, torch._ops.OpOverload):
             continue
         pointwise = family_of(source.target) is Family.POINTWISE
-        if pointwise and _op_name(source) in _TRANSCENDENTAL:
+        if pointwise and _cost_class(source) == "transcendental":
             return True
         if pointwise or is_view(source):
             stack += [above for above in source.all_input_nodes if above not in seen]
@@ -113,11 +95,13 @@ def _op_name(node: fx.Node) -> str:
     return node.target._schema.name.split("::")[-1]
 
 
+def _cost_class(node: fx.Node) -> Cost:
+    op = aten_ops().get(_op_name(node))
+    return "cheap" if op is None else op.cost
+
+
 def _pointwise(node: fx.Node) -> float:
-    name = _op_name(node)
-    if name in _TRANSCENDENTAL:
-        return _elements(node) * _costs(node).transcendental
-    return _elements(node) * (_costs(node).divide if name in _DIVIDE else _costs(node).cheap)
+    return _elements(node) * getattr(_costs(node), _cost_class(node))
 
 
 def _index(node: fx.Node) -> float:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+from turret.graph.dtypes import HALF
 from turret.hooks.devices import device_for
 from turret.ir import Definition, Expr, defined, keep_checks, rewrite, used
 from turret.ir.expr import loads
 from turret.ir.index import Index, Size, hinted, product, provably_nonnegative
-from turret.ir.lowering import HALF
 from turret.plugins.schedule.one_hot import fold_one_hot_sums
 from turret.plugins.schedule.roundings import decisive_tensors, keep_roundings, skip_rounding
 from turret.plugins.schedule.units import Unit, expression_size, is_cheap, row_variables, work

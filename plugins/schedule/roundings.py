@@ -6,16 +6,8 @@ from collections.abc import Collection, Iterable
 
 import torch
 
-from turret.ir import Expr, call, cast, rewrite, walk
-from turret.ir.lowering import HALF
-
-_JUMPS = frozenset(
-    """
-    sign signbit isnan isinf floor ceil trunc round floordiv truncdiv mod fmod nextafter eq ne lt le gt ge
-    """.split()  # noqa: SIM905
-)
-"""Ops whose result jumps where an operand moves by a rounding."""
-
+from turret.graph.dtypes import HALF
+from turret.ir import OPS, Expr, call, cast, rewrite, walk
 
 _CHOICES = frozenset({"where", "masked", "neg", "abs", "min", "max"})
 """Ops that hand one of their operands on, or its magnitude: done before a rounding, they give what they give after."""
@@ -78,4 +70,4 @@ def _jumps(node: Expr) -> bool:
         return node.payload.kind in ("argmin", "argmax")
     if node.op == "cast":
         return node.args[0].dtype.is_floating_point and not node.dtype.is_floating_point
-    return node.op in _JUMPS
+    return node.op in OPS and OPS[node.op].jumps

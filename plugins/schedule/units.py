@@ -10,6 +10,7 @@ import attrs
 
 from turret.errors import UnsupportedError
 from turret.ir import (
+    OPS,
     Definition,
     Expr,
     LoopProgram,
@@ -23,47 +24,6 @@ from turret.ir import (
     walk,
 )
 from turret.ir.expr import loads
-
-EXPENSIVE = frozenset(
-    [
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sqrt",
-        "rsqrt",
-        "reciprocal",
-        "sigmoid",
-        "div",
-        "pow",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "atan2",
-        "hypot",
-        "erf",
-        "erfc",
-        "lgamma",
-        "mod",
-        "fmod",
-        "floordiv",
-        "truncdiv",
-        "random",
-    ]
-)
-"""Ops that cost several times an addition; values made with them are not computed again and again."""
 
 
 @attrs.define(eq=False)
@@ -153,6 +113,11 @@ def expression_size(expr: Expr) -> int:
     return sum(1 for _ in walk(expr))
 
 
+def is_expensive(node: Expr) -> bool:
+    """Whether one op costs several times an addition; values made with it are not computed again and again."""
+    return node.op == "random" or (node.op in OPS and OPS[node.op].cost != "cheap")
+
+
 @functools.lru_cache(maxsize=16384)
 def is_cheap(expr: Expr) -> bool:
     """True where recomputing a value costs about as little as loading it: few simple ops."""
@@ -175,7 +140,7 @@ def work(expr: Expr) -> float:
             return math.inf
         if expr.variables and not node.variables:
             continue
-        total += 8 if node.op in EXPENSIVE else node.op not in ("const", "load", "index", "size", "cast")
+        total += 8 if is_expensive(node) else node.op not in ("const", "load", "index", "size", "cast")
     return total
 
 

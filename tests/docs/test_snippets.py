@@ -18,6 +18,7 @@ PAGES = (
     "docs/plugins.md",
     "docs/debugging.md",
     "docs/stages.md",
+    "docs/add-an-op.md",
     "docs/partition.md",
     "docs/opencl.md",
     "docs/testing.md",

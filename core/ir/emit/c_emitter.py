@@ -16,12 +16,13 @@ import attrs
 import torch
 
 from turret.errors import UnsupportedError
+from turret.graph.scalar_ops import COMBINED_BY, neutral_value
 from turret.hooks.devices import INDEX_ERROR, OUT_OF_RANGE, ZERO_DIVISION
 from turret.ir.emit.emitter import ExprFacts, Mask, Namer, Printer, TextEmitter, infix, written_size
 from turret.ir.emit.scopes import Scope
 from turret.ir.expr import OPS, Expr, divides_by_zero, range_error, walk
 from turret.ir.index import Div, Mod, Size, Value, Var, provably_nonnegative
-from turret.ir.nest import FlatStore, Nest, accumulator_dtype, identity
+from turret.ir.nest import FlatStore, Nest, accumulator_dtype
 
 # ---------------------------------------------------------------- types
 
@@ -195,10 +196,6 @@ class LoopFacts(ExprFacts):
         return divides_by_zero(expr)
 
 
-EXACT_IN_HALF = frozenset(
-    ["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "min", "max", "where", "copysign", "fmod"]
-)
-"""Ops whose results a half format holds exactly wherever it holds the arguments."""
 _WHOLE: Mapping[Var, tuple[str, str]] = {}
 
 
@@ -241,7 +238,8 @@ class CEmitter(TextEmitter):
         last = expr.args[-1]
         where = self.ctype(last.dtype)
         text = self.op_text(expr.op, where, args, last.payload if last.op == "const" else None)
-        return text if OPS[expr.op].result == "bool" or expr.op in EXACT_IN_HALF else where.round(text)
+        info = OPS[expr.op]
+        return text if info.result == "bool" or info.exact_in_half else where.round(text)
 
     def bitcast_text(self, value: str, source: CType, target: CType) -> str:
         """The bits of a value as another type of the same width."""
@@ -249,7 +247,7 @@ class CEmitter(TextEmitter):
 
     def combine_text(self, kind: str, where: CType, left: str, right: str) -> str:
         """One step of a reduction, scan or scatter: ``left`` is what there was."""
-        op = {"sum": "add", "prod": "mul", "any": "logical_or", "all": "logical_and"}.get(kind, kind)
+        op = COMBINED_BY[kind]
         # Of two zeros minima and maxima take the second; eager's rows keep the first.
         return self.op_text(op, where, [right, left] if kind in ("min", "max") else [left, right])
 
@@ -375,7 +373,7 @@ class CEmitter(TextEmitter):
         inside = self.open_loops(scope, sorted(expr.payload.variables, key=scanned.__contains__), stem="k")
         value = self.value(expr.args[0], inside, mask)
         inside.line(f"{total} = {self.combine_text(kind, wide, total, f'({wide.value}){value}')};")
-        scope.line(f"{wide.value} {total} = {self.literal(identity(kind, dtype), dtype)};")
+        scope.line(f"{wide.value} {total} = {self.literal(neutral_value(kind, dtype), dtype)};")
         self.close_loops(inside, scope)
         # Named here: the loop variable ``total`` is not constant, and must not be taken for a plain name.
         result = self.ctype(expr.dtype)
@@ -388,7 +386,7 @@ class CEmitter(TextEmitter):
             raise UnsupportedError(f"{self.language} kernels have no scan over {variable} around another loop")
         dtype, state = accumulator_dtype(kind, expr.dtype), self.fresh("state")
         wide, result = self.ctype(dtype), self.ctype(expr.dtype)
-        scope.parent.line(f"{wide.value} {state} = {self.literal(identity(kind, dtype), dtype)};")
+        scope.parent.line(f"{wide.value} {state} = {self.literal(neutral_value(kind, dtype), dtype)};")
         value = f"({wide.value}){self.value(expr.args[0], scope)}"
         scope.line(f"{state} = {self.combine_text(kind, wide, state, value)};")
         return result.round(f"({result.value}){state}")

@@ -25,6 +25,7 @@ from torch import fx
 
 from turret.errors import CacheError, warn
 from turret.frames.trace_modes import autocast_state
+from turret.graph import scalar_ops
 from turret.hooks.config import Config
 from turret.hooks.devices import device_for
 from turret.hooks.products import CapturedGraph
@@ -103,6 +104,7 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
         repr((torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())),
         getattr(sys.modules.get("numpy"), "__version__", ""),
         _patches(),
+        repr(sorted(scalar_ops.ADDED.items())),
     ]
 
 

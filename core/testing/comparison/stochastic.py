@@ -17,6 +17,9 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from turret.graph.dtypes import HALF
+from turret.graph.scalar_ops import aten_ops
+
 ULPS = 2.0
 """Largest relative move of one result, in units of the dtype's machine epsilon."""
 
@@ -38,11 +41,8 @@ _EXACT = frozenset(
 """Operations whose result every correct implementation gives to the bit, its operands being equal."""
 
 _ELEMENTARY = frozenset(
-    """
-    acos acosh add asin asinh atan atan2 atanh cos cosh div erf erfc exp exp2 expm1 fmod frac
-    hypot lgamma log log10 log1p log2 mul pow reciprocal remainder rsqrt rsub sigmoid sin sinh sqrt square
-    sub tan tanh true_divide
-    """.split()  # noqa: SIM905
+    ["add", "frac", "mul", "rsub", "square", "sub", "true_divide"]
+    + [name for name, op in aten_ops().items() if op.cost != "cheap"]
 )
 """Operations that round once: moving the result is all that rounding can do.
 
@@ -51,7 +51,7 @@ rounds inside, where terms may cancel, so its operands are moved as well.  ``_lo
 its operand too: eager's kernel for half types rounds the row's maximum plus the logarithm before it subtracts.
 """
 
-_HALF = frozenset((torch.float16, torch.bfloat16))
+_WIDENED = HALF
 """Operands of these dtypes are moved for every operation: a compiler may round an intermediate for one reader (what
 is saved for the backward) and keep it in float32 for another (the kernel that it is made in)."""
 
@@ -118,7 +118,7 @@ class Perturbed(TorchDispatchMode):
             args = self._apart(args)
         if name in _EXACT or _is_view(func):
             return self._by_path(name, func, args, kwargs)
-        args, kwargs = self._move_operands(func, args, kwargs, _HALF if name in _ELEMENTARY else None)
+        args, kwargs = self._move_operands(func, args, kwargs, _WIDENED if name in _ELEMENTARY else None)
         result = self._by_path(name, func, args, kwargs)
         if name in _ACCUMULATING and self._alike:
             result = _in_double(func, args, kwargs, result)
@@ -130,9 +130,9 @@ class Perturbed(TorchDispatchMode):
             result = (result[0], _plain_mean(func, args, kwargs))
         if name in _UNDERFLOWING and self._alike and not func._schema.is_mutable:
             result = self._underflown(result, args[0])
-        if name in _PRODUCTS and self._alike and result.dtype in _HALF and not func._schema.is_mutable:
+        if name in _PRODUCTS and self._alike and result.dtype in _WIDENED and not func._schema.is_mutable:
             result = self._underflown(result, functools.reduce(torch.logical_and, map(torch.as_tensor, args)))
-        if name in _ELEMENTARY and self._alike and not func._schema.is_mutable and result.dtype in _HALF:
+        if name in _ELEMENTARY and self._alike and not func._schema.is_mutable and result.dtype in _WIDENED:
             result = _not_overflown(result, args)
         if name in _NORM_GRADIENTS and self._alike:
             result = tuple(v if v is None else torch.where(v.isfinite(), v, 0.0) for v in result)

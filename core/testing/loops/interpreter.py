@@ -19,7 +19,7 @@ from torch import Tensor
 
 from turret.errors import TurretError
 from turret.graph.ops.random_ops import random_numbers
-from turret.ir.expr import Expr, fresh_variable, range_error, rewrite
+from turret.ir.expr import OPS, Expr, fresh_variable, range_error, rewrite
 from turret.ir.index import Div, Index, Mod, Size, Value, Var
 from turret.ir.program import (
     CopyInto,
@@ -192,7 +192,7 @@ class Evaluation:
             handler = HANDLERS.get(expr.op)
             if handler is None:
                 args = [self.value(arg, loops, guard) for arg in expr.args]
-                found = TORCH_OPS[expr.op](*self._divisible(expr, args, loops, guard))
+                found = OPS[expr.op].reference(*self._divisible(expr, args, loops, guard))
             else:
                 found = handler(self, expr, loops, guard)
             self.done[key] = found if isinstance(found, tuple) else found.to(expr.dtype)
@@ -213,7 +213,7 @@ class Evaluation:
 
     def _divisible(self, expr: Expr, args: list[Tensor], loops: tuple[Var, ...], guard: Guard) -> list[Tensor]:
         """Divisors that nobody needs must not raise."""
-        if guard and expr.op in ("floordiv", "truncdiv", "mod", "fmod") and not expr.dtype.is_floating_point:
+        if guard and OPS[expr.op].checks_zero and not expr.dtype.is_floating_point:
             return [args[0], torch.where(self.active(loops, guard), args[1], torch.ones_like(args[1]))]
         return args
 
@@ -402,36 +402,4 @@ SCATTERS: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
     "mul": _combining("prod"),
     "min": _combining("amin"),
     "max": _combining("amax"),
-}
-
-
-def _by_minus_one(operation: Callable[..., Tensor], rest: bool) -> Callable[..., Tensor]:
-    """Integer division by -1 apart: the least integer would trap on x86, where arithmetic wraps in the IR."""
-
-    def divide(a: Tensor, b: Tensor) -> Tensor:
-        if a.is_floating_point() or a.dtype in (torch.bool, torch.uint8):
-            return operation(a, b)
-        turned = b == -1
-        return torch.where(turned, torch.zeros_like(a) if rest else -a, operation(a, torch.where(turned, 1, b)))
-
-    return divide
-
-
-_NAMED_AS_IN_TORCH = """
-neg abs sign square bitwise_not logical_not isnan isinf signbit exp exp2 expm1 log log2 log10 log1p sqrt rsqrt
-reciprocal sigmoid sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma floor ceil trunc
-round add sub mul pow div atan2 hypot copysign nextafter bitwise_and bitwise_or bitwise_xor logical_and
-logical_or logical_xor eq ne lt le gt ge where
-"""
-
-TORCH_OPS: dict[str, Callable[..., Tensor]] = {
-    **{name: getattr(torch, name) for name in _NAMED_AS_IN_TORCH.split()},
-    "min": torch.minimum,
-    "max": torch.maximum,
-    "floordiv": _by_minus_one(lambda a, b: torch.div(a, b, rounding_mode="floor"), rest=False),
-    "truncdiv": _by_minus_one(lambda a, b: torch.div(a, b, rounding_mode="trunc"), rest=False),
-    "mod": _by_minus_one(torch.remainder, rest=True),
-    "fmod": _by_minus_one(torch.fmod, rest=True),
-    "shl": torch.bitwise_left_shift,
-    "shr": torch.bitwise_right_shift,
 }

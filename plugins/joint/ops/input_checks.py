@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false
 
 from turret.errors import UnsupportedError
+from turret.graph.dtypes import HALF, INTEGERS
 from turret.hooks.devices import HOST, uses_host_kernels
 from turret.plugins.joint.sizes import is_dense
 
@@ -217,7 +218,7 @@ def _parameters(*names: str) -> Check:
         _one_dtype(*names)(given)
         dtype = given["input"].dtype
         found = {given[name].dtype for name in names if given[name] is not None} - {dtype}
-        mixed = found == {torch.float32} and dtype in (torch.float16, torch.bfloat16)
+        mixed = found == {torch.float32} and dtype in HALF
         torch._check(mixed or not found, lambda: f"parameters of {found} beside an input of {dtype}")
 
     return check
@@ -278,13 +279,11 @@ def _not_a_range_of_bools(given: Given) -> None:
     torch._check_not_implemented(not wrong, lambda: "a range of bools is not implemented on the CPU")
 
 
-_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
-_HALVES = (torch.float16, torch.bfloat16)
 _COMPLEX = (torch.complex64, torch.complex128)
-_NO_INTEGERS = (_on_cpu(torch.bool, *_INTEGERS),)
+_NO_INTEGERS = (_on_cpu(torch.bool, *INTEGERS),)
 _NO_BOOLS = (_on_cpu(torch.bool),)
 _BATCH_NORM = (
-    _on_cpu(torch.bool, *_INTEGERS, of="input"),
+    _on_cpu(torch.bool, *INTEGERS, of="input"),
     _parameters("weight", "bias", "running_mean", "running_var"),
     _dimensions("running_mean", 1),
     _dimensions("running_var", 1),
@@ -340,8 +339,8 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.relu.default: (_not_bool("self"),),
     aten.argmax.default: (_not_bool("self"),),
     aten.argmin.default: (_not_bool("self"),),
-    aten.bitwise_not.default: (_on_cpu(torch.float32, torch.float64, *_HALVES),),
-    aten.avg_pool3d.default: (_on_cpu(*_HALVES),),
+    aten.bitwise_not.default: (_on_cpu(torch.float32, torch.float64, *HALF),),
+    aten.avg_pool3d.default: (_on_cpu(*HALF),),
     aten.bmm.default: _NO_BOOLS,
     aten._trilinear.default: (_on_cpu(torch.bool, of="i1"),),
     aten._prelu_kernel.default: _NO_INTEGERS,
@@ -367,10 +366,10 @@ for _packet in _FLOATING:
 for _packet in _NUMERIC:
     _CHECKS[_packet.default] = (*_CHECKS.get(_packet.default, ()), *_NO_BOOLS)
 for _op in _NEAREST:
-    _CHECKS[_op] = (_on_cpu(*(dtype for dtype in (torch.bool, *_INTEGERS, *_COMPLEX) if dtype != torch.uint8)),)
+    _CHECKS[_op] = (_on_cpu(*(dtype for dtype in (torch.bool, *INTEGERS, *_COMPLEX) if dtype != torch.uint8)),)
 _CHECKS[aten.celu.default] = (*_CHECKS[aten.celu.default], _divisible_by_alpha)
 _CHECKS[aten.round.decimals] = _NO_INTEGERS
-_CHECKS[aten.im2col.default] = _CHECKS[aten.col2im.default] = (_on_cpu(*_INTEGERS),)
+_CHECKS[aten.im2col.default] = _CHECKS[aten.col2im.default] = (_on_cpu(*INTEGERS),)
 _CHECKS[aten.clamp.default] = (_not_bools_alone("self", "min", "max"),)
 _CHECKS[aten.clamp.Tensor] = (_between_two_bools,)
 _CHECKS[aten.clamp_min.default] = (_not_bools_alone("self", "min"),)

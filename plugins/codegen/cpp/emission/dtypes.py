@@ -9,9 +9,10 @@ from __future__ import annotations
 import torch
 
 from turret.errors import UnsupportedError
+from turret.graph.scalar_ops import neutral_value
 from turret.ir.emit import c_emitter
 from turret.ir.emit.c_emitter import CType
-from turret.ir.nest import accumulator_dtype, identity
+from turret.ir.nest import accumulator_dtype
 
 CTYPES: dict[torch.dtype, CType] = {
     torch.float32: CType("float", "float", 32, "float", "f"),
@@ -42,7 +43,7 @@ def literal(value: float | int | bool, dtype: torch.dtype) -> str:
 
 def reduction_identity(kind: str, dtype: torch.dtype) -> str:
     """The value that leaves any other unchanged under ``kind``."""
-    return literal(identity(kind, dtype), dtype)
+    return literal(neutral_value(kind, dtype), dtype)
 
 
 def accumulator(kind: str, dtype: torch.dtype) -> CType:

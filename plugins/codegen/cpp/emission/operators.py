@@ -9,34 +9,11 @@ from __future__ import annotations
 import re
 
 from turret.errors import UnsupportedError
-from turret.ir.emit.c_emitter import EXACT_IN_HALF
+from turret.graph.scalar_ops import COMBINED_BY
+from turret.ir.emit.op_texts import OpTexts
 from turret.ir.expr import OPS, Expr
 from turret.plugins.codegen.cpp.emission.dtypes import CType, ctype
-from turret.plugins.codegen.cpp.emission.prelude import VECTOR_MATH
-
-_LIBM = [
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erf",
-    "erfc",
-]
+from turret.plugins.codegen.cpp.emission.prelude import PARTS, VECTOR_MATH
 
 _COMPARISONS = {
     "eq": "{0} == {1}",
@@ -52,7 +29,7 @@ _CHOICES = {"where": "{0} ? {1} : {2}", "min": "min_of<{T}>({0}, {1})", "max": "
 _FLOAT = {
     **_COMPARISONS,
     **_CHOICES,
-    **{name: name + "{f}({0})" for name in _LIBM},
+    **{name: f"{name}{{f}}({', '.join(f'{{{n}}}' for n in range(OPS[name].arity))})" for name in VECTOR_MATH},
     "neg": "-{0}",
     "abs": "__builtin_fabs{f}({0})",
     "sign": "sign_of<{T}>({0})",
@@ -77,9 +54,6 @@ _FLOAT = {
     "truncdiv": "__builtin_trunc{f}({0} / {1})",
     "mod": "float_mod({0}, {1})",
     "fmod": "fmod{f}({0}, {1})",
-    "pow": "pow{f}({0}, {1})",
-    "atan2": "atan2{f}({0}, {1})",
-    "hypot": "hypot{f}({0}, {1})",
     "copysign": "__builtin_copysign{f}({0}, {1})",
     "nextafter": "nextafter{f}({0}, {1})",
 }
@@ -136,7 +110,6 @@ _BOOL = {
 }
 
 _FLOAT32 = {
-    **_FLOAT,
     "exp": "exp_float({0})",
     "sigmoid": "1 / (1 + exp_float(-{0}))",
     "tanh": "tanh_float({0})",
@@ -144,7 +117,12 @@ _FLOAT32 = {
 }
 """Values in ``float`` registers: functions that the prelude has written out."""
 
-_TABLES = {"float": _FLOAT, "int": _INTEGER, "uint": _INTEGER, "bool": _BOOL}
+TEXTS = OpTexts(
+    "C++",
+    {"float32": _FLOAT32, "float": _FLOAT, "int": _INTEGER, "bool": _BOOL},
+    {("nextafter", "half"): "cast to float32 first"},
+    PARTS,
+)
 
 _POWERS = {
     0.5: "{0} == -__builtin_inf{f}() ? __builtin_inf{f}() : __builtin_sqrt{f}({0} + 0.0{f})",
@@ -160,15 +138,11 @@ which is spelt out because compilers take the bare root for them in vector loops
 
 def scalar_text(expr: Expr, args: list[str]) -> str:
     """The C++ expression of one op of the table ``OPS`` (``masked`` apart)."""
-    where = ctype(expr.args[-1].dtype)
-    table = _FLOAT32 if where.suffix == "f" else _TABLES[where.kind]
-    template = table.get(expr.op)
-    if template is None:
-        raise UnsupportedError(f"{expr.op} of {expr.args[-1].dtype} has no meaning in C++ kernels")
+    dtype = expr.args[-1].dtype
+    where = ctype(dtype)
+    template = TEXTS.template(expr.op, dtype, *_kinds(where))
     if expr.op == "pow" and where.is_float and expr.args[1].op == "const":
         template = _POWERS.get(expr.args[1].payload, template)
-    if expr.op == "nextafter" and where.half:
-        raise UnsupportedError(f"nextafter of {expr.dtype} in C++ kernels; cast to float32 first")
     text = template.format(
         *args,
         T=where.value,
@@ -176,7 +150,12 @@ def scalar_text(expr: Expr, args: list[str]) -> str:
         I=f"int{where.register_bytes * 8}_t",
         f=where.suffix,
     )
-    return text if expr.op in EXACT_IN_HALF or expr.dtype != expr.args[-1].dtype else where.round(text)
+    return text if OPS[expr.op].exact_in_half or expr.dtype != dtype else where.round(text)
+
+
+def _kinds(where: CType) -> list[str]:
+    """The tables to look an op up in, the narrowest first."""
+    return ["half"] * bool(where.half) + ["float32"] * (where.suffix == "f") + [where.kind]
 
 
 def calls_vector_math(expr: Expr) -> bool:
@@ -202,30 +181,28 @@ def bitcast_text(value: str, source: CType, target: CType) -> str:
     return f"bits_of<{target.value}>({bits})"
 
 
-_COMBINE = {"sum": "add", "prod": "mul", "min": "min", "max": "max", "any": "max", "all": "min"}
-
-
 def combine_text(kind: str, where: CType, left: str, right: str) -> str:
     """One step of a reduction or scan."""
     if kind in ("any", "all") and where.kind != "bool":
         raise UnsupportedError(f"reduction {kind} of {where.value}; it is defined for bool")
     if kind in ("min", "max"):
         left, right = right, left  # of two zeros they take the second; eager's rows keep the first
-    return _TABLES[where.kind][_COMBINE[kind]].format(left, right, T=where.value, f=where.suffix)
+    return TEXTS.template(COMBINED_BY[kind], where.value, where.kind).format(left, right, T=where.value, f=where.suffix)
 
 
-_COSTS = {
-    **dict.fromkeys(["div", "sqrt", "rsqrt", "reciprocal", "truncdiv"], 4),
+_COSTS = {"cheap": (1, 1), "divide": (4, 4), "transcendental": (10, 16)}
+"""By the cost of the op: of one argument, and of two."""
+_OWN_COSTS = {
+    "sigmoid": 16,
     **dict.fromkeys(["floordiv", "mod", "fmod", "lgamma", "nextafter"], 30),
-    **dict.fromkeys(_LIBM, 10),
-    **dict.fromkeys(["sigmoid", "pow", "atan2", "hypot"], 16),
     "random": 40,
     "alone": 40,
-    "load": 1,
     "const": 0,
 }
+"""Where the text costs something else than the op: longer ones, and functions that have no vectors here."""
 
 
 def op_cost(expr: Expr) -> int:
     """Rough cost of one node on one element, in vector additions."""
-    return _COSTS.get(expr.op, 1)
+    info = OPS.get(expr.op)
+    return _OWN_COSTS.get(expr.op, 1 if info is None else _COSTS[info.cost][info.arity > 1])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from turret.ir import OPS
 from turret.plugins.codegen.cpp.emission.vector_math import VECTOR_MATH_PARTS, transpose_part
 
 HEADER = """\
@@ -52,8 +53,7 @@ _NEW_VECTOR_MATH = [
     "hypot",
 ]
 VECTOR_MATH = frozenset((*_OLD_VECTOR_MATH, *_NEW_VECTOR_MATH))
-"""Functions of the C library that compilers call with a whole vector."""
-_ARITY = {"pow": 2, "atan2": 2, "hypot": 2, "fmod": 2, "nextafter": 2}
+"""Functions of the C library, named as the scalar ops are, that compilers call with a whole vector."""
 
 
 def _prototypes() -> dict[str, str]:
@@ -62,7 +62,7 @@ def _prototypes() -> dict[str, str]:
         mark = "VECTOR_MATH_OLD " if name in _OLD_VECTOR_MATH else "VECTOR_MATH " if name in _NEW_VECTOR_MATH else ""
         for kind, suffix in (("float", "f"), ("double", "")):
             symbol = "lgammaf_r" if (name, suffix) == ("lgamma_r", "f") else name + suffix
-            arguments = f"{kind}, int*" if name == "lgamma_r" else ", ".join([kind] * _ARITY.get(name, 1))
+            arguments = f"{kind}, int*" if name == "lgamma_r" else ", ".join([kind] * OPS[name].arity)
             table[symbol] = f'extern "C" {mark}{kind} {symbol}({arguments}) noexcept;'
     return table
 
@@ -72,7 +72,7 @@ def _alone() -> dict[str, str]:
     table = {}
     for name in (*_OLD_VECTOR_MATH, *_NEW_VECTOR_MATH):
         for kind, suffix in (("float", "f"), ("double", "")):
-            names = "xy"[: _ARITY.get(name, 1)]
+            names = "xy"[: OPS[name].arity]
             taken, given = ", ".join(f"{kind} {n}" for n in names), ", ".join(names)
             table[f"alone_{name}{suffix}"] = (
                 f"static __attribute__((noinline, const)) {kind} alone_{name}{suffix}({taken}) noexcept "
@@ -81,7 +81,7 @@ def _alone() -> dict[str, str]:
     return table
 
 
-_PARTS: dict[str, str] = {
+PARTS: dict[str, str] = {
     **_prototypes(),
     **_alone(),
     "bits_of": """\
@@ -329,8 +329,8 @@ def prelude_for(source: str) -> str:
     pending = [source]
     while pending:
         for word in _WORD.findall(pending.pop()):
-            if word in _PARTS and word not in needed:
+            if word in PARTS and word not in needed:
                 needed.add(word)
-                pending.append(_PARTS[word])
+                pending.append(PARTS[word])
     # ``bits_of`` and the prototypes come first; the parts below mention only earlier ones.
-    return HEADER + "\n".join(text for name, text in _PARTS.items() if name in needed) + "\n"
+    return HEADER + "\n".join(text for name, text in PARTS.items() if name in needed) + "\n"

@@ -7,8 +7,9 @@ exact as eager's, and where memory is the limit that costs nothing.
 
 from __future__ import annotations
 
-from turret.errors import UnsupportedError
-from turret.ir.expr import Expr
+from turret.ir.emit.op_texts import OpTexts
+from turret.ir.expr import OPS, Expr
+from turret.plugins.codegen.triton.emission.prelude import SOURCES
 from turret.plugins.codegen.triton.tiles.dtypes import TritonType, triton_type
 
 _LIBDEVICE = [
@@ -167,11 +168,11 @@ _BOOL = {
     "pow": "{0} | ({1} ^ True)",
 }
 
-_TABLES = {"float": _FLOAT, "int": _INTEGER, "uint": _INTEGER, "bool": _BOOL}
-
-# Results that a half format holds exactly wherever it holds the arguments.
-_EXACT_IN_HALF = frozenset(
-    ["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "min", "max", "where", "copysign", "fmod"]
+TEXTS = OpTexts(
+    "Triton",
+    {"approximate": _APPROXIMATE, "float": _FLOAT, "int": _INTEGER, "bool": _BOOL},
+    {("nextafter", "half"): "cast to float32 first"},
+    SOURCES,
 )
 
 _POWERS = {
@@ -190,16 +191,12 @@ def scalar_text(expr: Expr, args: list[str], half: bool = False) -> str:
     """The Triton expression of one op of the table ``OPS`` (``masked`` apart).
 
     ``half``: the kernel's inputs and outputs are all of half types."""
-    where = triton_type(expr.args[-1].dtype)
-    template = _TABLES[where.kind].get(expr.op)
-    if half and where.is_float and where.bits <= 32:
-        template = _APPROXIMATE.get(expr.op, template)
-    if template is None:
-        raise UnsupportedError(f"{expr.op} of {expr.args[-1].dtype} has no meaning in Triton kernels")
+    dtype = expr.args[-1].dtype
+    where = triton_type(dtype)
+    narrow = ["half"] * where.is_half + ["approximate"] * (half and where.is_float and where.bits <= 32)
+    template = TEXTS.template(expr.op, dtype, *narrow, where.kind)
     if expr.op == "pow" and where.is_float and expr.args[1].op == "const":
         template = _POWERS.get(expr.args[1].payload, template)
-    if expr.op == "nextafter" and where.is_half:
-        raise UnsupportedError(f"nextafter of {expr.dtype} in Triton kernels; cast to float32 first")
     bits = 32 if where.is_half else where.bits
     words: dict[str, object] = {"T": where.register, "bits": bits}
     if where.is_float:
@@ -208,7 +205,7 @@ def scalar_text(expr: Expr, args: list[str], half: bool = False) -> str:
         words["one_over_square"] = precise["one_over"].format(square)
         words |= {name: text.format(*args) for name, text in precise.items() if "{1}" not in text or len(args) > 1}
     text = template.format(*args, **words)
-    return text if expr.op in _EXACT_IN_HALF or expr.dtype != expr.args[-1].dtype else where.round(text)
+    return text if OPS[expr.op].exact_in_half or expr.dtype != dtype else where.round(text)
 
 
 def cast_text(value: str, source: TritonType, target: TritonType) -> str:

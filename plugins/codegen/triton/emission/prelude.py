@@ -133,23 +133,24 @@ def random_normal_double(seed, linear, stream):
     return tl.sqrt(-2.0 * libdevice.log(radius)) * libdevice.cos(turn * angle)
 """
 
-_SOURCES = {
+SOURCES = {
     text.split("(")[0].removeprefix("def "): f"@triton.jit\n{text.strip()}\n"
     for text in re.split(r"\n\n\n", _FUNCTIONS.strip())
-}
-_CALLS = {
-    name: [other for other in _SOURCES if other != name and re.search(rf"\b{other}\b", text)]
-    for name, text in _SOURCES.items()
 }
 
 
 def prelude_for(body: str) -> str:
     """Source of the functions that ``body`` mentions, and of those that they call, each before its users."""
     needed: set[str] = set()
-    pending = [name for name in _SOURCES if re.search(rf"\b{name}\b", body)]
+    pending = _called(body)
     while pending:
         name = pending.pop()
         if name not in needed:
             needed.add(name)
-            pending += _CALLS[name]
-    return "\n\n".join(text for name, text in _SOURCES.items() if name in needed)
+            pending += _called(SOURCES[name])
+    return "\n\n".join(text for name, text in SOURCES.items() if name in needed)
+
+
+def _called(text: str) -> list[str]:
+    """The functions that a text mentions."""
+    return [name for name in SOURCES if name in text and re.search(rf"\b{name}\b", text)]

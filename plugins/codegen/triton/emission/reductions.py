@@ -8,6 +8,7 @@ import attrs
 import torch
 
 from turret.errors import UnsupportedError
+from turret.graph.scalar_ops import neutral_value
 from turret.ir.emit.emitter import Mask
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Var
@@ -16,7 +17,7 @@ from turret.plugins.codegen.triton.emission.emitter import Emitter
 from turret.plugins.codegen.triton.emission.operators import combine_function, combine_text
 from turret.plugins.codegen.triton.emission.scopes import Scope
 from turret.plugins.codegen.triton.tiles import softmax
-from turret.plugins.codegen.triton.tiles.dtypes import accumulator, identity, literal, triton_type
+from turret.plugins.codegen.triton.tiles.dtypes import accumulator, literal, triton_type
 
 _BUILT_IN = {"sum": "tl.sum", "max": "tl.max", "any": "tl.max", "min": "tl.min", "all": "tl.min"}
 """Triton's own reductions, for accumulators without NaN."""
@@ -96,7 +97,7 @@ class RowWriter:
             return f"{found[1]}.to(tl.int64)"
         dtype = accumulator(node.payload.kind, node.dtype)
         value = self.element(node.args[0], dtype, scope)
-        value = self.inside(value, literal(identity(node.payload.kind, dtype), dtype), scope)
+        value = self.inside(value, literal(neutral_value(node.payload.kind, dtype), dtype), scope)
         return from_accumulator(self.total(node.payload.kind, dtype, value), dtype, node.dtype)
 
     def _moments(self, node: Expr, scope: Scope, which: str) -> str:
@@ -120,7 +121,7 @@ class RowWriter:
         """Values and numbers of an arg reduction, with those beyond the row's end never the best."""
         value, number = node.args
         dtype, kind = accumulator("max", value.dtype), node.payload.kind
-        worst = literal(identity(kind, dtype), dtype)
+        worst = literal(neutral_value(kind, dtype), dtype)
         best = self.inside(self.element(value, dtype, scope), worst, scope)
         numbers = number_type(number)
         at = self.emitter.spread(
@@ -136,7 +137,7 @@ class RowWriter:
         dtype = accumulator(kind, expr.dtype)
         is_float = dtype.is_floating_point
         value = self.element(expr.args[0], dtype, scope)
-        neutral = literal(identity(kind, dtype), dtype)
+        neutral = literal(neutral_value(kind, dtype), dtype)
         function = combine_function(kind, is_float)
         emitter = self.emitter
         if self.tiling.persistent:
@@ -268,7 +269,7 @@ class _Carried:
 
     def _plain_step(self, scope: Scope) -> None:
         dtype = accumulator(self.kind, self.node.dtype)
-        neutral = literal(identity(self.kind, dtype), dtype)
+        neutral = literal(neutral_value(self.kind, dtype), dtype)
         name = self._start("acc", neutral, dtype)
         value = self.writer.element(self.node.args[0], dtype, scope)
         value = self.writer.inside(value, neutral, scope)
@@ -277,7 +278,7 @@ class _Carried:
     def _arg_step(self, scope: Scope) -> None:
         value, number = self.node.args
         dtype = accumulator("max", value.dtype)
-        best = self._start("best", literal(identity(self.kind, dtype), dtype), dtype)
+        best = self._start("best", literal(neutral_value(self.kind, dtype), dtype), dtype)
         numbers = number_type(number)
         at = self._start("at", str(torch.iinfo(numbers).max), numbers)
         candidate, position = self.writer._candidates(self.node, scope)
@@ -334,7 +335,7 @@ def serial_reduction(emitter: Emitter, expr: Expr, scope: Scope, mask: Mask) -> 
     if kind in ("welford", "argmin", "argmax"):
         raise UnsupportedError(f"{kind} over {', '.join(map(str, variables))}, which is not the row of the kernel")
     dtype = accumulator(kind, expr.dtype)
-    neutral = literal(identity(kind, dtype), dtype)
+    neutral = literal(neutral_value(kind, dtype), dtype)
     varying = emitter.span(expr, mask) & emitter.tiles.keys()
     total = emitter.fresh("q")
     inside, opened = scope, []

@@ -13,6 +13,7 @@ import attrs
 import torch
 
 from turret.errors import UnsupportedError
+from turret.graph.dtypes import HALF
 
 
 @attrs.frozen
@@ -109,21 +110,8 @@ def typed_literal(value: float | int | bool, dtype: torch.dtype) -> str:
 
 def accumulator(kind: str, dtype: torch.dtype) -> torch.dtype:
     """What a reduction or scan is carried in: small integers and bools in int32, halves in float32."""
-    if dtype in (torch.float16, torch.bfloat16):
+    if dtype in HALF:
         return torch.float32
     if kind in ("any", "all") or dtype in (torch.bool, torch.int8, torch.int16, torch.uint8, torch.uint16):
         return torch.int32
     return dtype
-
-
-def identity(kind: str, dtype: torch.dtype) -> float | int:
-    """The value of the accumulator ``dtype`` that leaves any other unchanged under ``kind``."""
-    if kind in ("sum", "any"):
-        return 0
-    if kind in ("prod", "all"):
-        return 1
-    smallest = kind in ("max", "argmax")
-    if dtype.is_floating_point:
-        return -math.inf if smallest else math.inf
-    bounds = torch.iinfo(dtype)
-    return bounds.min if smallest else bounds.max

@@ -12,12 +12,12 @@ import attrs
 import sympy
 import torch
 
+from turret.graph.scalar_ops import neutral_value
 from turret.ir.conditions import operand_guard
 from turret.ir.expr import Expr, call, cast, constant, index_value, load, part, reduce, rewrite, size_value, walk
 from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel, Store
-from turret.plugins.codegen.triton.tiles.dtypes import identity
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties
 from turret.plugins.codegen.triton.tiles.normalise import normalise
 from turret.plugins.codegen.triton.tiles.split_kernel import Stages, scratch_of, scratch_tensor
@@ -258,7 +258,7 @@ class _Splitter:
             self._moments(node, partial, finals)
             return
         value = node.args[0]
-        neutral = _neutral(kind, value.dtype)
+        neutral = neutral_value(kind, value.dtype)
         operand = self._operand(value, neutral)
         if kind in ("argmin", "argmax"):
             number = self._operand(node.args[1], torch.iinfo(torch.int64).max)
@@ -285,12 +285,6 @@ class _Splitter:
 
 def _replaced(stores: Iterable[Store], replace: Callable[[Expr], Expr | None]) -> tuple[Store, ...]:
     return tuple(store.changed(lambda expr: rewrite(expr, replace=replace)) for store in stores)
-
-
-def _neutral(kind: str, dtype: torch.dtype) -> float | int:
-    if dtype == torch.bool:
-        return kind in ("all", "prod", "min")
-    return identity(kind, dtype)
 
 
 def _plain_moments(node: Expr) -> Expr | None:

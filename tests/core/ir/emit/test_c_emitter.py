@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from turret.errors import UnsupportedError
 from turret.hooks.devices import INDEX_ERROR
-from turret.ir import Expr, Kernel, Store, TensorDecl, Var, call, cast, check_index, constant, load, reduce, scan
+from turret.ir import Expr, Kernel, Store, TensorDecl, Var, call, cast, check_index, load, reduce, scan
 from turret.ir.emit.c_emitter import CEmitter, CType, literal, size_text
 from turret.ir.index import Index
 from turret.ir.nest import flat_load, map_roots, nest_of, plain_reduction, scan_innermost
@@ -130,10 +130,3 @@ def test_the_text_of_a_size_computes_it(n: int, m: int) -> None:
 def test_a_size_that_no_text_computes_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"OpenCL kernels cannot compute the size sin"):
         size_text(sympy.sin(sympy.Symbol("s")), str, "OpenCL")
-
-
-def test_identities_leave_values_unchanged() -> None:
-    from turret.ir.nest import identity
-
-    assert identity("max", F32) == float("-inf") and identity("min", torch.uint8) == 255
-    assert identity("max", torch.bool) is False and identity("prod", I64) == 1 and constant(identity("sum", I64), I64)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 import torch
 
-from turret.ir import Expr, Kernel, Store, TensorDecl, load
+from turret.ir import OPS, Expr, Kernel, Store, TensorDecl, load
 from turret.ir.index import Div, Index, Mod, Size, Value, Var
 from turret.plugins.codegen.cpp import CppKernel, compile_unit, emit, find_compiler, translation_unit
 from turret.plugins.codegen.cpp import load as load_library
@@ -158,7 +158,7 @@ class _Evaluation:
         handler = getattr(self, f"_{expr.op}", None)
         if handler is not None:
             return handler(expr, loops)
-        return TORCH_OPS[expr.op](*(self.value(arg, loops) for arg in expr.args)).to(expr.dtype)
+        return OPS[expr.op].reference(*(self.value(arg, loops) for arg in expr.args)).to(expr.dtype)
 
     def _const(self, expr: Expr, loops: tuple[Var, ...]) -> torch.Tensor:
         return torch.tensor(expr.payload, dtype=expr.dtype).reshape([1] * len(loops))
@@ -267,84 +267,6 @@ SCANS = {
     "prod": lambda x, dim: torch.cumprod(x, dim),
     "min": lambda x, dim: torch.cummin(x, dim).values,
     "max": lambda x, dim: torch.cummax(x, dim).values,
-}
-
-TORCH_OPS = {
-    "sign": torch.sign,
-    "min": torch.minimum,
-    "max": torch.maximum,
-    "floordiv": lambda a, b: torch.div(a, b, rounding_mode="floor"),
-    "truncdiv": lambda a, b: torch.div(a, b, rounding_mode="trunc"),
-    "mod": torch.remainder,
-    "shl": torch.bitwise_left_shift,
-    "shr": torch.bitwise_right_shift,
-    "where": torch.where,
-    "masked": torch.where,
-    **{
-        name: getattr(torch, name)
-        for name in [
-            "neg",
-            "abs",
-            "square",
-            "bitwise_not",
-            "logical_not",
-            "isnan",
-            "isinf",
-            "signbit",
-            "exp",
-            "exp2",
-            "expm1",
-            "log",
-            "log2",
-            "log10",
-            "log1p",
-            "sqrt",
-            "rsqrt",
-            "reciprocal",
-            "sigmoid",
-            "sin",
-            "cos",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "tanh",
-            "asinh",
-            "acosh",
-            "atanh",
-            "erf",
-            "erfc",
-            "lgamma",
-            "floor",
-            "ceil",
-            "trunc",
-            "round",
-            "add",
-            "sub",
-            "mul",
-            "fmod",
-            "pow",
-            "div",
-            "atan2",
-            "hypot",
-            "copysign",
-            "nextafter",
-            "bitwise_and",
-            "bitwise_or",
-            "bitwise_xor",
-            "logical_and",
-            "logical_or",
-            "logical_xor",
-            "eq",
-            "ne",
-            "lt",
-            "le",
-            "gt",
-            "ge",
-        ]
-    },
 }
 
 INFINITY = math.inf

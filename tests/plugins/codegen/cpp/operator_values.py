@@ -6,10 +6,8 @@ import itertools
 import math
 
 import torch
-from kernel_lab import TORCH_OPS
 
 from turret.ir import OPS
-from turret.ir.expr import ZERO_CHECKED
 
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -39,18 +37,20 @@ def special_values(dtype: torch.dtype) -> torch.Tensor:
     )
 
 
-def supported(op: str, dtype: torch.dtype) -> bool:
-    """Whether eager has the op for the dtype, and the IR allows it."""
-    domain = OPS[op].domain
-    allowed = {"any": True, "float": dtype in FLOATS, "integer": dtype not in FLOATS, "bool": dtype == torch.bool}
-    if op in ("where", "masked") or not allowed[domain] or (op == "nextafter" and dtype in FLOATS[2:]):
-        return False
+def torch_has(op: str, dtype: torch.dtype) -> bool:
+    """Whether the table allows arguments of a dtype, and torch computes with them by the table's dtype rule."""
+    info = OPS[op]
+    dtypes = [torch.bool if info.conditional and number == 0 else dtype for number in range(info.arity)]
     try:
-        arguments = [torch.ones(2, dtype=dtype)] * OPS[op].arity
-        result = TORCH_OPS[op](*arguments)
-    except RuntimeError:
+        result = info.reference(*(torch.ones(2, dtype=argument) for argument in dtypes))
+    except (RuntimeError, NotImplementedError):
         return False
-    return OPS[op].result == "bool" or result.dtype == dtype
+    return info.takes(dtype) and result.dtype == info.dtype(dtypes)
+
+
+def supported(op: str, dtype: torch.dtype) -> bool:
+    """The same of ops that have arguments of one dtype; half types have no ``nextafter`` in kernels."""
+    return not OPS[op].conditional and (op != "nextafter" or dtype not in FLOATS[2:]) and torch_has(op, dtype)
 
 
 def operands(op: str, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -59,7 +59,7 @@ def operands(op: str, dtype: torch.dtype) -> list[torch.Tensor]:
         return [values]
     pairs = list(itertools.product(range(len(values)), repeat=2))
     left, right = (values[[p[k] for p in pairs]] for k in (0, 1))
-    if op in ZERO_CHECKED and dtype not in FLOATS:
+    if OPS[op].checks_zero and dtype not in FLOATS:
         # Division of the least integer by -1 traps in eager; by zero raises (tested apart).
         keep = right != 0
         if dtype != torch.uint8:

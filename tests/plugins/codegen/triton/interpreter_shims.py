@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -202,48 +201,23 @@ def _libdevice(function: Any) -> Any:
     return call
 
 
-_NAMES = [
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log2",
-    "log10",
-    "log1p",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "erf",
-    "erfc",
-    "lgamma",
-    "trunc",
-    "rsqrt",
-    "fmod",
-    "pow",
-    "atan2",
-    "hypot",
-    "copysign",
-    "nextafter",
-]
-
-
 def no_wait() -> None:
     """Kernels are interpreted one after the other."""
 
 
 _RENAMED = {"rint": torch.round, "fast_expf": torch.exp, "fast_dividef": torch.div}
 
-LIBDEVICE = SimpleNamespace(
-    **{name: _libdevice(getattr(torch, name)) for name in _NAMES},
-    **{name: _libdevice(function) for name, function in _RENAMED.items()},
-)
+
+class _Libdevice:
+    """Every function of libdevice that torch has, too."""
+
+    def __getattr__(self, name: str) -> Any:
+        named = (_RENAMED.get(name), getattr(torch, name, None), getattr(torch.special, name, None))
+        function = next((f for f in named if f is not None), None)
+        if function is None:
+            raise AttributeError(f"torch has no function like libdevice's {name}")
+        return _libdevice(function)
+
+
+LIBDEVICE = _Libdevice()
 """Stands for ``triton.language.extra.libdevice``, which only exists on a device."""

@@ -8,6 +8,7 @@ import attrs
 import pytest
 import torch
 from kernel_lab import Case, element, pointwise
+from operator_values import torch_has
 from triton_lab import check, compile_offline, run
 
 from turret.graph.ops.random_ops import random_reference
@@ -38,26 +39,7 @@ def values(dtype: torch.dtype, positive: bool = False) -> torch.Tensor:
 
 
 def is_defined(op: str, dtype: torch.dtype) -> bool:
-    info = OPS[op]
-    floating, boolean = dtype.is_floating_point, dtype == torch.bool
-    if (info.domain == "float" and not floating) or (info.domain == "integer" and floating):
-        return False
-    if info.domain == "bool" and not boolean:
-        return False
-    if boolean and op in (
-        "neg",
-        "abs",
-        "floordiv",
-        "truncdiv",
-        "mod",
-        "fmod",
-        "sub",
-        "shl",
-        "shr",
-        "pow",
-        "square",
-        "sign",
-    ):
+    if not torch_has(op, dtype):
         return False
     if (op == "nextafter" and dtype.itemsize == 2) or (op == "lgamma" and dtype.itemsize == 2):
         return False
