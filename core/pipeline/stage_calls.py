@@ -31,9 +31,11 @@ from turret.hooks.plugin_order import in_order
 from turret.hooks.products import (
     BoxedCallable,
     CapturedGraph,
+    GraphPhase,
     JointGraph,
     PartitionedGraph,
     Placement,
+    Role,
     StageGraph,
     Target,
 )
@@ -136,7 +138,7 @@ class Pipeline:
             self.context.emit("product", stage=stage, name=name, product=product)
         return product, self.answered[stage]
 
-    def passes(self, phase: str, module: fx.GraphModule) -> None:
+    def passes(self, phase: GraphPhase, module: fx.GraphModule) -> None:
         """Run every graph pass of a phase; the graph is as it was before the one that fails."""
         _passes().run_graph_passes(self.manager, self.context, phase, module)
 
@@ -215,7 +217,7 @@ class Pipeline:
         return parts
 
     def executable(
-        self, partitioned: PartitionedGraph, role: Any, target: Target, captured: CapturedGraph
+        self, partitioned: PartitionedGraph, role: Role, target: Target, captured: CapturedGraph
     ) -> tuple[Executable, BoxedCallable]:
         """One graph of the partition as what is stored of it, and as a callable.
 
@@ -238,7 +240,7 @@ class Pipeline:
         self.context.emit("product", stage="load", name=name, product=made[1])
         return made[0], self.wrapped(made[1], role, partitioned)
 
-    def wrapped(self, function: BoxedCallable, role: str, partitioned: PartitionedGraph | None) -> BoxedCallable:
+    def wrapped(self, function: BoxedCallable, role: Role, partitioned: PartitionedGraph | None) -> BoxedCallable:
         """An executable in the wrappers of all plugins; ``partitioned`` is None for one that was stored."""
         for wrap in in_order(self.manager, "turret_wrap_runtime"):
             arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}
@@ -257,7 +259,7 @@ class Pipeline:
             return compile_placed(self, graph, placement)
 
     def stage_graph(
-        self, partitioned: PartitionedGraph, role: Any, name: str, target: Target, static_inputs: frozenset[int]
+        self, partitioned: PartitionedGraph, role: Role, name: str, target: Target, static_inputs: frozenset[int]
     ) -> StageGraph:
         """One graph of the partition as the stages after it take it, rewritten by the passes of its phase."""
         module = partitioned.backward if role == "backward" else partitioned.forward
