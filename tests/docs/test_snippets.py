@@ -63,6 +63,7 @@ def test_the_snippets_of_a_page_run_and_print_what_it_shows(page, monkeypatch, t
         require_opencl()
     monkeypatch.setenv("TURRET_ON_ERROR", "raise")
     monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
     namespace: dict = {"__name__": "snippets"}
     for snippet in snippets(page):
         if 'backend="turret"' in snippet.text and "turret" not in entry_points(group="torch_dynamo_backends").names:
