@@ -19,14 +19,14 @@ import attrs
 import pluggy
 from torch import fx
 
-from turret.errors import CodegenError, StageError, TurretError, warn
+from turret.errors import CodegenError, Stage, StageError, TurretError, warn
 from turret.frames.trace_modes import autocast_disabled
 from turret.hooks import plugin_manager
 from turret.hooks.blame import Owned, blaming
 from turret.hooks.config import CORE, Config, updated
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for, devices_of
-from turret.hooks.events import Event
+from turret.hooks.events import Event, stage_of
 from turret.hooks.plugin_order import in_order
 from turret.hooks.products import (
     BoxedCallable,
@@ -94,7 +94,7 @@ class Pipeline:
         """By stage, the plugin that made its latest product."""
 
     @contextlib.contextmanager
-    def failures(self, stage: str, hook: str = "") -> Iterator[None]:
+    def failures(self, stage: Stage, hook: str = "") -> Iterator[None]:
         """Turn whatever goes wrong inside into a ``StageError`` that names the stage and the plugin of ``hook``."""
         try:
             yield
@@ -121,12 +121,12 @@ class Pipeline:
         """Call a first-result hook of the pipeline; its product must not be None."""
         product, plugin = self.offer(hook, name, **arguments)
         if product is None:
-            raise StageError(hook.removeprefix("turret_"), plugin, "no plugin took the graph")
+            raise StageError(stage_of(hook), plugin, "no plugin took the graph")
         return product
 
     def offer(self, hook: str, named: str, /, **arguments: Any) -> tuple[Any, str]:
         """Call a first-result hook; its product, None where nobody took the graph, and whose it is."""
-        stage, name = hook.removeprefix("turret_"), named
+        stage, name = stage_of(hook), named
         self.context.emit("stage_started", stage=stage, name=name)
         start = time.perf_counter()
         with self.failures(stage, hook):
@@ -162,7 +162,7 @@ class Pipeline:
 
     def tables(self, hook: str, target: Target) -> Iterator[tuple[str, Mapping[Any, Callable | None]]]:
         """The tables that plugins give for a merged hook, each with its plugin, in the order that they are asked in."""
-        stage = hook.removeprefix("turret_")
+        stage = stage_of(hook)
         for plugin, table in plugin_manager.all_results(
             self.manager, hook, {"context": self.context, "target": target}
         ):
@@ -372,7 +372,7 @@ class Pipeline:
         return True
 
     def verify(
-        self, stage: str, check: Callable[[Any], None], product: Any, whose: Callable[[Any], str] = lambda error: ""
+        self, stage: Stage, check: Callable[[Any], None], product: Any, whose: Callable[[Any], str] = lambda error: ""
     ) -> None:
         """Hold a product against its contract; whoever made it is to blame, or whom ``whose`` names."""
         try:
