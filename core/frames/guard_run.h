@@ -78,12 +78,18 @@ struct Program {
   std::vector<AccessProfile> habits;
   std::unique_ptr<Memory> memory;
   std::map<std::vector<int>, PyObject*> parts;  // Python's checks of some guards
+  std::vector<char> failed;  // by the number of a guard: whether a call has failed at it
   int failures = 0;  // times that notes were taken since they last held
   int pause = 0;     // full checks for which none are taken
   uint64_t full = 0, short_ = 0;
 
   ~Program() {
     for (Check& check : checks) delete check.tensor;
+  }
+
+  void fails_at(int guard) {
+    if (guard >= static_cast<int>(failed.size())) failed.resize(guard + 1);
+    failed[guard] = 1;
   }
 };
 
@@ -133,6 +139,7 @@ class Run {
       const Answer answer = judge(check, implied);
       if (answer == UNSURE) left.push_back(check.guard);
       if (answer == NO) {
+        p.fails_at(check.guard);
         std::rotate(order.begin(), order.begin() + n, order.begin() + n + 1);
         return false;
       }
@@ -155,6 +162,7 @@ class Run {
       bool implied = false;
       const Answer answer = judge(check, implied);
       if (answer == NO) {
+        p.fails_at(check.guard);
         std::rotate(p.order.begin(), p.order.begin() + n, p.order.begin() + n + 1);
         return NO;
       }

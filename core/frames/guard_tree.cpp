@@ -60,6 +60,8 @@ PyObject* tree_call(PyObject* self, PyObject* const* arguments, size_t flags, Py
   Py_INCREF(check);
   PyObject* answer = PyObject_Vectorcall(check, arguments, static_cast<size_t>(count), nullptr);
   Py_DECREF(check);
+  if (answer == Py_False)  // any of them may be the one
+    for (int guard : left) p.fails_at(guard);
   return answer;
 }
 
@@ -250,6 +252,17 @@ PyObject* statistics(PyObject* self, PyObject*) {
                        memory.unsure.size());
 }
 
+PyObject* failed(PyObject* self, PyObject*) {
+  PyObject* numbers = PyList_New(0);
+  if (!numbers || !reinterpret_cast<Tree*>(self)->program) return numbers;
+  const std::vector<char>& failed = reinterpret_cast<Tree*>(self)->program->failed;
+  for (size_t n = 0; n < failed.size(); n++) {
+    Held number(failed[n] ? PyLong_FromSize_t(n) : nullptr);
+    if (failed[n] && (!number || PyList_Append(numbers, number.get()) < 0)) return Py_DECREF(numbers), nullptr;
+  }
+  return numbers;
+}
+
 // Whether all tensors are instances of the first one's class, with an address each.
 bool is_setup(PyObject* tensors, PyObject* addresses, std::initializer_list<PyObject*> classes) {
   const Py_ssize_t count = PyTuple_GET_SIZE(tensors);
@@ -330,6 +343,7 @@ PyObject* hooks_question(PyObject*, PyObject*) {
 }
 
 PyMethodDef tree_methods[] = {{"statistics", statistics, METH_NOARGS, "how calls were answered, and what is noted"},
+                              {"failed", failed, METH_NOARGS, "the numbers of guards at which calls have failed"},
                               {nullptr, nullptr, 0, nullptr}};
 
 PyMethodDef methods[] = {

@@ -27,7 +27,7 @@ from turret.storage.extension import Extension
 from turret.storage.fork_safety import Lock, after_fork
 
 if TYPE_CHECKING:
-    from turret.frames.guards import Guard, GuardSet
+    from turret.frames.guards import Guard, GuardCheck, GuardSet
 
 
 class StepKind(enum.IntEnum):
@@ -69,7 +69,7 @@ class CheckKind(enum.IntEnum):
     ANSWER = 16
 
 
-def compile(guards: GuardSet) -> Callable[..., bool] | None:
+def compile(guards: GuardSet) -> GuardCheck | None:
     """The check of a guard set as a function of the frame's function and its arguments.
 
     None where the extension is not there, or not yet: see ``unavailable`` and ``when_built``.
@@ -169,13 +169,13 @@ _extension = _Extension()
 after_fork(_extension.in_forked_child)
 
 
-def _translate(guards: GuardSet, native: Any) -> Callable[..., bool]:
+def _translate(guards: GuardSet, native: Any) -> GuardCheck:
     made = _Translation(native)
     for number, guard in enumerate(guards.guards):
         made.add(number, guard)
     made.checks.sort(key=lambda check: made.ranks[check[4]])
 
-    def in_python(numbers: tuple[int, ...]) -> Callable[..., bool]:
+    def in_python(numbers: tuple[int, ...]) -> GuardCheck:
         return type(guards)(tuple(guards.guards[n] for n in numbers), guards.parameters).compile_python()
 
     # A guard on torch's modes vouches for tensors, wherever it is checked: no mode in Python answers for them.

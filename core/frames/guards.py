@@ -11,7 +11,7 @@ import math
 import reprlib
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import numpy
@@ -302,6 +302,15 @@ KINDS: dict[str, Check] = {
 """For each kind the Python expression that is true where the guard holds, over variables that hold its sources."""
 
 
+class GuardCheck(Protocol):
+    """Whether guards hold for a call of the frame's function with these arguments."""
+
+    def __call__(self, function: Any, /, *arguments: Any) -> bool: ...
+
+    def failed(self) -> Sequence[int]:
+        """The numbers of guards at which calls have failed so far, among those of the set."""
+
+
 @attrs.frozen(eq=False)
 class GuardSet:
     """All guards of one compile unit, in the order in which they were taken (a parent before its children)."""
@@ -321,25 +330,37 @@ class GuardSet:
         """Python source of the check, and its globals."""
         scope: dict[str, Any] = {}
         writer = SourceWriter(scope)
-        for guard in self.guards:
+        for number, guard in enumerate(self.guards):
             sources = [s for s in (guard.source, *guard.others) if s is not None]
             test = KINDS[guard.kind](guard, writer, [writer.load(s) for s in sources])
-            writer.lines.append(f"if not ({test}): return False")
+            writer.lines.append(f"if not ({test}): return fails_at({number})")
         head = ", ".join(["f", *(f"a{n}" for n in range(self.parameters))])
         body = "\n  ".join([*writer.weak_lines(), *writer.lines]) or "pass"
-        return f"def check({head}):\n try:\n  {body}\n except Exception: return False\n return True\n", scope
+        return f"def check({head}):\n try:\n  {body}\n except Exception: return fails_at()\n return True\n", scope
 
-    def compile(self) -> Callable[..., bool]:
+    def compile(self) -> GuardCheck:
         """The check as a function of the frame's function and its arguments: native, or else in Python."""
         from turret.frames import guard_tree
 
         return guard_tree.compile(self) or self.compile_python()
 
-    def compile_python(self) -> Callable[..., bool]:
-        """The check as a Python function; the native one answers what this one does."""
+    def compile_python(self) -> GuardCheck:
+        """The check as a Python function; the native one answers what this one does.
+
+        Its attribute ``failed()`` gives the numbers of guards at which calls have failed, all where none can be named.
+        """
+        failed: set[int] = set()
+
+        def fails_at(*guards: int) -> bool:
+            failed.update(guards or range(len(self.guards)))
+            return False
+
         text, scope = self.source_text()
+        scope["fails_at"] = fails_at
         exec(compile(text, "<turret guards>", "exec"), scope)
-        return scope["check"]
+        check = scope["check"]
+        check.failed = lambda: sorted(failed)
+        return check
 
     def explain(self, function: Any, arguments: tuple) -> str:
         """The first guard that does not hold, and what was found; empty where all hold."""

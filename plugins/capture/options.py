@@ -34,4 +34,12 @@ def turret_options() -> tuple[Option, ...]:
             doc="captures of one function, after which it runs eagerly (Turret's capture)",
             low=1,
         ),
+        Option(
+            name="guard_audit",
+            default=0.0,
+            doc="share of the calls on which guards that a filter dropped are checked, too; one that does not hold is "
+            "said in a warning and kept from then on (Turret's capture)",
+            low=0,
+            high=1,
+        ),
     )

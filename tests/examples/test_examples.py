@@ -42,11 +42,16 @@ def promised(name: str) -> list[str]:
     return block
 
 
+def is_shown(line: str, printed: str) -> bool:
+    """Whether a promised line was printed; one that ends in ``...`` promises its beginning."""
+    return printed.startswith(line.removesuffix("...")) if line.endswith("...") else printed == line
+
+
 @pytest.mark.parametrize("name", SHORT)
 def test_an_example_prints_what_its_docstring_says(name):
     expected, printed = promised(name), run(name).splitlines()
     assert expected
-    missing = [line for line in expected if line not in printed]
+    missing = [line for line in expected if not any(is_shown(line, shown) for shown in printed)]
     assert not missing, f"printed instead: {printed}"
 
 

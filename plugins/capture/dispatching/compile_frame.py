@@ -15,7 +15,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from turret.errors import CaptureError, is_internal
 from turret.frames import frame_hook, guard_tree, stances
-from turret.frames.guards import Guard, GuardSet, global_state, storage_pattern
+from turret.frames.guards import Guard, global_state, storage_pattern
 from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
@@ -340,16 +340,17 @@ class _Attempt:
 
     def unit(self, run: Any, text: str) -> Unit:
         facts = guards_of(self.tracer.provenance.facts.values())
-        guards = filtered(self.settings.context, (*self.tracer.guards, *facts), self.function, self.arguments)
-        made = GuardSet(guards, len(self.arguments))
-        self.settings.context.emit("product", stage="guards", name=self.function.__qualname__, product=made)
-        check = made.compile()
+        settings, audit = self.settings, self.settings.audit
+        every = (*self.tracer.guards, *facts)
+        guards = filtered(settings.context, every, self.function, self.arguments, audit)
+        made = guards.kept
+        settings.context.emit("product", stage="guards", name=self.function.__qualname__, product=made)
         if reason := guard_tree.unreported():
-            self.settings.context.emit("fallback", stage="capture", name="guards", message=reason)
-        if not check(self.function, *self.arguments):
+            settings.context.emit("fallback", stage="capture", name="guards", message=reason)
+        if not guards.check(self.function, *self.arguments):
             reason = made.explain(self.function, self.arguments)
             raise CaptureError(f"a guard of {self.function.__qualname__} fails right after capture: {reason}")
-        return make_unit(made, check, run, text, not self.tracer.effects.reaches(guards))
+        return make_unit(guards, run, text, not self.tracer.effects.reaches(made.guards), audit)
 
 
 def _pristine(tracer: Tracer, item: GraphInput) -> Any:

@@ -19,7 +19,9 @@ from turret import plugins
 from turret.errors import CaptureError, RecompileError, StageError, warn
 from turret.frames import frame_hook, guard_tree, stances, torch_reset
 from turret.frames.class_members import class_member
+from turret.frames.few_guards import few_guards
 from turret.frames.frame_hook import keep_torch_off, set_torchs_callback
+from turret.frames.guard_audit import GuardAudit
 from turret.frames.guards import GuardSet, global_state
 from turret.frames.saved_tensor_hooks import top_hooks
 from turret.frames.trace_modes import autograd_by_itself
@@ -54,6 +56,18 @@ class FrameCache:
     dropped: int = 0
     delayed: bool = False
     """Whether a call ran otherwise first, as the stance asks, so that the next is compiled."""
+    few: tuple[stances.Stance, list[Unit]] = attrs.field(factory=lambda: (stances.DEFAULT, []))
+    """The units with the guards alone that tell them apart, and the stance under which they were made."""
+
+    def units_under(self, asked: stances.Stance) -> list[Unit]:
+        """The units, with the guards that the stance has checked."""
+        if not asked.skips_guards:
+            return self.units
+        if self.few[0] is not asked:
+            kept = few_guards([u.checked_guards() for u in self.units], (g for u in self.units for g in u.failed()))
+            fewer = zip(self.units, kept, strict=True)
+            self.few = asked, [attrs.evolve(u, guards=guards, check=guards.compile()) for u, guards in fewer]
+        return self.few[1]
 
     def drop_dead(self) -> None:
         """Drop units that hold for no call any more, for a module or parameter of theirs is gone.
@@ -97,6 +111,16 @@ class Settings:
     def __attrs_post_init__(self) -> None:
         frame_hook.captures.add(self)
 
+    @functools.cached_property
+    def audit(self) -> GuardAudit | None:
+        """The audits of guards that filters drop; None where none are asked for."""
+        share = self.context.config.guard_audit
+        return GuardAudit(share, self._report_violation) if share else None
+
+    def _report_violation(self, message: str) -> None:
+        self.context.emit("guard_audit", stage="guards", message=message)
+        warn(message)
+
     @property
     def data_dependent(self) -> tuple[bool, bool]:
         """Whether numbers, and sizes, that depend on data are symbols of the graph: a full graph needs them to be."""
@@ -136,12 +160,14 @@ _lock = Lock()
 def enter(settings: Settings, target: Callable, root: types.CodeType, args: tuple, kwargs: dict[str, Any]) -> Any:
     """Call ``target`` with its frames (and those that it reaches through graph breaks) captured."""
     asked = stances.stance()
-    if asked != "default":
-        if asked == "force_eager":
+    units = settings.root.units
+    if asked is not stances.DEFAULT:
+        if asked.name == "force_eager":
             return target(*args, **kwargs)
-        if asked == "aot_eager_then_compile" and not settings.root.units and not settings.root.delayed:
+        if asked.name == "aot_eager_then_compile" and not units and not settings.root.delayed:
             settings.root.delayed = True
             settings = settings.call_by_call()
+        units = settings.root.units_under(asked)
     native = _hook or _native()
     if native is None:
         _unavailable.report(settings)
@@ -152,7 +178,7 @@ def enter(settings: Settings, target: Callable, root: types.CodeType, args: tupl
     # Which unit runs in a checkpoint is not for the native hook to say; where it cannot see one, it is told.
     seen = _hook_sees_checkpoints or top_hooks(False) is None or recomputation.position() is None
     try:
-        return native.call(target, args, kwargs, root, settings.root.units if seen else _ROOT)
+        return native.call(target, args, kwargs, root, units if seen else _ROOT)
     finally:
         _thread.settings = outer
         set_torchs_callback(torchs_callback)
@@ -266,7 +292,8 @@ def on_frame(function: Any, arguments: tuple, token: Any) -> Callable | None:
 
 def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple, is_root: bool) -> Unit | None:
     """The unit that stands for a call, captured now where there is none; None to run it as Python."""
-    units = cache.units
+    asked = stances.stance()
+    units = cache.units_under(asked)
     for number, unit in enumerate(units):
         if unit.check(function, *arguments):
             if number:
@@ -277,26 +304,31 @@ def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     for unit in cache.shared or ():
         if unit.check(function, *arguments):
             return unit
-    asked = stances.stance()
-    if asked != "default" and _is_held_back(asked, settings, cache, function, arguments):
+    if asked is not stances.DEFAULT and _is_held_back(asked, settings, cache, function, arguments):
         settings.waits = True
-        return _this_time(arguments) if asked == "eager_then_compile" else None
+        return _this_time(arguments) if asked.name == "eager_then_compile" else None
     with _lock, compiling.here(), autograd_by_itself():
         return _miss(settings, cache, function, arguments, is_root)
 
 
-def _is_held_back(asked: str, settings: Settings, cache: FrameCache, function: Any, arguments: tuple) -> bool:
+def _is_held_back(
+    asked: stances.Stance, settings: Settings, cache: FrameCache, function: Any, arguments: tuple
+) -> bool:
     """Whether the stance lets a frame run as Python now; raises ``RecompileError`` where it lets it do neither."""
-    if asked in ("force_eager", "eager_on_recompile"):
+    if asked.name in ("force_eager", "eager_on_recompile"):
         return True
-    if asked == "fail_on_recompile":
+    skipped = asked.skips_guards and bool(cache.units)
+    if asked.name == "fail_on_recompile" or skipped:
         if not is_worth_it(function, arguments):
             return True
         code = function.__code__
         message = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name} needs a compilation"
-        reasons = [u.guards.explain(function, arguments) for u in cache.units]
-        raise RecompileError("\n  ".join([f"{message}, and the stance is 'fail_on_recompile'", *filter(None, reasons)]))
-    if asked != "eager_then_compile" or cache.delayed or cache.units:
+        why = f"the stance is {asked.name!r}"
+        if skipped:
+            why = "the stance has skip_guard_eval_unsafe: call it first, in a warm-up without, with all that is to come"
+        reasons = [u.checked_guards().explain(function, arguments) for u in cache.units]
+        raise RecompileError("\n  ".join([f"{message}, and {why}", *filter(None, reasons)]))
+    if asked.name != "eager_then_compile" or cache.delayed or cache.units:
         return False
     cache.delayed = True
     cache.history.see_arguments(function.__code__, arguments)
@@ -363,7 +395,7 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         return None
     cache.drop_dead()
     if cache.units:
-        reasons = [u.guards.explain(function, arguments) for u in cache.units]
+        reasons = [u.checked_guards().explain(function, arguments) for u in cache.units]
         code = function.__code__
         message = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}\n  " + "\n  ".join(filter(None, reasons))
         context.emit("recompile", stage="capture", name=code.co_name, message=message)

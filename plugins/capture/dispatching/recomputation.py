@@ -53,7 +53,7 @@ class Position:
             raise RecomputationError(f"it called {name}, which the forward did not call at this point; {_ADVICE}")
         unit = self.region.calls[number][1]
         if unit is not None and not unit.check(function, *arguments):
-            reason = unit.guards.explain(function, arguments)
+            reason = unit.checked_guards().explain(function, arguments)
             raise RecomputationError(f"{name} ran compiled in the forward, and now {reason}; {_ADVICE}")
         return unit
 

@@ -13,7 +13,8 @@ import attrs
 
 from turret.errors import CaptureError
 from turret.frames import frame_hook, guard_tree
-from turret.frames.guards import Guard, GuardSet
+from turret.frames.guard_audit import AuditedCheck, GuardAudit
+from turret.frames.guards import Guard, GuardCheck, GuardSet
 from turret.hooks.context import CompileContext
 from turret.storage.source_lines import show_lines
 
@@ -25,7 +26,7 @@ class Unit:
     """Captured code and the guards under which it stands for the frame; ``run`` is None to run it as Python."""
 
     guards: GuardSet
-    check: Callable[..., bool]
+    check: GuardCheck
     run: Callable | None
     source: str = ""
     references: tuple[weakref.ref, ...] = ()
@@ -34,42 +35,78 @@ class Unit:
     """Whether the frame, with all that it calls, computes with no tensors."""
     steady: bool = True
     """Whether its guards hold after it has run as they did before, whatever it changes."""
+    failed_before: frozenset[int] = frozenset()
+    """The numbers of guards at which calls failed before the check was the one that it is."""
 
     def __str__(self) -> str:
         return f"{self.guards}\n{self.source}"
+
+    def failed(self) -> list[Guard]:
+        """The guards at which calls have failed."""
+        guards = self.checked_guards().guards
+        return [guards[number] for number in sorted({*self.failed_before, *self.check.failed()})]
+
+    def checked_guards(self) -> GuardSet:
+        """The guards that are checked: those that audits found to be needed are among them."""
+        return self.check.kept if isinstance(self.check, AuditedCheck) else self.guards
 
     def may_hold(self) -> bool:
         """Whether all that the unit holds for is still there."""
         return all(reference() is not None for reference in self.references)
 
 
-def make_unit(guards: GuardSet, check: Callable[..., bool], run: Callable | None, source: str, steady: bool) -> Unit:
+def make_unit(
+    guards: FilteredGuards, run: Callable | None, source: str, steady: bool, audit: GuardAudit | None
+) -> Unit:
     """A unit; where its check is in Python because the native one is still being built, that follows."""
-    unit = Unit(guards, check, run, source, guards.references(), steady=steady)
-    if isinstance(check, types.FunctionType):
+    kept, check = guards.kept, guards.check
+    unit = Unit(kept, check, run, source, kept.references(), steady=steady)
+    if audit is not None and guards.dropped.guards:
+        unit.check = audit.watch(kept, check, guards.dropped)
+    elif isinstance(check, types.FunctionType):
         guard_tree.when_built(functools.partial(_check_natively, weakref.ref(unit)))
     return unit
 
 
 def _check_natively(unit: weakref.ref[Unit]) -> None:
     if (made := unit()) is not None:
-        made.check = made.guards.compile()
+        made.failed_before, made.check = frozenset(made.check.failed()), made.guards.compile()
 
 
-def filtered(context: CompileContext, guards: tuple[Guard, ...], function: Any, arguments: tuple) -> tuple[Guard, ...]:
-    """Guards that all guard filters keep."""
+@attrs.frozen(eq=False)
+class FilteredGuards:
+    """The guards of a unit that all filters keep, their check, and the guards that some filter drops."""
+
+    kept: GuardSet
+    check: GuardCheck
+    dropped: GuardSet
+
+
+def filtered(
+    context: CompileContext, guards: tuple[Guard, ...], function: Any, arguments: tuple, audit: GuardAudit | None
+) -> FilteredGuards:
+    """Guards by what the guard filters say of them; what an audit has shown to be needed is kept."""
+    answers = _answers(context, guards, function, arguments)
+    kept, dropped = [], []
+    for number, guard in enumerate(guards):
+        keep = all(answer[number] for answer in answers) or (audit is not None and audit.keeps(guard))
+        (kept if keep else dropped).append(guard)
+    made = GuardSet(tuple(kept), len(arguments))
+    return FilteredGuards(made, made.compile(), GuardSet(tuple(dropped), len(arguments)))
+
+
+def _answers(context: CompileContext, guards: tuple[Guard, ...], function: Any, arguments: tuple) -> list[list[bool]]:
+    """What each guard filter says: for each guard whether to keep it."""
     hook = context.hooks.turret_guard_filter
     if not hook.get_hookimpls():
-        return guards
+        return []
     from turret.frames.guard_entries import guard_entries
 
-    entries = guard_entries(guards, function, arguments)
-    kept = list(guards)
-    for answer in hook(context=context, guards=entries):
+    answers = hook(context=context, guards=guard_entries(guards, function, arguments))
+    for answer in answers:
         if len(answer) != len(guards):
             raise CaptureError(f"a guard filter answered for {len(answer)} guards, it was given {len(guards)}")
-        kept = [g for g, keep in zip(guards, answer, strict=True) if keep and g in kept]
-    return tuple(kept)
+    return answers
 
 
 def load_source(text: str, scope: dict[str, Any], function: types.FunctionType) -> types.FunctionType:

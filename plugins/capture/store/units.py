@@ -25,11 +25,11 @@ from torch import nn
 
 from turret.errors import CacheError
 from turret.frames import frame_hook
-from turret.frames.guards import Guard, GuardSet, storage_pattern
+from turret.frames.guards import Guard, storage_pattern
 from turret.frames.sources import BoundSource, Source
 from turret.pipeline.keys.graph_cache import Unstable, environment, operator_text, source_fingerprint
 from turret.plugins.capture.dispatching.failures import AsPython
-from turret.plugins.capture.dispatching.unit import Unit, filtered, load_source, make_unit
+from turret.plugins.capture.dispatching.unit import FilteredGuards, Unit, filtered, load_source, make_unit
 from turret.plugins.capture.rebuilding import resume
 from turret.plugins.capture.store import fingerprints
 from turret.plugins.capture.store.portable import Packed, Packer, Unpacker
@@ -425,7 +425,7 @@ def _load(settings: Settings, cache: FrameCache, store: Store, entry: str, funct
     if any(p is not None and v.storage_offset() != p for v, p in zip(tensors, places, strict=True)):
         raise Changed("a parameter begins elsewhere in its memory")
     guards = (*map(unpacker.guard, packed["guards"]), *guards_of(facts))
-    unit_guards, check = _checked(settings, guards, function, arguments)
+    unit_guards = _checked(settings, guards, function, arguments)
     scope = {name: unpacker.value(value) for name, value in packed["scope"].items()}
     scope |= {"dereference": frame_hook.load().dereference, "tail": frame_hook.load().tail}
     scope |= {"rerun": AsPython(settings.context)}
@@ -435,18 +435,16 @@ def _load(settings: Settings, cache: FrameCache, store: Store, entry: str, funct
             raise Changed("its compiled graph (or the backward) is not in the cache")
         scope["graph"] = frame_hook.load().suspend(graph)
     cache.history.merge(*packed["history"])
-    settings.context.emit("product", stage="guards", name=function.__qualname__, product=unit_guards)
-    return make_unit(unit_guards, check, load_source(packed["text"], scope, function), packed["text"], packed["steady"])
+    settings.context.emit("product", stage="guards", name=function.__qualname__, product=unit_guards.kept)
+    run = load_source(packed["text"], scope, function)
+    return make_unit(unit_guards, run, packed["text"], packed["steady"], settings.audit)
 
 
-def _checked(settings: Settings, guards: tuple[Guard, ...], function: Any, arguments: tuple) -> tuple[GuardSet, Any]:
+def _checked(settings: Settings, guards: tuple[Guard, ...], function: Any, arguments: tuple) -> FilteredGuards:
     """Guards that hold for this call, by the filters of this process; all of them hold, those filtered out too."""
-    every = GuardSet(guards, len(arguments))
-    check = every.compile()
-    if not check(function, *arguments):
-        raise Changed(every.explain(function, arguments) or "a guard does not hold")
-    kept = filtered(settings.context, guards, function, arguments)
-    if kept == guards:
-        return every, check
-    fewer = GuardSet(kept, len(arguments))
-    return fewer, fewer.compile()
+    found = filtered(settings.context, guards, function, arguments, settings.audit)
+    dropped = found.dropped
+    for part, check in ((found.kept, found.check), *([(dropped, dropped.compile())] if dropped.guards else ())):
+        if not check(function, *arguments):
+            raise Changed(part.explain(function, arguments) or "a guard does not hold")
+    return found

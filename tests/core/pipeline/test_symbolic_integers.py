@@ -307,7 +307,7 @@ SHAPES = st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(0, 5))
     shapes=st.lists(SHAPES, min_size=1, max_size=3),
     dynamic=st.sampled_from([None, True]),
 )
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_drawn_programs_over_signed_numbers_are_eagers(source, first, numbers, shapes, dynamic):
     huge = any(abs(n) > 99 for pair in numbers for n in pair)
     if huge and any(word in source for word in ("pad", "arange", "repeat", "full")):

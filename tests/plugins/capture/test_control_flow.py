@@ -471,7 +471,7 @@ def chain(steps, around):
     return branch
 
 
-@settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=6, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
 @given(STEPS, STEPS, st.booleans(), st.integers(0, 3))
 def test_any_branches_and_rounds_have_the_gradients_of_plain_python(first, second, looped, rounds):
     w = weight(4)

@@ -39,7 +39,7 @@ def test_a_padding_mask_leaves_one_graph(name):
     assert len(observed.graphs) == 1 and not observed.breaks
 
 
-CHOSEN = ("deberta-v2", "gemma3", "bloom", "mixtral", "t5", "swin", "clip", "wav2vec2", "mamba", "recurrent-gemma")
+CHOSEN = ("deberta-v2", "gemma3", "bloom", "mixtral", "t5", "swin", "clip", "wav2vec2", "recurrent-gemma")
 """One or two of each kind; ``tests/benchmarks/architectures.py`` has them all."""
 
 

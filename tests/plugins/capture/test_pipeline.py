@@ -193,9 +193,15 @@ def test_compiling_what_is_compiled_starts_from_the_function():
     torch.testing.assert_close(again(torch.ones(3)), program(torch.ones(3)))
 
 
-@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic", "area"])
-@pytest.mark.parametrize("how", [{"scale_factor": 1.5}, {"size": 7}], ids=["scale", "size"])
-@pytest.mark.parametrize("train", [False, True], ids=["infer", "train"])
+@pytest.mark.parametrize(
+    ("mode", "how", "train"),
+    [
+        ("nearest", {"scale_factor": 1.5}, False), ("nearest", {"size": 7}, True),
+        ("bilinear", {"scale_factor": 1.5}, True), ("bilinear", {"size": 7}, False),
+        ("bicubic", {"scale_factor": 1.5}, True), ("bicubic", {"size": 7}, False),
+        ("area", {"scale_factor": 1.5}, False), ("area", {"size": 7}, True),
+    ],
+)  # fmt: skip
 def test_images_of_any_size_are_resized(mode, how, train):
     def resize(x):
         return torch.nn.functional.interpolate(x, mode=mode, **how) * 2

@@ -86,7 +86,7 @@ def orders(sets):
     return found
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(first=ROWS, calls=steps())
 def test_tables_are_those_of_eager_after_any_calls(first, calls):
     def function(x, given):

@@ -71,7 +71,7 @@ def assert_like_eager(run: Callable, cases: list[tuple[str, float]], dtype: torc
     assert not wrong, f"{dtype}: {wrong}"
 
 
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(cases=CASES, dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16, torch.float16]))
 @example(cases=EVERY, dtype=torch.bfloat16)
 @example(cases=EVERY, dtype=torch.float32)
@@ -81,7 +81,7 @@ def test_in_cpp_kernels(cases: list[tuple[str, float]], dtype: torch.dtype) -> N
     assert_like_eager(run, cases, dtype, exact=dtype.itemsize > 2)
 
 
-@settings(max_examples=6)
+@settings(max_examples=3)
 @given(cases=CASES, dtype=st.sampled_from([torch.float32, torch.bfloat16]))
 @example(cases=EVERY, dtype=torch.bfloat16)
 @example(cases=EVERY, dtype=torch.float32)

@@ -308,8 +308,7 @@ def test_what_calls_left_on_the_stack_is_gone_once_it_was_cleared(graph: FakeGra
     subprocess.run(["g++", "-O1", "-w", "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=60)
     native = ctypes.CDLL(str(library))
 
-    def found() -> int:
-        # As far down the stack as what clear_stack calls: frame hooks give each Python frame a C frame.
+    def found() -> int:  # As far down as what clear_stack calls: frame hooks give each Python frame a C frame.
         return native.found()
 
     native.fill()

@@ -55,7 +55,7 @@ def ways():
 ONE, TWO = ways()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     name=st.sampled_from([*ONE, *TWO]),
     items=st.lists(st.integers(0, 5), max_size=7),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kernel_lab import Case, check
 from random_kernels import cases, has_half
 
-EXAMPLES = int(os.environ.get("TURRET_KERNEL_EXAMPLES", "25"))
+EXAMPLES = int(os.environ.get("TURRET_KERNEL_EXAMPLES", "10"))
 
 
 @settings(max_examples=EXAMPLES)

@@ -82,10 +82,7 @@ def test_float_reductions_over_either_dimension(kind: str) -> None:
 def test_reductions_of_other_dtypes(dtype: torch.dtype) -> None:
     kinds = ("min", "max", "any", "all") if dtype == torch.bool else KINDS
     cases = [
-        row_case(kind, data(shape, dtype, 3), dim)
-        for kind in kinds
-        for shape in [(5, 7), (70, 333), (300, 20)]
-        for dim in (0, 1)
+        row_case(kind, data(shape, dtype, 3), dim) for kind in kinds for shape in [(5, 7), (70, 333)] for dim in (0, 1)
     ]
     check(cases, rtol=1e-12, atol=1e-12)
 

@@ -79,7 +79,7 @@ def tolerance(kind: str) -> dict[str, float]:
 def test_float_rows_of_any_length(kind: str, dim: int) -> None:
     for shape in SHAPES:
         if shape[dim]:
-            check([row_case(kind, data(shape, F32), dim)], picks=(0, 1, 3), options=WHOLE, **tolerance(kind))
+            check([row_case(kind, data(shape, F32), dim)], picks=(0, 3), options=WHOLE, **tolerance(kind))
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "welford", "softmax", "logsumexp", "normalised"])
@@ -135,7 +135,8 @@ def scan_case(kind: str, x: torch.Tensor, dim: int) -> Case:
 @pytest.mark.parametrize("dtype", [F32, torch.float64, torch.int64, torch.int32], ids=str)
 @pytest.mark.parametrize("kind", ["sum", "prod", "min", "max"])
 def test_scans_along_either_dimension(kind: str, dtype: torch.dtype) -> None:
-    for shape, dim in (((3, 50), 1), ((50, 3), 0), ((2, 9000), 1)):
+    long = 9000 if dtype == F32 else 1030  # interpreted, a scan takes one step of Python after the other
+    for shape, dim in (((3, 50), 1), ((50, 3), 0), ((2, long), 1)):
         check([scan_case(kind, data(shape, dtype), dim)], picks=(1,), rtol=1e-4, atol=1e-3)
 
 
