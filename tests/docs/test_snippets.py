@@ -13,6 +13,7 @@ import pytest
 import torch
 from opencl_machine import require_opencl
 
+from tests.torch_versions import is_pinned_torch
 from turret.hooks import hookspecs
 
 ROOT = Path(__file__).parents[2]
@@ -49,12 +50,6 @@ def is_shown(shown: str, printed: str) -> bool:
     """Whether a page shows what was printed; ``...`` stands for anything, in a line or for several."""
     pattern = ".*?".join(map(re.escape, shown.strip().split("...")))
     return re.fullmatch(pattern, printed.strip(), re.DOTALL) is not None
-
-
-def is_pinned_torch() -> bool:
-    """Whether this is the torch that outputs are of: what becomes of programs depends on its decompositions."""
-    pinned = re.search(r"^torch==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    return pinned is not None and torch.__version__.startswith(pinned.group(1))
 
 
 @pytest.mark.parametrize("page", PAGES)
