@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test quick fuzz bench sanitize lint clean
+.PHONY: demo test quick fuzz bench sanitize docs lint clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -39,9 +39,14 @@ sanitize: $(STAMP)
 		tests/core/frames/test_frame_hook.py tests/core/frames/test_guard_tree.py \
 		tests/core/frames/test_guard_tree_staleness.py tests/core/storage/test_extension.py
 
+# Warnings are errors: dead links and anchors, pages out of the navigation, names that the reference does not find.
+docs: $(STAMP)
+	$(BIN)/python docs/site/architecture.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file docs/site/mkdocs.yml
+
 lint: $(STAMP)
-	$(BIN)/ruff check core plugins contrib tests examples
-	$(BIN)/ruff format --check core plugins contrib tests examples
+	$(BIN)/ruff check core plugins contrib tests examples docs/site
+	$(BIN)/ruff format --check core plugins contrib tests examples docs/site
 	! $(BIN)/vulture core plugins contrib tests examples | grep -E '^(core|plugins|contrib)/.* unused (function|method|class|property) '
 	PYTHONPATH=.tree $(BIN)/lint-imports
 	MYPYPATH=.tree $(BIN)/mypy
@@ -50,7 +55,7 @@ lint: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test,models]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[test,models,docs]"
 	$(BIN)/turret build || echo "native parts that were not built now are built at their first use"
 	touch $(STAMP)
 

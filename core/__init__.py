@@ -6,7 +6,46 @@ Names load on first use, so that ``import turret`` costs next to nothing.  In a 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the same names, for tools that read types
+    from torch.compiler import keep_tensor_guards_unsafe as keep_tensor_guards_unsafe
+    from torch.compiler import skip_all_guards_unsafe as skip_all_guards_unsafe
+    from torch.compiler import skip_guard_on_all_nn_modules_unsafe as skip_guard_on_all_nn_modules_unsafe
+    from torch.compiler import skip_guard_on_globals_unsafe as skip_guard_on_globals_unsafe
+    from torch.compiler import skip_guard_on_inbuilt_nn_modules_unsafe as skip_guard_on_inbuilt_nn_modules_unsafe
+
+    from turret.api import cudagraphs as cudagraphs
+    from turret.api.compile import compile as compile
+    from turret.api.compile import disable as disable
+    from turret.api.compile import is_compiling as is_compiling
+    from turret.api.compile import list_mode_options as list_mode_options
+    from turret.api.compile import list_options as list_options
+    from turret.api.compile import reset as reset
+    from turret.api.cudagraphs import cudagraph_mark_step_begin as cudagraph_mark_step_begin
+    from turret.api.explain import explain as explain
+    from turret.api.flat_calls import flat_inputs as flat_inputs
+    from turret.api.stages import assemble as assemble
+    from turret.api.stages import captured_graph as captured_graph
+    from turret.api.stages import codegen as codegen
+    from turret.api.stages import joint_graph as joint_graph
+    from turret.api.stages import load as load
+    from turret.api.stages import lower as lower
+    from turret.api.stages import partition as partition
+    from turret.api.stages import place as place
+    from turret.api.stages import schedule as schedule
+    from turret.api.stages import stage_graph as stage_graph
+    from turret.errors import TurretError as TurretError
+    from turret.errors import TurretWarning as TurretWarning
+    from turret.frames.annotations import allow_in_graph as allow_in_graph
+    from turret.frames.annotations import graph_break as graph_break
+    from turret.frames.annotations import nested_compile_region as nested_compile_region
+    from turret.frames.annotations import substitute_in_graph as substitute_in_graph
+    from turret.frames.stances import set_stance as set_stance
+    from turret.hooks.config import Option as Option
+    from turret.hooks.context import cache_counts as cache_counts
+    from turret.hooks.hookspecs import hookimpl as hookimpl
+    from turret.plugins.observers.logs import set_logs as set_logs
 
 _GUARD_FILTERS = (
     "keep_tensor_guards_unsafe",

@@ -9,6 +9,38 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from typing import Literal
+
+Stage = Literal[
+    "backward",
+    "capture",
+    "codegen",
+    "compile_graph",
+    "decompositions",
+    "device",
+    "graph",
+    "graph_cache",
+    "graph_pass",
+    "guards",
+    "ir_pass",
+    "joint",
+    "load",
+    "lower",
+    "lowerings",
+    "partition",
+    "pipeline",
+    "place",
+    "run",
+    "runtime",
+    "schedule",
+    "wrap_runtime",
+]
+"""Where something happens, in events and errors: hooks by their names without the prefix, and what lies between them.
+
+``"guards"`` are those of one captured frame; ``"graph"`` is a compiled graph as a whole, ``"graph_cache"`` its entry in
+the artifact cache; ``"load"`` makes a callable of a plan; ``"run"`` is a call of what was compiled; ``"pipeline"`` any
+other.
+"""
 
 
 class TurretError(Exception):
@@ -87,8 +119,9 @@ class StageError(TurretError):
     pipeline warns once with this message and runs the program eagerly.
     """
 
-    def __init__(self, stage: str, plugin: str, reason: str, hint: str = "") -> None:
-        self.stage, self.plugin, self.reason, self.hint = stage, plugin, reason, hint
+    def __init__(self, stage: Stage, plugin: str, reason: str, hint: str = "") -> None:
+        self.stage: Stage = stage
+        self.plugin, self.reason, self.hint = plugin, reason, hint
         message = f"stage {stage!r} (plugin {plugin}) failed: {reason}"
         super().__init__(message + (f"\n  {hint}" if hint else ""))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -13,3 +14,9 @@ def test_the_links_are_all_rooms_and_modules_of_the_package():
     assert links.keys() == names
     for name, target in links.items():
         assert target == (ROOT / name if name in ("plugins", "contrib") else ROOT / "core" / name)
+
+
+def test_the_mark_of_a_typed_package_ships():
+    packaging = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert (ROOT / packaging["package-dir"]["turret"] / "py.typed").is_file()
+    assert "py.typed" in packaging["package-data"]["turret"]

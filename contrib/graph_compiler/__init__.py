@@ -20,7 +20,7 @@ from torch import fx
 import turret
 from turret.contrib.graph_compiler.model import model_of
 from turret.contrib.graph_compiler.translations import RULES, why_not
-from turret.hooks.products import NodePlacement, Placement
+from turret.hooks.products import NodePlacement, Placement, Scope
 
 cache_key = f"turret.contrib.graph_compiler 1, ONNX Runtime {onnxruntime.__version__}"
 aten = torch.ops.aten
@@ -101,7 +101,7 @@ def turret_place(graph: Any) -> Placement:
 
 
 @turret.hookimpl
-def turret_compile_graph(module: fx.GraphModule, scope: str) -> Callable | None:
+def turret_compile_graph(module: fx.GraphModule, scope: Scope) -> Callable | None:
     """A cluster as a recipe."""
     return Cluster(model_of(module, {op: r.translate for op, r in RULES.items()})) if scope == "cluster" else None
 

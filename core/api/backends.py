@@ -13,13 +13,14 @@ from torch import fx
 
 from turret.errors import PluginError
 from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import Scope
 
 
 class Eager:
     """``backend="eager"``: graphs run as they were captured."""
 
     @hookimpl
-    def turret_compile_graph(self, module: fx.GraphModule, scope: str) -> Callable | None:
+    def turret_compile_graph(self, module: fx.GraphModule, scope: Scope) -> Callable | None:
         """The graph itself, before autograd is traced."""
         return module.forward if scope == "captured" else None
 
@@ -28,7 +29,7 @@ class AotEager:
     """``backend="aot_eager"``: forward and backward are traced and cut, and run call by call."""
 
     @hookimpl
-    def turret_compile_graph(self, module: fx.GraphModule, scope: str) -> Callable | None:
+    def turret_compile_graph(self, module: fx.GraphModule, scope: Scope) -> Callable | None:
         """A traced graph as it is."""
         return module.forward if scope == "graph" else None
 
@@ -45,7 +46,7 @@ class FunctionBackend:
 
     @hookimpl
     def turret_compile_graph(
-        self, module: fx.GraphModule, example_inputs: Sequence[Any], scope: str
+        self, module: fx.GraphModule, example_inputs: Sequence[Any], scope: Scope
     ) -> Callable | None:
         """What the function makes of a captured graph."""
         if scope != "captured":

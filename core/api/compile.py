@@ -35,17 +35,25 @@ def compile(
 ) -> Callable:
     """Compile a function, a method or a module; arguments mean what they mean to ``torch.compile``.
 
-    ``fullgraph``: raise ``CaptureError`` where the program cannot be captured as one graph.  ``dynamic``: None makes
-    a dimension dynamic once it was seen to change, True from the start, False never.  ``backend``: ``"turret"``, a
-    function that makes a callable of a captured graph and example inputs, ``"eager"`` (graphs run as captured),
-    ``"aot_eager"`` (forward and backward are traced, and run call by call), or another name that torch.compile knows.
-    ``mode``, ``options``: see ``turret.list_mode_options`` and ``turret.list_options``; those of a function go to it.
-    ``plugins``: objects, modules or dotted names that hold for this callable alone, asked before all others.
-    ``disable``: give ``model`` back as it is; so do ``TORCH_COMPILE_DISABLE=1`` and ``TORCHDYNAMO_DISABLE=1``.
-    Without ``model``, returns a decorator.
+    Args:
+        model: what to compile; left out, the result is a decorator.
+        fullgraph: raise ``CaptureError`` where the program cannot be captured as one graph.
+        dynamic: None makes a dimension dynamic once it was seen to change, True from the start, False never.
+        backend: ``"turret"``; a function that makes a callable of a captured graph and example inputs; ``"eager"``
+            (graphs run as captured); ``"aot_eager"`` (forward and backward are traced, and run call by call); or
+            another name that torch.compile knows.
+        mode: a name of ``turret.list_mode_options``; one for a function as backend goes to it.
+        options: values by name (``turret.list_options``); those for a function as backend go to it.
+        plugins: objects, modules or dotted names that hold for this callable alone, asked before all others.
+        disable: give ``model`` back as it is; so do ``TORCH_COMPILE_DISABLE=1`` and ``TORCHDYNAMO_DISABLE=1``.
 
-    Raises ``OptionError`` for an unknown mode, option or backend, ``PluginError`` for a plugin that does not fit and
-    ``CacheError`` for a cache folder that was named and cannot be used.
+    Returns:
+        What is called in place of ``model``: a module for a module, with the same parameters and attributes.
+
+    Raises:
+        OptionError: for an unknown mode, option or backend.
+        PluginError: for a plugin that does not fit.
+        CacheError: for a cache folder that was named and cannot be used.
     """
     check_arguments(
         fullgraph=fullgraph, dynamic=dynamic, disable=disable, backend=backend, mode=mode, options=options,

@@ -80,10 +80,15 @@ class _Observer:
             self.externs.update(str(extern.op) for extern in event.product.externs)
 
 
-def explain(model: Callable, **options: Any) -> Callable[..., Explanation]:
+def explain(model: Callable[..., Any], **options: Any) -> Callable[..., Explanation]:
     """``explain(f)(*args)``: compile ``f`` for these arguments, run it once, and say what became of it.
 
-    ``options`` are those of ``turret.compile``.
+    Args:
+        model: a function or a module.
+        options: arguments of ``turret.compile``, by name.
+
+    Returns:
+        A function of the arguments of ``model`` that gives an ``Explanation``.
     """
     from turret.api.compile import compile
 

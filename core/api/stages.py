@@ -18,7 +18,7 @@ import contextlib
 import copy
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
@@ -39,6 +39,7 @@ from turret.hooks.products import (
     JointGraph,
     PartitionedGraph,
     Placement,
+    Role,
     StageGraph,
     Target,
 )
@@ -53,7 +54,6 @@ from turret.storage.fork_safety import compiling
 if TYPE_CHECKING:
     from turret.ir import LoopProgram, Schedule
 
-Role = Literal["inference", "forward", "backward"]
 Executable = Plan | fx.GraphModule | BoxedCallable
 """What runs one graph: a plan, an FX graph (call by call), or ``fn(args: list) -> list``."""
 

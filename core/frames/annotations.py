@@ -14,8 +14,8 @@ import torch
 
 from turret.errors import OptionError
 
-_in_graph: dict[int, Callable] = {}
-_substitutes: dict[int, tuple[Callable, Callable]] = {}
+_in_graph: dict[int, Callable[..., Any]] = {}
+_substitutes: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
 def allow_in_graph(fn: Any) -> Any:
@@ -56,14 +56,15 @@ def nested_compile_region(fn: Any) -> Any:
     return fn
 
 
-def region_of(fn: Any) -> Callable | None:
+def region_of(fn: Any) -> Callable[..., Any] | None:
     """The function that was marked by ``nested_compile_region``, Turret's or torch's; None for one that was not."""
     held = vars(fn)
+    found: Callable[..., Any] | None = fn
     if _REGION in held:
-        return fn
+        return found
     found = fn if "__marked_compile_region_fn__" in held else None
     while found is not None and "__marked_compile_region_fn__" in vars(found):
-        found = found.__marked_compile_region_fn__
+        found = vars(found)["__marked_compile_region_fn__"]
     return found
 
 
@@ -75,7 +76,9 @@ def is_region(module: torch.nn.Module) -> bool:
 _REGION = "_turret_region"
 
 
-def substitute_in_graph(original: Callable, *, skip_signature_check: bool = False) -> Callable[[Callable], Callable]:
+def substitute_in_graph(
+    original: Callable[..., Any], *, skip_signature_check: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Decorator: what it decorates is captured in place of calls of ``original``, and must do the same.
 
     Raises ``OptionError`` where ``original`` has a substitute already or takes other parameters
@@ -84,7 +87,7 @@ def substitute_in_graph(original: Callable, *, skip_signature_check: bool = Fals
     if not callable(original):
         raise OptionError(f"substitute_in_graph was given {original!r}, expected a function")
 
-    def decorate(substitute: Callable) -> Callable:
+    def decorate(substitute: Callable[..., Any]) -> Callable[..., Any]:
         if id(original) in _substitutes:
             raise OptionError(f"{original!r} has a substitute already: {_substitutes[id(original)][1]!r}")
         if not skip_signature_check and not _same_parameters(original, substitute):
@@ -95,7 +98,7 @@ def substitute_in_graph(original: Callable, *, skip_signature_check: bool = Fals
     return decorate
 
 
-def substitute_of(fn: Any) -> Callable | None:
+def substitute_of(fn: Any) -> Callable[..., Any] | None:
     """What to capture in place of ``fn``: said to Turret or to ``torch.compiler``; None for ``fn`` itself."""
     found = _substitutes.get(id(fn))
     if found is not None:
@@ -107,7 +110,7 @@ def substitute_of(fn: Any) -> Callable | None:
     return None if module.startswith("torch.") else theirs
 
 
-def _torchs_substitutes() -> dict[int, Callable]:
+def _torchs_substitutes() -> dict[int, Callable[..., Any]]:
     variables = sys.modules.get("torch._dynamo.variables.functions")
     registry = getattr(getattr(variables, "PolyfilledFunctionVariable", None), "_get_polyfill_handlers", None)
     if registry is None:
@@ -116,7 +119,8 @@ def _torchs_substitutes() -> dict[int, Callable]:
     if len(known) != _seen.get("count"):
         _seen["count"] = len(known)
         _seen["by_id"] = {id(k): v.__torch_dynamo_polyfill__ for k, v in known.items()}
-    return _seen["by_id"]
+    known_by_id: dict[int, Callable[..., Any]] = _seen["by_id"]
+    return known_by_id
 
 
 _seen: dict[str, Any] = {}
@@ -129,7 +133,7 @@ def graph_break(reason: str = "") -> None:
 graph_break._torchdynamo_disable = True  # type: ignore[attr-defined]
 
 
-def _same_parameters(one: Callable, other: Callable) -> bool:
+def _same_parameters(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
     try:
         mine, theirs = inspect.signature(one), inspect.signature(other)
     except (TypeError, ValueError):

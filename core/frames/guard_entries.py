@@ -87,7 +87,7 @@ class GuardEntry:
         return self.orig_guard.guard.kind
 
 
-def guard_entries(guards: Sequence[Guard], function: Any, arguments: tuple) -> tuple[GuardEntry, ...]:
+def guard_entries(guards: Sequence[Guard], function: Any, arguments: tuple[Any, ...]) -> tuple[GuardEntry, ...]:
     """What a filter is shown of guards taken in a call of ``function``."""
     reader = SourceReader(function, arguments)
 

@@ -16,7 +16,7 @@ class FunctionFilter:
         self.function = function
 
     @hookimpl
-    def turret_guard_filter(self, guards: tuple) -> list[bool]:
+    def turret_guard_filter(self, guards: tuple[Any, ...]) -> list[bool]:
         return list(self.function(guards))
 
 

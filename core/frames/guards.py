@@ -79,8 +79,9 @@ class TensorProperties:
 
     def holds(self, value: Any) -> bool:
         """Whether a value has these properties."""
+        kind = type(value)
         return (
-            type(value) is self.type
+            kind is self.type
             and value.dtype is self.dtype
             and value.device == self.device
             and value.requires_grad is self.requires_grad
@@ -93,8 +94,9 @@ class TensorProperties:
 
     def difference(self, value: Any) -> str:
         """What is different, for people."""
-        if type(value) is not self.type:
-            return f"type {type(value).__name__}, expected {self.type.__name__}"
+        kind = type(value)
+        if kind is not self.type:
+            return f"type {kind.__name__}, expected {self.type.__name__}"
         for name in ("dtype", "device", "requires_grad"):
             if getattr(value, name) != getattr(self, name):
                 return f"{name} {getattr(value, name)}, expected {getattr(self, name)}"
@@ -140,7 +142,7 @@ def function_modes() -> tuple[str | int, ...]:
     return tuple(str(m.device) if type(m) is DeviceContext else id(m) for m in modes)
 
 
-def global_state() -> tuple:
+def global_state() -> tuple[Any, ...]:
     """Modes of torch that a captured graph depends on and that no source leads to."""
     return (
         torch.is_grad_enabled(),
@@ -149,7 +151,7 @@ def global_state() -> tuple:
         *autocast_state(),
         torch.is_autocast_cache_enabled(),
         torch.are_deterministic_algorithms_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory,
+        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
         torch._C._get_flash_sdp_enabled(),
         torch._C._get_mem_efficient_sdp_enabled(),
         torch._C._get_math_sdp_enabled(),
@@ -173,7 +175,7 @@ _MODES = (
 """What the items of ``global_state`` are."""
 
 
-def _modes_that_differ(found: tuple, expected: tuple) -> str:
+def _modes_that_differ(found: tuple[Any, ...], expected: tuple[Any, ...]) -> str:
     """For people, which modes are not what was expected."""
     rows = zip(_MODES, found, expected, strict=True)
     return "torch's modes differ: " + ", ".join(f"{n} is {f}, expected {e}" for n, f, e in rows if f != e)
@@ -188,13 +190,13 @@ def same_constant(found: Any, expected: Any) -> bool:
             return math.isnan(found)
         return found == expected and math.copysign(1, found) == math.copysign(1, expected)
     if isinstance(expected, numpy.generic):
-        return found.tobytes() == expected.tobytes()
+        return bool(found.tobytes() == expected.tobytes())
     if type(expected) in (tuple, list):
         return len(found) == len(expected) and all(map(same_constant, found, expected))
     return bool(found == expected)
 
 
-def same_keys(found: Any, expected: tuple) -> bool:
+def same_keys(found: Any, expected: tuple[Any, ...]) -> bool:
     """Whether a dict or set has these keys, in this order."""
     return len(found) == len(expected) and all(
         k is e or (type(k) is type(e) and k == e) for k, e in zip(found, expected, strict=True)
@@ -220,7 +222,7 @@ def _check_equals(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
     return f"same_constant({held[0]}, {writer.constant(expected)})"
 
 
-def _helper(name: str, function: Callable) -> Check:
+def _helper(name: str, function: Callable[..., Any]) -> Check:
     def check(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
         writer.scope.setdefault(name, function)
         return f"{name}({', '.join(held)}) == {writer.constant(guard.expected)}"
@@ -243,7 +245,7 @@ def _check_sizes(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
     """``expected`` is Python source over ``{0}``, ``{1}``, ...: the sizes that ``source`` and ``others`` name."""
     writer.scope.setdefault("math", math)
     writer.scope.setdefault("torch", torch)  # ``torch.sym_float`` and the like
-    return "(" + guard.expected.format(*held) + ")"
+    return f"({guard.expected.format(*held)})"
 
 
 def _pattern(*values: torch.Tensor) -> tuple[int, ...]:
@@ -262,7 +264,7 @@ def _check_owner(guard: Guard, writer: SourceWriter, held: list[str]) -> str:
     return f"member_owner({held[0]}, {name!r}) is {writer.constant(owner)}"
 
 
-def same_classes(found: tuple, expected: tuple) -> bool:
+def same_classes(found: tuple[Any, ...], expected: tuple[Any, ...]) -> bool:
     """Whether two tuples hold the very same classes."""
     return len(found) == len(expected) and all(f is e for f, e in zip(found, expected, strict=True))
 
@@ -321,7 +323,7 @@ class GuardSet:
     def __str__(self) -> str:
         return "\n".join(map(str, self.guards))
 
-    def references(self) -> tuple[weakref.ref, ...]:
+    def references(self) -> tuple[weakref.ref[Any], ...]:
         """Weak references to the objects without which the guards hold for no call."""
         known = (source for guard in self.guards for source in guard.others if isinstance(source, WeakSource))
         return tuple(source.reference for source in known)
@@ -358,11 +360,11 @@ class GuardSet:
         text, scope = self.source_text()
         scope["fails_at"] = fails_at
         exec(compile(text, "<turret guards>", "exec"), scope)
-        check = scope["check"]
-        check.failed = lambda: sorted(failed)
+        scope["check"].failed = lambda: sorted(failed)
+        check: GuardCheck = scope["check"]
         return check
 
-    def explain(self, function: Any, arguments: tuple) -> str:
+    def explain(self, function: Any, arguments: tuple[Any, ...]) -> str:
         """The first guard that does not hold, and what was found; empty where all hold."""
         guard = self.first_failing(function, arguments)
         if guard is None:
@@ -377,7 +379,7 @@ class GuardSet:
             return _modes_that_differ(global_state(), guard.expected)
         return f"{guard}: found {_short(found)}{where}"
 
-    def first_failing(self, function: Any, arguments: tuple) -> Guard | None:
+    def first_failing(self, function: Any, arguments: tuple[Any, ...]) -> Guard | None:
         """The first guard that does not hold for a call."""
         for guard in self.guards:
             single = GuardSet((guard,), self.parameters).compile_python()
@@ -386,7 +388,7 @@ class GuardSet:
         return None
 
 
-def read(source: Source | None, function: Any, arguments: tuple) -> Any:
+def read(source: Source | None, function: Any, arguments: tuple[Any, ...]) -> Any:
     """What a source names in a call, or the exception that finding it raised."""
     if source is None:
         return None

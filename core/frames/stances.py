@@ -73,18 +73,23 @@ def _set(stance: Stance) -> Stance:
 class set_stance:
     """Set the stance of all functions that Turret compiled: by a call, for a ``with`` block, or for a function.
 
-    ``"default"``: compile where nothing compiled holds.  ``"force_eager"``: run everything as Python.
-    ``"eager_on_recompile"``: run what is compiled and holds, all else as Python.  ``"fail_on_recompile"``: the same,
-    but raise ``RecompileError``.  ``"eager_then_compile"``: the first call of a function runs as Python, and what
-    changes until the second is dynamic from the start.  ``"aot_eager_then_compile"``: the first call runs operation by
-    operation, with forward and backward traced.
+    - ``"default"``: compile where nothing compiled holds.
+    - ``"force_eager"``: run everything as Python.
+    - ``"eager_on_recompile"``: run what is compiled and holds, all else as Python.
+    - ``"fail_on_recompile"``: the same, but raise ``RecompileError``.
+    - ``"eager_then_compile"``: the first call of a function runs as Python, and what changes until the second is
+      dynamic from the start.
+    - ``"aot_eager_then_compile"``: the first call runs operation by operation, with forward and backward traced.
 
-    ``skip_guard_eval_unsafe``: after a warm-up with all kinds of calls that are to come, check those guards alone that
-    told the compiled codes of a function apart, and those of tensors that are arguments (``frames.few_guards``).  What
-    the other guards watch must not change any more; that is not checked.  A call that would have to be compiled raises
-    ``RecompileError``.
+    Args:
+        stance: one of the above.
+        skip_guard_eval_unsafe: after a warm-up with all kinds of calls that are to come, check those guards alone that
+            told the compiled codes of a function apart, and those of tensors that are arguments
+            (``frames.few_guards``).  What the other guards watch must not change any more; that is not checked.  A call
+            that would have to be compiled raises ``RecompileError``.
 
-    Raises ``OptionError`` for another stance.
+    Raises:
+        OptionError: for another stance.
     """
 
     def __init__(self, stance: str = "default", *, skip_guard_eval_unsafe: bool = False) -> None:
@@ -101,7 +106,7 @@ class set_stance:
     def __exit__(self, *exception: object) -> None:
         _set(self.before)
 
-    def __call__(self, function: Callable) -> Callable:
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """``function`` under the stance; outside of its calls the one before holds again."""
         _set(self.before)
 

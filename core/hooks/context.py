@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
+from turret.errors import Stage
 from turret.hooks.config import Config
 from turret.hooks.events import Event, EventKind
 from turret.storage.artifact_cache import Store, open_store, process_cache
@@ -27,14 +28,23 @@ class CompileContext:
     compile_id: int
     on_event: Callable[[Event], None]
 
-    def emit(self, kind: EventKind, **fields: Any) -> None:
-        """Tell all observers; never raises for an observer's failure."""
-        event = Event(kind=kind, compile_id=self.compile_id, debug_dir=self.config.debug_dir, **fields)
+    def emit(
+        self,
+        kind: EventKind,
+        *,
+        stage: Stage | Literal[""] = "",
+        name: str = "",
+        product: Any = None,
+        seconds: float | None = None,
+        message: str = "",
+    ) -> None:
+        """Tell all observers, in the fields of an ``Event``; never raises for an observer's failure."""
+        event = Event(kind, self.compile_id, stage, name, product, seconds, message, self.config.debug_dir)
         if kind.startswith("cache_"):
             _counts[f"{event.stage} {kind.removeprefix('cache_')}"] += 1
         self.on_event(event)
 
-    def store(self, stage: str) -> Store:
+    def store(self, stage: Stage) -> Store:
         """Where a stage keeps artifacts: the cache folder, or this process's memory where the cache is off."""
         config = self.config
         if not config.cache:

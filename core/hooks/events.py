@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import attrs
+
+from turret.errors import Stage
 
 EventKind = Literal[
     "compile_started",
@@ -22,6 +24,7 @@ EventKind = Literal[
     "reuse",
     "progress",
     "graph_capture",
+    "guard_audit",
 ]
 
 
@@ -29,21 +32,30 @@ EventKind = Literal[
 class Event:
     """One thing that happened.
 
-    ``compile_id`` numbers the compilation within the process; ``stage`` is the hook's name without its
-    prefix; ``product`` is the stage's result (printable by ``str``) on ``"product"``; ``seconds`` is wall
-    time on ``*_ended``; ``message`` is one sentence for people (of ``"progress"``: how far a stage has come);
-    ``debug_dir`` is the option of that name.  A ``"cache_failure"`` is an entry of the artifact cache that was there
-    and could not be used, or one that could not be written; a ``"graph_capture"`` a recording, or a reason against one.
+    ``compile_id`` numbers the compilation within the process; ``stage`` is where it happened, empty for a whole
+    compilation; ``name`` is that of a graph or a function; ``product`` is the stage's result (printable by ``str``) on
+    ``"product"``; ``seconds`` is wall time on ``*_ended``; ``message`` is one sentence for people (of ``"progress"``:
+    how far a stage has come); ``debug_dir`` is the option of that name.  A ``"cache_failure"`` is an entry of the
+    artifact cache that was there and could not be used, or one that could not be written; a ``"graph_capture"`` a
+    recording, or a reason against one; a ``"guard_audit"`` a call for which a guard that a filter dropped did not hold.
     """
 
     kind: EventKind
     compile_id: int
-    stage: str = ""
+    stage: Stage | Literal[""] = ""
     name: str = ""
     product: Any = None
     seconds: float | None = None
     message: str = ""
     debug_dir: str = ""
+
+
+def stage_of(hook: str) -> Stage:
+    """The stage that a hook of the pipeline decides, by the hook's name."""
+    stage = hook.removeprefix("turret_")
+    if stage not in get_args(Stage):
+        raise ValueError(f"{hook!r} is no hook of a stage")
+    return cast(Stage, stage)
 
 
 def product_text(event: Event) -> str:

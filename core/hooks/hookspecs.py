@@ -34,9 +34,13 @@ if TYPE_CHECKING:
     from turret.hooks.products import (
         BoxedCallable,
         CapturedGraph,
+        GraphPhase,
         JointGraph,
+        LoopPhase,
         PartitionedGraph,
         Placement,
+        Role,
+        Scope,
         StageGraph,
         Target,
     )
@@ -94,7 +98,7 @@ def turret_decompositions(context: CompileContext, target: Target) -> Mapping[An
 
 
 @hookspec
-def turret_graph_pass(context: CompileContext, phase: str, module: fx.GraphModule) -> bool | None:
+def turret_graph_pass(context: CompileContext, phase: GraphPhase, module: fx.GraphModule) -> bool | None:
     """Rewrite an FX graph in place at a named phase; return True when something changed.  In turn.
 
     Phases: ``"captured"`` (torch-level calls, in-place ones among them), ``"joint"`` (functional ATen, before the cut),
@@ -136,8 +140,8 @@ def turret_compile_graph(
     context: CompileContext,
     module: fx.GraphModule,
     example_inputs: Sequence[Any],
-    scope: str,
-    role: str,
+    scope: Scope,
+    role: Role,
     placement: Placement | None,
     target: Target,
     name: str,
@@ -180,7 +184,7 @@ def turret_lower(
 
 @hookspec
 def turret_ir_pass(
-    context: CompileContext, phase: str, product: LoopProgram | Schedule, target: Target
+    context: CompileContext, phase: LoopPhase, product: LoopProgram | Schedule, target: Target
 ) -> LoopProgram | Schedule | None:
     """Rewrite a product of the loop IR at a named phase; return the new one, or None to leave it.  In turn.
 
@@ -229,7 +233,7 @@ def turret_runtime(
 
 @hookspec
 def turret_wrap_runtime(
-    context: CompileContext, function: BoxedCallable, partitioned: PartitionedGraph, role: str
+    context: CompileContext, function: BoxedCallable, partitioned: PartitionedGraph, role: Role
 ) -> BoxedCallable | None:
     """Wrap an executable.  ``role`` is ``"inference"``, ``"forward"`` or ``"backward"``.  In turn: each gets what
     the one before returned, and None leaves it as it is.

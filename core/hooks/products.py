@@ -26,6 +26,18 @@ from turret.hooks.signature import GraphSignature
 BoxedCallable = Callable[[list[Any]], list[Any]]
 """``fn(args) -> outputs``; takes ownership of ``args`` and clears the list, so that inputs can be freed early."""
 
+Role = Literal["inference", "forward", "backward"]
+"""Which graph of a partition an executable is of; ``"inference"`` where there is no backward."""
+
+GraphPhase = Literal["captured", "joint", "forward", "backward", "placed"]
+"""When graph passes run (``turret_graph_pass``)."""
+
+LoopPhase = Literal["lowered", "scheduled"]
+"""When passes over the loop IR run (``turret_ir_pass``)."""
+
+Scope = Literal["captured", "graph", "cluster"]
+"""What a graph compiler is offered (``turret_compile_graph``)."""
+
 
 @attrs.frozen
 class Target:
@@ -170,7 +182,7 @@ class StageGraph:
     """
 
     module: fx.GraphModule
-    role: Literal["inference", "forward", "backward"]
+    role: Role
     target: Target
     output_strides: tuple[tuple[Any, ...] | None, ...]
     static_inputs: frozenset[int] = frozenset()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from turret.errors import PluginError, StageError, VerificationError
+from turret.errors import PluginError, Stage, StageError, VerificationError
 from turret.hooks.blame import owner
 from turret.hooks.products import NodePlacement, Placement, StageGraph
 from turret.plan import Plan
@@ -27,7 +27,7 @@ def check_placement(graph: StageGraph, placement: Any) -> None:
             raise VerificationError(f"the placement of {name} is {placed!r}; expected NodePlacement, compiled or eager")
 
 
-def check_table(stage: str, plugin: str, table: Any) -> None:
+def check_table(stage: Stage, plugin: str, table: Any) -> None:
     """Refuse what is no table of functions; None keeps an op whole, among decompositions."""
     if not isinstance(table, Mapping):
         raise StageError(stage, plugin, f"the table is a {type(table).__name__}; expected a mapping of operators")

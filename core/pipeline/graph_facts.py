@@ -10,7 +10,7 @@ from torch import fx
 
 from turret.errors import UnsupportedError
 from turret.hooks.devices import HOST, device_for
-from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph, Target
+from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph, Role, Target
 from turret.hooks.signature import GraphSignature, OutputKind
 from turret.pipeline.keys.graph_cache import devices_in
 from turret.plan import SizeText, size_text
@@ -65,7 +65,7 @@ def overwritten_inputs(signature: GraphSignature) -> dict[int, int]:
 _OF_GRAPH_OUTPUTS = (OutputKind.FRESH, OutputKind.ALIAS_OF_INTERMEDIATE, OutputKind.SIZE)
 
 
-def output_strides(partitioned: PartitionedGraph, role: str) -> tuple[tuple[Any, ...] | None, ...]:
+def output_strides(partitioned: PartitionedGraph, role: Role) -> tuple[tuple[Any, ...] | None, ...]:
     """Strides demanded of one graph's outputs.
 
     The user's outputs have eager's strides; saved tensors and gradients those of the trace, which the backward

@@ -18,14 +18,14 @@ from turret.errors import StageError, VerificationError
 from turret.hooks.context import CompileContext
 from turret.hooks.plugin_manager import BUILTINS
 from turret.hooks.plugin_order import in_order
-from turret.hooks.products import CapturedGraph, NodePlacement, Placement, StageGraph, Target
+from turret.hooks.products import CapturedGraph, GraphPhase, LoopPhase, NodePlacement, Placement, StageGraph, Target
 
 PLACEMENT = "placement"
 """Key of a call's ``meta`` in the phase ``"placed"``: its ``NodePlacement``."""
 
 
 def run_graph_passes(
-    manager: pluggy.PluginManager, context: CompileContext, phase: str, module: fx.GraphModule
+    manager: pluggy.PluginManager, context: CompileContext, phase: GraphPhase, module: fx.GraphModule
 ) -> None:
     """Run every graph pass of a phase; where one fails, the graph is as it was before that one."""
     for impl in in_order(manager, "turret_graph_pass"):
@@ -145,7 +145,7 @@ def run_placed_passes(
 
 
 def run_ir_passes(
-    manager: pluggy.PluginManager, context: CompileContext, phase: str, product: Any, target: Target
+    manager: pluggy.PluginManager, context: CompileContext, phase: LoopPhase, product: Any, target: Target
 ) -> Any:
     """Hand a loop program (``"lowered"``) or a schedule (``"scheduled"``) through all passes, each one's verified."""
     from turret.ir import verify

@@ -19,21 +19,23 @@ import attrs
 import pluggy
 from torch import fx
 
-from turret.errors import CodegenError, StageError, TurretError, warn
+from turret.errors import CodegenError, Stage, StageError, TurretError, warn
 from turret.frames.trace_modes import autocast_disabled
 from turret.hooks import plugin_manager
 from turret.hooks.blame import Owned, blaming
 from turret.hooks.config import CORE, Config, updated
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for, devices_of
-from turret.hooks.events import Event
+from turret.hooks.events import Event, stage_of
 from turret.hooks.plugin_order import in_order
 from turret.hooks.products import (
     BoxedCallable,
     CapturedGraph,
+    GraphPhase,
     JointGraph,
     PartitionedGraph,
     Placement,
+    Role,
     StageGraph,
     Target,
 )
@@ -92,7 +94,7 @@ class Pipeline:
         """By stage, the plugin that made its latest product."""
 
     @contextlib.contextmanager
-    def failures(self, stage: str, hook: str = "") -> Iterator[None]:
+    def failures(self, stage: Stage, hook: str = "") -> Iterator[None]:
         """Turn whatever goes wrong inside into a ``StageError`` that names the stage and the plugin of ``hook``."""
         try:
             yield
@@ -119,12 +121,12 @@ class Pipeline:
         """Call a first-result hook of the pipeline; its product must not be None."""
         product, plugin = self.offer(hook, name, **arguments)
         if product is None:
-            raise StageError(hook.removeprefix("turret_"), plugin, "no plugin took the graph")
+            raise StageError(stage_of(hook), plugin, "no plugin took the graph")
         return product
 
     def offer(self, hook: str, named: str, /, **arguments: Any) -> tuple[Any, str]:
         """Call a first-result hook; its product, None where nobody took the graph, and whose it is."""
-        stage, name = hook.removeprefix("turret_"), named
+        stage, name = stage_of(hook), named
         self.context.emit("stage_started", stage=stage, name=name)
         start = time.perf_counter()
         with self.failures(stage, hook):
@@ -136,7 +138,7 @@ class Pipeline:
             self.context.emit("product", stage=stage, name=name, product=product)
         return product, self.answered[stage]
 
-    def passes(self, phase: str, module: fx.GraphModule) -> None:
+    def passes(self, phase: GraphPhase, module: fx.GraphModule) -> None:
         """Run every graph pass of a phase; the graph is as it was before the one that fails."""
         _passes().run_graph_passes(self.manager, self.context, phase, module)
 
@@ -160,7 +162,7 @@ class Pipeline:
 
     def tables(self, hook: str, target: Target) -> Iterator[tuple[str, Mapping[Any, Callable | None]]]:
         """The tables that plugins give for a merged hook, each with its plugin, in the order that they are asked in."""
-        stage = hook.removeprefix("turret_")
+        stage = stage_of(hook)
         for plugin, table in plugin_manager.all_results(
             self.manager, hook, {"context": self.context, "target": target}
         ):
@@ -215,7 +217,7 @@ class Pipeline:
         return parts
 
     def executable(
-        self, partitioned: PartitionedGraph, role: Any, target: Target, captured: CapturedGraph
+        self, partitioned: PartitionedGraph, role: Role, target: Target, captured: CapturedGraph
     ) -> tuple[Executable, BoxedCallable]:
         """One graph of the partition as what is stored of it, and as a callable.
 
@@ -238,7 +240,7 @@ class Pipeline:
         self.context.emit("product", stage="load", name=name, product=made[1])
         return made[0], self.wrapped(made[1], role, partitioned)
 
-    def wrapped(self, function: BoxedCallable, role: str, partitioned: PartitionedGraph | None) -> BoxedCallable:
+    def wrapped(self, function: BoxedCallable, role: Role, partitioned: PartitionedGraph | None) -> BoxedCallable:
         """An executable in the wrappers of all plugins; ``partitioned`` is None for one that was stored."""
         for wrap in in_order(self.manager, "turret_wrap_runtime"):
             arguments = {"context": self.context, "function": function, "partitioned": partitioned, "role": role}
@@ -257,7 +259,7 @@ class Pipeline:
             return compile_placed(self, graph, placement)
 
     def stage_graph(
-        self, partitioned: PartitionedGraph, role: Any, name: str, target: Target, static_inputs: frozenset[int]
+        self, partitioned: PartitionedGraph, role: Role, name: str, target: Target, static_inputs: frozenset[int]
     ) -> StageGraph:
         """One graph of the partition as the stages after it take it, rewritten by the passes of its phase."""
         module = partitioned.backward if role == "backward" else partitioned.forward
@@ -370,7 +372,7 @@ class Pipeline:
         return True
 
     def verify(
-        self, stage: str, check: Callable[[Any], None], product: Any, whose: Callable[[Any], str] = lambda error: ""
+        self, stage: Stage, check: Callable[[Any], None], product: Any, whose: Callable[[Any], str] = lambda error: ""
     ) -> None:
         """Hold a product against its contract; whoever made it is to blame, or whom ``whose`` names."""
         try:

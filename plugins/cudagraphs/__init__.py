@@ -8,14 +8,14 @@ from turret.hooks.config import Config
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for
 from turret.hooks.hookspecs import hookimpl
-from turret.hooks.products import BoxedCallable
+from turret.hooks.products import BoxedCallable, Role
 from turret.plugins.cudagraphs.options import turret_options
 
 __all__ = ["turret_options", "turret_wrap_runtime"]
 
 
 @hookimpl
-def turret_wrap_runtime(context: CompileContext, function: BoxedCallable, role: str) -> BoxedCallable | None:
+def turret_wrap_runtime(context: CompileContext, function: BoxedCallable, role: Role) -> BoxedCallable | None:
     """Record and replay an executable, where the options ask for it and nothing stands in the way."""
     if not context.config.cudagraphs and not _is_recorded_unasked(context.config, function):
         return None

@@ -10,7 +10,7 @@ import attrs
 import torch
 
 from turret.graph.externs import op_name, out_variant, resolve_op
-from turret.hooks.products import BoxedCallable
+from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Allocate, Call, Compute, Copy, Free, Plan, SizeRef, SlotRef, View
 from turret.plan.sizes import Sizes, compile_size, source_reader
 from turret.plugins.cudagraphs.recorder import NotRecordable
@@ -27,7 +27,7 @@ class PlanWork(Work):
         self,
         plan: Plan,
         load: Callable[[Plan], BoxedCallable],
-        role: str,
+        role: Role,
         *,
         static: frozenset[int],
         written: frozenset[int],

@@ -12,6 +12,7 @@ import torch
 
 from turret.hooks.devices import Allocator
 from turret.hooks.graph_capture import GraphCapture, extent
+from turret.hooks.products import Role
 
 Key = tuple[int, ...]
 """The sizes of a call: one recording is right for calls of equal ones."""
@@ -74,7 +75,7 @@ class Work(abc.ABC):
     """
 
     name: str
-    role: str
+    role: Role
     static: frozenset[int] = frozenset()
     written: frozenset[int] = frozenset()
     float_inputs: tuple[int, ...] = ()

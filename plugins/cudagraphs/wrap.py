@@ -17,7 +17,7 @@ from turret.api import cudagraphs
 from turret.api.cudagraphs import FunctionReport
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import Device, device_for
-from turret.hooks.products import BoxedCallable
+from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Plan
 from turret.plan.capture import capture_obstacles
 from turret.plan.executor import load
@@ -35,7 +35,7 @@ _managers: WeakValueDictionary[tuple, Any] = WeakValueDictionary()
 _lock = Lock()
 
 
-def wrapped(context: CompileContext, function: BoxedCallable, role: str) -> BoxedCallable | None:
+def wrapped(context: CompileContext, function: BoxedCallable, role: Role) -> BoxedCallable | None:
     """An executable that is recorded and replayed; None, on record, where something stands in the way."""
     plan = getattr(function, "plan", None)
     if not isinstance(plan, Plan):
@@ -51,7 +51,7 @@ def wrapped(context: CompileContext, function: BoxedCallable, role: str) -> Boxe
     return joined(plan, sections, functions)
 
 
-def _section(context: CompileContext, section: PlanSection, role: str) -> BoxedCallable:
+def _section(context: CompileContext, section: PlanSection, role: Role) -> BoxedCallable:
     """The function of one section."""
     function = load(section.plan, context.store("load"))
     reasons = list(map(str, section.obstacles)) or capture_obstacles(section.plan)
@@ -62,7 +62,7 @@ def _section(context: CompileContext, section: PlanSection, role: str) -> BoxedC
 
 
 def _graphed(
-    context: CompileContext, function: BoxedCallable, plan: Plan, role: str, written: Sequence[int]
+    context: CompileContext, function: BoxedCallable, plan: Plan, role: Role, written: Sequence[int]
 ) -> BoxedCallable:
     """A function that is recorded and replayed; ``function`` itself, on record, where that cannot be."""
     now = contextvars.copy_context()  # whose devices these are
@@ -95,7 +95,7 @@ _titles: WeakKeyDictionary[CompileContext, str] = WeakKeyDictionary()
 _UNIT = re.compile(r"<turret (.+) \d+>")
 
 
-def _title(context: CompileContext, role: str, otherwise: str) -> str:
+def _title(context: CompileContext, role: Role, otherwise: str) -> str:
     """The name of the user's function that is running, for people; asked once, in the first call."""
     frame = sys._getframe() if role != "backward" else None
     while frame is not None:
@@ -156,7 +156,7 @@ class _Skipped:
         return self.report
 
 
-def _skip(context: CompileContext, function: BoxedCallable, role: str, reason: str) -> None:
+def _skip(context: CompileContext, function: BoxedCallable, role: Role, reason: str) -> None:
     """Leave a function as it is, on record for as long as it is there."""
     plan = function.plan
     message = f"{plan.name} is not captured: {reason}"

@@ -12,6 +12,7 @@ from typing import Any
 from torch import fx
 
 from turret.hooks.hookspecs import hookimpl
+from turret.hooks.products import GraphPhase
 
 PASSES: dict[str, tuple[str, ...]] = {
     "captured": (),
@@ -31,7 +32,7 @@ PASSES: dict[str, tuple[str, ...]] = {
 
 
 @hookimpl
-def turret_graph_pass(context: Any, phase: str, module: fx.GraphModule) -> bool:
+def turret_graph_pass(context: Any, phase: GraphPhase, module: fx.GraphModule) -> bool:
     """Run the passes of one phase."""
     changed = False
     for name in PASSES.get(phase, ()):

@@ -9,7 +9,7 @@ import itertools
 import os
 from pathlib import Path
 
-from turret.hooks.events import Event, product_text
+from turret.hooks.events import Event, EventKind, product_text
 from turret.hooks.hookspecs import hookimpl
 
 _numbers = itertools.count()
@@ -33,4 +33,4 @@ def turret_event(event: Event) -> None:
         (target / f"{stem}.cpp").write_text(source)
 
 
-_NOTED = ("graph_break", "recompile", "fallback", "perf_hint", "reuse")
+_NOTED: tuple[EventKind, ...] = ("graph_break", "recompile", "fallback", "perf_hint", "reuse")

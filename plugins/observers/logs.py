@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from turret.errors import OptionError
+from turret.errors import OptionError, Stage
 from turret.hooks.config import nearest
 from turret.hooks.events import Event, product_text
 from turret.hooks.hookspecs import hookimpl
@@ -28,7 +28,7 @@ ARTIFACTS: dict[str, str] = {
     "cache": "what the artifact cache had, lacked and could not use, and why",
 }
 
-STAGES = (
+STAGES: tuple[Stage, ...] = (
     "capture",
     "guards",
     "joint",

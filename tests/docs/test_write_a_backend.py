@@ -11,7 +11,8 @@ from pathlib import Path
 
 import attrs
 import pytest
-import torch
+
+from tests.torch_versions import is_pinned_torch
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/write-a-backend.md"
@@ -59,12 +60,6 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {**os.environ, **cache, "PATH": path}
 
 
-def compared() -> bool:
-    """Whether outputs are those of the page: what becomes of programs depends on torch's own decompositions."""
-    pinned = re.search(r"^torch==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
-    return pinned is not None and torch.__version__.startswith(pinned.group(1))
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("bash"), reason="the page's commands are bash's")
 def test_the_page_is_followed_from_an_empty_folder(tmp_path: Path, environment: dict[str, str]) -> None:
@@ -79,7 +74,7 @@ def test_the_page_is_followed_from_an_empty_folder(tmp_path: Path, environment: 
         output = done.stdout + done.stderr
         fails = any(word in line for word in FAILS for line in command.shown)
         assert (done.returncode != 0) == fails, told + output
-        if compared():
+        if is_pinned_torch():
             assert_shown(command, output)
 
 

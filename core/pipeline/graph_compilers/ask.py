@@ -15,7 +15,7 @@ from turret.errors import CacheError, PluginError, StageError
 from turret.frames.trace_modes import eagerly
 from turret.graph.op_traits import is_mutating_op, output_nodes
 from turret.hooks.devices import HOST
-from turret.hooks.products import BoxedCallable, CapturedGraph, Placement, StageGraph
+from turret.hooks.products import BoxedCallable, CapturedGraph, Placement, Scope, StageGraph
 from turret.pipeline.graph_compilers.assembly import Assembly, Part, assembled, eager_facts, outer_nodes, text_of
 from turret.pipeline.graph_compilers.clusters import Cluster, clustered
 from turret.pipeline.graph_compilers.layouts import interface_of
@@ -119,7 +119,7 @@ def _offer(
     pipeline: Pipeline,
     name: str,
     module: fx.GraphModule,
-    scope: str,
+    scope: Scope,
     graph: StageGraph,
     placement: Placement,
     interface: Any,

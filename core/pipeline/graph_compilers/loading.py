@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
-from turret.errors import CacheError, StageError
+from turret.errors import CacheError, Stage, StageError
 from turret.hooks.products import BoxedCallable
 from turret.pipeline.graph_compilers.assembly import Assembly, Part, assembled, bytes_of, outer_of
 from turret.plan.executor import load
@@ -15,7 +15,7 @@ from turret.plan.executor import load
 if TYPE_CHECKING:
     from turret.pipeline.stage_calls import Pipeline
 
-STAGE = "compile_graph"
+STAGE: Stage = "compile_graph"
 HOOK = "turret_compile_graph"
 LOAD = "turret_load_graph"
 

@@ -14,6 +14,7 @@ from turret.testing.comparison.compare import Difference, differences
 from turret.testing.comparison.observe import Observation, observe
 from turret.testing.comparison.stochastic import Perturbed
 from turret.testing.corpus.program import Backward, Inputs, Program
+from turret.testing.corpus.seeding import seed_generators
 from turret.testing.kit.subject import Compiler
 
 
@@ -52,13 +53,15 @@ def assert_same(
     """Compare ``compiled`` with ``function`` on inputs of your own; raises ``Mismatch``.
 
     ``make_inputs`` returns fresh arguments at each call: a tuple, whose leaf tensors that require gradients are
-    differentiated, or ``Inputs``.  If it takes an argument, that is the number of the call.  Parameters of a
+    differentiated, or ``Inputs``.  If it takes an argument, that is the number of the call.  Torch's random numbers are
+    seeded by that number before each.  Parameters of a
     module are differentiated too.  Compared are outputs (values, dtypes, shapes, strides, ``requires_grad``),
     what they alias, the inputs after the call, gradients, and the type of an error.
     """
     numbered = bool(inspect.signature(make_inputs).parameters)
 
     def build(variant: int) -> Inputs:
+        seed_generators(variant)  # eager, compiled code and the runs that show what rounding does get the same numbers
         made = make_inputs(variant) if numbered else make_inputs()
         return made if isinstance(made, Inputs) else _as_inputs(made, function)
 

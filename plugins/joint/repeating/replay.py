@@ -94,7 +94,7 @@ class _Trace:
     results: dict[int, Any]
     reached: list[int]
     """Of what was given, that which gradients flow to."""
-    table: list[fx.Node]
+    table: list[fx.Node | None]
     output: torch.Tensor | None
     first: int
     sequence: list[int]

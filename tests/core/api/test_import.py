@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
 import turret
+import turret.testing
 
 PROBE = """
 import json, sys
@@ -55,3 +59,18 @@ def test_every_public_name_is_there_and_an_unknown_one_is_an_attribute_error():
     assert all(getattr(turret, name) is not None for name in turret.__all__)
     with pytest.raises(AttributeError, match="no attribute 'compiled'"):
         _ = turret.compiled
+
+
+def typed_names(module: ModuleType) -> dict[str, str]:
+    """What a package imports for type checkers alone: where each name comes from."""
+    blocks = [node for node in ast.parse(inspect.getsource(module)).body if isinstance(node, ast.If)]
+    (block,) = (node for node in blocks if ast.unparse(node.test) == "TYPE_CHECKING")
+    return {alias.asname: node.module for node in block.body for alias in node.names}
+
+
+@pytest.mark.parametrize("package", [turret, turret.testing])
+def test_type_checkers_see_the_names_that_load_on_first_use_from_where_these_come(package):
+    typed = typed_names(package)
+    assert sorted(typed) == package.__all__
+    for name, home in typed.items():
+        assert getattr(package, name) is getattr(__import__(home, fromlist=[name]), name), name

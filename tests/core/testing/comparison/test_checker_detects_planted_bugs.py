@@ -168,6 +168,12 @@ def test_what_gelu_makes_of_infinity_by_itself_is_no_mismatch_and_another_number
     assert differs(single, on_outputs(lambda y: y.clamp(max=2.0))(single), make_infinity) == {"values"}
 
 
+def test_a_wrong_value_is_a_mismatch_whatever_random_numbers_were_drawn_before():
+    for seed in range(3):
+        torch.manual_seed(seed)
+        assert differs(torch.sin, lambda x: 1.5 * torch.sin(x), lambda: (torch.randn(4, 6),)) == {"values"}
+
+
 def test_values_kept_from_the_first_call_are_a_mismatch():
     kept: list[Tensor] = []
 
