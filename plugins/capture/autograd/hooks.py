@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -11,11 +11,9 @@ from torch import fx
 from turret.graph.gradient_hooks import note_hook
 from turret.plugins.capture.autograd.later import Unchanged
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Value
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.values.tensors import Tensor
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Tracer, Value
+from turret.plugins.capture.values.tensors import Tensor
 
 
 @attrs.define(eq=False)
@@ -37,10 +35,9 @@ class Handle(Value):
         return torch.utils.hooks.RemovableHandle
 
 
+@registry.tensor_method("register_hook")
 def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
     """``tensor.register_hook(hook)``."""
-    from turret.plugins.capture.values.tensors import Tensor
-
     fake = tensor.fake
     if tensor.source is not None:
         raise Unsupported("Tensor.register_hook of a tensor that existed before")

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Lazy, Value
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
+from turret.plugins.capture.values.base import Lazy, Tracer, Value
 
 
 class Unchanged:

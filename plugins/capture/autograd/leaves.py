@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
 
 import attrs
 import torch
@@ -19,9 +18,7 @@ from torch.utils._pytree import tree_leaves
 from turret.frames.sources import BoundSource, CallSource
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.record.graph import GraphInput
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
+from turret.plugins.capture.values.base import Tracer
 
 
 @attrs.define(eq=False)

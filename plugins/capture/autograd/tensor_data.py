@@ -1,30 +1,13 @@
-"""Reading and replacing what a tensor holds: ``tolist``, ``data_ptr`` and ``x.data = y``."""
+"""Where a tensor lies and what it holds: ``data_ptr`` and ``x.data = y``."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import torch
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Constant, Value
-from turret.plugins.capture.values.sequences import List
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.values.tensors import Tensor
-
-_MOST = 1024
-"""Elements of a tensor that ``tolist`` reads one by one."""
-
-
-def nested_list(t: Tracer, tensor: Tensor) -> Value:
-    """``Tensor.tolist`` where numbers that depend on data are symbols."""
-    if not all(isinstance(s, int) for s in tensor.fake.shape) or tensor.fake.numel() > _MOST:
-        raise Unsupported("Tensor.tolist of a tensor of many or an unknown number of elements")
-    if tensor.fake.dim() == 0:
-        return tensor.call_method(t, "item", [], {})
-    return List([nested_list(t, part.realize()) for part in tensor.unpack(t)])  # type: ignore[arg-type]
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.tensors import Tensor
 
 
 class DataPointer(Value):
@@ -52,10 +35,14 @@ class DataPointer(Value):
         return Constant((mine is theirs) == (symbol == "=="))
 
 
+@registry.tensor_method("data_ptr")
+def data_pointer(t: Tracer, tensor: Tensor) -> Value:
+    return DataPointer(tensor)
+
+
+@registry.tensor_setter("data")
 def set_data(t: Tracer, tensor: Tensor, value: Value) -> None:
     """``tensor.data = value``: the tensor stands for the new data from here on, and takes it after the graph."""
-    from turret.plugins.capture.values.tensors import Tensor
-
     value = value.realize()
     if not isinstance(value, Tensor):
         raise Unsupported(f"setting the data of a tensor to {value.describe()}")

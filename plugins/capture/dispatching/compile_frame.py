@@ -21,29 +21,28 @@ from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
 from turret.plugins.capture.autograd.tensor_data import check_copies
-from turret.plugins.capture.dispatching import failures
-from turret.plugins.capture.dispatching.policy import History, Policy
-from turret.plugins.capture.dispatching.unit import Unit, filtered, load_source, make_unit
 from turret.plugins.capture.errors import NOWHERE, AskedFor, Raised, Unsupported
+from turret.plugins.capture.facts.policy import History, Policy
+from turret.plugins.capture.facts.provenance import guards_of
 from turret.plugins.capture.handlers import library
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
-from turret.plugins.capture.interpreter.tracer import Tracer
+from turret.plugins.capture.interpreter.tracer import FrameTracer
 from turret.plugins.capture.python.lifetimes import has_observable_finalizer, keeps_waiting
-from turret.plugins.capture.rebuilding import breaks
-from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+from turret.plugins.capture.rebuilding import breaks, failures
+from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.record.graph import GraphInput, metadata
 from turret.plugins.capture.record.sizes import size_guards
 from turret.plugins.capture.store import units
-from turret.plugins.capture.store.provenance import guards_of
+from turret.plugins.capture.store.unit import Unit, filtered, load_source, make_unit
 from turret.plugins.capture.values.arrays import check_arrays
 from turret.plugins.capture.values.base import Lazy
 from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.storage.source_lines import new_graph_module
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.dispatching.dispatch import Settings
+    from turret.plugins.capture.store.settings import Settings
 
-assert library.FUNCTIONS, "handlers register what they know when they are loaded"
+assert library.registry.functions, "handlers register what they know when they are loaded"
 _numbers = itertools.count()
 _RECURSION = 20_000
 
@@ -105,7 +104,7 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
         sys.setrecursionlimit(limit)
 
 
-def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Break | None) -> _Break | None:
+def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop: _Break | None) -> _Break | None:
     """Where to break for a failed attempt; None where no break is possible (the caller raises the error then)."""
     stack = tracer.failed_stack or []
     error.stack = error.stack or "".join(f"  {_place(code, line)}\n" for code, line in stack)
@@ -156,7 +155,7 @@ class _Attempt:
         stop: _Break | None,
     ) -> None:
         self.settings, self.function, self.arguments, self.stop = settings, function, arguments, stop
-        self.tracer = Tracer(policy, None if stop is None else stop.step)
+        self.tracer = FrameTracer(policy, None if stop is None else stop.step)
         self.modes = global_state()
         self.parts: tuple[dict[str, Any], str | None] = ({}, None)
         """Of the rebuilt code: its scope, and the key of its graph in the cache."""
@@ -176,7 +175,7 @@ class _Attempt:
                     raise Unsupported(f"a decision on a number that depends on data: {error.cond}") from error
                 check_copies(tracer)
                 check_arrays(tracer)
-                rebuilder = Rebuilder(tracer)
+                rebuilder = FrameRebuilder(tracer)
                 tail = self.tail(frame, rebuilder, signal)
                 if tail is not None:
                     tracer.effects.write(rebuilder)
@@ -228,7 +227,7 @@ class _Attempt:
             kind = exception.type().__name__
             self.settings.obstacle = f"it raises {kind} while it is captured (at {_users_place(stack)})"
 
-    def tail(self, frame: Frame, r: Rebuilder, signal: Signal | None) -> list[str] | None:
+    def tail(self, frame: Frame, r: FrameRebuilder, signal: Signal | None) -> list[str] | None:
         """The last lines of the rebuilt code; None where the frame raised and so runs as Python."""
         if signal is None:
             return None
@@ -236,7 +235,7 @@ class _Attempt:
             return [f"return {r.load(frame.result)}"]
         return breaks.write(frame, r)
 
-    def check_arguments(self, frame: Frame, r: Rebuilder, signal: Signal | None) -> None:
+    def check_arguments(self, frame: Frame, r: FrameRebuilder, signal: Signal | None) -> None:
         """Refuse where the frame lets go of an argument of its whose end can be seen: that has its moment."""
         kept = frame.locals if signal is RETURNED else ()
         for number, value in enumerate(self.arguments):
@@ -248,7 +247,7 @@ class _Attempt:
                     raise Unsupported("an exception that holds a generator which waits in a try block", step=NOWHERE)
                 self.tracer.guards[Guard("CALL", held.source, (keeps_waiting, False))] = None
 
-    def check_exceptions(self, r: Rebuilder) -> None:
+    def check_exceptions(self, r: FrameRebuilder) -> None:
         """Refuse to break where an exception that this frame raised is kept by more than the frame's variables.
 
         Its traceback should hold the frame from then on, which a resume function does not continue."""
@@ -276,7 +275,7 @@ class _Attempt:
                 if other is not value and type(other) is type(value) and other.source not in (None, value.source):
                     tracer.guards[Guard("NOT_SAME", value.source, None, (other.source,))] = None
 
-    def finish(self, r: Rebuilder, tail: list[str]) -> Unit:
+    def finish(self, r: FrameRebuilder, tail: list[str]) -> Unit:
         """Compile the graph and the rebuilt code."""
         tracer = self.tracer
         with tracer.fake_mode:
@@ -352,7 +351,7 @@ class _Attempt:
         return make_unit(made, check, run, text, not self.tracer.effects.reaches(guards))
 
 
-def _pristine(tracer: Tracer, item: GraphInput) -> Any:
+def _pristine(tracer: FrameTracer, item: GraphInput) -> Any:
     """An input's fake value as it was before the graph ran on it."""
     if item.state is None or metadata(item.example) == item.state:
         return item.example

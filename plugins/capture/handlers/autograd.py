@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -11,22 +11,19 @@ import torch
 from turret.plugins.capture.autograd.autograd_region import AutogradRegion
 from turret.plugins.capture.autograd.later import Unchanged
 from turret.plugins.capture.errors import Raised, Unsupported
-from turret.plugins.capture.handlers.builtins import function
 from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.record.graph import Region
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Function
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
 from turret.plugins.capture.values.sequences import NamedTuple, Sequence
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-
 _HINT = "mark its operation as a custom op of torch.library"
 
 
-@function(torch.autograd.Function.apply.__func__)
+@registry.function(torch.autograd.Function.apply.__func__)
 def apply(t: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     """A user's autograd function: its forward followed like any call, or both of its parts as graphs."""
     values = [a.realize() for a in args]

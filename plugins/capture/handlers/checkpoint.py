@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
 from torch.utils.checkpoint import CheckpointPolicy
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.builtins import function
-from turret.plugins.capture.interpreter.structures import flatten
-from turret.plugins.capture.values.base import Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Tracer, Value
 from turret.plugins.capture.values.functions import Known, Partial
+from turret.plugins.capture.values.structures import flatten
 from turret.plugins.capture.values.tensors import Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 _OPTIONS = frozenset({"preserve_rng_state", "determinism_check", "debug", "early_stop"})
 
 
-@function(torch.utils.checkpoint.checkpoint)
+@registry.function(torch.utils.checkpoint.checkpoint)
 def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | None = None, **kwargs: Value) -> Value:
     """Followed like any call; with a ``context_fn``, a graph of its own that the op for it is called with."""
     if t.hooks_refused:

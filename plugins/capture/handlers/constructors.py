@@ -4,7 +4,7 @@ functions, which stand for what they were made of."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import numpy
@@ -12,17 +12,21 @@ import torch
 
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.record.known_data import Operands
+from turret.plugins.capture.facts.known_data import Operands
+from turret.plugins.capture.interpreter.wrap import known
 from turret.plugins.capture.record.overflow import LEAST, MOST, fits_64_bits
+from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.arrays import KnownArray, numpy_dtype
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.sequences import List, Range, Size, Tuple, t_is_int
 from turret.plugins.capture.values.tensors import Symbolic, Tensor, device_of_class
 
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+
+@registry.tensor_method("new")
+def new(t: Tracer, like: Tensor, *args: Value, **kwargs: Value) -> Value:
+    """``Tensor.new``: as the constructor of the class that tensors of that dtype and device once had."""
+    return legacy_tensor(t, like.fake.dtype, like.fake.device, list(args), kwargs)
 
 
 def legacy_tensor(t: Tracer, dtype: torch.dtype, device: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -128,6 +132,7 @@ def tensor_of_numbers(t: Tracer, function: Any, data: Value, options: dict[str, 
     return whole
 
 
+@registry.tensor_method("new_tensor")
 def new_tensor(t: Tracer, like: Tensor, data: Value, **options: Value) -> Value:
     """``Tensor.new_tensor``: of the dtype and the device of ``like``, where no others are asked for."""
     if not any(isinstance(v, Symbolic) for v in _leaves(data)):
@@ -297,3 +302,6 @@ class ScriptFunction(Known):
         if original is None or vars(self.object).get("__name__") != "ScriptFunction":
             return t.call_graph(Traced(self.object), args, kwargs)
         return t.call(t.wrap_known(original), args, kwargs)
+
+
+registry.wrappers[torch.jit.ScriptFunction] = known(ScriptFunction)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -16,15 +16,12 @@ from torch._higher_order_ops.scan import scan as scan_function
 from torch._higher_order_ops.while_loop import while_loop as while_loop_function
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.builtins import function
-from turret.plugins.capture.interpreter.structures import Structure, flatten
 from turret.plugins.capture.record.fake_outputs import stand_ins
 from turret.plugins.capture.record.graph import Region
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.structures import Structure, flatten
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 
 class _Branches:
@@ -104,7 +101,7 @@ def _same(name: str, one: Items[Any], other: Items[Any]) -> None:
         raise Unsupported(f"torch.{name} whose results differ in number, shape or dtype")
 
 
-@function(torch.cond, torch.ops.higher_order.cond)
+@registry.function(torch.cond, torch.ops.higher_order.cond)
 def cond(t: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Value | None = None) -> Value:
     """``torch.cond``; a predicate that is known takes its branch alone."""
     pred = pred.realize()
@@ -125,7 +122,7 @@ def cond(t: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Valu
     return branches.structures[0].build(t, iter(found.unpack(t)))
 
 
-@function(while_loop_function, torch.ops.higher_order.while_loop)
+@registry.function(while_loop_function, torch.ops.higher_order.while_loop)
 def while_loop(
     t: Tracer, cond_fn: Value, body_fn: Value, carried_inputs: Value, additional_inputs: Value | None = None
 ) -> Value:
@@ -148,7 +145,7 @@ def while_loop(
     return structure.build(t, iter(t.unpacked(node, results).unpack(t)))
 
 
-@function(scan_function)
+@registry.function(scan_function)
 def scan(
     t: Tracer, combine_fn: Value, init: Value, xs: Value, *, dim: Value | None = None, reverse: Value | None = None
 ) -> Value:
@@ -175,7 +172,7 @@ def scan(
     return shape.build(t, iter([*ends, *outputs]))
 
 
-@function(torch.ops.higher_order.scan)
+@registry.function(torch.ops.higher_order.scan)
 def scan_op(t: Tracer, combine_fn: Value, init: Value, xs: Value, additional_inputs: Value) -> Value:
     """The op itself: of lists of tensors, whose first dimension is the one scanned."""
     values, rows = ([v.realize() for v in sequence.realize().unpack(t)] for sequence in (init, xs))
@@ -208,7 +205,7 @@ def _scan(
     return branches.structures[0], t.unpacked(node, results).unpack(t)
 
 
-@function(map_function)
+@registry.function(map_function)
 def map_rows(t: Tracer, f: Value, xs: Value, *args: Value) -> Value:
     """``map`` over the first dimension of all tensors in ``xs``."""
     columns, given = flatten(t, xs)
@@ -216,7 +213,7 @@ def map_rows(t: Tracer, f: Value, xs: Value, *args: Value) -> Value:
     return shape.build(t, iter(found))
 
 
-@function(torch.ops.higher_order.map_impl)
+@registry.function(torch.ops.higher_order.map_impl)
 def map_op(t: Tracer, f: Value, xs: Value, pos_args: Value) -> Value:
     """The op itself: of a list of tensors, with a flat sequence of results."""
     columns, given = flatten(t, t.new_tuple(xs.realize().unpack(t)))
@@ -240,7 +237,7 @@ def _map(t: Tracer, f: Value, rows: list[Value], extra: list[Value], given: Stru
     return branches.structures[0], t.unpacked(node, results).unpack(t)
 
 
-@function(torch.ops.higher_order.associative_scan)
+@registry.function(torch.ops.higher_order.associative_scan)
 def associative_scan_op(t: Tracer, combine_fn: Value, xs: Value, additional_inputs: Value) -> Value:
     """What eager runs for it: a call for each of about ``2 * log2(length)`` steps, over all pairs of a step at once."""
     run = t.made(generic_associative_scan)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import builtins
 import inspect
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turret.frames.sources import BoundSource, Source
 from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.python import resume
 from turret.plugins.capture.python.bytecode import VERSION, Decoded, decode
-from turret.plugins.capture.rebuilding import resume
-from turret.plugins.capture.values.base import NULL, Constant, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import NULL, Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Cell
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 
 class Signal:
@@ -99,9 +96,7 @@ class Frame:
 
     def run(self) -> Signal:
         """Execute until the frame has something to hand back."""
-        from turret.plugins.capture.interpreter.instructions import HANDLERS
-
-        instructions, tracer = self.instructions, self.tracer
+        instructions, tracer, handlers = self.instructions, self.tracer, registry.instructions
         tracer.enter(self)
         try:
             while True:
@@ -110,7 +105,7 @@ class Frame:
                 self.index = index + 1
                 if tracer.root is self and tracer.stop_here(self):
                     return STOPPED
-                handler = HANDLERS.get(instruction.name)
+                handler = handlers.get(instruction.name)
                 if handler is None:
                     raise Unsupported(f"the instruction {instruction.name}")
                 try:

@@ -14,8 +14,9 @@ import torch
 
 from turret.frames.guards import Guard
 from turret.frames.sources import AttrSource, BoundSource, ItemSource, Source
-from turret.plugins.capture.dispatching.policy import Policy
 from turret.plugins.capture.errors import AskedFor, NotConstant, Raised, Unsupported
+from turret.plugins.capture.facts.policy import Policy
+from turret.plugins.capture.facts.provenance import Provenance
 from turret.plugins.capture.interpreter import wrap as wrapping
 from turret.plugins.capture.interpreter.calls import Caller
 from turret.plugins.capture.interpreter.frame import Frame, Generator
@@ -24,8 +25,9 @@ from turret.plugins.capture.record.effects import Effects
 from turret.plugins.capture.record.graph import GraphRecorder
 from turret.plugins.capture.record.state import TorchState
 from turret.plugins.capture.regions.blocks import Blocks
-from turret.plugins.capture.store.provenance import Provenance
-from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values import sets
+from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.iterators import ItemsIterator
@@ -44,7 +46,7 @@ _UNARY = {"negative": operator.neg, "positive": operator.pos, "invert": operator
 _UNARY_NAMES = {"negative": "__neg__", "positive": "__pos__", "invert": "__invert__"}
 
 
-class Tracer(GraphRecorder, Caller):
+class FrameTracer(GraphRecorder, Caller):
     """One capture of one frame.  ``break_at`` is the step of the root at which to stop for a graph break."""
 
     COMPARISONS: ClassVar[dict[str, Callable[[Any, Any], Any]]] = {
@@ -138,7 +140,7 @@ class Tracer(GraphRecorder, Caller):
             return Set.of(self, [self.made(v) for v in object], kind)
         if kind is range:
             return Range([Constant(object.start), Constant(object.stop), Constant(object.step)])
-        make = wrapping.MADE.get(kind)
+        make = registry.makers.get(kind)
         return self.wrap_known(object) if make is None else make(self, object)
 
     def remember(self, object: Any, value: Value) -> None:
@@ -253,6 +255,14 @@ class Tracer(GraphRecorder, Caller):
     def items_iterator(self, items: list[Value]) -> Value:
         return ItemsIterator(items)
 
+    def combine_sets(self, operation: Callable, one: Value, other: Value) -> Value | None:
+        """A new set, of sets and views of dicts, or None."""
+        return sets.operated(self, operation, one, other)
+
+    def compare_sets(self, symbol: str, one: Value, other: Value) -> Value | None:
+        """A comparison of sets and views of dicts, or None."""
+        return sets.compared(self, symbol, one, other)
+
     # Constants.
 
     def fold(
@@ -321,11 +331,30 @@ class Tracer(GraphRecorder, Caller):
         if message is None:
             return value.truth(self)
         if isinstance(value, Symbolic):
-            from turret.plugins.capture.handlers.numbers import assume
-
-            return assume(self, value, message)
+            return self.assume(value, message)
         self.call_graph(torch._assert_async, [value, Constant(message)], {})  # left to the graph to check
         return True
+
+    def assume(self, condition: Value, message: str) -> bool:
+        """Assert a condition: on numbers that depend on data by a node of the graph, on others by a guard."""
+        condition = condition.realize()
+        if not isinstance(condition, Symbolic):
+            return self.truth(condition)
+        number = condition.number
+        if isinstance(number, torch.SymBool) and not condition.is_known():
+            try:
+                torch._check(number, lambda: message)
+            except RuntimeError as error:
+                raise Unsupported(f"an assertion that no data can fulfil: {error}") from error
+            self.record(
+                "call_function",
+                torch.ops.aten._assert_scalar.default,
+                (self.node_here(condition.node), message),
+                {},
+                None,
+            )
+            return True
+        return self.truth(condition)
 
     def is_same(self, left: Value, right: Value) -> bool:
         """``is``."""

@@ -11,7 +11,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,10 +30,11 @@ from turret.frames.sources import (
     ValueSource,
     WeakSource,
 )
-from turret.plugins.capture.handlers.constructors import ScriptFunction
+from turret.plugins.capture.facts.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
+from turret.plugins.capture.interpreter.torch_functions import is_graph_function
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.store.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
-from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.floats import ChangingFloat
 from turret.plugins.capture.values.functions import (
@@ -50,9 +51,6 @@ from turret.plugins.capture.values.modules import LocalModule, Module
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 _EQUAL_TYPES = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
 _IDENTITY_TYPES = (
@@ -105,9 +103,13 @@ def wrap(t: Tracer, object: Any, source: Source) -> Value:
             t.blocks.note_known(known, source)
         _assume_same(t, known, source)
         return known
-    wrapper = _WRAPPERS.get(kind)
+    wrapper = registry.wrappers.get(kind)
     if wrapper is None:
-        wrapper = _opaque if _pretends(kind) else next((w for k, w in _BY_BASE if isinstance(object, k)), _instance)
+        wrapper = (
+            _opaque
+            if _pretends(kind)
+            else next((w for k, w in registry.base_wrappers if isinstance(object, k)), _instance)
+        )
     value = wrapper(t, object, source)
     t.provenance.bases(object if isinstance(object, type) else kind)
     t.remember(object, value)
@@ -184,12 +186,9 @@ def _function(t: Tracer, object: Any, source: Source) -> Value:
 
 def _is_plain_function(object: types.FunctionType) -> bool:
     """Whether capture knows nothing of a function but its code."""
-    from turret.plugins.capture.handlers.library import FUNCTIONS
-    from turret.plugins.capture.interpreter.torch_functions import is_graph_function
-
     marked = annotations.is_in_graph(object) or annotations.substitute_of(object) is not None
     return object.__dict__.keys() <= {"__wrapped__"} and not (
-        marked or object in FUNCTIONS or is_graph_function(object)
+        marked or object in registry.functions or is_graph_function(object)
     )
 
 
@@ -428,10 +427,34 @@ def _views(owner: dict) -> tuple[tuple[str, Any], ...]:
     return ("keys", owner.keys()), ("values", owner.values()), ("items", owner.items())
 
 
-_WRAPPERS: dict[type, Wrapper] = {
+def is_namedtuple(kind: type) -> bool:
+    """Whether a class was made by ``namedtuple``, and is a tuple as any other, or is one of torch's results."""
+    if not issubclass(kind, tuple) or kind.__module__ == "torch.return_types":
+        return issubclass(kind, tuple)
+    made = hasattr(kind, "_fields") and kind.__bases__ == (tuple,) and kind.__flags__ & HEAP_TYPE != 0
+    own = {name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)} - _MADE_METHODS
+    return made and not any(name in _OF_TUPLES or name.startswith("__") for name in own)
+
+
+_OF_TUPLES = frozenset({"index", "count"})
+_MADE_METHODS = frozenset(
+    {"__new__", "__repr__", "__str__", "__format__", "__getnewargs__", "__init_subclass__", "__replace__"}
+)
+"""Of the special methods of a class made by ``namedtuple``, those that are no say in what a tuple does."""
+
+
+class _NamedTuples(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return is_namedtuple(type(instance))
+
+
+class _AnyNamedTuple(metaclass=_NamedTuples):
+    pass
+
+
+registry.wrappers |= {
     **dict.fromkeys(_IDENTITY_TYPES, identity),
     torch.device: equal,
-    torch.jit.ScriptFunction: known(ScriptFunction),
     types.FunctionType: _function,
     **dict.fromkeys(_BUILTIN_TYPES, _builtin),
     type: known(Class),
@@ -455,7 +478,8 @@ _WRAPPERS: dict[type, Wrapper] = {
     nn.Parameter: _tensor,
     nn.Buffer: _tensor,
 }
-_BY_BASE: list[tuple[type, Wrapper]] = [
+registry.base_wrappers += [
+    (_AnyNamedTuple, _namedtuple),
     (type, known(Class)),
     (types.ModuleType, known(PythonModule)),
     (enum.Enum, identity),
@@ -466,37 +490,6 @@ _BY_BASE: list[tuple[type, Wrapper]] = [
     (torch._ops.HigherOrderOperator, known(Builtin)),
 ]
 
-
-def is_namedtuple(kind: type) -> bool:
-    """Whether a class was made by ``namedtuple``, and is a tuple as any other, or is one of torch's results."""
-    if not issubclass(kind, tuple) or kind.__module__ == "torch.return_types":
-        return issubclass(kind, tuple)
-    made = hasattr(kind, "_fields") and kind.__bases__ == (tuple,) and kind.__flags__ & HEAP_TYPE != 0
-    own = {name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)} - _MADE_METHODS
-    return made and not any(name in _OF_TUPLES or name.startswith("__") for name in own)
-
-
-_OF_TUPLES = frozenset({"index", "count"})
-_MADE_METHODS = frozenset(
-    {"__new__", "__repr__", "__str__", "__format__", "__getnewargs__", "__init_subclass__", "__replace__"}
-)
-"""Of the special methods of a class made by ``namedtuple``, those that are no say in what a tuple does."""
-
-
-MADE: dict[type, Callable[[Tracer, Any], Value]] = {}
-"""For kinds of objects that pure functions return: the value of a new one."""
-
-
-class _NamedTuples(type):
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return is_namedtuple(type(instance))
-
-
-class _AnyNamedTuple(metaclass=_NamedTuples):
-    pass
-
-
-_BY_BASE.insert(0, (_AnyNamedTuple, _namedtuple))
 
 _NEEDS_NO_SOURCE = (Constant, Known)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import fx
 
@@ -13,14 +13,11 @@ from turret.frames import frame_hook
 from turret.frames.sources import AttrSource, ItemSource, References, Source, SourceWriter, WeakSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python.lookups import is_empty
-from turret.plugins.capture.values.base import Constant, Lazy, Unread, Value
+from turret.plugins.capture.values.base import Constant, Lazy, Tracer, Unread, Value
 from turret.plugins.capture.values.functions import Known
 
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
-
-class Rebuilder:
+class FrameRebuilder:
     """Collects the lines of the function, in parts: sources, the graph's call, values, effects, what needs these."""
 
     def __init__(self, t: Tracer) -> None:

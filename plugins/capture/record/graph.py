@@ -23,18 +23,20 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._device import _device_constructors
 
 from turret.frames.guards import TensorProperties, dynamic_marks
-from turret.frames.sources import AttrSource, BoundSource, ItemSource, SizeSource, Source, WeakSource
+from turret.frames.sources import AttrSource, BoundSource, CallSource, ItemSource, SizeSource, Source, WeakSource
+from turret.hooks.devices import HOST
 from turret.pipeline.keys.op_code import OPERATORS, library_operator
-from turret.plugins.capture.dispatching.policy import Policy
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.facts.known_data import KnownData
+from turret.plugins.capture.facts.policy import Policy
+from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
-from turret.plugins.capture.record.known_data import KnownData
 from turret.plugins.capture.record.memory import guard_places
 from turret.plugins.capture.record.overflow import fits_64_bits
 from turret.plugins.capture.record.positions import check_positions
 from turret.plugins.capture.record.reach import note_call
-from turret.plugins.capture.record.versions import Versions
 from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.floats import ChangingFloat, as_scalar_tensor
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
@@ -231,6 +233,19 @@ class GraphRecorder:
         self.inputs.append(GraphInput(node, source, number, False))
         self.ints[source] = made = Symbolic(node, number, source)
         return made
+
+    def float_input(self, value: ChangingFloat) -> tuple[fx.Node, Any]:
+        """The number of a float that changes, as a node and a symbol: ``item()`` of a tensor of one element."""
+        with self.fake_mode:
+            example = torch.empty((), dtype=torch.float64, device=HOST)
+        given = self.placeholder(input_name(value.source), example)
+        self.inputs.append(GraphInput(given, CallSource(value.source, as_scalar_tensor), example, static=False))
+        number = self.shape_env.create_unbacked_symfloat()
+        self.shape_env.pending_fresh_unbacked_symbols.clear()
+        node = self.root_graph.create_node("call_method", "item", (given,), {})
+        node.meta["example_value"] = number
+        self.floats[node] = value
+        return node, number
 
     def size_value(self, tensor: Tensor, dimension: int) -> Value:
         """One size of a tensor."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 from torch.utils._sympy.numbers import int_oo
@@ -12,9 +12,7 @@ from turret.frames.guards import Guard
 from turret.frames.sources import SizeSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.overflow import LEAST, MOST, MOST_SYMBOL, overflowing
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
+from turret.plugins.capture.values.base import Tracer
 
 
 class _Printer(PythonPrinter):

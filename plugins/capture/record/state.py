@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from turret.frames.trace_modes import mode_values
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Constant, Value
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 
 _QUIET = frozenset({torch.clear_autocast_cache, torch._C._log_api_usage_once})
 """Functions of torch that nothing in a program can see the effect of."""

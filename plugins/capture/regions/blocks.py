@@ -15,7 +15,7 @@ import itertools
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -23,21 +23,19 @@ from torch import fx, nn
 
 from turret.frames import annotations
 from turret.frames.guards import Guard, global_state
-from turret.frames.sources import BoundSource, Source
+from turret.frames.sources import Source
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.interpreter.structures import LEAF, Structure, flatten
 from turret.plugins.capture.regions.matcher import MatchFailed, RegionMatcher
-from turret.plugins.capture.values.base import Constant, Lazy, Value
+from turret.plugins.capture.regions.trace import Call, Trace, properties
+from turret.plugins.capture.values.base import Constant, Lazy, Tracer, Value
 from turret.plugins.capture.values.functions import Cell, Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import DELETED, Instance
 from turret.plugins.capture.values.sequences import List, NamedTuple, Sequence, Tuple
 from turret.plugins.capture.values.sets import Set
+from turret.plugins.capture.values.structures import LEAF, Structure, flatten
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 MOST_TRACES = 8
 """Of one block under different assumptions; as many failures end the attempts."""
@@ -48,51 +46,6 @@ SMALLEST = 3
 
 class NotReusable(Exception):
     """A call that cannot be repeated for other instances; the reason is for people."""
-
-
-@attrs.define(eq=False)
-class Call:
-    """A call of a block: what it is a call of, and its arguments, modules among them."""
-
-    key: Any
-    name: str
-    leaves: list[Value]
-    structure: Structure
-    state: tuple
-
-    def tensors(self) -> list[Tensor]:
-        return [v for v in self.leaves if isinstance(v, Tensor)]
-
-
-@attrs.define(eq=False)
-class Trace:
-    """What following one call recorded."""
-
-    call: Call
-    guards: dict[Guard, None] = attrs.field(factory=dict)
-    made: set[int] = attrs.field(factory=set)
-    """Values of objects that were looked at for the first time, by id."""
-    refused: str = ""
-    nodes: list[fx.Node] = attrs.field(factory=list)
-    inputs: dict[fx.Node, Source] = attrs.field(factory=dict)
-    """Inputs of the graph that the nodes use, arguments apart."""
-    results: list[Value] = attrs.field(factory=list)
-    result_structure: Structure | None = None
-    tags: frozenset[str] = frozenset()
-    modules: set[int] = attrs.field(factory=set)
-    of_one: bool = False
-    """Whether it is repeated for the same module alone."""
-
-    def note_guard(self, guard: Guard) -> None:
-        self.guards[guard] = None
-
-    def note_known(self, known: Value, source: Source) -> None:
-        """An object was met again.  What was looked at in it before this call is not on record."""
-        if self.of_one or id(known) in self.made or isinstance(known, (Module, Known, Tensor, Constant)):
-            return
-        root = (known.source or source).root()
-        if isinstance(root, BoundSource) and id(root.value) in self.modules:
-            self.refused = f"{source} was looked at before"
 
 
 class Blocks:
@@ -313,14 +266,6 @@ class _Outside:
             raise NotReusable("an argument whose properties were changed")
         if any(v.stores or v.new_data is not None for v in call.tensors()):
             raise NotReusable("attributes of tensors")
-
-
-def properties(fake: torch.Tensor) -> tuple:
-    """What following a call may find out about a tensor."""
-    layout = (*fake.shape, "strides", *fake.stride(), "offset", fake.storage_offset())
-    words = tuple(v if isinstance(v, (int, str)) else str(v.node.expr) for v in layout)
-    state = (fake.requires_grad, fake.is_leaf, fake.is_conj(), fake.is_neg(), fake._is_view())
-    return fake.dtype, fake.device, state, words
 
 
 def _reachable(pending: list[Any]) -> dict[int, Value] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -12,13 +12,10 @@ from torch import fx, nn
 from turret.frames.guards import Guard, same_constant, same_keys
 from turret.frames.sources import BoundSource, CallSource, SizeSource, Source, SourceReader
 from turret.plugins.capture.record.fake_outputs import stand_ins
-from turret.plugins.capture.values.base import Constant, Lazy, Value
+from turret.plugins.capture.regions.trace import Call, Trace, properties
+from turret.plugins.capture.values.base import Constant, Lazy, Tracer, Value
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.regions.blocks import Call, Trace
 
 _STATE = ("_parameters", "_buffers", "_modules")
 
@@ -78,8 +75,6 @@ class RegionMatcher:
             raise MatchFailed
 
     def tensor(self, mine: Tensor, theirs: Tensor) -> None:
-        from turret.plugins.capture.regions.blocks import properties
-
         if mine.type() is not theirs.type() or properties(mine.fake) != properties(theirs.fake):
             raise MatchFailed
         if mine.source is not None and any(_rests_on(guard, mine.source) for guard in self.trace.guards):
@@ -169,8 +164,6 @@ class RegionMatcher:
 
     def take_inputs(self) -> None:
         """Make the other call's tensors inputs of the graph; they must look as the trace's do."""
-        from turret.plugins.capture.regions.blocks import properties
-
         by_node = {v.node: v for v in self.t.by_fake.values()}
         for node, source in self.trace.inputs.items():
             theirs = self.image(source)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 import torch
@@ -13,13 +13,10 @@ from turret.frames.sources import CallSource, LocalSource, Source
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import NotConstant, Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import MethodOfValue, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import MethodOfValue, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.sequences import folded
-from turret.plugins.capture.values.tensors import Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+from turret.plugins.capture.values.tensors import Array, Tensor
 
 _FACTS = ("shape", "ndim", "dtype", "size", "itemsize", "nbytes", "strides")
 _METHODS = """
@@ -31,7 +28,7 @@ _MOST_BYTES = 1 << 16
 """Larger arrays are not compared on every call."""
 
 
-class _Numbers(Value):
+class _Numbers(Array):
     """What arrays whose numbers are known have in common: operations on them are computed while capturing."""
 
     def type(self) -> type:
@@ -210,6 +207,7 @@ def _overlap(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool:
     return first < second + other.nbytes() and second < first + one.nbytes()
 
 
+@registry.tensor_method("numpy")
 def array_of_tensor(t: Tracer, value: Tensor, force: Value | None = None) -> Value:
     """``Tensor.numpy()``: an array in the tensor's memory."""
     fake = value.fake

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from turret.plugins.capture.errors import Raised, Unsupported
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.tensors import Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
-
 
 _MOST = 16
 """Objects that one choice is among."""

@@ -5,17 +5,13 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turret.frames.sources import AttrSource, ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.facts.fingerprints import PLAIN
 from turret.plugins.capture.python.lifetimes import has_observable_finalizer
-from turret.plugins.capture.store.fingerprints import PLAIN
-from turret.plugins.capture.values.base import Constant, Lazy, Value
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+from turret.plugins.capture.values.base import Constant, Lazy, Rebuilder, Tracer, Value
 
 
 class Cell(Value):

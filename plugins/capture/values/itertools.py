@@ -5,16 +5,11 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import Value
+from turret.plugins.capture.values.base import Rebuilder, Tracer, Value
 from turret.plugins.capture.values.iterators import Iterator
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 
 def _row(r: Rebuilder, values: Iterable[Value]) -> str:

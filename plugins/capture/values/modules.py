@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.modules.lazy
@@ -12,14 +12,10 @@ from torch.nn.modules import module as module_code
 
 from turret.frames.sources import AttrSource, BoundSource, ItemSource, Source, WeakSource
 from turret.plugins.capture.errors import NotConstant, Postponed, Unsupported
-from turret.plugins.capture.values.base import Value
+from turret.plugins.capture.values.base import Rebuilder, Tracer, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.objects import DELETED, MODULE_GETATTR, Instance
 from turret.plugins.capture.values.tensors import Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 _STATE = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

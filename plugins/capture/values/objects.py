@@ -7,7 +7,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,7 +15,7 @@ from turret.frames.class_members import find_in_mro
 from turret.frames.sources import AttrSource, DictSource, ItemSource, Source, TypeSource, instance_dict
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
+from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.classes import (
     bind_attribute,
     builtin_base,
@@ -24,10 +24,6 @@ from turret.plugins.capture.values.classes import (
     look_up,
 )
 from turret.plugins.capture.values.functions import Callable_, Handler, Known, Method
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
 DELETED: Any = type("Deleted", (), {})()

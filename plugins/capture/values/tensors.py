@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import operator
 import types
+import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_true
 
 from turret.frames.sources import AttrSource, DictSource, Source
 from turret.graph.ops.host_scalars import element
 from turret.hooks.devices import HOST
-from turret.plugins.capture.autograd.hooks import register_hook
-from turret.plugins.capture.autograd.tensor_data import DataPointer, nested_list, set_data
 from turret.plugins.capture.errors import NOWHERE, Unsupported
-from turret.plugins.capture.record.known_data import number_of
-from turret.plugins.capture.record.memory import shows_part_of_result
-from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfValue, Value
+from turret.plugins.capture.facts.known_data import number_of
+from turret.plugins.capture.registry import handled, registry
+from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfValue, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
+from turret.plugins.capture.values.decisions import decide
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import List, Sequence, Size, Tuple
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 KNOWN_ATTRIBUTES = frozenset(
     {
@@ -52,6 +48,8 @@ READS_DATA = {
     "is_nonzero": "branches on a tensor's value",
 }
 _NUMBERS: dict[str, Any] = {"item": True, "__int__": int, "__float__": float}
+_MOST_READ = 1024
+"""Elements of a tensor that ``tolist`` reads one by one."""
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 NOT_IN_GRAPHS = frozenset(
     {
@@ -75,6 +73,14 @@ INPLACE = {
     operator.or_: operator.ior, operator.xor: operator.ixor, operator.lshift: operator.ilshift,
     operator.rshift: operator.irshift,
 }  # fmt: skip
+
+
+class Array(Value):
+    """An array of numpy, as tensors meet it."""
+
+    def tensor(self, t: Tracer, copied: bool) -> Value:
+        """A tensor of the same numbers, or (not ``copied``) in the same memory."""
+        raise NotImplementedError
 
 
 class Tensor(Value):
@@ -119,9 +125,7 @@ class Tensor(Value):
         if name in ("grad", "_grad"):
             return self.gradient(t)
         if name == "volatile":
-            from turret.plugins.capture.handlers.warnings import warn
-
-            warn(t, Constant("volatile was removed (Variable.volatile is always False)"))
+            registry.functions[warnings.warn](t, Constant("volatile was removed (Variable.volatile is always False)"))
             return Constant(False)
         if name == "grad_fn" and self.fake.grad_fn is None:
             return Constant(None)
@@ -159,8 +163,8 @@ class Tensor(Value):
             raise Unsupported(f"Tensor.{name}, as the program has it")
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
-        if name == "data":
-            set_data(t, self, value)
+        if (setter := registry.tensor_setters.get(name)) is not None:
+            setter(t, self, value)
             return
         if name == "requires_grad" and self.source is None:
             t.call_method_graph("requires_grad_", [self, Constant(t.truth(value))], {})
@@ -179,10 +183,8 @@ class Tensor(Value):
             return t.call(patched, args, kwargs)
         if name == "size" and len(args) + len(kwargs) <= 1:
             return self.size(t, *args, **kwargs)
-        if name == "numpy":
-            from turret.plugins.capture.values.arrays import array_of_tensor
-
-            return array_of_tensor(t, self, *args, **kwargs)
+        if (handler := registry.tensor_methods.get(name)) is not None:
+            return handled(handler, getattr(torch.Tensor, name), t, [self, *args], kwargs)
         if name in READS_DATA:
             read = self.read(t, name)
             if read is not None:
@@ -192,20 +194,8 @@ class Tensor(Value):
                 "keep the value in a tensor, ask for a number of the graph by the option capture_scalar_outputs=True, "
                 "or move it out of the compiled function",
             )
-        if name == "data_ptr":
-            return DataPointer(self)
-        if name == "new":
-            from turret.plugins.capture.handlers.constructors import legacy_tensor
-
-            return legacy_tensor(t, self.fake.dtype, self.fake.device, args, kwargs)
-        if name == "new_tensor":
-            from turret.plugins.capture.handlers.constructors import new_tensor
-
-            return new_tensor(t, self, *args, **kwargs)
-        if name == "register_hook":
-            return register_hook(t, self, *args, **kwargs)
         if name in NOT_IN_GRAPHS:
-            part = name in _LOOK_AT_MEMORY and shows_part_of_result(t, self.fake)
+            part = name in _LOOK_AT_MEMORY and _shows_part_of_result(t, self.fake)
             # What leaves a graph may have memory of its own, so no break helps.
             where = "of a part of what compiled code made" if part else "in compiled code"
             raise Unsupported(f"Tensor.{name} {where}", step=NOWHERE if part else None)
@@ -240,7 +230,7 @@ class Tensor(Value):
         if known is not None and name == "tolist":
             return _list_of(t, known.tolist())
         if name == "tolist" and t.policy.data_dependent:
-            return nested_list(t, self)
+            return self.nested_list(t)
         if known is not None and name in ("__bool__", "is_nonzero") and known.numel() == 1:
             return Constant(bool(number_of(known)))
         convert = _NUMBERS.get(name)
@@ -255,6 +245,14 @@ class Tensor(Value):
         else:
             return None
         return number if convert is True else t.call(t.wrap_known(convert), [number], {})
+
+    def nested_list(self, t: Tracer) -> Value:
+        """``Tensor.tolist`` where numbers that depend on data are symbols."""
+        if not all(isinstance(s, int) for s in self.fake.shape) or self.fake.numel() > _MOST_READ:
+            raise Unsupported("Tensor.tolist of a tensor of many or an unknown number of elements")
+        if self.fake.dim() == 0:
+            return self.call_method(t, "item", [], {})
+        return List([part.realize().nested_list(t) for part in self.unpack(t)])  # type: ignore[attr-defined]
 
     def float_in_graph(self, t: Tracer) -> Value:
         """The float that ``item()`` gives, as a symbol."""
@@ -367,22 +365,29 @@ class Tensor(Value):
             r.effect(f"{held}.{name} = {r.load(value)}")
 
 
+def _shows_part_of_result(t: Tracer, tensor: torch.Tensor) -> bool:
+    """Whether a tensor that compiled code made lies in memory that is larger than its elements."""
+    memory = tensor.untyped_storage()
+    taken = (item.example for item in t.inputs)
+    if any(isinstance(i, torch.Tensor) and i.untyped_storage()._cdata == memory._cdata for i in taken):
+        return False
+    return guard_or_true(memory.nbytes() != tensor.numel() * tensor.element_size())
+
+
 def _list_of(t: Tracer, numbers: Any) -> Value:
     return t.new_list([_list_of(t, n) for n in numbers]) if isinstance(numbers, list) else Constant(numbers)
 
 
 def index_of(t: Tracer, key: Value, in_tuple: bool = False) -> Value:
     """An index, with arrays of numpy in it as tensors, and lists with symbols."""
-    from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray
-
     key = key.realize()
-    if isinstance(key, (KnownArray, ArrayOfTensor)):
+    if isinstance(key, Array):
         return key.tensor(t, copied=True)
     if _has_symbols(key):
         if not in_tuple and _is_tuple_to_torch(key):
             return t.new_tuple([index_of(t, v, in_tuple=True) for v in key.items])
         return t.call(t.wrap_known(torch.tensor), [key], {})
-    if type(key) is Tuple and any(isinstance(v.realize(), (KnownArray, ArrayOfTensor, List)) for v in key.items):
+    if type(key) is Tuple and any(isinstance(v.realize(), (Array, List)) for v in key.items):
         return t.new_tuple([index_of(t, v, in_tuple=True) for v in key.items])
     return key
 
@@ -506,9 +511,7 @@ class Symbolic(Value):
 
     def truth(self, t: Tracer) -> bool:
         if t.floats and not self.is_known():
-            from turret.plugins.capture.values.floats import decide
-
-            return decide(t, self)
+            return decide(t, self.node)
         try:
             return bool(self.number)
         except Exception as error:

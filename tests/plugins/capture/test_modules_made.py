@@ -107,7 +107,6 @@ def install_generation_tagging_init(init, setstate, counted):
 """
 
 
-
 @pytest.fixture
 def counted(monkeypatch):
     """The modules counted by a constructor and a ``__setstate__`` of the form that torch.compile, once in use, gives."""
