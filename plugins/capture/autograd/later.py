@@ -18,7 +18,8 @@ class Unchanged:
     def __init__(self, t: Tracer, *held: Value) -> None:
         """``held``: values that the function may reach beside those in variables of the frames."""
         self.t, self.outer = t, t.effects.watched
-        t.effects.watched = self.outer | _reachable([*held, *(v for f in t.frames for v in (*f.locals, *f.stack))])
+        variables = (v for f in t.call_stack.frames for v in (*f.locals, *f.stack))
+        t.effects.watched = self.outer | _reachable([*held, *variables])
         self.count = t.effects.count
         self.versions = [(v.fake, v.fake._version) for v in t.by_fake.values()]
 

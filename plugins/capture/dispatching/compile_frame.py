@@ -106,10 +106,10 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
 
 def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop: _Break | None) -> _Break | None:
     """Where to break for a failed attempt; None where no break is possible (the caller raises the error then)."""
-    stack = tracer.failed_stack or []
+    stack = tracer.call_stack.failed or []
     error.stack = error.stack or "".join(f"  {_place(code, line)}\n" for code, line in stack)
     error.place = error.place or _users_place(stack)
-    step = tracer.step if error.step is None else error.step
+    step = tracer.call_stack.step if error.step is None else error.step
     if stop is not None and step < stop.step and error.step is not None:
         stop = None
     if stop is not None:
@@ -207,8 +207,8 @@ class _Attempt:
     def start(self) -> Frame:
         """The root frame with its parameters as values not looked at yet."""
         tracer, function = self.tracer, self.function
-        tracer.guards[Guard("GLOBAL_STATE", None, self.modes)] = None
-        tracer.guards[Guard("ID", AttrSource(FunctionSource(), "__globals__"), function.__globals__)] = None
+        tracer.guards.add(Guard("GLOBAL_STATE", None, self.modes))
+        tracer.guards.add(Guard("ID", AttrSource(FunctionSource(), "__globals__"), function.__globals__))
         closure_source = AttrSource(FunctionSource(), "__closure__")
         closure = [tracer.wrap_cell(c, ItemSource(closure_source, n)) for n, c in enumerate(function.__closure__ or ())]
         frame = Frame(tracer, function.__code__, function.__globals__, None, closure)
@@ -217,13 +217,13 @@ class _Attempt:
             is_cell = isinstance(value, types.CellType)  # on the stack of the frame that a resume function continues
             frame.locals[number] = tracer.wrap_cell(value, source) if is_cell else Lazy(tracer, value, source)
         self.first = list(frame.locals[: len(self.arguments)])
-        tracer.root = frame
+        tracer.call_stack.root = frame
         return frame
 
     def note_exception(self, exception: Any) -> None:
         """Put on record that the frame raised, and so runs as Python; for a program that does not raise there."""
         if not self.settings.obstacle:
-            stack = self.tracer.raised_stack or [(self.function.__code__, self.function.__code__.co_firstlineno)]
+            stack = self.tracer.call_stack.raised or [(self.function.__code__, self.function.__code__.co_firstlineno)]
             kind = exception.type().__name__
             self.settings.obstacle = f"it raises {kind} while it is captured (at {_users_place(stack)})"
 
@@ -245,7 +245,7 @@ class _Attempt:
             if isinstance(value, BaseException):
                 if keeps_waiting(value):
                     raise Unsupported("an exception that holds a generator which waits in a try block", step=NOWHERE)
-                self.tracer.guards[Guard("CALL", held.source, (keeps_waiting, False))] = None
+                self.tracer.guards.add(Guard("CALL", held.source, (keeps_waiting, False)))
 
     def check_exceptions(self, r: FrameRebuilder) -> None:
         """Refuse to break where an exception that this frame raised is kept by more than the frame's variables.
@@ -262,18 +262,18 @@ class _Attempt:
         changed = any(tracer.versions.of(i.example) for i in tensors)
         for item in tensors if changed else ():
             if tracer.versions.of(item.example):
-                tracer.guards[Guard("CALL", item.source, (view_kind, view_kind(item.real)))] = None
+                tracer.guards.add(Guard("CALL", item.source, (view_kind, view_kind(item.real))))
         related = [i for i in tensors if changed or not i.static]
         if len(related) > 1 and not all(i.static for i in related):
             pattern = storage_pattern([i.real for i in related])
             first, *others = (i.source for i in related)
-            tracer.guards[Guard("STORAGE", first, pattern, tuple(others))] = None
+            tracer.guards.add(Guard("STORAGE", first, pattern, tuple(others)))
         for value in tracer.effects.changed.values():
             if value.source is None or isinstance(value.source, BoundSource):
                 continue
             for other in tracer.objects.values():
                 if other is not value and type(other) is type(value) and other.source not in (None, value.source):
-                    tracer.guards[Guard("NOT_SAME", value.source, None, (other.source,))] = None
+                    tracer.guards.add(Guard("NOT_SAME", value.source, None, (other.source,)))
 
     def finish(self, r: FrameRebuilder, tail: list[str]) -> Unit:
         """Compile the graph and the rebuilt code."""
@@ -296,7 +296,7 @@ class _Attempt:
         else:
             inputs, key = [], None
         for guard in size_guards(tracer):
-            tracer.guards.setdefault(guard)
+            tracer.guards.add(guard)
         r.scope["tail"] = frame_hook.load().tail
         again = failures.leaves_no_trace(tracer.graph.nodes)
         writes = failures.changes_inputs(tracer.inputs, tracer.versions)

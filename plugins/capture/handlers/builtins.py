@@ -134,7 +134,7 @@ def super_(t: Tracer, *args: Value) -> Value:
     if args:
         owner = args[1].realize()
         return Super(args[0].constant(), owner)
-    frame = t.frames[-1]
+    frame = t.call_stack.frames[-1]
     slots = frame.decoded.slots
     if "__class__" not in slots:
         raise Unsupported("super() outside of a method")
@@ -198,7 +198,7 @@ def id_(t: Tracer, value: Value) -> Value:
         if isinstance(value, (LocalFunction, LocalModule)):
             value.constant()
         if value.source is not None and not isinstance(value, Known):
-            t.guard("ID", value.source, value.object)
+            t.guards.take("ID", value.source, value.object)
         t.provenance.bound_to_process("the address of an object")
         return Constant(id(value.object))
     raise Unsupported(f"id of {value.describe()}")
@@ -217,9 +217,10 @@ def hash_(t: Tracer, value: Value) -> Value:
 
 @registry.function(sys.exc_info)
 def exc_info(t: Tracer) -> Value:
-    handled = t.frames[-1].handling[-1] if t.frames[-1].handling else t.handled_outside(t.frames[-1])
+    handling = t.call_stack.frames[-1].handling
+    handled = handling[-1] if handling else t.call_stack.handled_outside()
     if handled is None:
-        unknown = Unread("sys.exc_info() of what the caller handles", t.step)
+        unknown = Unread("sys.exc_info() of what the caller handles", t.call_stack.step)
         return Tuple([unknown, unknown, unknown])
     return Tuple([t.wrap_known(handled.type()), handled, t.traceback()])
 

@@ -56,7 +56,7 @@ def _group_name(t: Tracer, group: Value, tag: Value) -> Value:
     """The name, assumed to stay that of a group of this size in which this process has this rank."""
     name = group_name(_plain(t, group.realize()), t.constant_of(tag))
     state = functools.partial(_state, name)
-    t.guard("CALL", BoundSource("torch.distributed", dist), (state, state(dist)))
+    t.guards.take("CALL", BoundSource("torch.distributed", dist), (state, state(dist)))
     return Constant(name)
 
 
@@ -71,7 +71,7 @@ def _plain(t: Tracer, group: Value) -> Any:
         return type(group).kind([_plain(t, v.realize()) for v in group.unpack(t)])
     if isinstance(group, Instance):
         if group.source is not None:
-            t.guard("ID", group.source, group.object)
+            t.guards.take("ID", group.source, group.object)
         return group.object
     return t.constant_of(group)
 

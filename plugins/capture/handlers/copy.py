@@ -123,7 +123,7 @@ def _has_no_attributes(t: Tracer, value: Tensor) -> bool:
     """Whether nothing was set on a tensor, which would be copied, too: assumed of one that existed before."""
     if value.source is None:
         return True
-    t.guard("KEYS", DictSource(value.source), ())
+    t.guards.take("KEYS", DictSource(value.source), ())
     return not vars(value.real)
 
 

@@ -37,7 +37,7 @@ class HooksRefused(Instance):
 def _enter(t: Tracer) -> Value:
     if top_hooks(True) is not None:  # those of the program, which capturing keeps off
         raise Unsupported("disable_saved_tensors_hooks where there are such hooks")
-    t.guard("CALL", BoundSource("autograd", torch._C._autograd), (lookups.has_saved_tensor_hooks, False))
+    t.guards.take("CALL", BoundSource("autograd", torch._C._autograd), (lookups.has_saved_tensor_hooks, False))
     t.hooks_refused += 1
     return Constant(None)
 

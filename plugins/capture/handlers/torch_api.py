@@ -209,7 +209,7 @@ def _read_environment(t: Tracer, name: Value) -> str | None:
     text = t.constant_of(name)
     source = BoundSource("os.environ", os.environ)
     found = os.environ.get(text)
-    t.guard("CALL", source, (functools.partial(lookups.variable, text), found))
+    t.guards.take("CALL", source, (functools.partial(lookups.variable, text), found))
     return found
 
 
@@ -269,7 +269,7 @@ if torch.distributed.is_available():
         """Whether there is a process group, assumed to stay so."""
         source = BoundSource("torch.distributed", torch.distributed)
         found = lookups.process_group(torch.distributed)
-        t.guard("CALL", source, (lookups.process_group, found))
+        t.guards.take("CALL", source, (lookups.process_group, found))
         return Constant(found)
 
 

@@ -417,7 +417,7 @@ class Caller:
     def subclasses(self, cls: type) -> Value:
         """``cls.__subclasses__()``, assumed to stay the same."""
         found = lookups.subclasses(cls)
-        self.guard("CALL", BoundSource(cls.__qualname__, cls), (lookups.subclasses, found))
+        self.guards.take("CALL", BoundSource(cls.__qualname__, cls), (lookups.subclasses, found))
         return self.new_list([self.wrap_known(c) for c in found])
 
     def call_descriptor(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:

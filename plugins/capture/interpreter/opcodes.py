@@ -157,7 +157,7 @@ def delete_deref(f: Frame, i: Instruction) -> None:
 @registry.instruction("LOAD_GLOBAL")
 def load_global(f: Frame, i: Instruction) -> None:
     null, name = i.arg & 1, f.code.co_names[i.arg >> 1]
-    value = f.tracer.global_variable(f, name)
+    value = f.tracer.namespaces.variable(f, name)
     if null and VERSION < (3, 13):
         f.push(NULL)
     f.push(value)
@@ -172,7 +172,7 @@ def store_global(f: Frame, i: Instruction) -> None:
 
 @registry.instruction("DELETE_GLOBAL")
 def delete_global(f: Frame, i: Instruction) -> None:
-    f.tracer.global_variable(f, f.code.co_names[i.arg])
+    f.tracer.namespaces.variable(f, f.code.co_names[i.arg])
     f.tracer.effects.set_global(f.scope, f.code.co_names[i.arg], None)
 
 
@@ -317,12 +317,12 @@ def delete_attr(f: Frame, i: Instruction) -> None:
 def import_name(f: Frame, i: Instruction) -> None:
     names, level = f.pop(), f.pop()
     name = f.code.co_names[i.arg]
-    f.push(f.tracer.import_module(f, name, names.constant(), level.constant()))
+    f.push(f.tracer.namespaces.import_module(f, name, names.constant(), level.constant()))
 
 
 @registry.instruction("IMPORT_FROM")
 def import_from(f: Frame, i: Instruction) -> None:
-    f.push(f.tracer.import_from(f.stack[-1].realize(), f.code.co_names[i.arg]))
+    f.push(f.tracer.namespaces.import_from(f.stack[-1].realize(), f.code.co_names[i.arg]))
 
 
 @registry.instruction("LOAD_ASSERTION_ERROR")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.interpreter import matching
 from turret.plugins.capture.interpreter.frame import RETURNED, YIELDED, Frame, Generator, Signal
 from turret.plugins.capture.python.bytecode import VERSION, Instruction
 from turret.plugins.capture.registry import registry
@@ -18,7 +19,7 @@ from turret.plugins.capture.values.sequences import Tuple
 @registry.instruction("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump(f: Frame, i: Instruction) -> None:
     if i.name != "JUMP_FORWARD":
-        f.tracer.count_loop()
+        f.tracer.call_stack.count_loop()
     f.index = i.target
 
 
@@ -82,9 +83,14 @@ def get_len(f: Frame, i: Instruction) -> None:
 # Pattern matching.
 
 
-@registry.instruction("MATCH_MAPPING", "MATCH_SEQUENCE")
-def match_kind(f: Frame, i: Instruction) -> None:
-    f.push(Constant(f.tracer.matches(f.stack[-1].realize(), i.name == "MATCH_MAPPING")))
+@registry.instruction("MATCH_MAPPING")
+def match_mapping(f: Frame, i: Instruction) -> None:
+    f.push(Constant(matching.is_mapping(f.stack[-1].realize())))
+
+
+@registry.instruction("MATCH_SEQUENCE")
+def match_sequence(f: Frame, i: Instruction) -> None:
+    f.push(Constant(matching.is_sequence(f.stack[-1].realize())))
 
 
 @registry.instruction("MATCH_KEYS")
@@ -99,7 +105,7 @@ def match_keys(f: Frame, i: Instruction) -> None:
 @registry.instruction("MATCH_CLASS")
 def match_class(f: Frame, i: Instruction) -> None:
     names, kind, subject = f.pop(), f.pop(), f.pop()
-    f.push(f.tracer.match_class(subject, kind, i.arg, names.constant()))
+    f.push(matching.match_class(f.tracer, subject, kind, i.arg, names.constant()))
 
 
 # Calls.
@@ -309,7 +315,7 @@ def reraise(f: Frame, i: Instruction) -> None:
 @registry.instruction("RAISE_VARARGS")
 def raise_varargs(f: Frame, i: Instruction) -> None:
     if i.arg == 0:
-        handled = f.handling[-1] if f.handling else f.tracer.handled_outside(f)
+        handled = f.handling[-1] if f.handling else f.tracer.call_stack.handled_outside()
         if handled is None:
             raise Unsupported("raising again what the caller handles")
         raise Raised(handled)

@@ -110,9 +110,9 @@ class FrameRebuilder:
         """The variable of a value that was not looked at; where it is missing, the error is Python's to raise."""
         match source:
             case ItemSource(base, str() as key):
-                self.t.guard("HAS_KEY", base, key)
+                self.t.guards.take("HAS_KEY", base, key)
             case AttrSource(_, "cell_contents"):
-                self.t.guard("CALL", source.base, (is_empty, False))
+                self.t.guards.take("CALL", source.base, (is_empty, False))
         return self.source(source)
 
     def fill_payload(self, payload: Any, name: str) -> None:

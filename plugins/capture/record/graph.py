@@ -186,13 +186,13 @@ class GraphRecorder:
         static = isinstance(source, BoundSource) or isinstance(real, torch.nn.Parameter)
         if static and not isinstance(source, BoundSource):
             path, source = source, WeakSource(str(source), real)
-            self.guard("IS", path, others=(source,))  # type: ignore[attr-defined]
+            self.guards.take("IS", path, others=(source,))  # type: ignore[attr-defined]
         dynamic = frozenset() if static else self.policy.dynamic_dimensions(source, real)
         fake = self.fakify(real, source, dynamic)
         self.versions.inference |= real.is_inference()
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
         properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
-        self.guard("TENSOR", source, properties)  # type: ignore[attr-defined]
+        self.guards.take("TENSOR", source, properties)  # type: ignore[attr-defined]
         node = self.placeholder(input_name(source), fake)
         steady = is_buffer(source) or hasattr(real, "_dynamo_static_input_type")
         self.inputs.append(GraphInput(node, source, fake, static, metadata(fake), real, steady))
@@ -227,7 +227,7 @@ class GraphRecorder:
         name = SymbolName(str(source))
         symbol = self.shape_env.create_symbol(value, name, dynamic_dim=DimDynamic.DYNAMIC, positive=None)
         number = self.shape_env.create_symintnode(symbol, hint=value, source=name)
-        self.guard("TYPE", source, int)  # type: ignore[attr-defined]
+        self.guards.take("TYPE", source, int)  # type: ignore[attr-defined]
         self.bindings.append(SizeBinding(source, symbol))
         node = self.placeholder(input_name(source), number)
         self.inputs.append(GraphInput(node, source, number, False))
@@ -426,9 +426,9 @@ class GraphRecorder:
         node.meta["example_value"] = example
         self.shape_env.pending_fresh_unbacked_symbols.clear()  # of what happens inside a call nobody else hears
         node.meta.update(self.tags)
-        node.meta["stack_trace"] = self.stack_text()  # type: ignore[attr-defined]
+        node.meta["stack_trace"] = self.call_stack.text()  # type: ignore[attr-defined]
         if target == "requires_grad_" or "requires_grad" in kwargs:
-            self.leaf_steps[node] = self.step  # type: ignore[attr-defined]
+            self.leaf_steps[node] = self.call_stack.step  # type: ignore[attr-defined]
         if op != "call_method" or target != "size":
             self.calls += 1
         return node

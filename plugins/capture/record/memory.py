@@ -32,7 +32,7 @@ def guard_places(t: Tracer, target: Any, args: list[Any]) -> None:
     for item in t.inputs:
         tensor = item.example
         if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata in memories:
-            t.guards[Guard("CALL", item.source, (place_in_memory, place_in_memory(item.real)))] = None
+            t.guards.add(Guard("CALL", item.source, (place_in_memory, place_in_memory(item.real))))
 
 
 def _name(target: Any) -> str:

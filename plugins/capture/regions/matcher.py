@@ -158,7 +158,7 @@ class RegionMatcher:
             source = self.image(guard.source)
             if source is not guard.source:
                 expected = self.images.get(id(guard.expected), guard.expected)
-                self.t.guard(guard.kind, source, expected, tuple(map(self.image, guard.others)))
+                self.t.guards.take(guard.kind, source, expected, tuple(map(self.image, guard.others)))
             else:
                 self.t.blocks.note_guard(guard)  # a block around this one rests on it, too
 

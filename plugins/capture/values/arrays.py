@@ -160,7 +160,7 @@ class ArrayOfTensor(_Numbers):
             raise NotConstant(self)
         if array.nbytes > _MOST_BYTES or self.t.policy.changing_array(source, array):
             raise NotConstant(self)
-        self.t.guard("CALL", source, (lookups.array_numbers, lookups.array_numbers(array)))
+        self.t.guards.take("CALL", source, (lookups.array_numbers, lookups.array_numbers(array)))
         self.t.arrays_read.append(self.held.real)  # type: ignore[arg-type]
         copy = array.copy()
         copy.flags.writeable = False
@@ -244,7 +244,7 @@ def _from_numpy(array: numpy.ndarray) -> torch.Tensor:
 
 def array_value(t: Tracer, array: numpy.ndarray, source: Source) -> Value:
     """An array that existed before: an input of the graph, as the tensor in its memory."""
-    t.guard("TYPE", source, numpy.ndarray)
+    t.guards.take("TYPE", source, numpy.ndarray)
     with torch.utils._mode_utils.no_dispatch():
         held = _from_numpy(array)
     value = t.tensor_input(held, CallSource(source, torch.from_numpy))

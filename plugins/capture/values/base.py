@@ -16,9 +16,10 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from turret.frames.guards import Guard
 from turret.frames.sources import BoundSource, DictSource, ItemSource, Source
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
+from turret.plugins.capture.facts.call_stack import CallStack
+from turret.plugins.capture.facts.guards import Guards
 from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.policy import Policy
 from turret.plugins.capture.facts.provenance import Provenance
@@ -192,7 +193,10 @@ class Tracer(Protocol):
 
     policy: Policy
     provenance: Provenance
-    guards: dict[Guard, None]
+    guards: Guards
+    call_stack: CallStack
+    namespaces: Any
+    generators: list[Any]
     objects: dict[int, Value]
     kept: list[Any]
     effects: Any
@@ -242,16 +246,7 @@ class Tracer(Protocol):
     def record(self, op: str, target: Any, args: tuple, kwargs: dict[str, Any], example: Any) -> fx.Node: ...
     def argument(self, value: Value, in_64_bits: bool = False) -> tuple[Any, Any]: ...
 
-    # Frames.
-
-    frames: list[Any]
-    step: int
-
-    def count_loop(self) -> None: ...
-    def in_optimizer(self) -> bool: ...
-    def handled_outside(self, frame: Any) -> Value | None: ...
-
-    # Objects and guards.
+    # Objects.
 
     def wrap(self, object: Any, source: Source | None) -> Value: ...
     def wrap_known(self, object: Any) -> Value: ...
@@ -259,8 +254,6 @@ class Tracer(Protocol):
     def made(self, object: Any) -> Value: ...
     def remember(self, object: Any, value: Value) -> None: ...
     def trusted(self, object: Any) -> bool: ...
-    def guard(self, kind: str, source: Source, expected: Any = None, others: tuple[Source, ...] = ()) -> None: ...
-    def assume_no_global_hooks(self, module: Any, names: tuple[str, ...]) -> None: ...
     def note_member(self, kind: type, name: str) -> None: ...
 
     # Making values, and reading them.

@@ -23,7 +23,7 @@ def decide(t: Tracer, condition: fx.Node) -> bool:
     text = _text(t, condition, used)
     held = bool(eval(text.format(*used.values()), {"inf": math.inf, "nan": math.nan}))
     first, *others = used
-    t.guard("SIZES", first, text if held else f"not ({text})", tuple(others))
+    t.guards.take("SIZES", first, text if held else f"not ({text})", tuple(others))
     return held
 
 

@@ -319,7 +319,7 @@ class LoadedModules(Value):
         """The module of a name, or None."""
         text = t.constant_of(name)
         if text not in sys.modules:
-            t.guard("NO_KEY", self.source, text)  # type: ignore[arg-type]
+            t.guards.take("NO_KEY", self.source, text)  # type: ignore[arg-type]
             return None
         return t.wrap(sys.modules[text], ItemSource(self.source, text))  # type: ignore[arg-type]
 

@@ -87,7 +87,7 @@ class Instance(Value):
                 return t.wrap(slot.__get__(self.object), self.step(AttrSource, name))
             except AttributeError:
                 if self.source is not None:
-                    t.guard("CALL", self.source, (functools.partial(lookups.is_unset, name), True))
+                    t.guards.take("CALL", self.source, (functools.partial(lookups.is_unset, name), True))
                 return None
         return None
 
@@ -150,7 +150,7 @@ class Instance(Value):
 
     def assume_absent(self, t: Tracer, name: str) -> None:
         if self.source is not None and name not in self.stores and has_dict(self.object):
-            t.guard("NO_KEY", DictSource(self.source), name)
+            t.guards.take("NO_KEY", DictSource(self.source), name)
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         owner, setter = look_up(t, self.kind, "__setattr__")
@@ -203,7 +203,7 @@ class Instance(Value):
             slot = isinstance(raw, types.MemberDescriptorType)
             raise t.raised(AttributeError, name if slot else f"{self.kind.__name__!r} object has no attribute {name!r}")
         if self.source is not None and name not in self.stores and has_dict(self.object):
-            t.guard("HAS_KEY" if name in held_by(self.object) else "NO_KEY", DictSource(self.source), name)
+            t.guards.take("HAS_KEY" if name in held_by(self.object) else "NO_KEY", DictSource(self.source), name)
         t.effects.note(self)
         if self.object is None or not self.had(t, name):
             del self.stores[name]
@@ -476,7 +476,7 @@ class InstanceDict(Value):
         before: dict[str, Any] = {}
         if instance.object is not None:
             before = held_by(instance.object)
-            t.guard("KEYS", instance.step(DictSource), tuple(before))
+            t.guards.take("KEYS", instance.step(DictSource), tuple(before))
         names = [n for n in before if instance.stores.get(n) is not DELETED]
         return names + [n for n, v in instance.stores.items() if n not in before and v is not DELETED]
 

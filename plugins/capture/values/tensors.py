@@ -148,7 +148,7 @@ class Tensor(Value):
                 return MethodOfValue(self, name)
             raise Unsupported(f"attribute {name!r} of a tensor")
         if self.real is not None and self.source is not None:
-            t.guard("NO_KEY", DictSource(self.source), name)
+            t.guards.take("NO_KEY", DictSource(self.source), name)
         raise t.raised(AttributeError, f"'{self.type().__name__}' object has no attribute {name!r}")
 
     def patched(self, t: Tracer, name: str) -> Value | None:
@@ -240,7 +240,7 @@ class Tensor(Value):
             number: Value = Constant(number_of(known))
         elif t.policy.data_dependent and self.fake.dtype not in _COMPLEX:
             number = t.call_method_graph("item", [self], {})
-        elif self.fake.dtype.is_floating_point and t.in_optimizer():
+        elif self.fake.dtype.is_floating_point and t.call_stack.in_optimizer():
             number = self.float_in_graph(t)
         else:
             return None
