@@ -44,17 +44,17 @@ def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
     if not fake.requires_grad:
         raise t.raised(RuntimeError, "cannot register a hook on a tensor that doesn't require gradient")
     before, grad_mode = Unchanged(t, hook), torch.is_grad_enabled()
-    node = t.node_here(tensor.node)
+    node = t.recorder.node_here(tensor.node)
     torch._C._set_grad_enabled(False)
     try:
-        with t.region() as region:
+        with t.recorder.region() as region:
             given = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
-            result = t.call(hook, [t.tensor(region.placeholder("gradient", given), given)], {}).realize()
+            result = t.call(hook, [t.recorder.tensor(region.placeholder("gradient", given), given)], {}).realize()
             before.check("a gradient hook")
             if not isinstance(result, Tensor) and not t.is_none(result):
                 raise Unsupported(f"a gradient hook that returns {result.describe()}")
-            graph = region.close([t.argument(result)[0]])
+            graph = region.close([t.recorder.argument(result)[0]])
     finally:
         torch._C._set_grad_enabled(grad_mode)
-    t.call_region(GradientHook(graph), [node, *region.lifted])
+    t.recorder.call_region(GradientHook(graph), [node, *region.lifted])
     return Handle()

@@ -21,7 +21,7 @@ class Unchanged:
         variables = (v for f in t.call_stack.frames for v in (*f.locals, *f.stack))
         t.effects.watched = self.outer | _reachable([*held, *variables])
         self.count = t.effects.count
-        self.versions = [(v.fake, v.fake._version) for v in t.by_fake.values()]
+        self.versions = [(v.fake, v.fake._version) for v in t.recorder.by_fake.values()]
 
     def check(self, what: str, hint: str = "") -> None:
         """Raise ``Unsupported`` where any of it has changed; ``what`` is the function, for people."""

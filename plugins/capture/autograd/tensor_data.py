@@ -49,7 +49,7 @@ def set_data(t: Tracer, tensor: Tensor, value: Value) -> None:
     old, new = tensor.fake, value.fake
     if (old.dtype, old.device) != (new.dtype, new.device) or tensor.real is None:
         raise Unsupported("setting the data of a tensor of another type, or of one that the graph made")
-    data = t.call_method_graph("detach", [value], {})
+    data = t.recorder.call_method("detach", [value], {})
     assert isinstance(data, Tensor)
     current = data
     if old.requires_grad:
@@ -57,23 +57,23 @@ def set_data(t: Tracer, tensor: Tensor, value: Value) -> None:
             raise Unsupported("setting the data of a tensor with gradients to one of another shape")
         # A copy with the new values whose gradient goes to the old tensor.
         with_history = torch.is_grad_enabled()
-        current = t.call_method_graph("clone", [tensor], {})  # type: ignore[assignment]
-        detached = t.call_method_graph("detach", [current], {})
-        t.call_method_graph("copy_", [detached, data], {})
+        current = t.recorder.call_method("clone", [tensor], {})  # type: ignore[assignment]
+        detached = t.recorder.call_method("detach", [current], {})
+        t.recorder.call_method("copy_", [detached, data], {})
         if not with_history:
-            t.call_method_graph("requires_grad_", [current], {})
-        version = t.versions.of
-        t.data_copies.append((current.fake, version(current.fake), data.fake, version(data.fake)))
-    for item in t.inputs:
+            t.recorder.call_method("requires_grad_", [current], {})
+        version = t.recorder.versions.of
+        t.recorder.data_copies.append((current.fake, version(current.fake), data.fake, version(data.fake)))
+    for item in t.recorder.inputs:
         if item.node is tensor.node:
             item.static = item.steady = False  # it lies elsewhere on the next call
     t.effects.note(tensor)
     tensor.node, tensor.fake, tensor.new_data = current.node, current.fake, data
-    t.by_fake[id(current.fake)] = tensor
+    t.recorder.by_fake[id(current.fake)] = tensor
 
 
 def check_copies(t: Tracer) -> None:
     """New data of tensors with gradients live twice in the graph: neither copy may be written to."""
-    for copy, copied_at, data, taken_at in t.data_copies:
-        if t.versions.of(copy) != copied_at or t.versions.of(data) != taken_at:
+    for copy, copied_at, data, taken_at in t.recorder.data_copies:
+        if t.recorder.versions.of(copy) != copied_at or t.recorder.versions.of(data) != taken_at:
             raise Unsupported("a change in place of the new data of a tensor")

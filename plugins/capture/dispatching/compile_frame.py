@@ -164,7 +164,7 @@ class _Attempt:
         tracer = self.tracer
         seeds = torch.random.get_rng_state()
         try:
-            with tracer.fake_mode:
+            with tracer.recorder.fake_mode:
                 frame = self.start()
                 try:
                     signal: Signal | None = frame.run()
@@ -184,7 +184,7 @@ class _Attempt:
             tracer.state.restore()
             torch.random.set_rng_state(seeds)
         self.tidy_guards()
-        if tail is None or (signal is RETURNED and not tracer.calls):
+        if tail is None or (signal is RETURNED and not tracer.recorder.calls):
             unit = self.unit(None, "")
             unit.is_empty = tail is not None
             return unit
@@ -195,10 +195,10 @@ class _Attempt:
         self.check_arguments(frame, rebuilder, signal)
         if signal is not RETURNED:
             self.check_exceptions(rebuilder)
-        for item in tracer.inputs:
+        for item in tracer.recorder.inputs:
             if (
                 isinstance(item.real, torch.Tensor)
-                and tracer.versions.of(item.example)
+                and tracer.recorder.versions.of(item.example)
                 and view_kind(item.real) not in _PLAIN_VIEWS
             ):
                 raise Unsupported("a change in place of a view that was made without gradients")
@@ -258,10 +258,10 @@ class _Attempt:
     def tidy_guards(self) -> None:
         """Guards that relate inputs to one another: which of them share memory, which changed objects are distinct."""
         tracer = self.tracer
-        tensors = [i for i in tracer.inputs if isinstance(i.real, torch.Tensor)]
-        changed = any(tracer.versions.of(i.example) for i in tensors)
+        tensors = [i for i in tracer.recorder.inputs if isinstance(i.real, torch.Tensor)]
+        changed = any(tracer.recorder.versions.of(i.example) for i in tensors)
         for item in tensors if changed else ():
-            if tracer.versions.of(item.example):
+            if tracer.recorder.versions.of(item.example):
                 tracer.guards.add(Guard("CALL", item.source, (view_kind, view_kind(item.real))))
         related = [i for i in tensors if changed or not i.static]
         if len(related) > 1 and not all(i.static for i in related):
@@ -278,7 +278,7 @@ class _Attempt:
     def finish(self, r: FrameRebuilder, tail: list[str]) -> Unit:
         """Compile the graph and the rebuilt code."""
         tracer = self.tracer
-        with tracer.fake_mode:
+        with tracer.recorder.fake_mode:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
         if self.stop is not None:
             if not self.stop.asked_for and not self.settings.obstacle:
@@ -288,7 +288,7 @@ class _Attempt:
             )
         for message in tracer.blocks.report():
             self.settings.context.emit("reuse", stage="capture", name=self.function.__code__.co_name, message=message)
-        runs = bool(tracer.calls or r.outputs)
+        runs = bool(tracer.recorder.calls or r.outputs)
         if runs:
             inputs = self.close_graph(outputs)
             r.scope["graph"], key = self.compile_graph(inputs)
@@ -298,8 +298,8 @@ class _Attempt:
         for guard in size_guards(tracer):
             tracer.guards.add(guard)
         r.scope["tail"] = frame_hook.load().tail
-        again = failures.leaves_no_trace(tracer.graph.nodes)
-        writes = failures.changes_inputs(tracer.inputs, tracer.versions)
+        again = failures.leaves_no_trace(tracer.recorder.graph.nodes)
+        writes = failures.changes_inputs(tracer.recorder.inputs, tracer.recorder.versions)
         if runs and again:
             r.scope["rerun"] = failures.AsPython(self.settings.context)
         text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs, again, writes)
@@ -309,23 +309,23 @@ class _Attempt:
     def close_graph(self, outputs: list[fx.Node]) -> list[GraphInput]:
         """Add the outputs; drop inputs that nothing uses."""
         tracer = self.tracer
-        tracer.graph.output(tuple(outputs))
+        tracer.recorder.graph.output(tuple(outputs))
         used = []
-        for item in tracer.inputs:
+        for item in tracer.recorder.inputs:
             if item.node.users:
                 used.append(item)
             else:
-                tracer.graph.erase_node(item.node)
+                tracer.recorder.graph.erase_node(item.node)
         return used
 
     def compile_graph(self, inputs: list[GraphInput]) -> tuple[Any, str | None]:
         """The compiled graph as a callable that runs with the frame hook suspended; its key, if it is stored."""
         tracer = self.tracer
-        module = new_graph_module(tracer.root_module, tracer.graph)
+        module = new_graph_module(tracer.recorder.root_module, tracer.recorder.graph)
         captured = CapturedGraph(
             module=module,
             example_inputs=tuple(_pristine(tracer, item) for item in inputs),
-            fake_mode=tracer.fake_mode,
+            fake_mode=tracer.recorder.fake_mode,
             static_inputs=frozenset(n for n, item in enumerate(inputs) if item.static),
             steady_inputs=frozenset(n for n, item in enumerate(inputs) if item.steady),
             grad_enabled=self.modes[0],
@@ -355,10 +355,10 @@ def _pristine(tracer: FrameTracer, item: GraphInput) -> Any:
     """An input's fake value as it was before the graph ran on it."""
     if item.state is None or metadata(item.example) == item.state:
         return item.example
-    if any(o is not item and _share(o, item) for o in tracer.inputs):
+    if any(o is not item and _share(o, item) for o in tracer.recorder.inputs):
         raise Unsupported("a change of shape of an input that shares memory with another")
     shape, stride, offset, requires_grad, dtype = item.state
-    with tracer.fake_mode:
+    with tracer.recorder.fake_mode:
         if offset != 0:
             raise Unsupported("a change of shape of an input that is a view")
         made = torch.empty_strided(shape, stride, dtype=dtype, device=item.example.device)

@@ -366,7 +366,7 @@ def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
         values = [a.realize() for a in args]
         numbers = len(values) == 2 and not kwargs and all(isinstance(v, (Symbolic, Constant)) for v in values)
         if numbers and any(isinstance(v, Symbolic) for v in values):
-            return t.call_graph(symbolic, values, {})
+            return t.recorder.call(symbolic, values, {})
         chosen = extreme_of_two(t, symbol, *values) if len(values) == 2 and not kwargs else None
         return t.call(t.wrap_known(replacement), values, kwargs) if chosen is None else chosen
 
@@ -396,7 +396,7 @@ def _number(cls: type, symbolic: Any, method: str) -> Handler:
         if isinstance(value, Tensor):
             return value.call_method(t, method, [], {})
         if isinstance(value, Symbolic) and len(args) == 1:
-            return value if value.type() is cls else t.call_graph(symbolic, [value], {})
+            return value if value.type() is cls else t.recorder.call(symbolic, [value], {})
         if isinstance(value, Instance):
             return value.need_special(t, method)
         return t.fold(cls, list(args), kwargs)
@@ -457,9 +457,9 @@ def abs_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Tensor):
         patched = value.patched(t, "__abs__")
-        return t.call_method_graph("abs", [value], {}) if patched is None else t.call(patched, [], {})
+        return t.recorder.call_method("abs", [value], {}) if patched is None else t.call(patched, [], {})
     if isinstance(value, Symbolic):
-        return t.call_graph(abs, [value], {})
+        return t.recorder.call(abs, [value], {})
     if isinstance(value, Instance):
         return value.need_special(t, "__abs__")
     return t.fold(abs, [value], {})
@@ -482,7 +482,7 @@ def round_(t: Tracer, value: Value, *digits: Value) -> Value:
     value = value.realize()
     if isinstance(value, Tensor):
         named = {"decimals": digits[0]} if digits else {}
-        return t.call_method_graph("round", [value], named)
+        return t.recorder.call_method("round", [value], named)
     return t.fold(round, [Constant(t.constant_of(value)), *digits], {})
 
 
@@ -493,7 +493,7 @@ def _symbolic_math(original: Any, on_int: bool) -> None:
             if on_int and values[0].type() is int:
                 return values[0]
             if on_int and t.policy.data_dependent:
-                return t.call_graph(original, values, {})
+                return t.recorder.call(original, values, {})
             values = [Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in values]
         return t.fold(original, list(values), {})
 

@@ -31,13 +31,13 @@ def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | 
     named = {k: v for k, v in kwargs.items() if k not in _OPTIONS}
     if policy is not None:
         return _selective(t, function, list(args), named, _plain(t, policy.realize()))
-    outer = t.tags
-    t.regions += 1
-    t.tags = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": t.regions}
+    outer = t.recorder.tags
+    t.recorder.regions += 1
+    t.recorder.tags = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": t.recorder.regions}
     try:
         return t.call(function, list(args), named)
     finally:
-        t.tags = outer
+        t.recorder.tags = outer
 
 
 def _check_can_be_saved(args: tuple[Value, ...]) -> None:
@@ -73,15 +73,15 @@ def _plain(t: Tracer, value: Value) -> Any:
 
 def _selective(t: Tracer, function: Value, args: list[Value], kwargs: dict[str, Value], context_fn: Any) -> Value:
     effects = t.effects.count
-    with t.region() as region:
+    with t.recorder.region() as region:
         leaves, structure = flatten(t, t.call(function, args, kwargs))
         values = [v.realize() for v in leaves]
         if not all(isinstance(v, Tensor) for v in values) or t.effects.count != effects:
             raise Unsupported("a selective checkpoint with side effects, or with results that are no tensors")
-        graph = region.close([t.argument(v)[0] for v in values])
+        graph = region.close([t.recorder.argument(v)[0] for v in values])
     graph.meta["_checkpoint_context_fn"] = context_fn
     lifted = list(region.lifted)
     results = tuple(graph(*(node.meta["example_value"] for node in lifted)))
-    arguments = (t.submodule(graph, "checkpoint"), *map(t.node_here, lifted))
-    node = t.record("call_function", torch.ops.higher_order.tag_activation_checkpoint, arguments, {}, results)
-    return structure.build(t, iter(t.unpacked(node, results).unpack(t)))
+    arguments = (t.recorder.submodule(graph, "checkpoint"), *map(t.recorder.node_here, lifted))
+    node = t.recorder.record("call_function", torch.ops.higher_order.tag_activation_checkpoint, arguments, {}, results)
+    return structure.build(t, iter(t.recorder.unpacked(node, results).unpack(t)))

@@ -104,7 +104,7 @@ def _tensor(t: Tracer, value: Tensor) -> Value:
     plain = kind is torch.Tensor and not fake.requires_grad and not value.stores and _has_no_attributes(t, value)
     if not plain and kind is not torch.nn.Parameter:
         raise Unsupported(f"copy.deepcopy of {value.describe()}")
-    copied = t.call_method_graph("clone", [t.call_method_graph("detach", [value], {})], {})
+    copied = t.recorder.call_method("clone", [t.recorder.call_method("detach", [value], {})], {})
     if copied.fake.stride() != fake.stride():
         raise Unsupported(f"copy.deepcopy of {value.describe()}, whose memory has gaps or repeats")
     if plain:

@@ -54,8 +54,8 @@ class Traced:
 
     def call(self, t: Tracer, transform: Transform, more: list[Value] | None = None) -> list[Value]:
         """Record a call of a transform of the graph."""
-        nodes = [*self.outer, *self.region.lifted, *(t.argument(v)[0] for v in more or ())]
-        return t.call_region(transform, nodes).unpack(t)
+        nodes = [*self.outer, *self.region.lifted, *(t.recorder.argument(v)[0] for v in more or ())]
+        return t.recorder.call_region(transform, nodes).unpack(t)
 
 
 def trace(
@@ -74,14 +74,14 @@ def trace(
     leaves, structure = flatten(t, t.new_tuple([t.new_tuple(args), t.new_dict(kwargs)]))
     outer: list[Any] = []
     seen: list[Value] = []
-    with t.region() as region:
+    with t.recorder.region() as region:
         for number, leaf in enumerate(leaves):
             example = examples(number, leaf) if isinstance(leaf, Tensor) else None
             if example is None:
                 seen.append(leaf)
                 continue
             outer.append(leaf.node)  # type: ignore[attr-defined]
-            seen.append(t.tensor(region.placeholder(f"mapped{number}", example), example))
+            seen.append(t.recorder.tensor(region.placeholder(f"mapped{number}", example), example))
         given, named = structure.build(t, iter(seen)).unpack(t)
         pairs = {k.constant(): v for k, v in t.pairs(named)}
         result = t.call(function, given.realize().unpack(t), pairs).realize()
@@ -93,8 +93,8 @@ def trace(
         results = [*found, *auxiliary_leaves] if has_aux else found
         if not all(isinstance(v.realize(), Tensor) for v in results):
             raise Unsupported("a transformed function that returns something else than tensors")
-        graph = region.close([t.argument(v)[0] for v in results])
-    outer = [t.node_here(node) for node in outer]
+        graph = region.close([t.recorder.argument(v)[0] for v in results])
+    outer = [t.recorder.node_here(node) for node in outer]
     return Traced(region, graph, shape, auxiliary, outer, len(found))
 
 
@@ -489,4 +489,4 @@ def autograd_grad(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     for name in ("outputs", "inputs", "grad_outputs"):
         if name in named and isinstance(named[name].realize(), Tensor):
             named[name] = t.new_tuple([named[name]])
-    return t.call_graph(torch.autograd.grad, [], {**named, "retain_graph": Constant(True)})
+    return t.recorder.call(torch.autograd.grad, [], {**named, "retain_graph": Constant(True)})

@@ -41,7 +41,7 @@ def _is_size(t: Tracer, i: Value, message: Value | None = None, max: Value | Non
         check(t, t.compare("<=", i, max), message)
     i = i.realize()
     if isinstance(i, Symbolic) and not i.is_known():
-        t.call_graph(aten.sym_constrain_range_for_size.default, [i], {})
+        t.recorder.call(aten.sym_constrain_range_for_size.default, [i], {})
     return Constant(None)
 
 

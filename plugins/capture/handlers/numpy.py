@@ -68,13 +68,13 @@ def _of_tensor(t: Tracer, name: str, original: Any, tensor: Tensor) -> Value:
     fake = tensor.fake
     array_of_tensor(t, tensor)
     if original in (numpy.array, numpy.asarray, numpy.ascontiguousarray) and fake.is_contiguous():
-        held = t.call_method_graph("clone", [tensor], {}) if original is numpy.array else tensor
+        held = t.recorder.call_method("clone", [tensor], {}) if original is numpy.array else tensor
         assert isinstance(held, Tensor)
         return array_of_tensor(t, held)
     function = _IN_TORCH.get(original)
     if function is None or fake.dtype not in (torch.float32, torch.float64) or not fake.is_contiguous():
         raise Unsupported(f"numpy.{name} of {tensor.describe()}")
-    return t.call_graph(function, [tensor], {})
+    return t.recorder.call(function, [tensor], {})
 
 
 def _folded(name: str, original: Any) -> Any:
@@ -122,7 +122,7 @@ def _of_array(original: Any, copies: bool) -> Any:
                 rest.setdefault("dtype", Constant(torch.from_numpy(numpy.array(data.value)).dtype))
         if isinstance(data, Symbolic) and len(args) <= 1:
             return tensor_of_numbers(t, original, data, rest)
-        return t.call_graph(original, [data, *args[1:]], rest)
+        return t.recorder.call(original, [data, *args[1:]], rest)
 
     return handler
 
@@ -135,8 +135,8 @@ def _converted(t: Tracer, tensor: Value, options: dict[str, Value], copies: bool
     if set(options) - {"dtype", "device"}:
         raise Unsupported(f"a tensor made of a numpy array with {sorted(options)}")
     if copies:
-        tensor = t.call_method_graph("clone", [tensor], {})
-    return t.call_method_graph("to", [tensor], options) if options else tensor
+        tensor = t.recorder.call_method("clone", [tensor], {})
+    return t.recorder.call_method("to", [tensor], options) if options else tensor
 
 
 registry.functions[torch.tensor] = _of_array(torch.tensor, copies=True)

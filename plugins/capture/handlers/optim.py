@@ -75,7 +75,7 @@ def stack_if_compiling(t: Tracer, x: Value) -> Value:
     """A list of numbers as it is."""
     items = x.realize()
     if isinstance(items, Sequence) and any(isinstance(v.realize(), Tensor) for v in items.items):
-        return t.call_graph(torch.stack, [items], {})
+        return t.recorder.call(torch.stack, [items], {})
     return items
 
 

@@ -63,7 +63,7 @@ registry.functions[torch._assert] = lambda t, condition, message: _check(t, cond
 def _check(t: Tracer, condition: Value, message: Value) -> Value:
     condition = condition.realize()
     if isinstance(condition, Tensor):
-        return t.call_graph(torch._assert_async, [condition], {})
+        return t.recorder.call(torch._assert_async, [condition], {})
     if not t.truth(condition):
         raise t.raised(AssertionError, message)
     return Constant(None)
@@ -142,7 +142,7 @@ def graph_break(t: Tracer, reason: Value | None = None) -> Value:
 @registry.function(torch._library.custom_ops.CustomOpDef.__call__)
 def custom_op(t: Tracer, definition: Value, *args: Value, **kwargs: Value) -> Value:
     """A custom op of torch.library: its registered operator is the node."""
-    return t.call_graph(definition.realize().object._opoverload, list(args), kwargs)  # type: ignore[attr-defined]
+    return t.recorder.call(definition.realize().object._opoverload, list(args), kwargs)  # type: ignore[attr-defined]
 
 
 @registry.function(inspect.signature)

@@ -154,7 +154,7 @@ class Caller:
                 return module.forward(self, args[1:], kwargs)
         if is_graph_function(object):
             self.finds_itself(object)
-            return self.call_graph(object, args, kwargs)
+            return self.recorder.call(object, args, kwargs)
         marked = self.call_marked(object, args, kwargs)
         if marked is not None:
             return marked
@@ -172,7 +172,7 @@ class Caller:
     def call_marked(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """The result of a function that the program said something of; None for one to be followed."""
         if annotations.is_in_graph(object):
-            return self.call_graph(object, args, kwargs)
+            return self.recorder.call(object, args, kwargs)
         substitute = annotations.substitute_of(object)
         if substitute is not None:
             return self.call(self.wrap_known(substitute), args, kwargs)

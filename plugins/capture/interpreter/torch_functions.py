@@ -117,7 +117,7 @@ def call_torch(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Va
         raise Unsupported(f"the higher-order operator {function}")
     if not in_graph(function):
         raise Unsupported(f"torch's {name} in compiled code")
-    return t.call_graph(function, args, kwargs)
+    return t.recorder.call(function, args, kwargs)
 
 
 @functools.cache

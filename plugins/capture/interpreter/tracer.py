@@ -43,7 +43,7 @@ _UNARY = {"negative": operator.neg, "positive": operator.pos, "invert": operator
 _UNARY_NAMES = {"negative": "__neg__", "positive": "__pos__", "invert": "__invert__"}
 
 
-class FrameTracer(GraphRecorder, Caller):
+class FrameTracer(Caller):
     """One capture of one frame.  ``break_at`` is the step of the root at which to stop for a graph break."""
 
     COMPARISONS: ClassVar[dict[str, Callable[[Any, Any], Any]]] = {
@@ -51,7 +51,8 @@ class FrameTracer(GraphRecorder, Caller):
     }  # fmt: skip
 
     def __init__(self, policy: Policy, break_at: int | None = None) -> None:
-        super().__init__(policy)
+        self.policy = policy
+        self.recorder = GraphRecorder(self)
         self.call_stack = CallStack(break_at)
         self.guards = Guards(self.call_stack.place)
         self.provenance = Provenance()
@@ -220,7 +221,7 @@ class FrameTracer(GraphRecorder, Caller):
             return value.truth(self)
         if isinstance(value, Symbolic):
             return self.assume(value, message)
-        self.call_graph(torch._assert_async, [value, Constant(message)], {})  # left to the graph to check
+        self.recorder.call(torch._assert_async, [value, Constant(message)], {})  # left to the graph to check
         return True
 
     def assume(self, condition: Value, message: str) -> bool:
@@ -234,10 +235,10 @@ class FrameTracer(GraphRecorder, Caller):
                 torch._check(number, lambda: message)
             except RuntimeError as error:
                 raise Unsupported(f"an assertion that no data can fulfil: {error}") from error
-            self.record(
+            self.recorder.record(
                 "call_function",
                 torch.ops.aten._assert_scalar.default,
-                (self.node_here(condition.node), message),
+                (self.recorder.node_here(condition.node), message),
                 {},
                 None,
             )
@@ -302,7 +303,7 @@ class FrameTracer(GraphRecorder, Caller):
     def unary(self, name: str, value: Value) -> Value:
         """A unary operator."""
         if isinstance(value, (Tensor, Symbolic)):
-            return self.call_graph(_UNARY[name], [value], {})
+            return self.recorder.call(_UNARY[name], [value], {})
         if isinstance(value, Instance):
             return value.need_special(self, _UNARY_NAMES[name])
         return self.fold(_UNARY[name], [value], {})
@@ -402,11 +403,11 @@ class FrameTracer(GraphRecorder, Caller):
         """``with torch.device(...)``: what makes tensors gets the device as an argument."""
 
         def enter(t: Tracer) -> Value:
-            t.devices.append(device)
+            t.recorder.devices.append(device)
             return Constant(device)
 
         def leave(t: Tracer, *exception: Value) -> Value:
-            t.devices.pop()
+            t.recorder.devices.pop()
             return Constant(None)
 
         return Handler(f"torch.device.{name}", enter if name == "__enter__" else leave)

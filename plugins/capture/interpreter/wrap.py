@@ -129,7 +129,7 @@ def _assume_same(t: Tracer, known: Value, source: Source) -> None:
 
 def _constant(t: Tracer, object: Any, source: Source) -> Value:
     if type(object) is int and not isinstance(source, BoundSource):
-        symbolic = t.dynamic_int(object, source)
+        symbolic = t.recorder.dynamic_int(object, source)
         if symbolic is not None:
             return symbolic
     if type(object) is float and t.policy.changing_float(source, object):
@@ -311,7 +311,7 @@ def _partial(t: Tracer, object: Any, source: Source) -> Value:
 
 
 def _tensor(t: Tracer, object: Any, source: Source) -> Value:
-    return t.tensor_input(object, source)
+    return t.recorder.tensor_input(object, source)
 
 
 def _module(t: Tracer, object: Any, source: Source) -> Value:

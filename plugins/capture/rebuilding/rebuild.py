@@ -73,7 +73,7 @@ class FrameRebuilder:
 
     def output(self, value: Any) -> str:
         """A value of the graph, by its position among the graph's outputs."""
-        number = self.outputs.setdefault(self.t.node_here(value.node), len(self.outputs))
+        number = self.outputs.setdefault(self.t.recorder.node_here(value.node), len(self.outputs))
         return self.assign(f"o[{number}]")
 
     def load(self, value: Value) -> str:

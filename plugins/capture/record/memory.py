@@ -29,7 +29,7 @@ def guard_places(t: Tracer, target: Any, args: list[Any]) -> None:
     if _name(target) not in _COUNT_FROM_THE_START:
         return
     memories = {v.untyped_storage()._cdata for v in tree_leaves(args) if isinstance(v, torch.Tensor)}
-    for item in t.inputs:
+    for item in t.recorder.inputs:
         tensor = item.example
         if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata in memories:
             t.guards.add(Guard("CALL", item.source, (place_in_memory, place_in_memory(item.real))))

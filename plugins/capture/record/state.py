@@ -29,7 +29,7 @@ class TorchState:
             raise Unsupported(f"{setter.__name__} with keyword arguments")
         plain = [self.t.constant_of(a) for a in args]
         setter(*plain)
-        self.t.graph.create_node("call_function", setter, tuple(plain), {})
+        self.t.recorder.graph.create_node("call_function", setter, tuple(plain), {})
         return Constant(None)
 
     def nest(self, step: int) -> Value:
@@ -37,7 +37,7 @@ class TorchState:
         self.nesting += step
         change = torch.autocast_increment_nesting if step > 0 else torch.autocast_decrement_nesting
         result = change()
-        self.t.graph.create_node("call_function", change, (), {})
+        self.t.recorder.graph.create_node("call_function", change, (), {})
         if self.nesting == 0 and step < 0:
             torch.clear_autocast_cache()
         return Constant(result)
@@ -61,11 +61,11 @@ class TorchState:
     def finish(self, r: Rebuilder) -> None:
         """The graph leaves modes as it found them; the rebuilt code sets those that the frame left changed."""
         for setter, lead, before, now in self.changes():
-            self.t.graph.create_node("call_function", setter, (*lead, *before), {})
+            self.t.recorder.graph.create_node("call_function", setter, (*lead, *before), {})
             arguments = ", ".join(map(r.constant, (*lead, *now)))
             r.effect(f"{r.constant(setter)}({arguments})")
         nested, change = self.nesting, torch.autocast_decrement_nesting
         for _ in range(abs(nested)):
             opposite: Any = change if nested > 0 else torch.autocast_increment_nesting
-            self.t.graph.create_node("call_function", opposite, (), {})
+            self.t.recorder.graph.create_node("call_function", opposite, (), {})
             r.effect(f"{r.constant(torch.autocast_increment_nesting if nested > 0 else change)}()")

@@ -122,14 +122,20 @@ class Blocks:
     def describe(self, key: Any, name: str, arguments: list[Value]) -> Call | None:
         """The call, or None where it cannot be repeated nor repeat another."""
         t = self.t
-        if t.open_regions or t.state.nesting or not self.watch():
+        if t.recorder.open_regions or t.state.nesting or not self.watch():
             return None
         leaves: list[Value] = []
         structure = _take_apart(t.new_tuple(arguments), leaves)
         if not all(map(_is_plain, leaves)):
             return None
         effects = t.effects.count, len(t.effects.later)
-        return Call(key, name, leaves, structure, (global_state(), tuple(t.devices), frozenset(t.tags), effects))
+        return Call(
+            key,
+            name,
+            leaves,
+            structure,
+            (global_state(), tuple(t.recorder.devices), frozenset(t.recorder.tags), effects),
+        )
 
     def watch(self) -> bool:
         """Have changes of what side effects made reachable counted; False where that is not possible."""
@@ -145,11 +151,15 @@ class Blocks:
     def follow(self, call: Call, follow: Callable[[], Value]) -> Value:
         """Follow a call, and keep what it recorded."""
         t = self.t
-        trace = Trace(call, tags=frozenset(t.tags), of_one=isinstance(call.key, Module))
+        trace = Trace(call, tags=frozenset(t.recorder.tags), of_one=isinstance(call.key, Module))
         for leaf in call.leaves:
             if isinstance(leaf, Module):
                 trace.modules.update(map(id, _modules(leaf.object)))
-        last, regions, before = next(iter(reversed(t.graph.nodes)), None), t.regions, _Outside.of(t, call)
+        last, regions, before = (
+            next(iter(reversed(t.recorder.graph.nodes)), None),
+            t.recorder.regions,
+            _Outside.of(t, call),
+        )
         self.recording.append(trace)
         try:
             result = follow()
@@ -157,7 +167,7 @@ class Blocks:
             self.recording.remove(trace)
         try:
             after = self.describe(call.key, call.name, [])
-            if trace.refused or t.regions != regions or after is None or after.state != call.state:
+            if trace.refused or t.recorder.regions != regions or after is None or after.state != call.state:
                 raise NotReusable(trace.refused or "side effects")
             before.check(t, call)
             self.finish(trace, last, result)
@@ -170,14 +180,14 @@ class Blocks:
     def finish(self, trace: Trace, last: fx.Node | None, result: Value) -> None:
         """Fill in the nodes and results of a trace."""
         t = self.t
-        node = t.graph._root.next if last is None else last.next
+        node = t.recorder.graph._root.next if last is None else last.next
         while node.op != "root":
             if node.op != "placeholder":
                 _check_node(node)
                 trace.nodes.append(node)
             node = node.next
         inside, arguments = set(trace.nodes), {v.node for v in trace.call.leaves if isinstance(v, (Tensor, Symbolic))}
-        sources = {item.node: item.source for item in t.inputs}
+        sources = {item.node: item.source for item in t.recorder.inputs}
         for node in trace.nodes:
             for used in node.all_input_nodes:
                 if used in inside or used in arguments or used in trace.inputs:
@@ -253,14 +263,15 @@ class _Outside:
     @classmethod
     def of(cls, t: Tracer, call: Call) -> _Outside:
         return cls(
-            {i: t.versions.of(v.fake) for i, v in t.by_fake.items()}, [properties(v.fake) for v in call.tensors()]
+            {i: t.recorder.versions.of(v.fake) for i, v in t.recorder.by_fake.items()},
+            [properties(v.fake) for v in call.tensors()],
         )
 
     def check(self, t: Tracer, call: Call) -> None:
         """Refuse a call that changed one, or an input that it was the first to use."""
-        inputs = {id(item.example): 0 for item in t.inputs if isinstance(item.example, torch.Tensor)}
+        inputs = {id(item.example): 0 for item in t.recorder.inputs if isinstance(item.example, torch.Tensor)}
         for number, version in {**inputs, **self.versions}.items():
-            if number in t.by_fake and t.versions.of(t.by_fake[number].fake) != version:
+            if number in t.recorder.by_fake and t.recorder.versions.of(t.recorder.by_fake[number].fake) != version:
                 raise NotReusable("a tensor from outside that was changed in place")
         if [properties(v.fake) for v in call.tensors()] != self.leaves:
             raise NotReusable("an argument whose properties were changed")

@@ -164,7 +164,7 @@ class RegionMatcher:
 
     def take_inputs(self) -> None:
         """Make the other call's tensors inputs of the graph; they must look as the trace's do."""
-        by_node = {v.node: v for v in self.t.by_fake.values()}
+        by_node = {v.node: v for v in self.t.recorder.by_fake.values()}
         for node, source in self.trace.inputs.items():
             theirs = self.image(source)
             if theirs is source:
@@ -183,12 +183,12 @@ class RegionMatcher:
         """Record what the trace recorded, for the other call; the other call's result."""
         t, trace = self.t, self.trace
         for node in trace.nodes:
-            copied = t.graph.node_copy(node, lambda n: self.nodes.get(n, n))
+            copied = t.recorder.graph.node_copy(node, lambda n: self.nodes.get(n, n))
             for tag in trace.tags:
                 del copied.meta[tag]
-            copied.meta.update(t.tags)
+            copied.meta.update(t.recorder.tags)
             self.nodes[node] = copied
-            t.calls += node.op != "call_method" or node.target != "size"
+            t.recorder.calls += node.op != "call_method" or node.target != "size"
         self.make_results()
         return trace.result_structure.build(t, iter([self.values.get(id(v), v) for v in trace.results]))
 
@@ -208,7 +208,7 @@ class RegionMatcher:
         for value, fake in zip(fresh, made, strict=True):
             node = self.nodes[value.node]
             node.meta["example_value"] = fake
-            self.values[id(value)] = t.tensor(node, fake)
+            self.values[id(value)] = t.recorder.tensor(node, fake)
 
     def outside(self) -> list[fx.Node]:
         return [*(v.node for v in self.trace.call.tensors()), *self.trace.inputs]

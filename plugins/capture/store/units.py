@@ -161,7 +161,7 @@ def _pack(taken: CaptureRecord) -> dict[str, Any]:
     names = {n: packer.value(v) for n, v in taken.scope.items() if n not in _OF_THIS_PROCESS}
     witnesses = [packer.object(w) for w in _witnesses(tracer)]
     packed_facts = [_pack_fact(packer, fact) for fact in provenance.facts.values()]
-    tensors = [i for i in tracer.inputs if isinstance(i.real, torch.Tensor)]
+    tensors = [i for i in tracer.recorder.inputs if isinstance(i.real, torch.Tensor)]
     places = [i.real.storage_offset() if i.static else None for i in tensors]
     storages = [[packer.source(i.source) for i in tensors], places, list(storage_pattern([i.real for i in tensors]))]
     _check_tensors(packer, guards)

@@ -76,7 +76,7 @@ class KnownArray(_Numbers):
     def folded(self) -> numpy.ndarray:
         """The array, unless a tensor that shares its memory was changed."""
         shared = self.t.shared_arrays.get(_owner(self.array))
-        if shared is not None and self.t.versions.of(shared):
+        if shared is not None and self.t.recorder.versions.of(shared):
             raise Unsupported("a numpy array beside a tensor in its memory that was changed")
         return self.array
 
@@ -84,7 +84,7 @@ class KnownArray(_Numbers):
         """A tensor of the same numbers; where it is no copy, changes of either are no longer followed."""
         with torch.utils._mode_utils.no_dispatch():
             held = _from_numpy(self.folded().copy())
-        made = t.call_method_graph("clone", [t.wrap_known(held)], {})
+        made = t.recorder.call_method("clone", [t.wrap_known(held)], {})
         if not copied:
             self.check_own("a tensor in the memory of")
             if _owner(self.array) in t.shared_arrays:
@@ -156,7 +156,7 @@ class ArrayOfTensor(_Numbers):
         source, array = self.source, self.array
         if source is None or array is None or isinstance(source.root(), LocalSource):
             raise NotConstant(self)
-        if self.t.versions.of(self.held.fake):
+        if self.t.recorder.versions.of(self.held.fake):
             raise NotConstant(self)
         if array.nbytes > _MOST_BYTES or self.t.policy.changing_array(source, array):
             raise NotConstant(self)
@@ -196,8 +196,8 @@ class ArrayOfTensor(_Numbers):
 def check_arrays(t: Tracer) -> None:
     """Arrays that were read while capturing must not be changed by the graph, through whatever tensor."""
     for held in t.arrays_read:
-        for item in t.inputs:
-            changed = isinstance(item.real, torch.Tensor) and t.versions.of(item.example)
+        for item in t.recorder.inputs:
+            changed = isinstance(item.real, torch.Tensor) and t.recorder.versions.of(item.example)
             if changed and _overlap(item.real.untyped_storage(), held.untyped_storage()):
                 raise Unsupported("a numpy array that was read, and that a tensor in its memory changes")
 
@@ -247,6 +247,6 @@ def array_value(t: Tracer, array: numpy.ndarray, source: Source) -> Value:
     t.guards.take("TYPE", source, numpy.ndarray)
     with torch.utils._mode_utils.no_dispatch():
         held = _from_numpy(array)
-    value = t.tensor_input(held, CallSource(source, torch.from_numpy))
+    value = t.recorder.tensor_input(held, CallSource(source, torch.from_numpy))
     assert isinstance(value, Tensor)
     return ArrayOfTensor(t, value, source, array)

@@ -62,8 +62,8 @@ class Choice(Value):
             if isinstance(part, Choice):
                 options.append(part.selected(t, like))
             else:
-                options.append(part if isinstance(part, Tensor) else t.call_graph(torch.full_like, [like, part], {}))
-        return t.call_graph(torch.where, [self.condition, *options], {})
+                options.append(part if isinstance(part, Tensor) else t.recorder.call(torch.full_like, [like, part], {}))
+        return t.recorder.call(torch.where, [self.condition, *options], {})
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
         if inplace:

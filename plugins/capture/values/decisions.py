@@ -33,7 +33,7 @@ def _text(t: Tracer, node: Any, used: dict[Source, float]) -> str:
         if type(node) in (int, float, bool) and math.isfinite(node):
             return repr(node)
         raise Unsupported(f"a branch on a number that depends on {node!r}")
-    changing = t.floats.get(node)
+    changing = t.recorder.floats.get(node)
     if changing is not None:
         used.setdefault(changing.source, changing.value)  # type: ignore[arg-type]
         return f"{{{list(used).index(changing.source)}}}"

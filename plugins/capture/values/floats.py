@@ -49,7 +49,7 @@ class ChangingFloat(Symbolic):
     def in_graph(self) -> tuple[fx.Node, Any]:
         """The node and the symbol that stand for the float, made at first use."""
         if self.made is None:
-            self.made = self.t.float_input(self)
+            self.made = self.t.recorder.float_input(self)
         return self.made
 
     def truth(self, t: Tracer) -> bool:

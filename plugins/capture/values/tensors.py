@@ -112,14 +112,16 @@ class Tensor(Value):
             return self.size(t)
         if name in KNOWN_ATTRIBUTES:
             found = getattr(self.fake, name)
-            return t.call_graph(getattr, [self, Constant(name)], {}) if isinstance(found, torch.SymInt) else (
+            return t.recorder.call(getattr, [self, Constant(name)], {}) if isinstance(found, torch.SymInt) else (
                 t.wrap_known(found)
             )  # fmt: skip
         if name in GRAPH_ATTRIBUTES:
-            return t.call_graph(getattr, [self, Constant(name)], {})
+            return t.recorder.call(getattr, [self, Constant(name)], {})
         if name == "data":
             # Autograd does not see writes to it, so that a detached tensor is not the same; capture has to.
-            return t.result("call_function", getattr, (t.node_here(self.node), "data"), {}, self.fake.detach())
+            return t.recorder.result(
+                "call_function", getattr, (t.recorder.node_here(self.node), "data"), {}, self.fake.detach()
+            )
         if name == "__class__":
             return t.wrap_known(self.type())
         if name in ("grad", "_grad"):
@@ -167,7 +169,7 @@ class Tensor(Value):
             setter(t, self, value)
             return
         if name == "requires_grad" and self.source is None:
-            t.call_method_graph("requires_grad_", [self, Constant(t.truth(value))], {})
+            t.recorder.call_method("requires_grad_", [self, Constant(t.truth(value))], {})
             return
         if name == "requires_grad" or name in KNOWN_ATTRIBUTES:
             raise Unsupported(f"setting {name!r} of a tensor")
@@ -221,8 +223,8 @@ class Tensor(Value):
         if name == "type" and args and isinstance(args[0].realize(), Known):
             return self.as_type(t, args[0].constant())
         if name == "type_as" and isinstance(args[0].realize(), Tensor):
-            return t.call_method_graph("to", [self, Constant(args[0].realize().fake.dtype)], {})
-        return t.call_method_graph(name, [self, *args], kwargs)
+            return t.recorder.call_method("to", [self, Constant(args[0].realize().fake.dtype)], {})
+        return t.recorder.call_method(name, [self, *args], kwargs)
 
     def read(self, t: Tracer, name: str) -> Value | None:
         """The tensor's value as a number: known, or a symbol where those are wanted; else None."""
@@ -239,7 +241,7 @@ class Tensor(Value):
         if known is not None:
             number: Value = Constant(number_of(known))
         elif t.policy.data_dependent and self.fake.dtype not in _COMPLEX:
-            number = t.call_method_graph("item", [self], {})
+            number = t.recorder.call_method("item", [self], {})
         elif self.fake.dtype.is_floating_point and t.call_stack.in_optimizer():
             number = self.float_in_graph(t)
         else:
@@ -256,12 +258,14 @@ class Tensor(Value):
 
     def float_in_graph(self, t: Tracer) -> Value:
         """The float that ``item()`` gives, as a symbol."""
-        number = t.shape_env.create_unbacked_symfloat()
-        return Symbolic(t.record("call_method", "item", (t.node_here(self.node),), {}, number), number)
+        number = t.recorder.shape_env.create_unbacked_symfloat()
+        return Symbolic(
+            t.recorder.record("call_method", "item", (t.recorder.node_here(self.node),), {}, number), number
+        )
 
     def known(self, t: Tracer) -> torch.Tensor | None:
         """The tensor's value, where it is known while capturing."""
-        found = t.known.of(self.fake)
+        found = t.recorder.known.of(self.fake)
         if found is not None:
             t.blocks.refuse("the value of a tensor")
         return found
@@ -272,21 +276,21 @@ class Tensor(Value):
             raise Unsupported(f"Tensor.type of {kind}")
         device = device_of_class(kind).type
         move = [] if self.fake.device.type == device else [Constant(device)]
-        return t.call_method_graph("to", [self, *move, Constant(kind.dtype)], {})  # type: ignore[attr-defined]
+        return t.recorder.call_method("to", [self, *move, Constant(kind.dtype)], {})  # type: ignore[attr-defined]
 
     def size(self, t: Tracer, dim: Value | None = None) -> Value:
         """``Tensor.size``."""
-        shape = Size([t.size_value(self, n) for n in range(self.fake.dim())])
+        shape = Size([t.recorder.size_value(self, n) for n in range(self.fake.dim())])
         return shape if dim is None or t.is_none(dim) else shape.get_item(t, dim)
 
     def get_item(self, t: Tracer, key: Value) -> Value:
         if (patched := self.patched(t, "__getitem__")) is not None:
             return t.call(patched, [key], {})
         if isinstance(key, Symbolic) and isinstance(key.number, torch.SymInt):
-            return t.call_method_graph("select", [self, Constant(0), key], {})  # an index would have to be known
+            return t.recorder.call_method("select", [self, Constant(0), key], {})  # an index would have to be known
         if _has_unknown_index(key):
             return t.call(t.wrap_known(element), [self, key], {})
-        return t.call_graph(operator.getitem, [self, index_of(t, key)], {})
+        return t.recorder.call(operator.getitem, [self, index_of(t, key)], {})
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
         if (patched := self.patched(t, "__setitem__")) is not None:
@@ -295,9 +299,9 @@ class Tensor(Value):
         key = Tuple([key]) if isinstance(key, Symbolic) and not key.is_known() else key
         if _has_unknown_index(key):
             method = "copy_" if isinstance(value.realize(), Tensor) else "fill_"
-            t.call_method_graph(method, [t.call(t.wrap_known(element), [self, key], {}), value], {})
+            t.recorder.call_method(method, [t.call(t.wrap_known(element), [self, key], {}), value], {})
             return
-        t.call_graph(operator.setitem, [self, index_of(t, key), value], {})
+        t.recorder.call(operator.setitem, [self, index_of(t, key), value], {})
 
     def contains(self, t: Tracer, item: Value) -> Value:
         raise Unsupported("`in` of a tensor branches on its values")
@@ -309,15 +313,15 @@ class Tensor(Value):
         self.refuse_patched(t, "__iter__")
         if self.fake.dim() == 0:
             raise t.raised(TypeError, "iteration over a 0-d tensor")
-        t.int_of(t.size_value(self, 0))
-        return t.call_method_graph("unbind", [self, Constant(0)], {}).unpack(t)
+        t.int_of(t.recorder.size_value(self, 0))
+        return t.recorder.call_method("unbind", [self, Constant(0)], {}).unpack(t)
 
     def length(self, t: Tracer) -> Value:
         if (patched := self.patched(t, "__len__")) is not None:
             return t.call(patched, [], {})
         if self.fake.dim() == 0:
             raise t.raised(TypeError, "len() of a 0-d tensor")
-        return t.size_value(self, 0)
+        return t.recorder.size_value(self, 0)
 
     def truth(self, t: Tracer) -> bool:
         self.refuse_patched(t, "__bool__")
@@ -333,13 +337,13 @@ class Tensor(Value):
         other = other.beside(t, self)
         if not _operand(other):
             return None
-        return t.call_graph(INPLACE[operation] if inplace else operation, [self, other], {})
+        return t.recorder.call(INPLACE[operation] if inplace else operation, [self, other], {})
 
     def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
         patched = self.patched(t, f"__r{BINARY_NAMES[operation]}__")
         if patched is not None:
             return t.call(patched, [other], {})
-        return t.call_graph(operation, [other, self], {}) if _operand(other) else None
+        return t.recorder.call(operation, [other, self], {}) if _operand(other) else None
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
         if (patched := self.patched(t, f"__{COMPARISON_TARGETS[symbol].__name__}__")) is not None:
@@ -349,7 +353,7 @@ class Tensor(Value):
             return Constant(symbol == "!=") if symbol in ("==", "!=") else None
         if isinstance(other, Constant) and other.value is None:
             return Constant(symbol == "!=") if symbol in ("==", "!=") else None
-        return t.call_graph(COMPARISON_TARGETS[symbol], [self, other], {})
+        return t.recorder.call(COMPARISON_TARGETS[symbol], [self, other], {})
 
     def rebuild(self, r: Rebuilder) -> str:
         name = r.remember(self, r.output(self))
@@ -368,7 +372,7 @@ class Tensor(Value):
 def _shows_part_of_result(t: Tracer, tensor: torch.Tensor) -> bool:
     """Whether a tensor that compiled code made lies in memory that is larger than its elements."""
     memory = tensor.untyped_storage()
-    taken = (item.example for item in t.inputs)
+    taken = (item.example for item in t.recorder.inputs)
     if any(isinstance(i, torch.Tensor) and i.untyped_storage()._cdata == memory._cdata for i in taken):
         return False
     return guard_or_true(memory.nbytes() != tensor.numel() * tensor.element_size())
@@ -450,7 +454,7 @@ def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value
         right = Constant(right.fixed())  # type: ignore[attr-defined]
         if left.is_constant():
             return t.fold(operation, [left, right], {})
-    return t.call_graph(operation, [left, right], {})
+    return t.recorder.call(operation, [left, right], {})
 
 
 _PARTS: dict[type, dict[str, Any]] = {
@@ -500,7 +504,7 @@ class Symbolic(Value):
         if name in _ITSELF.get(self.type(), ()) and not args and not kwargs:
             return self
         if self.type() is float and name in ("__int__", "__trunc__") and not args and not kwargs:
-            return t.call_graph(torch.sym_int, [self], {})
+            return t.recorder.call(torch.sym_int, [self], {})
         if self.type() is float and name == "is_integer" and not args and not kwargs:
             rest = t.binary(operator.mod, self, Constant(1.0))
             return Constant(t.compare("==", rest, Constant(0.0)).truth(t))
@@ -510,7 +514,7 @@ class Symbolic(Value):
         return t.fold(getattr(self.fixed(), name), args, kwargs)
 
     def truth(self, t: Tracer) -> bool:
-        if t.floats and not self.is_known():
+        if t.recorder.floats and not self.is_known():
             return decide(t, self.node)
         try:
             return bool(self.number)
@@ -534,7 +538,7 @@ class Symbolic(Value):
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
         if isinstance(other, Symbolic) or (isinstance(other, Constant) and isinstance(other.value, (int, float))):
-            return t.call_graph(COMPARISON_TARGETS[symbol], [self, other], {})
+            return t.recorder.call(COMPARISON_TARGETS[symbol], [self, other], {})
         return None
 
     def rebuild(self, r: Rebuilder) -> str:

@@ -25,10 +25,10 @@ def members(protocol: type) -> tuple[set[str], set[str]]:
 @pytest.fixture(scope="module")
 def made() -> dict[type, object]:
     tracer = FrameTracer(Policy(None, History()))
-    return {base.Tracer: tracer, base.Rebuilder: FrameRebuilder(tracer)}
+    return {base.Tracer: tracer, base.Recorder: tracer.recorder, base.Rebuilder: FrameRebuilder(tracer)}
 
 
-@pytest.mark.parametrize("protocol", [base.Tracer, base.Rebuilder])
+@pytest.mark.parametrize("protocol", [base.Tracer, base.Recorder, base.Rebuilder])
 def test_the_interface_that_values_see_is_met_by_what_they_get(protocol, made):
     attributes, methods = members(protocol)
     assert attributes and methods
