@@ -6,7 +6,7 @@ sum over ``k``.  The scheduler then fuses the exponential after it.  Prints::
     schedule graph0.inference:  # 1 kernels, 0 externs
       kernel k0__cdist_forward_exp (_cdist_forward, exp): for i0 < 7; for i1 < 9; row k < 33  ...
     results agree with eager's
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -11,11 +11,9 @@ from torch import fx
 from turret.graph.gradient_hooks import note_hook
 from turret.plugins.capture.autograd.later import Unchanged
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Value
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.values.tensors import Tensor
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Tracer, Value
+from turret.plugins.capture.values.tensors import Tensor
 
 
 @attrs.define(eq=False)
@@ -37,27 +35,26 @@ class Handle(Value):
         return torch.utils.hooks.RemovableHandle
 
 
+@registry.tensor_method("register_hook")
 def register_hook(t: Tracer, tensor: Tensor, hook: Value) -> Value:
     """``tensor.register_hook(hook)``."""
-    from turret.plugins.capture.values.tensors import Tensor
-
     fake = tensor.fake
     if tensor.source is not None:
         raise Unsupported("Tensor.register_hook of a tensor that existed before")
     if not fake.requires_grad:
         raise t.raised(RuntimeError, "cannot register a hook on a tensor that doesn't require gradient")
     before, grad_mode = Unchanged(t, hook), torch.is_grad_enabled()
-    node = t.node_here(tensor.node)
+    node = t.recorder.node_here(tensor.node)
     torch._C._set_grad_enabled(False)
     try:
-        with t.region() as region:
+        with t.recorder.region() as region:
             given = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
-            result = t.call(hook, [t.tensor(region.placeholder("gradient", given), given)], {}).realize()
+            result = t.call(hook, [t.recorder.tensor(region.placeholder("gradient", given), given)], {}).realize()
             before.check("a gradient hook")
             if not isinstance(result, Tensor) and not t.is_none(result):
                 raise Unsupported(f"a gradient hook that returns {result.describe()}")
-            graph = region.close([t.argument(result)[0]])
+            graph = region.close([t.recorder.argument(result)[0]])
     finally:
         torch._C._set_grad_enabled(grad_mode)
-    t.call_region(GradientHook(graph), [node, *region.lifted])
+    t.recorder.call_region(GradientHook(graph), [node, *region.lifted])
     return Handle()

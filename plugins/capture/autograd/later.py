@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Lazy, Value
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
+from turret.plugins.capture.values.base import Lazy, Tracer, Value
 
 
 class Unchanged:
@@ -21,9 +18,10 @@ class Unchanged:
     def __init__(self, t: Tracer, *held: Value) -> None:
         """``held``: values that the function may reach beside those in variables of the frames."""
         self.t, self.outer = t, t.effects.watched
-        t.effects.watched = self.outer | _reachable([*held, *(v for f in t.frames for v in (*f.locals, *f.stack))])
+        variables = (v for f in t.call_stack.frames for v in (*f.locals, *f.stack))
+        t.effects.watched = self.outer | _reachable([*held, *variables])
         self.count = t.effects.count
-        self.versions = [(v.fake, v.fake._version) for v in t.by_fake.values()]
+        self.versions = [(v.fake, v.fake._version) for v in t.recorder.by_fake.values()]
 
     def check(self, what: str, hint: str = "") -> None:
         """Raise ``Unsupported`` where any of it has changed; ``what`` is the function, for people."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING
 
 import attrs
 import torch
@@ -19,9 +18,7 @@ from torch.utils._pytree import tree_leaves
 from turret.frames.sources import BoundSource, CallSource
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.record.graph import GraphInput
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
+from turret.plugins.capture.values.base import Tracer
 
 
 @attrs.define(eq=False)
@@ -47,11 +44,11 @@ def expose(t: Tracer, outputs: list[fx.Node], parameters: Collection[fx.Node]) -
     ``parameters``: those of the leaves that are an ``nn.Parameter``.  ``Unsupported`` where a leaf that the program
     gets hold of cannot be one.
     """
-    leaves = [n for n in t.root_graph.nodes if n.op != "placeholder" and _is_leaf(n)]
+    leaves = [n for n in t.recorder.root_graph.nodes if n.op != "placeholder" and _is_leaf(n)]
     if not leaves:
         return outputs
     differentiable = any(v.requires_grad for n in outputs for v in _tensors(n))
-    known = any(v.requires_grad for item in t.inputs for v in _tensors(item.node))
+    known = any(v.requires_grad for item in t.recorder.inputs for v in _tensors(item.node))
     for node in leaves:
         if node in outputs:
             given = _Found(t, node, outputs).as_input(node in parameters)
@@ -79,7 +76,7 @@ class _Found:
     def __init__(self, t: Tracer, node: fx.Node, outputs: list[fx.Node]) -> None:
         self.t, self.node, self.outputs = t, node, outputs
         self.value: torch.Tensor = node.meta["example_value"]
-        self.order = {n: number for number, n in enumerate(t.root_graph.nodes)}
+        self.order = {n: number for number, n in enumerate(t.recorder.root_graph.nodes)}
         marks = [n for n in node.users if n.target == "requires_grad_" and n.args[0] is node]
         self.start = marks[0] if marks else node
         if len(marks) > 1 or (not marks and "requires_grad" not in node.kwargs):
@@ -87,7 +84,7 @@ class _Found:
 
     def unsupported(self, reason: str) -> Unsupported:
         """A break at the call that made the leaf: Python makes it, and what follows finds it."""
-        step = self.t.leaf_steps.get(self.start, NOWHERE)
+        step = self.t.recorder.leaf_steps.get(self.start, NOWHERE)
         return Unsupported(f"a leaf of autograd that leaves the code that made it, and that {reason}", step=step)
 
     def check(self) -> None:
@@ -109,16 +106,18 @@ class _Found:
         t, node, value = self.t, self.node, self.value
         leaf = Leaf(tuple(value.shape), value.stride(), value.dtype, value.device, is_parameter)
         example = torch.empty_strided(leaf.shape, leaf.stride, dtype=leaf.dtype, device=leaf.device)
-        given = t.placeholder("leaf", example.requires_grad_())
-        t.inputs.append(GraphInput(given, CallSource(BoundSource("leaf", leaf), new_leaf), example, static=False))
+        given = t.recorder.placeholder("leaf", example.requires_grad_())
+        t.recorder.inputs.append(
+            GraphInput(given, CallSource(BoundSource("leaf", leaf), new_leaf), example, static=False)
+        )
         for user in [u for u in node.users if self.order[u] > self.order[self.start]]:
             user.replace_input_with(node, given)
-        _fill(t.root_graph, self.start, given, node)
+        _fill(t.recorder.root_graph, self.start, given, node)
         if self.start is node:
             node.kwargs = {**node.kwargs, "requires_grad": False}
         else:
             self.start.replace_all_uses_with(given)
-            t.root_graph.erase_node(self.start)
+            t.recorder.root_graph.erase_node(self.start)
         return given
 
 

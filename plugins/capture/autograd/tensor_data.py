@@ -1,30 +1,13 @@
-"""Reading and replacing what a tensor holds: ``tolist``, ``data_ptr`` and ``x.data = y``."""
+"""Where a tensor lies and what it holds: ``data_ptr`` and ``x.data = y``."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 import torch
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Constant, Value
-from turret.plugins.capture.values.sequences import List
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.values.tensors import Tensor
-
-_MOST = 1024
-"""Elements of a tensor that ``tolist`` reads one by one."""
-
-
-def nested_list(t: Tracer, tensor: Tensor) -> Value:
-    """``Tensor.tolist`` where numbers that depend on data are symbols."""
-    if not all(isinstance(s, int) for s in tensor.fake.shape) or tensor.fake.numel() > _MOST:
-        raise Unsupported("Tensor.tolist of a tensor of many or an unknown number of elements")
-    if tensor.fake.dim() == 0:
-        return tensor.call_method(t, "item", [], {})
-    return List([nested_list(t, part.realize()) for part in tensor.unpack(t)])  # type: ignore[arg-type]
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.tensors import Tensor
 
 
 class DataPointer(Value):
@@ -52,17 +35,21 @@ class DataPointer(Value):
         return Constant((mine is theirs) == (symbol == "=="))
 
 
+@registry.tensor_method("data_ptr")
+def data_pointer(t: Tracer, tensor: Tensor) -> Value:
+    return DataPointer(tensor)
+
+
+@registry.tensor_setter("data")
 def set_data(t: Tracer, tensor: Tensor, value: Value) -> None:
     """``tensor.data = value``: the tensor stands for the new data from here on, and takes it after the graph."""
-    from turret.plugins.capture.values.tensors import Tensor
-
     value = value.realize()
     if not isinstance(value, Tensor):
         raise Unsupported(f"setting the data of a tensor to {value.describe()}")
     old, new = tensor.fake, value.fake
     if (old.dtype, old.device) != (new.dtype, new.device) or tensor.real is None:
         raise Unsupported("setting the data of a tensor of another type, or of one that the graph made")
-    data = t.call_method_graph("detach", [value], {})
+    data = t.recorder.call_method("detach", [value], {})
     assert isinstance(data, Tensor)
     current = data
     if old.requires_grad:
@@ -70,23 +57,23 @@ def set_data(t: Tracer, tensor: Tensor, value: Value) -> None:
             raise Unsupported("setting the data of a tensor with gradients to one of another shape")
         # A copy with the new values whose gradient goes to the old tensor.
         with_history = torch.is_grad_enabled()
-        current = t.call_method_graph("clone", [tensor], {})  # type: ignore[assignment]
-        detached = t.call_method_graph("detach", [current], {})
-        t.call_method_graph("copy_", [detached, data], {})
+        current = t.recorder.call_method("clone", [tensor], {})  # type: ignore[assignment]
+        detached = t.recorder.call_method("detach", [current], {})
+        t.recorder.call_method("copy_", [detached, data], {})
         if not with_history:
-            t.call_method_graph("requires_grad_", [current], {})
-        version = t.versions.of
-        t.data_copies.append((current.fake, version(current.fake), data.fake, version(data.fake)))
-    for item in t.inputs:
+            t.recorder.call_method("requires_grad_", [current], {})
+        version = t.recorder.versions.of
+        t.recorder.data_copies.append((current.fake, version(current.fake), data.fake, version(data.fake)))
+    for item in t.recorder.inputs:
         if item.node is tensor.node:
             item.static = item.steady = False  # it lies elsewhere on the next call
     t.effects.note(tensor)
     tensor.node, tensor.fake, tensor.new_data = current.node, current.fake, data
-    t.by_fake[id(current.fake)] = tensor
+    t.recorder.by_fake[id(current.fake)] = tensor
 
 
 def check_copies(t: Tracer) -> None:
     """New data of tensors with gradients live twice in the graph: neither copy may be written to."""
-    for copy, copied_at, data, taken_at in t.data_copies:
-        if t.versions.of(copy) != copied_at or t.versions.of(data) != taken_at:
+    for copy, copied_at, data, taken_at in t.recorder.data_copies:
+        if t.recorder.versions.of(copy) != copied_at or t.recorder.versions.of(data) != taken_at:
             raise Unsupported("a change in place of the new data of a tensor")

@@ -1,1 +1,1 @@
-"""From a call to captured code: units, their guards, recompiles, failures."""
+"""From a call to captured code: guards checked, frames compiled on a miss, recompiles."""

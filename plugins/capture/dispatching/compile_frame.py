@@ -21,29 +21,28 @@ from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
 from turret.plugins.capture.autograd.tensor_data import check_copies
-from turret.plugins.capture.dispatching import failures
-from turret.plugins.capture.dispatching.policy import History, Policy
-from turret.plugins.capture.dispatching.unit import Unit, filtered, load_source, make_unit
 from turret.plugins.capture.errors import NOWHERE, AskedFor, Raised, Unsupported
+from turret.plugins.capture.facts.policy import History, Policy
+from turret.plugins.capture.facts.provenance import guards_of
 from turret.plugins.capture.handlers import library
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
-from turret.plugins.capture.interpreter.tracer import Tracer
+from turret.plugins.capture.interpreter.tracer import FrameTracer
 from turret.plugins.capture.python.lifetimes import has_observable_finalizer, keeps_waiting
-from turret.plugins.capture.rebuilding import breaks
-from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+from turret.plugins.capture.rebuilding import breaks, failures
+from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.record.graph import GraphInput, metadata
 from turret.plugins.capture.record.sizes import size_guards
 from turret.plugins.capture.store import units
-from turret.plugins.capture.store.provenance import guards_of
+from turret.plugins.capture.store.unit import Unit, filtered, load_source, make_unit
 from turret.plugins.capture.values.arrays import check_arrays
 from turret.plugins.capture.values.base import Lazy
 from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.storage.source_lines import new_graph_module
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.dispatching.dispatch import Settings
+    from turret.plugins.capture.store.settings import Settings
 
-assert library.FUNCTIONS, "handlers register what they know when they are loaded"
+assert library.registry.functions, "handlers register what they know when they are loaded"
 _numbers = itertools.count()
 _RECURSION = 20_000
 
@@ -105,12 +104,12 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
         sys.setrecursionlimit(limit)
 
 
-def _break_at(settings: Settings, tracer: Tracer, error: Unsupported, stop: _Break | None) -> _Break | None:
+def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop: _Break | None) -> _Break | None:
     """Where to break for a failed attempt; None where no break is possible (the caller raises the error then)."""
-    stack = tracer.failed_stack or []
+    stack = tracer.call_stack.failed or []
     error.stack = error.stack or "".join(f"  {_place(code, line)}\n" for code, line in stack)
     error.place = error.place or _users_place(stack)
-    step = tracer.step if error.step is None else error.step
+    step = tracer.call_stack.step if error.step is None else error.step
     if stop is not None and step < stop.step and error.step is not None:
         stop = None
     if stop is not None:
@@ -156,7 +155,7 @@ class _Attempt:
         stop: _Break | None,
     ) -> None:
         self.settings, self.function, self.arguments, self.stop = settings, function, arguments, stop
-        self.tracer = Tracer(policy, None if stop is None else stop.step)
+        self.tracer = FrameTracer(policy, None if stop is None else stop.step)
         self.modes = global_state()
         self.parts: tuple[dict[str, Any], str | None] = ({}, None)
         """Of the rebuilt code: its scope, and the key of its graph in the cache."""
@@ -165,7 +164,7 @@ class _Attempt:
         tracer = self.tracer
         seeds = torch.random.get_rng_state()
         try:
-            with tracer.fake_mode:
+            with tracer.recorder.fake_mode:
                 frame = self.start()
                 try:
                     signal: Signal | None = frame.run()
@@ -176,7 +175,7 @@ class _Attempt:
                     raise Unsupported(f"a decision on a number that depends on data: {error.cond}") from error
                 check_copies(tracer)
                 check_arrays(tracer)
-                rebuilder = Rebuilder(tracer)
+                rebuilder = FrameRebuilder(tracer)
                 tail = self.tail(frame, rebuilder, signal)
                 if tail is not None:
                     tracer.effects.write(rebuilder)
@@ -185,7 +184,7 @@ class _Attempt:
             tracer.state.restore()
             torch.random.set_rng_state(seeds)
         self.tidy_guards()
-        if tail is None or (signal is RETURNED and not tracer.calls):
+        if tail is None or (signal is RETURNED and not tracer.recorder.calls):
             unit = self.unit(None, "")
             unit.is_empty = tail is not None
             return unit
@@ -196,10 +195,10 @@ class _Attempt:
         self.check_arguments(frame, rebuilder, signal)
         if signal is not RETURNED:
             self.check_exceptions(rebuilder)
-        for item in tracer.inputs:
+        for item in tracer.recorder.inputs:
             if (
                 isinstance(item.real, torch.Tensor)
-                and tracer.versions.of(item.example)
+                and tracer.recorder.versions.of(item.example)
                 and view_kind(item.real) not in _PLAIN_VIEWS
             ):
                 raise Unsupported("a change in place of a view that was made without gradients")
@@ -208,8 +207,8 @@ class _Attempt:
     def start(self) -> Frame:
         """The root frame with its parameters as values not looked at yet."""
         tracer, function = self.tracer, self.function
-        tracer.guards[Guard("GLOBAL_STATE", None, self.modes)] = None
-        tracer.guards[Guard("ID", AttrSource(FunctionSource(), "__globals__"), function.__globals__)] = None
+        tracer.guards.add(Guard("GLOBAL_STATE", None, self.modes))
+        tracer.guards.add(Guard("ID", AttrSource(FunctionSource(), "__globals__"), function.__globals__))
         closure_source = AttrSource(FunctionSource(), "__closure__")
         closure = [tracer.wrap_cell(c, ItemSource(closure_source, n)) for n, c in enumerate(function.__closure__ or ())]
         frame = Frame(tracer, function.__code__, function.__globals__, None, closure)
@@ -218,17 +217,17 @@ class _Attempt:
             is_cell = isinstance(value, types.CellType)  # on the stack of the frame that a resume function continues
             frame.locals[number] = tracer.wrap_cell(value, source) if is_cell else Lazy(tracer, value, source)
         self.first = list(frame.locals[: len(self.arguments)])
-        tracer.root = frame
+        tracer.call_stack.root = frame
         return frame
 
     def note_exception(self, exception: Any) -> None:
         """Put on record that the frame raised, and so runs as Python; for a program that does not raise there."""
         if not self.settings.obstacle:
-            stack = self.tracer.raised_stack or [(self.function.__code__, self.function.__code__.co_firstlineno)]
+            stack = self.tracer.call_stack.raised or [(self.function.__code__, self.function.__code__.co_firstlineno)]
             kind = exception.type().__name__
             self.settings.obstacle = f"it raises {kind} while it is captured (at {_users_place(stack)})"
 
-    def tail(self, frame: Frame, r: Rebuilder, signal: Signal | None) -> list[str] | None:
+    def tail(self, frame: Frame, r: FrameRebuilder, signal: Signal | None) -> list[str] | None:
         """The last lines of the rebuilt code; None where the frame raised and so runs as Python."""
         if signal is None:
             return None
@@ -236,7 +235,7 @@ class _Attempt:
             return [f"return {r.load(frame.result)}"]
         return breaks.write(frame, r)
 
-    def check_arguments(self, frame: Frame, r: Rebuilder, signal: Signal | None) -> None:
+    def check_arguments(self, frame: Frame, r: FrameRebuilder, signal: Signal | None) -> None:
         """Refuse where the frame lets go of an argument of its whose end can be seen: that has its moment."""
         kept = frame.locals if signal is RETURNED else ()
         for number, value in enumerate(self.arguments):
@@ -246,9 +245,9 @@ class _Attempt:
             if isinstance(value, BaseException):
                 if keeps_waiting(value):
                     raise Unsupported("an exception that holds a generator which waits in a try block", step=NOWHERE)
-                self.tracer.guards[Guard("CALL", held.source, (keeps_waiting, False))] = None
+                self.tracer.guards.add(Guard("CALL", held.source, (keeps_waiting, False)))
 
-    def check_exceptions(self, r: Rebuilder) -> None:
+    def check_exceptions(self, r: FrameRebuilder) -> None:
         """Refuse to break where an exception that this frame raised is kept by more than the frame's variables.
 
         Its traceback should hold the frame from then on, which a resume function does not continue."""
@@ -259,27 +258,27 @@ class _Attempt:
     def tidy_guards(self) -> None:
         """Guards that relate inputs to one another: which of them share memory, which changed objects are distinct."""
         tracer = self.tracer
-        tensors = [i for i in tracer.inputs if isinstance(i.real, torch.Tensor)]
-        changed = any(tracer.versions.of(i.example) for i in tensors)
+        tensors = [i for i in tracer.recorder.inputs if isinstance(i.real, torch.Tensor)]
+        changed = any(tracer.recorder.versions.of(i.example) for i in tensors)
         for item in tensors if changed else ():
-            if tracer.versions.of(item.example):
-                tracer.guards[Guard("CALL", item.source, (view_kind, view_kind(item.real)))] = None
+            if tracer.recorder.versions.of(item.example):
+                tracer.guards.add(Guard("CALL", item.source, (view_kind, view_kind(item.real))))
         related = [i for i in tensors if changed or not i.static]
         if len(related) > 1 and not all(i.static for i in related):
             pattern = storage_pattern([i.real for i in related])
             first, *others = (i.source for i in related)
-            tracer.guards[Guard("STORAGE", first, pattern, tuple(others))] = None
+            tracer.guards.add(Guard("STORAGE", first, pattern, tuple(others)))
         for value in tracer.effects.changed.values():
             if value.source is None or isinstance(value.source, BoundSource):
                 continue
             for other in tracer.objects.values():
                 if other is not value and type(other) is type(value) and other.source not in (None, value.source):
-                    tracer.guards[Guard("NOT_SAME", value.source, None, (other.source,))] = None
+                    tracer.guards.add(Guard("NOT_SAME", value.source, None, (other.source,)))
 
-    def finish(self, r: Rebuilder, tail: list[str]) -> Unit:
+    def finish(self, r: FrameRebuilder, tail: list[str]) -> Unit:
         """Compile the graph and the rebuilt code."""
         tracer = self.tracer
-        with tracer.fake_mode:
+        with tracer.recorder.fake_mode:
             outputs = leaves.expose(tracer, list(r.outputs), r.parameters)
         if self.stop is not None:
             if not self.stop.asked_for and not self.settings.obstacle:
@@ -289,7 +288,7 @@ class _Attempt:
             )
         for message in tracer.blocks.report():
             self.settings.context.emit("reuse", stage="capture", name=self.function.__code__.co_name, message=message)
-        runs = bool(tracer.calls or r.outputs)
+        runs = bool(tracer.recorder.calls or r.outputs)
         if runs:
             inputs = self.close_graph(outputs)
             r.scope["graph"], key = self.compile_graph(inputs)
@@ -297,10 +296,10 @@ class _Attempt:
         else:
             inputs, key = [], None
         for guard in size_guards(tracer):
-            tracer.guards.setdefault(guard)
+            tracer.guards.add(guard)
         r.scope["tail"] = frame_hook.load().tail
-        again = failures.leaves_no_trace(tracer.graph.nodes)
-        writes = failures.changes_inputs(tracer.inputs, tracer.versions)
+        again = failures.leaves_no_trace(tracer.recorder.graph.nodes)
+        writes = failures.changes_inputs(tracer.recorder.inputs, tracer.recorder.versions)
         if runs and again:
             r.scope["rerun"] = failures.AsPython(self.settings.context)
         text = r.text(len(self.arguments), [i.source for i in inputs], tail, runs, again, writes)
@@ -310,23 +309,23 @@ class _Attempt:
     def close_graph(self, outputs: list[fx.Node]) -> list[GraphInput]:
         """Add the outputs; drop inputs that nothing uses."""
         tracer = self.tracer
-        tracer.graph.output(tuple(outputs))
+        tracer.recorder.graph.output(tuple(outputs))
         used = []
-        for item in tracer.inputs:
+        for item in tracer.recorder.inputs:
             if item.node.users:
                 used.append(item)
             else:
-                tracer.graph.erase_node(item.node)
+                tracer.recorder.graph.erase_node(item.node)
         return used
 
     def compile_graph(self, inputs: list[GraphInput]) -> tuple[Any, str | None]:
         """The compiled graph as a callable that runs with the frame hook suspended; its key, if it is stored."""
         tracer = self.tracer
-        module = new_graph_module(tracer.root_module, tracer.graph)
+        module = new_graph_module(tracer.recorder.root_module, tracer.recorder.graph)
         captured = CapturedGraph(
             module=module,
             example_inputs=tuple(_pristine(tracer, item) for item in inputs),
-            fake_mode=tracer.fake_mode,
+            fake_mode=tracer.recorder.fake_mode,
             static_inputs=frozenset(n for n, item in enumerate(inputs) if item.static),
             steady_inputs=frozenset(n for n, item in enumerate(inputs) if item.steady),
             grad_enabled=self.modes[0],
@@ -353,14 +352,14 @@ class _Attempt:
         return make_unit(guards, run, text, not self.tracer.effects.reaches(made.guards), audit)
 
 
-def _pristine(tracer: Tracer, item: GraphInput) -> Any:
+def _pristine(tracer: FrameTracer, item: GraphInput) -> Any:
     """An input's fake value as it was before the graph ran on it."""
     if item.state is None or metadata(item.example) == item.state:
         return item.example
-    if any(o is not item and _share(o, item) for o in tracer.inputs):
+    if any(o is not item and _share(o, item) for o in tracer.recorder.inputs):
         raise Unsupported("a change of shape of an input that shares memory with another")
     shape, stride, offset, requires_grad, dtype = item.state
-    with tracer.fake_mode:
+    with tracer.recorder.fake_mode:
         if offset != 0:
             raise Unsupported("a change of shape of an input that is a view")
         made = torch.empty_strided(shape, stride, dtype=dtype, device=item.example.device)

@@ -8,145 +8,29 @@ import sys
 import sysconfig
 import threading
 import types
-import weakref
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import torch
 
 from turret import plugins
 from turret.errors import CaptureError, RecompileError, StageError, warn
 from turret.frames import frame_hook, guard_tree, stances, torch_reset
 from turret.frames.class_members import class_member
-from turret.frames.few_guards import few_guards
 from turret.frames.frame_hook import keep_torch_off, set_torchs_callback
-from turret.frames.guard_audit import GuardAudit
 from turret.frames.guards import GuardSet, global_state
 from turret.frames.saved_tensor_hooks import top_hooks
 from turret.frames.trace_modes import autograd_by_itself
 from turret.hooks import plugin_manager
-from turret.pipeline.stage_calls import create_context
-from turret.plugins.capture.dispatching import failures, recomputation
-from turret.plugins.capture.dispatching.policy import History
-from turret.plugins.capture.dispatching.unit import Unit
+from turret.plugins.capture.dispatching import recomputation
 from turret.plugins.capture.errors import AskedFor, Postponed, Unsupported
-from turret.plugins.capture.rebuilding import resume
+from turret.plugins.capture.facts.fingerprints import HEAP_TYPE
+from turret.plugins.capture.python import resume
+from turret.plugins.capture.rebuilding import failures
 from turret.plugins.capture.store import units
-from turret.plugins.capture.store.fingerprints import HEAP_TYPE
+from turret.plugins.capture.store.settings import FrameCache, Settings
+from turret.plugins.capture.store.unit import Unit
 from turret.storage.fork_safety import Lock, compiling
-
-MOST_DROPPED = 64
-"""Units of one function that make room for others when what they hold for is gone."""
-
-
-@attrs.define(eq=False)
-class FrameCache:
-    """The units of one function (of one module, where it is a module's method), most recently used first."""
-
-    units: list[Unit] = attrs.field(factory=list)
-    history: History = attrs.field(factory=History)
-    given_up: bool = False
-    captures: int = 0
-    postponed: int = 0
-    shared: list[Unit] | None = None
-    """Of a module's method: the latest units of any module of its, some of which hold for modules made later."""
-    taken: set[str] = attrs.field(factory=set)
-    """Entries of the artifact cache whose units are here."""
-    dropped: int = 0
-    delayed: bool = False
-    """Whether a call ran otherwise first, as the stance asks, so that the next is compiled."""
-    few: tuple[stances.Stance, list[Unit]] = attrs.field(factory=lambda: (stances.DEFAULT, []))
-    """The units with the guards alone that tell them apart, and the stance under which they were made."""
-
-    def units_under(self, asked: stances.Stance) -> list[Unit]:
-        """The units, with the guards that the stance has checked."""
-        if not asked.skips_guards:
-            return self.units
-        if self.few[0] is not asked:
-            kept = few_guards([u.checked_guards() for u in self.units], (g for u in self.units for g in u.failed()))
-            fewer = zip(self.units, kept, strict=True)
-            self.few = asked, [attrs.evolve(u, guards=guards, check=guards.compile()) for u, guards in fewer]
-        return self.few[1]
-
-    def drop_dead(self) -> None:
-        """Drop units that hold for no call any more, for a module or parameter of theirs is gone.
-
-        They leave room for as many captures; not for ever, for a program may make a module for each call."""
-        alive = [unit for unit in self.units if unit.may_hold()]
-        dropped = len(self.units) - len(alive)
-        if dropped:
-            self.units[:] = alive
-            self.dropped += dropped
-            if self.dropped <= MOST_DROPPED:
-                self.captures -= dropped
-
-
-@attrs.define(eq=False, weakref_slot=True)
-class Settings:
-    """What one ``turret.compile`` asked for, and where its frames are kept."""
-
-    context: Any
-    compile_graph: Callable
-    fullgraph: bool
-    dynamic: bool | None
-    reuse_blocks: bool = True
-    root: FrameCache = attrs.field(factory=FrameCache)
-    frames: dict[Any, FrameCache] = attrs.field(factory=dict)
-    graphs: int = 0
-    """Graphs that there are for it, compiled or taken from the artifact cache."""
-    obstacle: str = ""
-    """The first reason why something was not captured, and the line of the program; empty while there is none."""
-    waits: bool = False
-    """Whether something ran as Python that is captured at the next call."""
-    asked: bool = False
-    """Whether a frame of the callable itself was looked at."""
-    modules: weakref.WeakKeyDictionary = attrs.field(factory=weakref.WeakKeyDictionary)
-
-    @functools.cached_property
-    def stored_under(self) -> str | None:
-        """Text that is part of the key of stored units; None where none are kept."""
-        return units.settings_text(self)
-
-    def __attrs_post_init__(self) -> None:
-        frame_hook.captures.add(self)
-
-    @functools.cached_property
-    def audit(self) -> GuardAudit | None:
-        """The audits of guards that filters drop; None where none are asked for."""
-        share = self.context.config.guard_audit
-        return GuardAudit(share, self._report_violation) if share else None
-
-    def _report_violation(self, message: str) -> None:
-        self.context.emit("guard_audit", stage="guards", message=message)
-        warn(message)
-
-    @property
-    def data_dependent(self) -> tuple[bool, bool]:
-        """Whether numbers, and sizes, that depend on data are symbols of the graph: a full graph needs them to be."""
-        config = self.context.config
-        return (
-            self.fullgraph or config.capture_scalar_outputs,
-            self.fullgraph or config.capture_dynamic_output_shape_ops,
-        )
-
-    def call_by_call(self) -> Settings:
-        """The same with graphs that are traced and run operation by operation; what it learns of sizes is shared."""
-        from turret.api import backends
-        from turret.pipeline.driver import Compiler
-
-        config = self.context.config
-        manager = plugin_manager.create((backends.named("aot_eager"),))
-        compiler = Compiler(manager, config)
-        made = Settings(create_context(config, manager), compiler, self.fullgraph, self.dynamic, self.reuse_blocks)
-        made.root.history = self.root.history
-        return made
-
-    def forget(self) -> None:
-        """Drop all units and what was learned of sizes."""
-        self.root = FrameCache()
-        self.frames.clear()
-        self.modules.clear()
 
 
 class _Thread(threading.local):

@@ -18,7 +18,7 @@ import torch.utils.checkpoint
 
 from turret.errors import RecomputationError
 from turret.frames.saved_tensor_hooks import enclosed, top_hooks
-from turret.plugins.capture.dispatching.unit import Unit
+from turret.plugins.capture.store.unit import Unit
 
 _CHECKPOINT = torch.utils.checkpoint.__name__
 _NOTES = "_turret_calls"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -11,22 +11,19 @@ import torch
 from turret.plugins.capture.autograd.autograd_region import AutogradRegion
 from turret.plugins.capture.autograd.later import Unchanged
 from turret.plugins.capture.errors import Raised, Unsupported
-from turret.plugins.capture.handlers.builtins import function
 from turret.plugins.capture.python import polyfills
 from turret.plugins.capture.record.graph import Region
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Function
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
 from turret.plugins.capture.values.sequences import NamedTuple, Sequence
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-
 _HINT = "mark its operation as a custom op of torch.library"
 
 
-@function(torch.autograd.Function.apply.__func__)
+@registry.function(torch.autograd.Function.apply.__func__)
 def apply(t: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     """A user's autograd function: its forward followed like any call, or both of its parts as graphs."""
     values = [a.realize() for a in args]
@@ -64,25 +61,27 @@ class _Differentiated:
         grad_mode = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         try:
-            with t.region() as forward:
+            with t.recorder.region() as forward:
                 inputs = self.lift_arguments(forward)
                 result = _forward(t, self.cls, self.context, self.args, {}).realize()
                 self.outputs = self.tensors_of(result)
-                with t.region() as backward:
+                with t.recorder.region() as backward:
                     gradients, failure = self.trace_backward(backward)
                 target = self.close(forward, backward, inputs, gradients)
                 target.failure = failure
         finally:
             torch._C._set_grad_enabled(grad_mode)
-        return self.result(result, t.call_region(target, forward.lifted).unpack(t))
+        return self.result(result, t.recorder.call_region(target, forward.lifted).unpack(t))
 
     def lift_arguments(self, region: Region) -> tuple[int | None, ...]:
         """For each argument the number of the input that it is."""
         for value in self.args:
             if isinstance(value, Tensor):
-                self.t.node_here(value.node)
+                self.t.recorder.node_here(value.node)
         order = list(region.lifted.values())
-        return tuple(order.index(self.t.node_here(v.node)) if isinstance(v, Tensor) else None for v in self.args)
+        return tuple(
+            order.index(self.t.recorder.node_here(v.node)) if isinstance(v, Tensor) else None for v in self.args
+        )
 
     def tensors_of(self, result: Value) -> list[Value]:
         """The tensors that the forward returned."""
@@ -101,7 +100,7 @@ class _Differentiated:
         for number, output in enumerate(self.outputs):
             fake = output.fake  # type: ignore[attr-defined]
             made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
-            given.append(t.tensor(region.placeholder(f"gradient{number}", made), made))
+            given.append(t.recorder.tensor(region.placeholder(f"gradient{number}", made), made))
         name = "vjp" if kind.backward is torch.autograd.Function.backward else "backward"
         method = _without_wrapper(t, self.cls.get_attr(t, name).realize())
         failure, found = None, []
@@ -129,7 +128,7 @@ class _Differentiated:
         ends = [_gradient_node(t, backward, v, n is not None) for v, n in zip(gradients, inputs, strict=True)]
         backward_graph = backward.close(ends)
         saved = list(backward.lifted)
-        nodes = [t.node_here(v.node) for v in self.outputs]  # type: ignore[attr-defined]
+        nodes = [t.recorder.node_here(v.node) for v in self.outputs]  # type: ignore[attr-defined]
         return AutogradRegion(
             forward=forward.close([*nodes, *saved]),
             backward=backward_graph,
@@ -182,5 +181,5 @@ def _gradient_node(t: Tracer, backward: Region, value: Value, is_tensor: bool) -
         raise Unsupported(f"{value.describe()} as a gradient of an autograd.Function")
     if not is_tensor:
         raise Unsupported("an autograd.Function with a gradient for an argument that is no tensor")
-    with t.within(backward):
-        return t.node_here(value.node)
+    with t.recorder.within(backward):
+        return t.recorder.node_here(value.node)

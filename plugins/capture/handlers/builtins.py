@@ -13,7 +13,7 @@ import re
 import sys
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
@@ -21,7 +21,9 @@ import torch.utils.checkpoint
 from turret.frames import frame_hook
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import polyfills
-from turret.plugins.capture.values.base import Constant, Opaque, Unread, Value, fits
+from turret.plugins.capture.python.signatures import takes
+from turret.plugins.capture.registry import Handler, registry
+from turret.plugins.capture.values.base import Constant, Opaque, Tracer, Unread, Value
 from turret.plugins.capture.values.choices import extreme_of_two
 from turret.plugins.capture.values.classes import Class, look_up
 from turret.plugins.capture.values.functions import Known, LocalFunction, Method, Partial
@@ -33,42 +35,6 @@ from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Sl
 from turret.plugins.capture.values.sets import Set, is_stable
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-
-Handler = Callable[..., Value]
-FUNCTIONS: dict[Any, Handler] = {}
-CLASSES: dict[type, Handler] = {}
-NAMED: dict[tuple[str, str], Handler] = {}
-"""Handlers of functions in modules that are not imported here, by the module's name and the function's."""
-PURE_OWNERS: list[type] = [type, str, int, float, complex, bytes, tuple, torch.dtype, torch.finfo, re.Pattern, re.Match]
-"""Kinds of objects whose methods are pure."""
-FOLDABLE = frozenset({"math", "cmath", "builtins", "_operator", "_struct", "_string", "_abc", "_statistics"})
-"""Modules whose C functions are pure."""
-
-
-def function(*objects: Any) -> Callable[[Handler], Handler]:
-    """Register the handler of one or more functions."""
-
-    def register(handler: Handler) -> Handler:
-        for item in objects:
-            FUNCTIONS[item] = handler
-        return handler
-
-    return register
-
-
-def kind(*classes: type) -> Callable[[Handler], Handler]:
-    """Register the handler of calls of one or more classes."""
-
-    def register(handler: Handler) -> Handler:
-        for item in classes:
-            CLASSES[item] = handler
-        return handler
-
-    return register
-
-
 # Types and attributes.
 
 
@@ -79,7 +45,7 @@ def _classes(t: Tracer, kinds: Value) -> Any:
     return t.constant_of(kinds)
 
 
-@function(isinstance)
+@registry.function(isinstance)
 def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
     classes = _classes(t, kinds)
     value = value.realize()
@@ -134,7 +100,7 @@ def _assume_ordinary(t: Tracer, cls: Any) -> None:
         t.provenance.bound_to_process(f"what {type(cls).__qualname__} says of instances")
 
 
-@function(issubclass)
+@registry.function(issubclass)
 def issubclass_(t: Tracer, cls: Value, kinds: Value) -> Value:
     classes = _classes(t, kinds)
     _assume_ordinary(t, classes)
@@ -145,7 +111,7 @@ def issubclass_(t: Tracer, cls: Value, kinds: Value) -> Value:
     return t.fold(issubclass, [cls, t.made(_classes(t, kinds))], {})
 
 
-@function(callable)
+@registry.function(callable)
 def callable_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Opaque):
@@ -153,7 +119,7 @@ def callable_(t: Tracer, value: Value) -> Value:
     return Constant(look_up(t, value.type(), "__call__")[0] is not None)
 
 
-@kind(type)
+@registry.kind(type)
 def type_(t: Tracer, value: Value, *rest: Value) -> Value:
     if rest:
         raise Unsupported("a class made in compiled code")
@@ -163,12 +129,12 @@ def type_(t: Tracer, value: Value, *rest: Value) -> Value:
     return t.wrap_known(value.type())
 
 
-@kind(super)
+@registry.kind(super)
 def super_(t: Tracer, *args: Value) -> Value:
     if args:
         owner = args[1].realize()
         return Super(args[0].constant(), owner)
-    frame = t.frames[-1]
+    frame = t.call_stack.frames[-1]
     slots = frame.decoded.slots
     if "__class__" not in slots:
         raise Unsupported("super() outside of a method")
@@ -181,7 +147,7 @@ def super_(t: Tracer, *args: Value) -> Value:
     return Super(cell.content.constant(), first.realize())
 
 
-@function(getattr)
+@registry.function(getattr)
 def getattr_(t: Tracer, value: Value, name: Value, *default: Value) -> Value:
     try:
         return value.realize().get_attr(t, t.constant_of(name))
@@ -191,7 +157,7 @@ def getattr_(t: Tracer, value: Value, name: Value, *default: Value) -> Value:
         raise
 
 
-@function(hasattr)
+@registry.function(hasattr)
 def hasattr_(t: Tracer, value: Value, name: Value) -> Value:
     value, text = value.realize(), t.constant_of(name)
     if isinstance(value, Tensor) and hasattr(torch.Tensor, text):
@@ -205,19 +171,19 @@ def hasattr_(t: Tracer, value: Value, name: Value) -> Value:
     return Constant(True)
 
 
-@function(setattr)
+@registry.function(setattr)
 def setattr_(t: Tracer, value: Value, name: Value, content: Value) -> Value:
     value.realize().set_attr(t, t.constant_of(name), content)
     return Constant(None)
 
 
-@function(delattr)
+@registry.function(delattr)
 def delattr_(t: Tracer, value: Value, name: Value) -> Value:
     value.realize().del_attr(t, t.constant_of(name))
     return Constant(None)
 
 
-@function(vars)
+@registry.function(vars)
 def vars_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Instance):
@@ -225,20 +191,20 @@ def vars_(t: Tracer, value: Value) -> Value:
     raise Unsupported(f"vars of {value.describe()}")
 
 
-@function(id)
+@registry.function(id)
 def id_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, (Known, Instance)) and getattr(value, "object", None) is not None:
         if isinstance(value, (LocalFunction, LocalModule)):
             value.constant()
         if value.source is not None and not isinstance(value, Known):
-            t.guard("ID", value.source, value.object)
+            t.guards.take("ID", value.source, value.object)
         t.provenance.bound_to_process("the address of an object")
         return Constant(id(value.object))
     raise Unsupported(f"id of {value.describe()}")
 
 
-@function(hash)
+@registry.function(hash)
 def hash_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Instance):
@@ -249,21 +215,22 @@ def hash_(t: Tracer, value: Value) -> Value:
     return t.fold(hash, [value], {})
 
 
-@function(sys.exc_info)
+@registry.function(sys.exc_info)
 def exc_info(t: Tracer) -> Value:
-    handled = t.frames[-1].handling[-1] if t.frames[-1].handling else t.handled_outside(t.frames[-1])
+    handling = t.call_stack.frames[-1].handling
+    handled = handling[-1] if handling else t.call_stack.handled_outside()
     if handled is None:
-        unknown = Unread("sys.exc_info() of what the caller handles", t.step)
+        unknown = Unread("sys.exc_info() of what the caller handles", t.call_stack.step)
         return Tuple([unknown, unknown, unknown])
     return Tuple([t.wrap_known(handled.type()), handled, t.traceback()])
 
 
-@function(globals, locals)
+@registry.function(globals, locals)
 def frame_variables(t: Tracer, *args: Value) -> Value:
     raise Unsupported("globals() or locals() in compiled code")
 
 
-@function(print, input, open, breakpoint, exec, eval, compile)
+@registry.function(print, input, open, breakpoint, exec, eval, compile)
 def outside(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("input or output, or code made while running")
 
@@ -271,19 +238,19 @@ def outside(t: Tracer, *args: Value, **kwargs: Value) -> Value:
 # Lengths, items, iteration.
 
 
-@function(len)
+@registry.function(len)
 def len_(t: Tracer, value: Value) -> Value:
     return value.realize().length(t)
 
 
-@function(iter)
+@registry.function(iter)
 def iter_(t: Tracer, value: Value, end: Value | None = None, /) -> Value:
     if end is not None:
         return t.call(t.wrap_known(polyfills.iterate_until), [value, end], {})
     return t.iterate(value)
 
 
-@function(frame_hook.load().throw)
+@registry.function(frame_hook.load().throw)
 def throw(t: Tracer, error: Value) -> Value:
     """How a resume function goes on where the instruction that ran as Python raised."""
     exception = t.exception_of(error)
@@ -292,7 +259,7 @@ def throw(t: Tracer, error: Value) -> Value:
     raise Raised(exception)
 
 
-@function(next)
+@registry.function(next)
 def next_(t: Tracer, iterator: Value, *default: Value) -> Value:
     if not default:
         return iterator.realize().next(t)
@@ -300,7 +267,7 @@ def next_(t: Tracer, iterator: Value, *default: Value) -> Value:
     return default[0] if item is None else item
 
 
-@kind(range)
+@registry.kind(range)
 def range_(t: Tracer, *args: Value) -> Value:
     parts = [a.realize() for a in args]
     if len(parts) == 1:
@@ -315,33 +282,33 @@ def range_(t: Tracer, *args: Value) -> Value:
     return made
 
 
-@kind(slice)
+@registry.kind(slice)
 def slice_(t: Tracer, *args: Value) -> Value:
     none = Constant(None)
     return Slice([none, args[0], none] if len(args) == 1 else [*args, *[none] * (3 - len(args))])
 
 
-@kind(enumerate)
+@registry.kind(enumerate)
 def enumerate_(t: Tracer, items: Value, start: Value | None = None) -> Value:
     return Enumerate(t.iterate(items), start.realize() if start is not None else Constant(0))
 
 
-@kind(zip)
+@registry.kind(zip)
 def zip_(t: Tracer, *items: Value, strict: Value | None = None) -> Value:
     return Zip([t.iterate(i) for i in items], strict is not None and t.truth(strict))
 
 
-@kind(map)
+@registry.kind(map)
 def map_(t: Tracer, function: Value, *items: Value) -> Value:
     return Map(function.realize(), [t.iterate(i) for i in items])
 
 
-@kind(filter)
+@registry.kind(filter)
 def filter_(t: Tracer, function: Value, items: Value) -> Value:
     return Filter(function.realize(), t.iterate(items))
 
 
-@kind(reversed)
+@registry.kind(reversed)
 def reversed_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Instance):
@@ -353,7 +320,7 @@ def reversed_(t: Tracer, value: Value) -> Value:
     return ItemsIterator(value.unpack(t)[::-1])
 
 
-@function(sorted)
+@registry.function(sorted)
 def sorted_(t: Tracer, items: Value, key: Value | None = None, reverse: Value | None = None) -> Value:
     items = items.realize()
     if isinstance(items, Set) and key is None:
@@ -374,11 +341,11 @@ def polyfilled(original: Any, replacement: Any) -> None:
         model = original
 
     def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
-        if not fits(model, *args, **kwargs):
+        if not takes(model, len(args), kwargs):
             raise Unsupported(f"the arguments of {original.__name__}()")
         return t.call(t.wrap_known(replacement), list(args), kwargs)
 
-    (CLASSES if isinstance(original, type) else FUNCTIONS)[original] = handler
+    (registry.classes if isinstance(original, type) else registry.functions)[original] = handler
 
 
 def _heap() -> tuple[tuple[Any, Any], ...]:
@@ -399,21 +366,21 @@ def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
         values = [a.realize() for a in args]
         numbers = len(values) == 2 and not kwargs and all(isinstance(v, (Symbolic, Constant)) for v in values)
         if numbers and any(isinstance(v, Symbolic) for v in values):
-            return t.call_graph(symbolic, values, {})
+            return t.recorder.call(symbolic, values, {})
         chosen = extreme_of_two(t, symbol, *values) if len(values) == 2 and not kwargs else None
         return t.call(t.wrap_known(replacement), values, kwargs) if chosen is None else chosen
 
     return handler
 
 
-FUNCTIONS[min] = _extreme("<", polyfills.min_, torch.sym_min)
-FUNCTIONS[max] = _extreme(">", polyfills.max_, torch.sym_max)
+registry.functions[min] = _extreme("<", polyfills.min_, torch.sym_min)
+registry.functions[max] = _extreme(">", polyfills.max_, torch.sym_max)
 
 
 # Numbers and strings.
 
 
-@kind(bool)
+@registry.kind(bool)
 def bool_(t: Tracer, value: Value | None = None) -> Value:
     known = None if value is None else value.realize()
     if isinstance(known, Tensor):
@@ -429,7 +396,7 @@ def _number(cls: type, symbolic: Any, method: str) -> Handler:
         if isinstance(value, Tensor):
             return value.call_method(t, method, [], {})
         if isinstance(value, Symbolic) and len(args) == 1:
-            return value if value.type() is cls else t.call_graph(symbolic, [value], {})
+            return value if value.type() is cls else t.recorder.call(symbolic, [value], {})
         if isinstance(value, Instance):
             return value.need_special(t, method)
         return t.fold(cls, list(args), kwargs)
@@ -437,20 +404,20 @@ def _number(cls: type, symbolic: Any, method: str) -> Handler:
     return handler
 
 
-CLASSES[int] = _number(int, torch.sym_int, "__int__")
-CLASSES[float] = _number(float, torch.sym_float, "__float__")
-CLASSES[complex] = lambda t, *args, **kwargs: t.fold(complex, list(args), kwargs)
-CLASSES[bytes] = lambda t, *args, **kwargs: t.fold(bytes, list(args), kwargs)
+registry.classes[int] = _number(int, torch.sym_int, "__int__")
+registry.classes[float] = _number(float, torch.sym_float, "__float__")
+registry.classes[complex] = lambda t, *args, **kwargs: t.fold(complex, list(args), kwargs)
+registry.classes[bytes] = lambda t, *args, **kwargs: t.fold(bytes, list(args), kwargs)
 
 
-@kind(str)
+@registry.kind(str)
 def str_(t: Tracer, value: Value | None = None, **kwargs: Value) -> Value:
     if value is None:
         return Constant("")
     return _text(t, value.realize(), "__str__", str)
 
 
-@function(repr)
+@registry.function(repr)
 def repr_(t: Tracer, value: Value) -> Value:
     return _text(t, value.realize(), "__repr__", repr)
 
@@ -468,13 +435,13 @@ def _text(t: Tracer, value: Value, method: str, convert: Callable[[Any], str]) -
 
 
 for _original in (bisect.bisect_left, bisect.bisect_right, str.maketrans, bytes.maketrans):
-    FUNCTIONS[_original] = lambda t, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
+    registry.functions[_original] = lambda t, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
 
 for _original in (re.match, re.search, re.fullmatch, re.findall, re.split, re.sub, re.compile, re.escape):
-    FUNCTIONS[_original] = lambda t, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
+    registry.functions[_original] = lambda t, *args, _o=_original, **kwargs: t.fold(_o, list(args), kwargs)
 
 
-@function(format)
+@registry.function(format)
 def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
     value = value.realize()
     text = "" if spec is None else t.constant_of(spec)
@@ -485,37 +452,37 @@ def format_(t: Tracer, value: Value, spec: Value | None = None) -> Value:
     return t.fold(format, [value, Constant(text)], {})
 
 
-@function(abs)
+@registry.function(abs)
 def abs_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, Tensor):
         patched = value.patched(t, "__abs__")
-        return t.call_method_graph("abs", [value], {}) if patched is None else t.call(patched, [], {})
+        return t.recorder.call_method("abs", [value], {}) if patched is None else t.call(patched, [], {})
     if isinstance(value, Symbolic):
-        return t.call_graph(abs, [value], {})
+        return t.recorder.call(abs, [value], {})
     if isinstance(value, Instance):
         return value.need_special(t, "__abs__")
     return t.fold(abs, [value], {})
 
 
-@function(pow)
+@registry.function(pow)
 def pow_(t: Tracer, base: Value, exponent: Value, *modulus: Value) -> Value:
     if modulus:
         return t.fold(pow, [base, exponent, *modulus], {})
     return t.binary(operator.pow, base, exponent)
 
 
-@function(divmod)
+@registry.function(divmod)
 def divmod_(t: Tracer, left: Value, right: Value) -> Value:
     return Tuple([t.binary(operator.floordiv, left, right), t.binary(operator.mod, left, right)])
 
 
-@function(round)
+@registry.function(round)
 def round_(t: Tracer, value: Value, *digits: Value) -> Value:
     value = value.realize()
     if isinstance(value, Tensor):
         named = {"decimals": digits[0]} if digits else {}
-        return t.call_method_graph("round", [value], named)
+        return t.recorder.call_method("round", [value], named)
     return t.fold(round, [Constant(t.constant_of(value)), *digits], {})
 
 
@@ -526,11 +493,11 @@ def _symbolic_math(original: Any, on_int: bool) -> None:
             if on_int and values[0].type() is int:
                 return values[0]
             if on_int and t.policy.data_dependent:
-                return t.call_graph(original, values, {})
+                return t.recorder.call(original, values, {})
             values = [Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in values]
         return t.fold(original, list(values), {})
 
-    FUNCTIONS[original] = handler
+    registry.functions[original] = handler
 
 
 for _name in ("floor", "ceil", "trunc"):
@@ -548,27 +515,29 @@ def _operators() -> None:
     )  # fmt: skip
     for name in binary:
         operation = getattr(operator, name)
-        FUNCTIONS[operation] = lambda t, a, b, _o=operation: t.binary(_o, a, b)
+        registry.functions[operation] = lambda t, a, b, _o=operation: t.binary(_o, a, b)
         inplace = getattr(operator, "i" + name.rstrip("_"))
-        FUNCTIONS[inplace] = lambda t, a, b, _o=operation: t.binary(_o, a, b, True)
+        registry.functions[inplace] = lambda t, a, b, _o=operation: t.binary(_o, a, b, True)
     for name, symbol in (("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")):
-        FUNCTIONS[getattr(operator, name)] = lambda t, a, b, _s=symbol: t.compare(_s, a, b)
-    FUNCTIONS[operator.getitem] = lambda t, a, b: t.get_item(a, b.realize())
-    FUNCTIONS[operator.contains] = lambda t, a, b: Constant(t.truth(a.realize().contains(t, b)))
-    FUNCTIONS[operator.not_] = lambda t, a: Constant(not t.truth(a))
-    FUNCTIONS[operator.truth] = lambda t, a: Constant(t.truth(a))
-    FUNCTIONS[operator.is_] = lambda t, a, b: Constant(t.is_same(a, b))
-    FUNCTIONS[operator.is_not] = lambda t, a, b: Constant(not t.is_same(a, b))
-    FUNCTIONS[operator.index] = lambda t, a: Constant(t.int_of(a)) if not isinstance(a.realize(), Symbolic) else a
+        registry.functions[getattr(operator, name)] = lambda t, a, b, _s=symbol: t.compare(_s, a, b)
+    registry.functions[operator.getitem] = lambda t, a, b: t.get_item(a, b.realize())
+    registry.functions[operator.contains] = lambda t, a, b: Constant(t.truth(a.realize().contains(t, b)))
+    registry.functions[operator.not_] = lambda t, a: Constant(not t.truth(a))
+    registry.functions[operator.truth] = lambda t, a: Constant(t.truth(a))
+    registry.functions[operator.is_] = lambda t, a, b: Constant(t.is_same(a, b))
+    registry.functions[operator.is_not] = lambda t, a, b: Constant(not t.is_same(a, b))
+    registry.functions[operator.index] = lambda t, a: (
+        Constant(t.int_of(a)) if not isinstance(a.realize(), Symbolic) else a
+    )
     for name, unary in (("neg", "negative"), ("pos", "positive"), ("invert", "invert")):
-        FUNCTIONS[getattr(operator, name)] = lambda t, a, _u=unary: t.unary(_u, a.realize())
-    FUNCTIONS[operator.abs] = abs_
+        registry.functions[getattr(operator, name)] = lambda t, a, _u=unary: t.unary(_u, a.realize())
+    registry.functions[operator.abs] = abs_
 
     def setitem(t: Tracer, container: Value, key: Value, value: Value) -> Value:
         container.realize().set_item(t, key.realize(), value)
         return Constant(None)
 
-    FUNCTIONS[operator.setitem] = setitem
+    registry.functions[operator.setitem] = setitem
 
 
 _operators()
@@ -577,29 +546,29 @@ _operators()
 # Containers.
 
 
-@kind(tuple)
+@registry.kind(tuple)
 def tuple_(t: Tracer, items: Value | None = None) -> Value:
     if items is not None and type(items.realize()) is Tuple:
         return items.realize()
     return Tuple([] if items is None else items.realize().unpack(t))
 
 
-@kind(list)
+@registry.kind(list)
 def list_(t: Tracer, items: Value | None = None) -> Value:
     return List([] if items is None else items.realize().unpack(t))
 
 
-@kind(torch.Size)
+@registry.kind(torch.Size)
 def size_(t: Tracer, items: Value | None = None) -> Value:
     return Size([] if items is None else items.realize().unpack(t))
 
 
-@kind(set)
+@registry.kind(set)
 def set_(t: Tracer, items: Value | None = None) -> Value:
     return Set.from_value(t, items, set)
 
 
-CLASSES[frozenset] = lambda t, items=None: Set.from_value(t, items, frozenset)
+registry.classes[frozenset] = lambda t, items=None: Set.from_value(t, items, frozenset)
 
 
 def _dict(cls: type) -> Handler:
@@ -611,18 +580,18 @@ def _dict(cls: type) -> Handler:
     return handler
 
 
-CLASSES[dict] = _dict(dict)
-CLASSES[collections.OrderedDict] = _dict(collections.OrderedDict)
+registry.classes[dict] = _dict(dict)
+registry.classes[collections.OrderedDict] = _dict(collections.OrderedDict)
 
 
-@kind(collections.defaultdict)
+@registry.kind(collections.defaultdict)
 def defaultdict(t: Tracer, factory: Value | None = None, *args: Value, **kwargs: Value) -> Value:
     made = Dict({}, collections.defaultdict, None, (factory or Constant(None)).realize())
     made.m_update(t, *args, **kwargs)
     return made
 
 
-@kind(collections.deque)
+@registry.kind(collections.deque)
 def deque(t: Tracer, items: Value | None = None, maxlen: Value | None = None) -> Value:
     made = Deque([], None, None if maxlen is None else t.int_of(maxlen))
     if items is not None:
@@ -630,11 +599,11 @@ def deque(t: Tracer, items: Value | None = None, maxlen: Value | None = None) ->
     return made
 
 
-@kind(types.MethodType)
+@registry.kind(types.MethodType)
 def method(t: Tracer, function: Value, owner: Value, /) -> Value:
     return Method(function.realize(), owner)
 
 
-@kind(functools.partial)
+@registry.kind(functools.partial)
 def partial(t: Tracer, function: Value, *args: Value, **kwargs: Value) -> Value:
     return Partial(function.realize(), list(args), kwargs)

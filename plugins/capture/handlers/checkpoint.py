@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
 from torch.utils.checkpoint import CheckpointPolicy
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.builtins import function
-from turret.plugins.capture.interpreter.structures import flatten
-from turret.plugins.capture.values.base import Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Tracer, Value
 from turret.plugins.capture.values.functions import Known, Partial
+from turret.plugins.capture.values.structures import flatten
 from turret.plugins.capture.values.tensors import Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 _OPTIONS = frozenset({"preserve_rng_state", "determinism_check", "debug", "early_stop"})
 
 
-@function(torch.utils.checkpoint.checkpoint)
+@registry.function(torch.utils.checkpoint.checkpoint)
 def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | None = None, **kwargs: Value) -> Value:
     """Followed like any call; with a ``context_fn``, a graph of its own that the op for it is called with."""
     if t.hooks_refused:
@@ -34,13 +31,13 @@ def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | 
     named = {k: v for k, v in kwargs.items() if k not in _OPTIONS}
     if policy is not None:
         return _selective(t, function, list(args), named, _plain(t, policy.realize()))
-    outer = t.tags
-    t.regions += 1
-    t.tags = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": t.regions}
+    outer = t.recorder.tags
+    t.recorder.regions += 1
+    t.recorder.tags = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": t.recorder.regions}
     try:
         return t.call(function, list(args), named)
     finally:
-        t.tags = outer
+        t.recorder.tags = outer
 
 
 def _check_can_be_saved(args: tuple[Value, ...]) -> None:
@@ -76,15 +73,15 @@ def _plain(t: Tracer, value: Value) -> Any:
 
 def _selective(t: Tracer, function: Value, args: list[Value], kwargs: dict[str, Value], context_fn: Any) -> Value:
     effects = t.effects.count
-    with t.region() as region:
+    with t.recorder.region() as region:
         leaves, structure = flatten(t, t.call(function, args, kwargs))
         values = [v.realize() for v in leaves]
         if not all(isinstance(v, Tensor) for v in values) or t.effects.count != effects:
             raise Unsupported("a selective checkpoint with side effects, or with results that are no tensors")
-        graph = region.close([t.argument(v)[0] for v in values])
+        graph = region.close([t.recorder.argument(v)[0] for v in values])
     graph.meta["_checkpoint_context_fn"] = context_fn
     lifted = list(region.lifted)
     results = tuple(graph(*(node.meta["example_value"] for node in lifted)))
-    arguments = (t.submodule(graph, "checkpoint"), *map(t.node_here, lifted))
-    node = t.record("call_function", torch.ops.higher_order.tag_activation_checkpoint, arguments, {}, results)
-    return structure.build(t, iter(t.unpacked(node, results).unpack(t)))
+    arguments = (t.recorder.submodule(graph, "checkpoint"), *map(t.recorder.node_here, lifted))
+    node = t.recorder.record("call_function", torch.ops.higher_order.tag_activation_checkpoint, arguments, {}, results)
+    return structure.build(t, iter(t.recorder.unpacked(node, results).unpack(t)))

@@ -9,7 +9,7 @@ name.  With ``async_op=True`` the graph breaks: the handle that eager gives back
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import distributed as dist
@@ -18,14 +18,12 @@ from torch.distributed import distributed_c10d as c10d
 
 from turret.frames.sources import BoundSource
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.builtins import function, polyfilled
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.handlers.builtins import polyfilled
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import List, Tuple
 from turret.plugins.capture.values.tensors import Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 _ops = torch.ops._c10d_functional
 
@@ -53,12 +51,12 @@ def refuse_async() -> None:
     """Reached where ``async_op=True``."""
 
 
-@function(group_name)
+@registry.function(group_name)
 def _group_name(t: Tracer, group: Value, tag: Value) -> Value:
     """The name, assumed to stay that of a group of this size in which this process has this rank."""
     name = group_name(_plain(t, group.realize()), t.constant_of(tag))
     state = functools.partial(_state, name)
-    t.guard("CALL", BoundSource("torch.distributed", dist), (state, state(dist)))
+    t.guards.take("CALL", BoundSource("torch.distributed", dist), (state, state(dist)))
     return Constant(name)
 
 
@@ -73,22 +71,22 @@ def _plain(t: Tracer, group: Value) -> Any:
         return type(group).kind([_plain(t, v.realize()) for v in group.unpack(t)])
     if isinstance(group, Instance):
         if group.source is not None:
-            t.guard("ID", group.source, group.object)
+            t.guards.take("ID", group.source, group.object)
         return group.object
     return t.constant_of(group)
 
 
-@function(group_size)
+@registry.function(group_size)
 def _group_size(t: Tracer, name: Value) -> Value:
     return Constant(group_size(t.constant_of(name)))
 
 
-@function(op_name)
+@registry.function(op_name)
 def _op_name(t: Tracer, op: Value) -> Value:
     return Constant(op_name(t.constant_of(op)))
 
 
-@function(without_gradient)
+@registry.function(without_gradient)
 def _without_gradient(t: Tracer, tensor: Value) -> Value:
     found = tensor.realize()
     if isinstance(found, Tensor) and found.fake.requires_grad and torch.is_grad_enabled():
@@ -96,7 +94,7 @@ def _without_gradient(t: Tracer, tensor: Value) -> Value:
     return found
 
 
-@function(refuse_async)
+@registry.function(refuse_async)
 def _refuse_async(t: Tracer) -> Value:
     raise Unsupported("a collective with async_op=True", "leave async_op out: the graph orders the calls itself")
 

@@ -4,7 +4,7 @@ functions, which stand for what they were made of."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import numpy
@@ -12,17 +12,21 @@ import torch
 
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.record.known_data import Operands
+from turret.plugins.capture.facts.known_data import Operands
+from turret.plugins.capture.interpreter.wrap import known
 from turret.plugins.capture.record.overflow import LEAST, MOST, fits_64_bits
+from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.arrays import KnownArray, numpy_dtype
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.sequences import List, Range, Size, Tuple, t_is_int
 from turret.plugins.capture.values.tensors import Symbolic, Tensor, device_of_class
 
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+
+@registry.tensor_method("new")
+def new(t: Tracer, like: Tensor, *args: Value, **kwargs: Value) -> Value:
+    """``Tensor.new``: as the constructor of the class that tensors of that dtype and device once had."""
+    return legacy_tensor(t, like.fake.dtype, like.fake.device, list(args), kwargs)
 
 
 def legacy_tensor(t: Tracer, dtype: torch.dtype, device: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -34,18 +38,18 @@ def legacy_tensor(t: Tracer, dtype: torch.dtype, device: Any, args: list[Value],
         raise Unsupported(f"a legacy constructor of tensors with {', '.join(kwargs)}")
     options: dict[str, Value] = {"dtype": Constant(dtype), "device": Constant(device)}
     if len(values) == 1 and isinstance(values[0], Size):
-        return t.call_graph(torch.empty, [values[0]], options)
+        return t.recorder.call(torch.empty, [values[0]], options)
     if len(values) == 1 and isinstance(values[0], (List, Tuple, Range)):
         return tensor_of_sequence(t, torch.tensor, List(values[0].unpack(t)), options)
     if len(values) == 1 and isinstance(values[0], KnownArray):
         made = values[0].tensor(t, copied=values[0].array.dtype != numpy_dtype(dtype))
-        return t.call_method_graph("to", [made], options)
+        return t.recorder.call_method("to", [made], options)
     if len(values) == 1 and isinstance(values[0], Tensor):
         if values[0].fake.dtype != dtype:
             raise Unsupported(f"a legacy constructor of {dtype} tensors of a tensor of {values[0].fake.dtype}")
-        return t.call_graph(torch.ops.aten.alias.default, values, {})
+        return t.recorder.call(torch.ops.aten.alias.default, values, {})
     if all(isinstance(v, (Constant, Symbolic)) and t_is_int(v) for v in values):
-        return t.call_graph(torch.empty, [Tuple(list(values)) if values else Tuple([Constant(0)])], options)
+        return t.recorder.call(torch.empty, [Tuple(list(values)) if values else Tuple([Constant(0)])], options)
     raise Unsupported(f"a legacy constructor of tensors of {', '.join(v.describe() for v in values)}")
 
 
@@ -66,12 +70,12 @@ def _variable(
 ) -> Value:
     """``torch.autograd.Variable(x)``: the tensor without its history."""
     if data is None:
-        return t.call_graph(torch.empty, [Constant(0)], {})
+        return t.recorder.call(torch.empty, [Constant(0)], {})
     if not isinstance(data.realize(), Tensor):
         raise Unsupported(f"torch.autograd.Variable of {data.realize().describe()}")
-    made = t.call_method_graph("detach", [data], {})
+    made = t.recorder.call_method("detach", [data], {})
     if requires_grad is not None and t.truth(requires_grad):
-        return t.call_method_graph("requires_grad_", [made], {})
+        return t.recorder.call_method("requires_grad_", [made], {})
     return made
 
 
@@ -108,30 +112,31 @@ def tensor_of_numbers(t: Tracer, function: Any, data: Value, options: dict[str, 
     data = data.realize()
     leaves = list(_leaves(data))
     if not any(isinstance(v, Symbolic) for v in leaves):
-        return t.call_graph(function, [data], options)
+        return t.recorder.call(function, [data], options)
     options = {k: v for k, v in options.items() if not t.is_none(v)}
     dtype = t.constant_of(options["dtype"]) if "dtype" in options else _dtype_of(leaves)
     shape = _shape_of(data)
     if shape is None or not _takes_symbols(leaves, dtype) or set(options) - {"dtype", "device", "requires_grad"}:
-        return t.call_graph(function, [_fixed(data)], options)
+        return t.recorder.call(function, [_fixed(data)], options)
     device = {k: v for k, v in options.items() if k == "device"}
     made = [_element(t, v, dtype, device) for v in leaves]
-    whole = t.call_graph(torch.stack, [List(made)], {}) if shape else made[0]
+    whole = t.recorder.call(torch.stack, [List(made)], {}) if shape else made[0]
     if len(shape) > 1:
-        whole = t.call_method_graph("view", [whole, Tuple([Constant(n) for n in shape])], {})
+        whole = t.recorder.call_method("view", [whole, Tuple([Constant(n) for n in shape])], {})
     if "requires_grad" in options and t.truth(options["requires_grad"]):
-        return t.call_method_graph("requires_grad_", [whole], {})
+        return t.recorder.call_method("requires_grad_", [whole], {})
     assert isinstance(whole, Tensor)
     if whole.fake.device.type == HOST.type:
-        numbers = t.argument(data)[1]
-        t.known.hold(whole.fake, Operands(torch.tensor, (numbers,), {"dtype": dtype}))
+        numbers = t.recorder.argument(data)[1]
+        t.recorder.known.hold(whole.fake, Operands(torch.tensor, (numbers,), {"dtype": dtype}))
     return whole
 
 
+@registry.tensor_method("new_tensor")
 def new_tensor(t: Tracer, like: Tensor, data: Value, **options: Value) -> Value:
     """``Tensor.new_tensor``: of the dtype and the device of ``like``, where no others are asked for."""
     if not any(isinstance(v, Symbolic) for v in _leaves(data)):
-        return t.call_method_graph("new_tensor", [like, data], options)
+        return t.recorder.call_method("new_tensor", [like, data], options)
     given = {k: v for k, v in options.items() if not t.is_none(v)}
     own = {"dtype": Constant(like.fake.dtype), "device": Constant(like.fake.device)}
     return tensor_of_numbers(t, torch.tensor, data, own | given)
@@ -144,9 +149,9 @@ _MOST = 64
 def _element(t: Tracer, number: Value, dtype: torch.dtype, device: dict[str, Value]) -> Value:
     """One number as a tensor.  The constructors convert ints to floats as C does, by way of a double."""
     if number.type() is int and dtype.is_floating_point and dtype is not torch.float64:
-        exact = t.call_graph(torch.scalar_tensor, [number], device | {"dtype": Constant(torch.float64)})
-        return t.call_method_graph("to", [exact, Constant(dtype)], {})
-    return t.call_graph(torch.scalar_tensor, [number], device | {"dtype": Constant(dtype)})
+        exact = t.recorder.call(torch.scalar_tensor, [number], device | {"dtype": Constant(torch.float64)})
+        return t.recorder.call_method("to", [exact, Constant(dtype)], {})
+    return t.recorder.call(torch.scalar_tensor, [number], device | {"dtype": Constant(dtype)})
 
 
 def _dtype_of(leaves: list[Value]) -> torch.dtype | None:
@@ -216,8 +221,8 @@ def _stacked(t: Tracer, data: Value, leaves: list[Tensor], kwargs: dict[str, Val
     """A flat list of tensors without dimensions, as a new tensor without their history."""
     if len(leaves) != len(data.items) or len({v.fake.dtype for v in leaves}) > 1 or set(kwargs) - {"dtype", "device"}:  # type: ignore[attr-defined]
         raise Unsupported("a tensor of a nested list of tensors, or of tensors of several types")
-    made = t.call_method_graph("detach", [t.call_graph(torch.stack, [List(list(leaves))], {})], {})
-    return t.call_method_graph("to", [made], kwargs) if kwargs else made
+    made = t.recorder.call_method("detach", [t.recorder.call(torch.stack, [List(list(leaves))], {})], {})
+    return t.recorder.call_method("to", [made], kwargs) if kwargs else made
 
 
 class NewParameter(Tensor):
@@ -245,20 +250,20 @@ def _parameter(t: Tracer, data: Value, requires_grad: Value | None = None) -> Va
     if not isinstance(data.realize(), Tensor):
         raise Unsupported(f"nn.Parameter of {data.realize().describe()}")
     wanted = requires_grad is None or t.truth(requires_grad)
-    leaf = t.call_method_graph("detach", [data], {})
-    made = t.call_method_graph("requires_grad_", [leaf, Constant(wanted)], {})
+    leaf = t.recorder.call_method("detach", [data], {})
+    made = t.recorder.call_method("requires_grad_", [leaf, Constant(wanted)], {})
     assert isinstance(made, Tensor)
-    value = t.by_fake[id(made.fake)] = NewParameter(made.node, made.fake)
+    value = t.recorder.by_fake[id(made.fake)] = NewParameter(made.node, made.fake)
     return value
 
 
 def _buffer(t: Tracer, data: Value | None = None, *, persistent: Value | None = None) -> Value:
     """``nn.Buffer(x)``: the tensor without its history, with two marks on it."""
-    data = t.call_graph(torch.empty, [Constant(0)], {}) if data is None else data.realize()
+    data = t.recorder.call(torch.empty, [Constant(0)], {}) if data is None else data.realize()
     if not isinstance(data, Tensor):
         raise Unsupported(f"nn.Buffer of {data.describe()}")
-    leaf = t.call_method_graph("detach", [data], {})
-    made = t.call_method_graph("requires_grad_", [leaf, Constant(data.fake.requires_grad)], {})
+    leaf = t.recorder.call_method("detach", [data], {})
+    made = t.recorder.call_method("requires_grad_", [leaf, Constant(data.fake.requires_grad)], {})
     made.set_attr(t, "persistent", Constant(True) if persistent is None else persistent)
     made.set_attr(t, "_is_buffer", Constant(True))
     return made
@@ -295,5 +300,8 @@ class ScriptFunction(Known):
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         original = vars(self.object).get("_torchdynamo_inline")
         if original is None or vars(self.object).get("__name__") != "ScriptFunction":
-            return t.call_graph(Traced(self.object), args, kwargs)
+            return t.recorder.call(Traced(self.object), args, kwargs)
         return t.call(t.wrap_known(original), args, kwargs)
+
+
+registry.wrappers[torch.jit.ScriptFunction] = known(ScriptFunction)

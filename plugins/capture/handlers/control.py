@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Items
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import fx
@@ -16,15 +16,12 @@ from torch._higher_order_ops.scan import scan as scan_function
 from torch._higher_order_ops.while_loop import while_loop as while_loop_function
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.builtins import function
-from turret.plugins.capture.interpreter.structures import Structure, flatten
 from turret.plugins.capture.record.fake_outputs import stand_ins
 from turret.plugins.capture.record.graph import Region
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.structures import Structure, flatten
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 
 class _Branches:
@@ -42,7 +39,7 @@ class _Branches:
         """Follow one; with ``carried``, its arguments are new inputs of that structure."""
         t = self.t
         effects, versions = t.effects.count, self.versions()
-        with t.region() as region:
+        with t.recorder.region() as region:
             if carried is not None:
                 made = [_carried(t, region, n, v.fake) for n, v in enumerate(self.carried)]
                 args = [*carried.build(t, iter(made)).unpack(t), *args]
@@ -60,10 +57,14 @@ class _Branches:
 
     def versions(self) -> dict[int, int]:
         """How often tensors from before were changed in place."""
-        return {i: self.t.versions.of(v.fake) for i, v in self.t.by_fake.items() if v.node.graph in self.around()}
+        return {
+            i: self.t.recorder.versions.of(v.fake)
+            for i, v in self.t.recorder.by_fake.items()
+            if v.node.graph in self.around()
+        }
 
     def around(self) -> list[fx.Graph]:
-        return [self.t.root_graph, *(r.graph for r in self.t.open_regions)]
+        return [self.t.recorder.root_graph, *(r.graph for r in self.t.recorder.open_regions)]
 
     def lifted(self) -> list[fx.Node]:
         """What any of them uses of the graph around, in the order of the inputs."""
@@ -77,10 +78,10 @@ class _Branches:
                 region.input_for(node)
             if list(region.lifted) != lifted:
                 raise Unsupported(f"torch.{self.name} whose branches take their inputs in different orders")
-            with t.within(region):
-                ends = [t.node_here(v.node) for v in outputs]
+            with t.recorder.within(region):
+                ends = [t.recorder.node_here(v.node) for v in outputs]
                 module = region.close_with(ends[0]) if number in self.conditions else region.close(ends)
-            nodes.append(t.submodule(module, f"{self.name}_{number}"))
+            nodes.append(t.recorder.submodule(module, f"{self.name}_{number}"))
         return nodes
 
     def results(self, examples: Items[torch.Tensor], more: Items[Value] = ()) -> tuple[torch.Tensor, ...]:
@@ -92,7 +93,7 @@ class _Branches:
 def _carried(t: Tracer, region: Region, number: int, fake: torch.Tensor) -> Tensor:
     made = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     made.requires_grad_(fake.requires_grad and torch.is_grad_enabled())
-    return t.tensor(region.placeholder(f"carried{number}", made), made)
+    return t.recorder.tensor(region.placeholder(f"carried{number}", made), made)
 
 
 def _same(name: str, one: Items[Any], other: Items[Any]) -> None:
@@ -104,7 +105,7 @@ def _same(name: str, one: Items[Any], other: Items[Any]) -> None:
         raise Unsupported(f"torch.{name} whose results differ in number, shape or dtype")
 
 
-@function(torch.cond, torch.ops.higher_order.cond)
+@registry.function(torch.cond, torch.ops.higher_order.cond)
 def cond(t: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Value | None = None) -> Value:
     """``torch.cond``; a predicate that is known takes its branch alone."""
     pred = pred.realize()
@@ -120,12 +121,12 @@ def cond(t: Tracer, pred: Value, true_fn: Value, false_fn: Value, operands: Valu
     modules, lifted = branches.close(), branches.lifted()
     results = branches.results([v.fake for v in branches.outputs[0]])
     operator = torch.ops.higher_order.cond
-    arguments = (t.argument(pred)[0], *modules, tuple(map(t.node_here, lifted)))
-    found = t.unpacked(t.record("call_function", operator, arguments, {}, results), results)
+    arguments = (t.recorder.argument(pred)[0], *modules, tuple(map(t.recorder.node_here, lifted)))
+    found = t.recorder.unpacked(t.recorder.record("call_function", operator, arguments, {}, results), results)
     return branches.structures[0].build(t, iter(found.unpack(t)))
 
 
-@function(while_loop_function, torch.ops.higher_order.while_loop)
+@registry.function(while_loop_function, torch.ops.higher_order.while_loop)
 def while_loop(
     t: Tracer, cond_fn: Value, body_fn: Value, carried_inputs: Value, additional_inputs: Value | None = None
 ) -> Value:
@@ -142,13 +143,13 @@ def while_loop(
     _same("while_loop", branches.outputs[1], values)
     modules = branches.close()
     results = branches.results([v.fake for v in branches.outputs[1]], values)
-    starts = tuple(t.argument(v)[0] for v in values)
-    arguments = (*modules, starts, tuple(map(t.node_here, branches.lifted())))
-    node = t.record("call_function", torch.ops.higher_order.while_loop, arguments, {}, results)
-    return structure.build(t, iter(t.unpacked(node, results).unpack(t)))
+    starts = tuple(t.recorder.argument(v)[0] for v in values)
+    arguments = (*modules, starts, tuple(map(t.recorder.node_here, branches.lifted())))
+    node = t.recorder.record("call_function", torch.ops.higher_order.while_loop, arguments, {}, results)
+    return structure.build(t, iter(t.recorder.unpacked(node, results).unpack(t)))
 
 
-@function(scan_function)
+@registry.function(scan_function)
 def scan(
     t: Tracer, combine_fn: Value, init: Value, xs: Value, *, dim: Value | None = None, reverse: Value | None = None
 ) -> Value:
@@ -164,18 +165,18 @@ def scan(
     number %= rows[0].fake.dim()  # type: ignore[attr-defined]
     rows = [_moved(t, v, number, 0) for v in rows]
     if backwards:
-        rows = [t.call_method_graph("flip", [v, Constant(0)], {}) for v in rows]
+        rows = [t.recorder.call_method("flip", [v, Constant(0)], {}) for v in rows]
     shape, found = _scan(t, combine_fn, values, rows, [], Structure(tuple, (carried, given)))
     if shape.kind is not tuple or shape.children[:1] != (carried,):
         raise Unsupported("scan whose state changes its structure")
     ends, outputs = found[: len(values)], found[len(values) :]
     if backwards:
-        outputs = [t.call_method_graph("flip", [v, Constant(0)], {}) for v in outputs]
+        outputs = [t.recorder.call_method("flip", [v, Constant(0)], {}) for v in outputs]
     outputs = [_moved(t, v, 0, number) if number < v.realize().fake.dim() else v for v in outputs]  # type: ignore[attr-defined]
     return shape.build(t, iter([*ends, *outputs]))
 
 
-@function(torch.ops.higher_order.scan)
+@registry.function(torch.ops.higher_order.scan)
 def scan_op(t: Tracer, combine_fn: Value, init: Value, xs: Value, additional_inputs: Value) -> Value:
     """The op itself: of lists of tensors, whose first dimension is the one scanned."""
     values, rows = ([v.realize() for v in sequence.realize().unpack(t)] for sequence in (init, xs))
@@ -202,13 +203,13 @@ def _scan(
     _same("scan", branches.outputs[0][:count], values)
     modules = branches.close()
     results = branches.results([*outputs[:count], *_stacked(length, outputs[count:])], [*values, *rows])
-    starts, columns = ([t.argument(v)[0] for v in part] for part in (values, rows))
-    arguments = (*modules, starts, columns, tuple(map(t.node_here, branches.lifted())))
-    node = t.record("call_function", torch.ops.higher_order.scan, arguments, {}, results)
-    return branches.structures[0], t.unpacked(node, results).unpack(t)
+    starts, columns = ([t.recorder.argument(v)[0] for v in part] for part in (values, rows))
+    arguments = (*modules, starts, columns, tuple(map(t.recorder.node_here, branches.lifted())))
+    node = t.recorder.record("call_function", torch.ops.higher_order.scan, arguments, {}, results)
+    return branches.structures[0], t.recorder.unpacked(node, results).unpack(t)
 
 
-@function(map_function)
+@registry.function(map_function)
 def map_rows(t: Tracer, f: Value, xs: Value, *args: Value) -> Value:
     """``map`` over the first dimension of all tensors in ``xs``."""
     columns, given = flatten(t, xs)
@@ -216,7 +217,7 @@ def map_rows(t: Tracer, f: Value, xs: Value, *args: Value) -> Value:
     return shape.build(t, iter(found))
 
 
-@function(torch.ops.higher_order.map_impl)
+@registry.function(torch.ops.higher_order.map_impl)
 def map_op(t: Tracer, f: Value, xs: Value, pos_args: Value) -> Value:
     """The op itself: of a list of tensors, with a flat sequence of results."""
     columns, given = flatten(t, t.new_tuple(xs.realize().unpack(t)))
@@ -235,12 +236,16 @@ def _map(t: Tracer, f: Value, rows: list[Value], extra: list[Value], given: Stru
     branches.trace(f, extra, given)
     modules = branches.close()
     results = branches.results(_stacked(length, [v.fake for v in branches.outputs[0]]), rows)
-    arguments = (*modules, [t.argument(v)[0] for v in rows], tuple(map(t.node_here, branches.lifted())))
-    node = t.record("call_function", torch.ops.higher_order.map_impl, arguments, {}, results)
-    return branches.structures[0], t.unpacked(node, results).unpack(t)
+    arguments = (
+        *modules,
+        [t.recorder.argument(v)[0] for v in rows],
+        tuple(map(t.recorder.node_here, branches.lifted())),
+    )
+    node = t.recorder.record("call_function", torch.ops.higher_order.map_impl, arguments, {}, results)
+    return branches.structures[0], t.recorder.unpacked(node, results).unpack(t)
 
 
-@function(torch.ops.higher_order.associative_scan)
+@registry.function(torch.ops.higher_order.associative_scan)
 def associative_scan_op(t: Tracer, combine_fn: Value, xs: Value, additional_inputs: Value) -> Value:
     """What eager runs for it: a call for each of about ``2 * log2(length)`` steps, over all pairs of a step at once."""
     run = t.made(generic_associative_scan)
@@ -263,7 +268,7 @@ def _stacked(length: Any, fakes: Items[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _moved(t: Tracer, value: Value, start: int, end: int) -> Value:
-    return value if start == end else t.call_graph(torch.movedim, [value, Constant(start), Constant(end)], {})
+    return value if start == end else t.recorder.call(torch.movedim, [value, Constant(start), Constant(end)], {})
 
 
 def _row(t: Tracer, value: Value) -> Tensor:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import collections
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from turret.frames.sources import DictSource
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.builtins import function
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.classes import look_up
 from turret.plugins.capture.values.functions import Known, Method
 from turret.plugins.capture.values.mappings import Dict
@@ -21,11 +21,8 @@ from turret.plugins.capture.values.sequences import List, NamedTuple, Range, Tup
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
-
-@function(copy.copy)
+@registry.function(copy.copy)
 def copy_(t: Tracer, value: Value) -> Value:
     value = value.realize()
     if isinstance(value, (List, Dict, Set)):
@@ -39,7 +36,7 @@ def copy_(t: Tracer, value: Value) -> Value:
     raise Unsupported(f"copy.copy of {value.describe()}")
 
 
-@function(copy.deepcopy)
+@registry.function(copy.deepcopy)
 def deepcopy(t: Tracer, value: Value, *memo: Value) -> Value:
     if memo:
         raise Unsupported("copy.deepcopy with a memo")
@@ -107,7 +104,7 @@ def _tensor(t: Tracer, value: Tensor) -> Value:
     plain = kind is torch.Tensor and not fake.requires_grad and not value.stores and _has_no_attributes(t, value)
     if not plain and kind is not torch.nn.Parameter:
         raise Unsupported(f"copy.deepcopy of {value.describe()}")
-    copied = t.call_method_graph("clone", [t.call_method_graph("detach", [value], {})], {})
+    copied = t.recorder.call_method("clone", [t.recorder.call_method("detach", [value], {})], {})
     if copied.fake.stride() != fake.stride():
         raise Unsupported(f"copy.deepcopy of {value.describe()}, whose memory has gaps or repeats")
     if plain:
@@ -126,7 +123,7 @@ def _has_no_attributes(t: Tracer, value: Tensor) -> bool:
     """Whether nothing was set on a tensor, which would be copied, too: assumed of one that existed before."""
     if value.source is None:
         return True
-    t.guard("KEYS", DictSource(value.source), ())
+    t.guards.take("KEYS", DictSource(value.source), ())
     return not vars(value.real)
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from turret.plugins.capture.handlers.builtins import FUNCTIONS, Handler
-from turret.plugins.capture.values.base import Value
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
+from turret.plugins.capture.registry import Handler, registry
+from turret.plugins.capture.values.base import Tracer, Value
 
 
 def _answered_once(question: Any) -> Handler:
@@ -39,4 +36,4 @@ for _name in _QUESTIONS.split():
     _module, _, _last = _name.rpartition(".")
     _question = getattr(operator.attrgetter(_module)(torch), _last, None)
     if _question is not None:
-        FUNCTIONS[_question] = _answered_once(_question)
+        registry.functions[_question] = _answered_once(_question)

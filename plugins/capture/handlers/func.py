@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -12,17 +12,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.plugins.capture.autograd.transforms import Grad, Jacobian, Jvp, Transform, Vjp, Vmap
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.builtins import FUNCTIONS, function
-from turret.plugins.capture.interpreter.structures import LEAF, Structure, flatten
 from turret.plugins.capture.record.graph import Region
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Callable_, Function, Handler
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.sequences import Sequence
+from turret.plugins.capture.values.structures import LEAF, Structure, flatten
 from turret.plugins.capture.values.tensors import Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 
 class Transformed(Callable_):
@@ -57,8 +54,8 @@ class Traced:
 
     def call(self, t: Tracer, transform: Transform, more: list[Value] | None = None) -> list[Value]:
         """Record a call of a transform of the graph."""
-        nodes = [*self.outer, *self.region.lifted, *(t.argument(v)[0] for v in more or ())]
-        return t.call_region(transform, nodes).unpack(t)
+        nodes = [*self.outer, *self.region.lifted, *(t.recorder.argument(v)[0] for v in more or ())]
+        return t.recorder.call_region(transform, nodes).unpack(t)
 
 
 def trace(
@@ -77,14 +74,14 @@ def trace(
     leaves, structure = flatten(t, t.new_tuple([t.new_tuple(args), t.new_dict(kwargs)]))
     outer: list[Any] = []
     seen: list[Value] = []
-    with t.region() as region:
+    with t.recorder.region() as region:
         for number, leaf in enumerate(leaves):
             example = examples(number, leaf) if isinstance(leaf, Tensor) else None
             if example is None:
                 seen.append(leaf)
                 continue
             outer.append(leaf.node)  # type: ignore[attr-defined]
-            seen.append(t.tensor(region.placeholder(f"mapped{number}", example), example))
+            seen.append(t.recorder.tensor(region.placeholder(f"mapped{number}", example), example))
         given, named = structure.build(t, iter(seen)).unpack(t)
         pairs = {k.constant(): v for k, v in t.pairs(named)}
         result = t.call(function, given.realize().unpack(t), pairs).realize()
@@ -96,8 +93,8 @@ def trace(
         results = [*found, *auxiliary_leaves] if has_aux else found
         if not all(isinstance(v.realize(), Tensor) for v in results):
             raise Unsupported("a transformed function that returns something else than tensors")
-        graph = region.close([t.argument(v)[0] for v in results])
-    outer = [t.node_here(node) for node in outer]
+        graph = region.close([t.recorder.argument(v)[0] for v in results])
+    outer = [t.recorder.node_here(node) for node in outer]
     return Traced(region, graph, shape, auxiliary, outer, len(found))
 
 
@@ -112,7 +109,7 @@ def _remake(transform: Any, function: Value, **options: Any) -> Callable[[Any], 
 # vmap.
 
 
-@function(torch.vmap)
+@registry.function(torch.vmap)
 def vmap(
     t: Tracer,
     func: Value,
@@ -262,8 +259,8 @@ def _gradient(name: str, original: Any, with_value: bool) -> Any:
     return handler
 
 
-FUNCTIONS[torch.func.grad] = _gradient("grad", torch.func.grad, with_value=False)
-FUNCTIONS[torch.func.grad_and_value] = _gradient("grad_and_value", torch.func.grad_and_value, with_value=True)
+registry.functions[torch.func.grad] = _gradient("grad", torch.func.grad, with_value=False)
+registry.functions[torch.func.grad_and_value] = _gradient("grad_and_value", torch.func.grad_and_value, with_value=True)
 
 
 def _jacobian(name: str, original: Any, forward: bool) -> Any:
@@ -288,17 +285,17 @@ def _jacobian(name: str, original: Any, forward: bool) -> Any:
     return handler
 
 
-FUNCTIONS[torch.func.jacrev] = _jacobian("jacrev", torch.func.jacrev, forward=False)
-FUNCTIONS[torch.func.jacfwd] = _jacobian("jacfwd", torch.func.jacfwd, forward=True)
+registry.functions[torch.func.jacrev] = _jacobian("jacrev", torch.func.jacrev, forward=False)
+registry.functions[torch.func.jacfwd] = _jacobian("jacfwd", torch.func.jacfwd, forward=True)
 
 
-@function(torch.func.hessian)
+@registry.function(torch.func.hessian)
 def hessian(t: Tracer, func: Value, argnums: Value | None = None) -> Value:
-    inner = FUNCTIONS[torch.func.jacrev](t, func, argnums)
-    return FUNCTIONS[torch.func.jacfwd](t, inner, argnums)
+    inner = registry.functions[torch.func.jacrev](t, func, argnums)
+    return registry.functions[torch.func.jacfwd](t, inner, argnums)
 
 
-@function(torch.func.jvp)
+@registry.function(torch.func.jvp)
 def jvp(
     t: Tracer,
     func: Value,
@@ -321,7 +318,7 @@ def jvp(
     return t.new_tuple([*parts, traced.auxiliary.build(t, found)] if traced.auxiliary is not None else parts)
 
 
-@function(torch.func.vjp)
+@registry.function(torch.func.vjp)
 def vjp(t: Tracer, func: Value, *primals: Value, has_aux: Value | None = None) -> Value:
     """The function's results now; what it pulls back runs the function again, which is pure."""
     args = list(primals)
@@ -341,7 +338,7 @@ def vjp(t: Tracer, func: Value, *primals: Value, has_aux: Value | None = None) -
     return t.new_tuple([*parts, traced.auxiliary.build(t, found)] if traced.auxiliary is not None else parts)
 
 
-@function(torch.func.linearize)
+@registry.function(torch.func.linearize)
 def linearize(t: Tracer, func: Value, *primals: Value) -> Value:
     """The function's results now; what pushes tangents forward runs the function again, which is pure."""
     args = list(primals)
@@ -399,28 +396,30 @@ MADE_OUTSIDE: dict[str, tuple[Any, tuple[str, ...]]] = {
 """Functions that a transform returned before the call: by the name of their code, what made them of which variables."""
 
 
-FOLLOWED = (
+# Code of what ``torch.func.linearize`` returned before the call, which runs a graph module.
+registry.followed |= {
     "linearize.<locals>.jvp_fn", "linearize.<locals>.forward_ad_checks", "FoldedGraphModule.__call__",
-)  # fmt: skip
-"""Code of what ``torch.func.linearize`` returned before the call, which runs a graph module."""
+}  # fmt: skip
 
 
-def transformed_before(t: Tracer, function: Function) -> Value | None:
-    """A function that a transform returned before the call, as one made now; None for others."""
+@registry.module("torch._functorch")
+def call_transformed(t: Tracer, function: Function, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """The call of a function that a transform returned before, as of one made now; None for others."""
     code = function.object.__code__
     made = MADE_OUTSIDE.get(code.co_qualname)
-    if made is None or not function.object.__globals__.get("__name__", "").startswith("torch._functorch."):
+    if made is None:
         return None
     transform, names = made
     cells = dict(zip(code.co_freevars, function.cells(t), strict=True))
     found = {n: cells[n].content for n in names if n in cells}
-    return FUNCTIONS[transform](t, **{n: v for n, v in found.items() if v is not None})
+    transformed = registry.functions[transform](t, **{n: v for n, v in found.items() if v is not None})
+    return transformed.call(t, args, kwargs)
 
 
 # functional_call.
 
 
-@function(torch.func.functional_call)
+@registry.function(torch.func.functional_call)
 def functional_call(
     t: Tracer,
     module: Value,
@@ -480,7 +479,7 @@ def _place(t: Tracer, module: Module, name: str) -> Value:
     raise Unsupported(f"{name!r} in torch.func.functional_call, which is no parameter or buffer")
 
 
-@function(torch.autograd.grad)
+@registry.function(torch.autograd.grad)
 def autograd_grad(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     """Gradients inside the graph.  What they need is kept: whether anybody asks again shows only later."""
     names = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
@@ -490,4 +489,4 @@ def autograd_grad(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     for name in ("outputs", "inputs", "grad_outputs"):
         if name in named and isinstance(named[name].realize(), Tensor):
             named[name] = t.new_tuple([named[name]])
-    return t.call_graph(torch.autograd.grad, [], {**named, "retain_graph": Constant(True)})
+    return t.recorder.call(torch.autograd.grad, [], {**named, "retain_graph": Constant(True)})

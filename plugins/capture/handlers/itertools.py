@@ -3,44 +3,40 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.builtins import CLASSES, function, kind
+from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values import itertools as iterators
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.iterators import Chain, Count, ItemsIterator
 
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
-
-@kind(itertools.chain)
+@registry.kind(itertools.chain)
 def chain(t: Tracer, *items: Value) -> Value:
     return Chain(ItemsIterator(list(items)))
 
 
-@function(itertools.chain.from_iterable)
+@registry.function(itertools.chain.from_iterable)
 def chain_from_iterable(t: Tracer, items: Value) -> Value:
     return Chain(t.iterate(items))
 
 
-@kind(itertools.count)
+@registry.kind(itertools.count)
 def count(t: Tracer, start: Value | None = None, step: Value | None = None) -> Value:
     return Count(start or Constant(0), step or Constant(1))
 
 
-@kind(itertools.repeat)
+@registry.kind(itertools.repeat)
 def repeat(t: Tracer, object: Value, times: Value | None = None) -> Value:
     return iterators.Repeat(object, None if times is None else t.int_of(times))
 
 
-@kind(itertools.cycle)
+@registry.kind(itertools.cycle)
 def cycle(t: Tracer, items: Value, /) -> Value:
     return iterators.Cycle(t.iterate(items))
 
 
-@kind(itertools.islice)
+@registry.kind(itertools.islice)
 def islice(t: Tracer, items: Value, first: Value, *rest: Value) -> Value:
     given = [t.int_of(v) for v in (first, *rest)]
     try:
@@ -51,7 +47,7 @@ def islice(t: Tracer, items: Value, first: Value, *rest: Value) -> Value:
     return iterators.Slice(t.iterate(items), bounds.start or 0, bounds.stop, bounds.step or 1)
 
 
-@kind(itertools.accumulate)
+@registry.kind(itertools.accumulate)
 def accumulate(t: Tracer, iterable: Value, func: Value | None = None, *, initial: Value | None = None) -> Value:
     return iterators.Accumulate(t.iterate(iterable), _given(t, func), _given(t, initial))
 
@@ -61,47 +57,47 @@ def _given(t: Tracer, value: Value | None) -> Value | None:
     return None if value is None or t.is_none(value) else value
 
 
-@kind(itertools.takewhile)
+@registry.kind(itertools.takewhile)
 def takewhile(t: Tracer, predicate: Value, items: Value, /) -> Value:
     return iterators.TakeWhile(predicate, t.iterate(items))
 
 
-@kind(itertools.dropwhile)
+@registry.kind(itertools.dropwhile)
 def dropwhile(t: Tracer, predicate: Value, items: Value, /) -> Value:
     return iterators.DropWhile(predicate, t.iterate(items))
 
 
-@kind(itertools.filterfalse)
+@registry.kind(itertools.filterfalse)
 def filterfalse(t: Tracer, predicate: Value, items: Value, /) -> Value:
     return iterators.FilterFalse(predicate, t.iterate(items))
 
 
-@kind(itertools.starmap)
+@registry.kind(itertools.starmap)
 def starmap(t: Tracer, function: Value, items: Value, /) -> Value:
     return iterators.StarMap(function, t.iterate(items))
 
 
-@kind(itertools.compress)
+@registry.kind(itertools.compress)
 def compress(t: Tracer, data: Value, selectors: Value) -> Value:
     return iterators.Compress(t.iterate(data), t.iterate(selectors))
 
 
-@kind(itertools.pairwise)
+@registry.kind(itertools.pairwise)
 def pairwise(t: Tracer, items: Value, /) -> Value:
     return iterators.Pairwise(t.iterate(items))
 
 
-@kind(itertools.zip_longest)
+@registry.kind(itertools.zip_longest)
 def zip_longest(t: Tracer, *items: Value, fillvalue: Value | None = None) -> Value:
     return iterators.ZipLongest([t.iterate(v) for v in items], fillvalue or Constant(None))
 
 
-@kind(itertools.groupby)
+@registry.kind(itertools.groupby)
 def groupby(t: Tracer, iterable: Value, key: Value | None = None) -> Value:
     return iterators.GroupBy(t.iterate(iterable), _given(t, key))
 
 
-@function(itertools.tee)
+@registry.function(itertools.tee)
 def tee(t: Tracer, iterable: Value, n: Value | None = None, /) -> Value:
     inner = t.iterate(iterable)
     if inner.type() is iterators.Tee.kind:
@@ -115,7 +111,7 @@ def tee(t: Tracer, iterable: Value, n: Value | None = None, /) -> Value:
     return t.new_tuple(list(made))
 
 
-@kind(itertools.product)
+@registry.kind(itertools.product)
 def product(t: Tracer, *iterables: Value, repeat: Value | None = None) -> Value:
     times = 1 if repeat is None else t.int_of(repeat)
     if times < 0:
@@ -137,7 +133,7 @@ def _selections(cls: type) -> None:
             raise t.raised_from(error) from None
         return iterators.Selections(cls, [pool], places, f"{length}")
 
-    CLASSES[cls] = handler
+    registry.classes[cls] = handler
 
 
 for _cls in (itertools.permutations, itertools.combinations, itertools.combinations_with_replacement):
@@ -146,7 +142,7 @@ for _cls in (itertools.permutations, itertools.combinations, itertools.combinati
 
 if hasattr(itertools, "batched"):
 
-    @kind(itertools.batched)
+    @registry.kind(itertools.batched)
     def batched(t: Tracer, iterable: Value, n: Value, *, strict: Value | None = None) -> Value:
         size = t.int_of(n)
         if size < 1:

@@ -1,10 +1,13 @@
-"""All handlers of functions and classes, loaded: what the interpreter answers for instead of following it."""
+"""All handlers, loaded: what the interpreter answers for instead of following it is in the registry then."""
 
 import torch
 
+from turret.plugins.capture.autograd import hooks, tensor_data
 from turret.plugins.capture.handlers import (
     autograd,
+    builtins,
     checkpoint,
+    constructors,
     control,
     copy,
     devices,
@@ -18,27 +21,32 @@ from turret.plugins.capture.handlers import (
     torch_api,
     warnings,
 )
-from turret.plugins.capture.handlers.builtins import CLASSES, FUNCTIONS, NAMED
+from turret.plugins.capture.interpreter import opcodes, opcodes_control
+from turret.plugins.capture.registry import registry
 
 if torch.distributed.is_available():
     from turret.plugins.capture.handlers import collectives  # noqa: F401
 
 __all__ = [
-    "CLASSES",
-    "FUNCTIONS",
-    "NAMED",
     "autograd",
+    "builtins",
     "checkpoint",
+    "constructors",
     "control",
     "copy",
     "devices",
     "func",
+    "hooks",
     "itertools",
     "numbers",
     "numpy",
+    "opcodes",
+    "opcodes_control",
     "optim",
     "recurrent",
+    "registry",
     "saved_tensors",
+    "tensor_data",
     "torch_api",
     "warnings",
 ]

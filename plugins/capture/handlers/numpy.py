@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 import torch
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.builtins import CLASSES, FUNCTIONS, PURE_OWNERS, function
 from turret.plugins.capture.handlers.constructors import tensor_of_numbers, tensor_of_sequence
-from turret.plugins.capture.interpreter.wrap import _BY_BASE, _WRAPPERS, MADE, equal, identity, known
+from turret.plugins.capture.interpreter.wrap import equal, identity, known
+from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray, array_of_tensor, array_value
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Builtin
 from turret.plugins.capture.values.sequences import List, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 _PURE = """
 abs absolute add all allclose amax amin angle any append arange argmax argmin argsort argwhere around array
@@ -36,11 +33,11 @@ zeros zeros_like cos cosh arccos arcsin arctan arctan2 result_type promote_types
 """Functions of numpy that read their arguments and nothing else."""
 
 
-PURE_OWNERS.extend((numpy.generic, numpy.dtype, numpy.finfo, numpy.iinfo))
-_WRAPPERS.update(dict.fromkeys((type(numpy.sin), type(numpy.mean)), known(Builtin)))
-_WRAPPERS[numpy.ndarray] = array_value
-_BY_BASE.extend(((numpy.generic, equal), (numpy.dtype, equal)))
-MADE[numpy.ndarray] = KnownArray
+registry.pure_owners.extend((numpy.generic, numpy.dtype, numpy.finfo, numpy.iinfo))
+registry.wrappers.update(dict.fromkeys((type(numpy.sin), type(numpy.mean)), known(Builtin)))
+registry.wrappers[numpy.ndarray] = array_value
+registry.base_wrappers.extend(((numpy.generic, equal), (numpy.dtype, equal)))
+registry.makers[numpy.ndarray] = KnownArray
 
 
 def _number(cls: type) -> Any:
@@ -52,10 +49,10 @@ def _limits(cls: type) -> Any:
 
 
 for _class in (numpy.finfo, numpy.iinfo):
-    CLASSES[_class] = _limits(_class)
-    _WRAPPERS[_class] = identity
+    registry.classes[_class] = _limits(_class)
+    registry.wrappers[_class] = identity
 for _class in (*numpy.sctypeDict.values(), numpy.dtype):
-    CLASSES[_class] = _number(_class)
+    registry.classes[_class] = _number(_class)
 
 
 _OF_FLOATS = """
@@ -71,13 +68,13 @@ def _of_tensor(t: Tracer, name: str, original: Any, tensor: Tensor) -> Value:
     fake = tensor.fake
     array_of_tensor(t, tensor)
     if original in (numpy.array, numpy.asarray, numpy.ascontiguousarray) and fake.is_contiguous():
-        held = t.call_method_graph("clone", [tensor], {}) if original is numpy.array else tensor
+        held = t.recorder.call_method("clone", [tensor], {}) if original is numpy.array else tensor
         assert isinstance(held, Tensor)
         return array_of_tensor(t, held)
     function = _IN_TORCH.get(original)
     if function is None or fake.dtype not in (torch.float32, torch.float64) or not fake.is_contiguous():
         raise Unsupported(f"numpy.{name} of {tensor.describe()}")
-    return t.call_graph(function, [tensor], {})
+    return t.recorder.call(function, [tensor], {})
 
 
 def _folded(name: str, original: Any) -> Any:
@@ -95,10 +92,10 @@ def _folded(name: str, original: Any) -> Any:
 for _name in _PURE.split():
     _original = getattr(numpy, _name, None)
     if _original is not None and not isinstance(_original, type):
-        FUNCTIONS[_original] = _folded(_name, _original)
+        registry.functions[_original] = _folded(_name, _original)
 
 
-@function(torch.from_numpy)
+@registry.function(torch.from_numpy)
 def from_numpy(t: Tracer, array: Value) -> Value:
     return _tensor_of(t, array)
 
@@ -125,7 +122,7 @@ def _of_array(original: Any, copies: bool) -> Any:
                 rest.setdefault("dtype", Constant(torch.from_numpy(numpy.array(data.value)).dtype))
         if isinstance(data, Symbolic) and len(args) <= 1:
             return tensor_of_numbers(t, original, data, rest)
-        return t.call_graph(original, [data, *args[1:]], rest)
+        return t.recorder.call(original, [data, *args[1:]], rest)
 
     return handler
 
@@ -138,10 +135,10 @@ def _converted(t: Tracer, tensor: Value, options: dict[str, Value], copies: bool
     if set(options) - {"dtype", "device"}:
         raise Unsupported(f"a tensor made of a numpy array with {sorted(options)}")
     if copies:
-        tensor = t.call_method_graph("clone", [tensor], {})
-    return t.call_method_graph("to", [tensor], options) if options else tensor
+        tensor = t.recorder.call_method("clone", [tensor], {})
+    return t.recorder.call_method("to", [tensor], options) if options else tensor
 
 
-FUNCTIONS[torch.tensor] = _of_array(torch.tensor, copies=True)
-FUNCTIONS[torch.as_tensor] = _of_array(torch.as_tensor, copies=False)
-FUNCTIONS[torch.asarray] = _of_array(torch.asarray, copies=False)
+registry.functions[torch.tensor] = _of_array(torch.tensor, copies=True)
+registry.functions[torch.as_tensor] = _of_array(torch.as_tensor, copies=False)
+registry.functions[torch.asarray] = _of_array(torch.asarray, copies=False)

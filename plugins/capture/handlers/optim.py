@@ -12,24 +12,22 @@ import importlib
 import inspect
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim import optimizer as code_of_torch
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.builtins import FUNCTIONS, Handler, function
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.registry import Handler, registry
+from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Function
 from turret.plugins.capture.values.sequences import Sequence
 from turret.plugins.capture.values.tensors import Tensor
 
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-
 _IN_GRAD_MODE: types.CodeType = code_of_torch._use_grad_for_differentiable(lambda self: None).__code__
 
 
+@registry.module("torch.optim.optimizer")
 def step_in_grad_mode(t: Tracer, function: Function, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     """The call of a ``step`` whose decorator sets the grad mode; None for any other function.
 
@@ -42,13 +40,15 @@ def step_in_grad_mode(t: Tracer, function: Function, args: list[Value], kwargs: 
     return t.call(t.wrap_known(_in_grad_mode), [inner.content, *args], kwargs)
 
 
-def enabled_again(function: Function, t: Tracer) -> Value | None:
-    """The method that an optimizer hides from torch's own compiler (``zero_grad``); None for any other function."""
+@registry.module("torch._compile")
+def call_hidden(t: Tracer, function: Function, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """The call of a method that an optimizer hides from torch's own compiler (``zero_grad``); None for any other."""
     if function.object.__code__ is not _DISABLED:
         return None
     inner = function.cells(t)[_DISABLED.co_freevars.index("fn")]
     hidden = inner.content.realize() if inner.content is not None else None
-    return hidden if isinstance(hidden, Function) and hidden.object.__name__ == "zero_grad" else None
+    known = isinstance(hidden, Function) and hidden.object.__name__ == "zero_grad"
+    return t.call(hidden, args, kwargs) if known else None
 
 
 _DISABLED: types.CodeType = torch._disable_dynamo(lambda: None).__code__
@@ -63,19 +63,19 @@ def _in_grad_mode(step: Any, *args: Any, **kwargs: Any) -> Any:
         torch.set_grad_enabled(before)
 
 
-@function(code_of_torch._get_value)
+@registry.function(code_of_torch._get_value)
 def get_value(t: Tracer, x: Value) -> Value:
     """A tensor of one element as the float that eager reads; a float as it is."""
     x = x.realize()
     return x.call_method(t, "item", [], {}) if isinstance(x, Tensor) else x
 
 
-@function(code_of_torch._stack_if_compiling)
+@registry.function(code_of_torch._stack_if_compiling)
 def stack_if_compiling(t: Tracer, x: Value) -> Value:
     """A list of numbers as it is."""
     items = x.realize()
     if isinstance(items, Sequence) and any(isinstance(v.realize(), Tensor) for v in items.items):
-        return t.call_graph(torch.stack, [items], {})
+        return t.recorder.call(torch.stack, [items], {})
     return items
 
 
@@ -105,10 +105,10 @@ for _name in ("asgd", "nadam", "radam"):
     _module = importlib.import_module(f"torch.optim.{_name}")  # the package has no attribute of that name
     for _kind in ("_single_tensor_", "_multi_tensor_"):
         _original = getattr(_module, _kind + _name)
-        FUNCTIONS[_original] = _without_branches(_original)
+        registry.functions[_original] = _without_branches(_original)
 
 
-@function(torch._C._group_tensors_by_device_and_dtype)
+@registry.function(torch._C._group_tensors_by_device_and_dtype)
 def group_tensors(t: Tracer, tensorlistlist: Value, with_indices: Value | None = None) -> Value:
     """Lists of tensors cut into lists of one device and dtype, those of the tensors in the first list."""
     lists = [each.realize().unpack(t) for each in tensorlistlist.realize().unpack(t)]

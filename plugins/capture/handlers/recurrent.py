@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.builtins import FUNCTIONS, Handler
-from turret.plugins.capture.values.base import Value
+from turret.plugins.capture.interpreter.torch_functions import call_torch
+from turret.plugins.capture.registry import Handler, registry
+from turret.plugins.capture.values.base import Tracer, Value
 from turret.plugins.capture.values.sequences import Sequence
 from turret.plugins.capture.values.tensors import Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 
 def _tensors(values: Any) -> list[Tensor]:
@@ -36,8 +34,6 @@ def _recurrent(layer: Any) -> Handler:
     """
 
     def call(t: Tracer, *args: Value) -> Value:
-        from turret.plugins.capture.interpreter.torch_functions import call_torch
-
         given = [v.fake for v in _tensors(args)]
         on_gpu = any(f.device.type != HOST.type for f in given)
         trained = torch.is_grad_enabled() and any(f.requires_grad for f in given)
@@ -50,4 +46,4 @@ def _recurrent(layer: Any) -> Handler:
 
 
 for _layer in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu):
-    FUNCTIONS[_layer] = _recurrent(_layer)
+    registry.functions[_layer] = _recurrent(_layer)

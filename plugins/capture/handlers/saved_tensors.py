@@ -6,7 +6,6 @@ A graph uses none of its own; what would set some in such a block runs as Python
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.graph import disable_saved_tensors_hooks
@@ -14,15 +13,11 @@ from torch.autograd.graph import disable_saved_tensors_hooks
 from turret.frames.saved_tensor_hooks import top_hooks
 from turret.frames.sources import BoundSource
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.builtins import function
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Handler
 from turret.plugins.capture.values.objects import Instance
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 
 class HooksRefused(Instance):
@@ -42,7 +37,7 @@ class HooksRefused(Instance):
 def _enter(t: Tracer) -> Value:
     if top_hooks(True) is not None:  # those of the program, which capturing keeps off
         raise Unsupported("disable_saved_tensors_hooks where there are such hooks")
-    t.guard("CALL", BoundSource("autograd", torch._C._autograd), (lookups.has_saved_tensor_hooks, False))
+    t.guards.take("CALL", BoundSource("autograd", torch._C._autograd), (lookups.has_saved_tensor_hooks, False))
     t.hooks_refused += 1
     return Constant(None)
 
@@ -52,7 +47,7 @@ def _leave(t: Tracer, *exception: Value) -> Value:
     return Constant(False)
 
 
-@function(disable_saved_tensors_hooks)
+@registry.function(disable_saved_tensors_hooks)
 def disable(t: Tracer, error_message: Value) -> Value:
     t.constant_of(error_message)
     return HooksRefused(contextlib._GeneratorContextManager)

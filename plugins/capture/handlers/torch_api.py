@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import os
 import typing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch._library.custom_ops
@@ -22,19 +22,16 @@ import turret.frames.annotations
 import turret.frames.stances
 from turret.frames.sources import BoundSource, WeakSource
 from turret.plugins.capture.errors import AskedFor, Unsupported
-from turret.plugins.capture.handlers.builtins import CLASSES, FUNCTIONS, NAMED, Handler, function, kind
 from turret.plugins.capture.handlers.constructors import LEGACY_CLASSES
 from turret.plugins.capture.python import lookups, polyfills
-from turret.plugins.capture.values.base import Constant, Opaque, Value
+from turret.plugins.capture.registry import Handler, registry
+from turret.plugins.capture.values.base import Constant, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import ORDINARY_METACLASSES, look_up
 from turret.plugins.capture.values.functions import Known, Method
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Slice
 from turret.plugins.capture.values.tensors import Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 # Torch and the compiler itself.
 
@@ -46,33 +43,33 @@ def _always(result: Any) -> Handler:
 for _function in (
     torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling,
 ):  # fmt: skip
-    FUNCTIONS[_function] = _always(True)
+    registry.functions[_function] = _always(True)
 for _function in (
     torch.jit.is_scripting, torch.jit.is_tracing, torch.compiler.is_exporting, torch._C._get_tracing_state,
     torch.fx._symbolic_trace.is_fx_symbolic_tracing, torch.fx._symbolic_trace.is_fx_tracing,
 ):  # fmt: skip
-    FUNCTIONS[_function] = _always(None if _function is torch._C._get_tracing_state else False)
-NAMED["torch._dynamo.external_utils", "is_compiling"] = _always(True)
-FUNCTIONS[typing.cast] = lambda t, kind, value: value
-FUNCTIONS[torch.jit.annotate] = lambda t, the_type, the_value: the_value
-FUNCTIONS[torch.jit.isinstance] = lambda t, obj, target_type: t.call(
+    registry.functions[_function] = _always(None if _function is torch._C._get_tracing_state else False)
+registry.named["torch._dynamo.external_utils", "is_compiling"] = _always(True)
+registry.functions[typing.cast] = lambda t, kind, value: value
+registry.functions[torch.jit.annotate] = lambda t, the_type, the_value: the_value
+registry.functions[torch.jit.isinstance] = lambda t, obj, target_type: t.call(
     t.wrap_known(torch._jit_internal._isinstance), [obj, target_type], {}
 )
-FUNCTIONS[typing.get_origin] = lambda t, kind: t.fold(typing.get_origin, [kind], {})
-FUNCTIONS[typing.get_args] = lambda t, kind: t.fold(typing.get_args, [kind], {})
-FUNCTIONS[torch._assert] = lambda t, condition, message: _check(t, condition, message)
+registry.functions[typing.get_origin] = lambda t, kind: t.fold(typing.get_origin, [kind], {})
+registry.functions[typing.get_args] = lambda t, kind: t.fold(typing.get_args, [kind], {})
+registry.functions[torch._assert] = lambda t, condition, message: _check(t, condition, message)
 
 
 def _check(t: Tracer, condition: Value, message: Value) -> Value:
     condition = condition.realize()
     if isinstance(condition, Tensor):
-        return t.call_graph(torch._assert_async, [condition], {})
+        return t.recorder.call(torch._assert_async, [condition], {})
     if not t.truth(condition):
         raise t.raised(AssertionError, message)
     return Constant(None)
 
 
-@function(torch._C._set_tracing_state)
+@registry.function(torch._C._set_tracing_state)
 def set_tracing_state(t: Tracer, state: Value) -> Value:
     """Compiled code is never under ``torch.jit.trace``; switching that off changes nothing."""
     if not t.is_none(state):
@@ -80,12 +77,12 @@ def set_tracing_state(t: Tracer, state: Value) -> Value:
     return Constant(None)
 
 
-@function(torch.is_tensor)
+@registry.function(torch.is_tensor)
 def is_tensor(t: Tracer, value: Value) -> Value:
     return Constant(isinstance(value.realize(), Tensor))
 
 
-@function(torch.overrides.is_tensor_like)
+@registry.function(torch.overrides.is_tensor_like)
 def is_tensor_like(t: Tracer, inp: Value) -> Value:
     """Tensors, and whatever answers for itself when torch's functions are called with it."""
     value = inp.realize()
@@ -96,17 +93,17 @@ def is_tensor_like(t: Tracer, inp: Value) -> Value:
     return t.call(t.wrap_known(hasattr), [value, Constant("__torch_function__")], {})
 
 
-@function(torch.overrides.has_torch_function)
+@registry.function(torch.overrides.has_torch_function)
 def has_torch_function(t: Tracer, relevant_args: Value) -> Value:
     return Constant(any(map(_has_torch_function, relevant_args.realize().unpack(t))))
 
 
-@function(torch.overrides.has_torch_function_unary)
+@registry.function(torch.overrides.has_torch_function_unary)
 def has_torch_function_unary(t: Tracer, argument: Value) -> Value:
     return Constant(_has_torch_function(argument))
 
 
-@function(torch.overrides.has_torch_function_variadic)
+@registry.function(torch.overrides.has_torch_function_variadic)
 def has_torch_function_variadic(t: Tracer, *arguments: Value) -> Value:
     return Constant(any(map(_has_torch_function, arguments)))
 
@@ -120,35 +117,35 @@ def _has_torch_function(value: Value) -> bool:
     return found is not None and found is not torch._C._disabled_torch_function_impl
 
 
-@function(torch.fx.graph_module._WrappedCall.__call__)
+@registry.function(torch.fx.graph_module._WrappedCall.__call__)
 def call_graph_module(t: Tracer, wrapped: Value, obj: Value, *args: Value, **kwargs: Value) -> Value:
     """The call of an ``fx.GraphModule``, without the message that it prints beside an exception."""
     return t.call(t.wrap_known(polyfills.call_graph_module), [wrapped, obj, *args], kwargs)
 
 
-@function(torch._shape_as_tensor)
+@registry.function(torch._shape_as_tensor)
 def shape_as_tensor(t: Tracer, value: Value) -> Value:
     """A new tensor of the sizes, on the CPU."""
     return t.call(t.wrap_known(torch.tensor), [value.realize().get_attr(t, "shape")], {"dtype": Constant(torch.int64)})
 
 
-@function(torch.numel)
+@registry.function(torch.numel)
 def numel(t: Tracer, input: Value) -> Value:
     return input.realize().call_method(t, "numel", [], {})
 
 
-@function(turret.frames.annotations.graph_break)
+@registry.function(turret.frames.annotations.graph_break)
 def graph_break(t: Tracer, reason: Value | None = None) -> Value:
     raise AskedFor(f"turret.graph_break({'' if reason is None else repr(t.constant_of(reason))})")
 
 
-@function(torch._library.custom_ops.CustomOpDef.__call__)
+@registry.function(torch._library.custom_ops.CustomOpDef.__call__)
 def custom_op(t: Tracer, definition: Value, *args: Value, **kwargs: Value) -> Value:
     """A custom op of torch.library: its registered operator is the node."""
-    return t.call_graph(definition.realize().object._opoverload, list(args), kwargs)  # type: ignore[attr-defined]
+    return t.recorder.call(definition.realize().object._opoverload, list(args), kwargs)  # type: ignore[attr-defined]
 
 
-@function(inspect.signature)
+@registry.function(inspect.signature)
 def signature(t: Tracer, value: Value, **kwargs: Value) -> Value:
     value = value.realize()
     make = t.provenance.make
@@ -161,14 +158,14 @@ def signature(t: Tracer, value: Value, **kwargs: Value) -> Value:
     raise Unsupported(f"inspect.signature of {value.describe()}")
 
 
-@function(dataclasses.is_dataclass)
+@registry.function(dataclasses.is_dataclass)
 def is_dataclass(t: Tracer, value: Value) -> Value:
     value = value.realize()
     cls = value.object if isinstance(value, Known) else value.type()
     return Constant(dataclasses.is_dataclass(cls))
 
 
-@function(nn.Module.__setattr__)
+@registry.function(nn.Module.__setattr__)
 def module_setattr(t: Tracer, module: Value, name: Value, value: Value) -> Value:
     module = module.realize()
     if not isinstance(module, Module):  # made in compiled code: an object like any other
@@ -204,7 +201,7 @@ def _sliced(container: Any, original: Any) -> Handler:
 
 
 for _container in (nn.ModuleList, nn.Sequential):
-    FUNCTIONS[_container.__getitem__] = _sliced(_container, _container.__getitem__)
+    registry.functions[_container.__getitem__] = _sliced(_container, _container.__getitem__)
 
 
 def _read_environment(t: Tracer, name: Value) -> str | None:
@@ -212,17 +209,17 @@ def _read_environment(t: Tracer, name: Value) -> str | None:
     text = t.constant_of(name)
     source = BoundSource("os.environ", os.environ)
     found = os.environ.get(text)
-    t.guard("CALL", source, (functools.partial(lookups.variable, text), found))
+    t.guards.take("CALL", source, (functools.partial(lookups.variable, text), found))
     return found
 
 
-@function(os.getenv)
+@registry.function(os.getenv)
 def getenv(t: Tracer, name: Value, default: Value | None = None) -> Value:
     found = _read_environment(t, name)
     return Constant(found) if found is not None else default or Constant(None)
 
 
-@function(type.__call__)
+@registry.function(type.__call__)
 def call_past_the_metaclass(t: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     kind = cls.realize()
     if not isinstance(kind, Known) or not isinstance(kind.object, type):
@@ -231,7 +228,7 @@ def call_past_the_metaclass(t: Tracer, cls: Value, *args: Value, **kwargs: Value
     return make(kind, list(args), kwargs)
 
 
-@function(type(os.environ).__getitem__)
+@registry.function(type(os.environ).__getitem__)
 def environment_item(t: Tracer, environment: Value, name: Value) -> Value:
     found = _read_environment(t, name)
     if found is None:
@@ -239,46 +236,46 @@ def environment_item(t: Tracer, environment: Value, name: Value) -> Value:
     return Constant(found)
 
 
-@kind(turret.frames.stances.set_stance)
+@registry.kind(turret.frames.stances.set_stance)
 def set_stance(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     raise Unsupported("a change of the stance")
 
 
-@function(importlib.util.find_spec)
+@registry.function(importlib.util.find_spec)
 def find_spec(t: Tracer, name: Value, package: Value | None = None) -> Value:
     t.provenance.bound_to_process("whether a package is installed")
     return t.wrap_known(importlib.util.find_spec(t.constant_of(name)))
 
 
-@function(importlib.metadata.version)
+@registry.function(importlib.metadata.version)
 def version(t: Tracer, name: Value) -> Value:
     t.provenance.bound_to_process("the version of a package")
     return t.fold(importlib.metadata.version, [name], {})
 
 
-@kind(torch.profiler.record_function)
+@registry.kind(torch.profiler.record_function)
 def record_function(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     """Annotations for the profiler mean nothing inside a graph."""
     return t.call(t.wrap_known(contextlib.nullcontext), [], {})
 
 
-FUNCTIONS[torch.distributed.is_available] = _always(torch.distributed.is_available())
+registry.functions[torch.distributed.is_available] = _always(torch.distributed.is_available())
 
 
 if torch.distributed.is_available():
 
-    @function(torch.distributed.is_initialized)
+    @registry.function(torch.distributed.is_initialized)
     def is_initialized(t: Tracer) -> Value:
         """Whether there is a process group, assumed to stay so."""
         source = BoundSource("torch.distributed", torch.distributed)
         found = lookups.process_group(torch.distributed)
-        t.guard("CALL", source, (lookups.process_group, found))
+        t.guards.take("CALL", source, (lookups.process_group, found))
         return Constant(found)
 
 
-CLASSES.update(LEGACY_CLASSES)
-CLASSES[torch.device] = lambda t, *args, **kwargs: t.fold(torch.device, list(args), kwargs)
-CLASSES[torch.finfo] = lambda t, *args: t.wrap_known(torch.finfo(*[t.constant_of(a) for a in args]))
-CLASSES[torch.iinfo] = lambda t, *args: t.wrap_known(torch.iinfo(*[t.constant_of(a) for a in args]))
-CLASSES[property] = lambda t, *args, **kwargs: t.fold(property, list(args), kwargs)
-CLASSES[object] = lambda t: Instance(object)
+registry.classes.update(LEGACY_CLASSES)
+registry.classes[torch.device] = lambda t, *args, **kwargs: t.fold(torch.device, list(args), kwargs)
+registry.classes[torch.finfo] = lambda t, *args: t.wrap_known(torch.finfo(*[t.constant_of(a) for a in args]))
+registry.classes[torch.iinfo] = lambda t, *args: t.wrap_known(torch.iinfo(*[t.constant_of(a) for a in args]))
+registry.classes[property] = lambda t, *args, **kwargs: t.fold(property, list(args), kwargs)
+registry.classes[object] = lambda t: Instance(object)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 import warnings
-from typing import TYPE_CHECKING
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.handlers.builtins import function, kind
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Handler
 from turret.plugins.capture.values.objects import Instance
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 
 def _only_in_whole_graphs(t: Tracer, what: str) -> None:
@@ -22,7 +17,7 @@ def _only_in_whole_graphs(t: Tracer, what: str) -> None:
         raise Unsupported(what)
 
 
-@function(warnings.warn)
+@registry.function(warnings.warn)
 def warn(t: Tracer, message: Value, category: Value | None = None, *place: Value, **named: Value) -> Value:
     """A warning of a whole graph is given after it; its place in the program is lost."""
     _only_in_whole_graphs(t, "a warning")
@@ -54,7 +49,7 @@ def _leave(t: Tracer, *exception: Value) -> Value:
     return Constant(None)
 
 
-@kind(warnings.catch_warnings)
+@registry.kind(warnings.catch_warnings)
 def catch_warnings(t: Tracer, **options: Value) -> Value:
     _only_in_whole_graphs(t, "warnings.catch_warnings")
     if any(t.truth(v) for v in options.values()):
@@ -62,12 +57,12 @@ def catch_warnings(t: Tracer, **options: Value) -> Value:
     return CaughtWarnings(warnings.catch_warnings)
 
 
-@function(warnings.simplefilter)
+@registry.function(warnings.simplefilter)
 def simplefilter(t: Tracer, action: Value, category: Value | None = None, **options: Value) -> Value:
     return filterwarnings(t, action, None, category, **options)
 
 
-@function(warnings.filterwarnings)
+@registry.function(warnings.filterwarnings)
 def filterwarnings(
     t: Tracer, action: Value, message: Value | None = None, category: Value | None = None, **options: Value
 ) -> Value:

@@ -8,7 +8,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -20,10 +20,12 @@ from turret.frames.sources import BoundSource
 from turret.frames.trace_modes import home_of, is_replaced
 from turret.plugins.capture.errors import AskedFor, Unsupported
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame
+from turret.plugins.capture.interpreter.torch_functions import call_torch, is_graph_function, is_torch_builtin
 from turret.plugins.capture.interpreter.wrap import is_namedtuple
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.disabled import kept_from_torchs_compiler
-from turret.plugins.capture.values.base import Constant, Value, fits
+from turret.plugins.capture.registry import handled, registry
+from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.classes import (
     _C_METHODS,
     ORDINARY_METACLASSES,
@@ -138,16 +140,11 @@ class Caller:
 
     def special_function(self, function: Function, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """The result of a Python function that is not inlined; None for one that is."""
-        from turret.plugins.capture.handlers.func import FOLLOWED, transformed_before
-        from turret.plugins.capture.handlers.library import FUNCTIONS, NAMED
-        from turret.plugins.capture.handlers.optim import enabled_again, step_in_grad_mode
-        from turret.plugins.capture.interpreter.torch_functions import is_graph_function
-
         object = function.object
         name = object.__globals__.get("__name__") or ""
-        handler = FUNCTIONS.get(object) or NAMED.get((name, object.__qualname__))
+        handler = registry.of_function(object, name)
         if handler is not None:
-            return self.handled(handler, object, args, kwargs)
+            return handled(handler, object, self, args, kwargs)
         compiled = object.__dict__.get("turret_target")
         if compiled is not None:  # compiled on its own; inside another capture it is part of that
             return self.call(self.wrap_known(compiled), args, kwargs)
@@ -157,23 +154,17 @@ class Caller:
                 return module.forward(self, args[1:], kwargs)
         if is_graph_function(object):
             self.finds_itself(object)
-            return self.call_graph(object, args, kwargs)
+            return self.recorder.call(object, args, kwargs)
         marked = self.call_marked(object, args, kwargs)
         if marked is not None:
             return marked
-        if name.startswith("torch._functorch."):
-            transformed = transformed_before(self, function)
-            if transformed is not None:
-                return transformed.call(self, args, kwargs)
-        if name == "torch._compile" and (hidden := enabled_again(function, self)) is not None:
-            return self.call(hidden, args, kwargs)
-        if name == "torch.optim.optimizer":
-            stepped = step_in_grad_mode(self, function, args, kwargs)
-            if stepped is not None:
-                return stepped
+        handler = registry.of_module(name)
+        if handler is not None and (answer := handler(self, function, args, kwargs)) is not None:
+            return answer
         if (place := _TRANSPARENT.get((name, object.__code__.co_qualname))) is not None:
             return self.call(function.cells(self)[object.__code__.co_freevars.index(place)].content, args, kwargs)
-        followed = object.__name__ == "call_wrapped" or object.__code__.co_qualname in FOLLOWED  # a graph module's call
+        of_graph_module = object.__name__ == "call_wrapped"
+        followed = of_graph_module or object.__code__.co_qualname in registry.followed
         if not_followed(str(name)) and not followed:
             raise Unsupported(f"a call of {name}.{object.__qualname__}")
         return None
@@ -181,7 +172,7 @@ class Caller:
     def call_marked(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """The result of a function that the program said something of; None for one to be followed."""
         if annotations.is_in_graph(object):
-            return self.call_graph(object, args, kwargs)
+            return self.recorder.call(object, args, kwargs)
         substitute = annotations.substitute_of(object)
         if substitute is not None:
             return self.call(self.wrap_known(substitute), args, kwargs)
@@ -283,18 +274,16 @@ class Caller:
 
     def call_class(self, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``cls(*args, **kwargs)``."""
-        from turret.plugins.capture.handlers.library import CLASSES
-
         kind: type = cls.object
-        handler = CLASSES.get(kind)
+        handler = registry.classes.get(kind)
         if handler is not None:
-            return self.handled(handler, kind, args, kwargs)
+            return handled(handler, kind, self, args, kwargs)
         if is_namedtuple(kind):
             return self.new_namedtuple(kind, args, kwargs)
         if isinstance(kind, enum.EnumMeta):
             return self.fold(kind, args, kwargs)
         if typing.is_typeddict(kind):
-            return self.handled(CLASSES[dict], kind, args, kwargs)
+            return handled(registry.classes[dict], kind, self, args, kwargs)
         if issubclass(kind, torch.autograd.Function):
             made = FunctionInstance(kind)
             owner, init = look_up(self, kind, "__init__")
@@ -373,15 +362,6 @@ class Caller:
 
     # Builtins.
 
-    def handled(self, handler: Callable[..., Value], called: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """What the handler of a function or class gives.  Arguments that it does not take are left to Python."""
-        try:
-            return handler(self, *args, **kwargs)
-        except TypeError:
-            if fits(handler, self, *args, **kwargs):
-                raise
-            raise Unsupported(f"the arguments of {called.__name__}()") from None
-
     def finds_itself(self, function: types.FunctionType) -> None:
         """With a mode for torch's functions, the mode is handed what has the function's name in its module."""
         home, name = home_of(function), function.__name__
@@ -396,16 +376,9 @@ class Caller:
 
     def call_builtin(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A function written in C."""
-        from turret.plugins.capture.handlers.builtins import FOLDABLE, PURE_OWNERS
-        from turret.plugins.capture.handlers.library import FUNCTIONS
-        from turret.plugins.capture.interpreter.torch_functions import call_torch, is_torch_builtin
-
-        try:
-            handler = FUNCTIONS.get(object)
-        except TypeError:
-            handler = None
+        handler = registry.functions.get(object) if isinstance(object, Hashable) else None
         if handler is not None:
-            return self.handled(handler, object, args, kwargs)
+            return handled(handler, object, self, args, kwargs)
         if is_torch_builtin(object):
             return call_torch(self, object, args, kwargs)
         marked = self.call_marked(object, args, kwargs)
@@ -420,7 +393,7 @@ class Caller:
         if isinstance(object, _C_METHODS) and hasattr(object, "__objclass__") and args:
             return self.call_descriptor(object, args, kwargs)
         owner = getattr(object, "__self__", None)
-        if isinstance(owner, tuple(PURE_OWNERS)):
+        if isinstance(owner, tuple(registry.pure_owners)):
             if isinstance(owner, str) and object.__name__ == "join" and len(args) == 1:
                 args = [Tuple(args[0].realize().unpack(self))]
             if owner in _DICTS and object.__name__ == "fromkeys":
@@ -436,7 +409,7 @@ class Caller:
             ):
                 raise Unsupported(f"a call of {object.__qualname__}")
             return self.fold(object, args, kwargs)
-        if isinstance(owner, types.ModuleType) and owner.__name__ in FOLDABLE:
+        if isinstance(owner, types.ModuleType) and owner.__name__ in registry.pure_modules:
             return self.fold(object, args, kwargs)
         name = getattr(object, "__qualname__", None) or repr(object)
         raise Unsupported(f"a call of {getattr(object, '__module__', None) or ''}.{name}, written in C")
@@ -444,7 +417,7 @@ class Caller:
     def subclasses(self, cls: type) -> Value:
         """``cls.__subclasses__()``, assumed to stay the same."""
         found = lookups.subclasses(cls)
-        self.guard("CALL", BoundSource(cls.__qualname__, cls), (lookups.subclasses, found))
+        self.guards.take("CALL", BoundSource(cls.__qualname__, cls), (lookups.subclasses, found))
         return self.new_list([self.wrap_known(c) for c in found])
 
     def call_descriptor(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -5,19 +5,16 @@ from __future__ import annotations
 import builtins
 import inspect
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turret.frames.sources import BoundSource, Source
 from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.python import resume
 from turret.plugins.capture.python.bytecode import VERSION, Decoded, decode
-from turret.plugins.capture.rebuilding import resume
-from turret.plugins.capture.values.base import NULL, Constant, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import NULL, Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Cell
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 
 class Signal:
@@ -99,18 +96,16 @@ class Frame:
 
     def run(self) -> Signal:
         """Execute until the frame has something to hand back."""
-        from turret.plugins.capture.interpreter.instructions import HANDLERS
-
-        instructions, tracer = self.instructions, self.tracer
-        tracer.enter(self)
+        instructions, handlers, call_stack = self.instructions, registry.instructions, self.tracer.call_stack
+        call_stack.enter(self)
         try:
             while True:
                 self.current = index = self.index
                 instruction = instructions[index]
                 self.index = index + 1
-                if tracer.root is self and tracer.stop_here(self):
+                if call_stack.root is self and call_stack.stop_here():
                     return STOPPED
-                handler = HANDLERS.get(instruction.name)
+                handler = handlers.get(instruction.name)
                 if handler is None:
                     raise Unsupported(f"the instruction {instruction.name}")
                 try:
@@ -121,7 +116,7 @@ class Frame:
                 if signal is not None:
                     return signal
         finally:
-            tracer.leave(self)
+            call_stack.leave()
 
     def unwind(self, raised: Raised) -> None:
         """Go on at the handler of the current instruction, or let the exception out of the frame."""
@@ -137,7 +132,7 @@ class Frame:
         if isinstance(exception, ExceptionInstance) and not passed_on:
             exception.trace = object()
             if not exception.settled:
-                handled = self.handling[-1] if self.handling else self.tracer.handled_outside(self)
+                handled = self.handling[-1] if self.handling else self.tracer.call_stack.handled_outside()
                 exception.follow(handled)
                 exception.raised = True
             exception.settled = True
@@ -192,7 +187,7 @@ class Generator(Value):
         self.frame = frame
         self.started = self.finished = self.running = False
         self.returned: Value = Constant(None)
-        self.step = frame.tracer.step
+        self.step = frame.tracer.call_stack.step
         """Of the root frame, when the generator was made."""
         frame.tracer.generators.append(self)
 

@@ -12,58 +12,46 @@ from typing import Any
 
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame, Signal
 from turret.plugins.capture.python.bytecode import VERSION, Instruction
+from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import NULL, Constant, Value
 from turret.plugins.capture.values.functions import Cell
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import List, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
 
-Handler = Callable[[Frame, Instruction], "Signal | None"]
-HANDLERS: dict[str, Handler] = {}
-
-
-def opcode(*names: str) -> Callable[[Handler], Handler]:
-    """Register the handler of one or more opcodes."""
-
-    def register(handler: Handler) -> Handler:
-        for name in names:
-            HANDLERS[name] = handler
-        return handler
-
-    return register
-
-
 # Nothing, stack movement, constants.
 
 
-@opcode("NOP", "RESUME", "CACHE", "PRECALL", "EXTENDED_ARG", "COPY_FREE_VARS_DONE", "RESUME_CHECK", "SETUP_ANNOTATIONS")
+@registry.instruction(
+    "NOP", "RESUME", "CACHE", "PRECALL", "EXTENDED_ARG", "COPY_FREE_VARS_DONE", "RESUME_CHECK", "SETUP_ANNOTATIONS"
+)
 def nothing(f: Frame, i: Instruction) -> None:
     pass
 
 
-@opcode("POP_TOP", "END_FOR")
+@registry.instruction("POP_TOP", "END_FOR")
 def pop_top(f: Frame, i: Instruction) -> None:
     f.stack.pop()
     if i.name == "END_FOR" and VERSION == (3, 12):
         f.stack.pop()
 
 
-@opcode("PUSH_NULL")
+@registry.instruction("PUSH_NULL")
 def push_null(f: Frame, i: Instruction) -> None:
     f.push(NULL)
 
 
-@opcode("COPY")
+@registry.instruction("COPY")
 def copy(f: Frame, i: Instruction) -> None:
     f.push(f.stack[-i.arg])
 
 
-@opcode("SWAP")
+@registry.instruction("SWAP")
 def swap(f: Frame, i: Instruction) -> None:
     f.stack[-1], f.stack[-i.arg] = f.stack[-i.arg], f.stack[-1]
 
 
-@opcode("LOAD_CONST", "RETURN_CONST")
+@registry.instruction("LOAD_CONST", "RETURN_CONST")
 def load_const(f: Frame, i: Instruction) -> Signal | None:
     value = f.tracer.wrap_known(f.code.co_consts[i.arg])
     if i.name == "RETURN_CONST":
@@ -91,59 +79,59 @@ def store_slot(f: Frame, slot: int) -> None:
     f.locals[slot] = None if value is NULL else value  # NULL: a variable that a comprehension put aside was unbound
 
 
-@opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE", "LOAD_FAST_BORROW")
+@registry.instruction("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE", "LOAD_FAST_BORROW")
 def load_fast(f: Frame, i: Instruction) -> None:
     load_slot(f, i.arg)
 
 
-@opcode("LOAD_FAST_LOAD_FAST")
+@registry.instruction("LOAD_FAST_LOAD_FAST")
 def load_fast_load_fast(f: Frame, i: Instruction) -> None:
     load_slot(f, i.arg >> 4)
     load_slot(f, i.arg & 15)
 
 
-@opcode("STORE_FAST")
+@registry.instruction("STORE_FAST")
 def store_fast(f: Frame, i: Instruction) -> None:
     store_slot(f, i.arg)
 
 
-@opcode("STORE_FAST_LOAD_FAST")
+@registry.instruction("STORE_FAST_LOAD_FAST")
 def store_fast_load_fast(f: Frame, i: Instruction) -> None:
     store_slot(f, i.arg >> 4)
     load_slot(f, i.arg & 15)
 
 
-@opcode("STORE_FAST_STORE_FAST")
+@registry.instruction("STORE_FAST_STORE_FAST")
 def store_fast_store_fast(f: Frame, i: Instruction) -> None:
     store_slot(f, i.arg >> 4)
     store_slot(f, i.arg & 15)
 
 
-@opcode("DELETE_FAST")
+@registry.instruction("DELETE_FAST")
 def delete_fast(f: Frame, i: Instruction) -> None:
     load_slot(f, i.arg)
     f.stack.pop()
     f.locals[i.arg] = None
 
 
-@opcode("LOAD_FAST_AND_CLEAR")
+@registry.instruction("LOAD_FAST_AND_CLEAR")
 def load_fast_and_clear(f: Frame, i: Instruction) -> None:
     value = f.locals[i.arg]
     f.push(NULL if value is None else value)
     f.locals[i.arg] = None
 
 
-@opcode("MAKE_CELL")
+@registry.instruction("MAKE_CELL")
 def make_cell(f: Frame, i: Instruction) -> None:
     f.locals[i.arg] = Cell(f.locals[i.arg])
 
 
-@opcode("COPY_FREE_VARS")
+@registry.instruction("COPY_FREE_VARS")
 def copy_free_vars(f: Frame, i: Instruction) -> None:
     f.locals[len(f.locals) - i.arg :] = f.closure
 
 
-@opcode("LOAD_DEREF", "LOAD_CLASSDEREF")
+@registry.instruction("LOAD_DEREF", "LOAD_CLASSDEREF")
 def load_deref(f: Frame, i: Instruction) -> None:
     value = f.cell(i.arg).get(f.tracer)
     if value is None:
@@ -156,20 +144,20 @@ def load_deref(f: Frame, i: Instruction) -> None:
     f.push(value)
 
 
-@opcode("STORE_DEREF")
+@registry.instruction("STORE_DEREF")
 def store_deref(f: Frame, i: Instruction) -> None:
     f.cell(i.arg).set(f.tracer, f.stack.pop())
 
 
-@opcode("DELETE_DEREF")
+@registry.instruction("DELETE_DEREF")
 def delete_deref(f: Frame, i: Instruction) -> None:
     f.cell(i.arg).set(f.tracer, None)
 
 
-@opcode("LOAD_GLOBAL")
+@registry.instruction("LOAD_GLOBAL")
 def load_global(f: Frame, i: Instruction) -> None:
     null, name = i.arg & 1, f.code.co_names[i.arg >> 1]
-    value = f.tracer.global_variable(f, name)
+    value = f.tracer.namespaces.variable(f, name)
     if null and VERSION < (3, 13):
         f.push(NULL)
     f.push(value)
@@ -177,14 +165,14 @@ def load_global(f: Frame, i: Instruction) -> None:
         f.push(NULL)
 
 
-@opcode("STORE_GLOBAL")
+@registry.instruction("STORE_GLOBAL")
 def store_global(f: Frame, i: Instruction) -> None:
     f.tracer.effects.set_global(f.scope, f.code.co_names[i.arg], f.stack.pop())
 
 
-@opcode("DELETE_GLOBAL")
+@registry.instruction("DELETE_GLOBAL")
 def delete_global(f: Frame, i: Instruction) -> None:
-    f.tracer.global_variable(f, f.code.co_names[i.arg])
+    f.tracer.namespaces.variable(f, f.code.co_names[i.arg])
     f.tracer.effects.set_global(f.scope, f.code.co_names[i.arg], None)
 
 
@@ -203,55 +191,55 @@ def _binary_operations() -> list[tuple[Callable, bool]]:
 _BINARY = _binary_operations()
 
 
-@opcode("BINARY_OP")
+@registry.instruction("BINARY_OP")
 def binary_op(f: Frame, i: Instruction) -> None:
     operation, inplace = _BINARY[i.arg]
     right, left = f.pop(), f.pop()
     f.push(f.tracer.binary(operation, left, right, inplace))
 
 
-@opcode("BINARY_SUBSCR")
+@registry.instruction("BINARY_SUBSCR")
 def binary_subscr(f: Frame, i: Instruction) -> None:
     key, container = f.pop(), f.pop()
     f.push(f.tracer.get_item(container, key))
 
 
-@opcode("STORE_SUBSCR")
+@registry.instruction("STORE_SUBSCR")
 def store_subscr(f: Frame, i: Instruction) -> None:
     key, container, value = f.pop(), f.pop(), f.stack.pop()
     container.set_item(f.tracer, key, value)
 
 
-@opcode("DELETE_SUBSCR")
+@registry.instruction("DELETE_SUBSCR")
 def delete_subscr(f: Frame, i: Instruction) -> None:
     key, container = f.pop(), f.pop()
     container.del_item(f.tracer, key)
 
 
-@opcode("BINARY_SLICE")
+@registry.instruction("BINARY_SLICE")
 def binary_slice(f: Frame, i: Instruction) -> None:
     stop, start, container = f.pop(), f.pop(), f.pop()
     f.push(f.tracer.get_item(container, Slice([start, stop, Constant(None)])))
 
 
-@opcode("STORE_SLICE")
+@registry.instruction("STORE_SLICE")
 def store_slice(f: Frame, i: Instruction) -> None:
     stop, start, container, value = f.pop(), f.pop(), f.pop(), f.stack.pop()
     container.set_item(f.tracer, Slice([start, stop, Constant(None)]), value)
 
 
-@opcode("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT")
+@registry.instruction("UNARY_NEGATIVE", "UNARY_POSITIVE", "UNARY_INVERT")
 def unary(f: Frame, i: Instruction) -> None:
     f.push(f.tracer.unary(i.name.removeprefix("UNARY_").lower(), f.pop()))
 
 
-@opcode("UNARY_NOT", "TO_BOOL")
+@registry.instruction("UNARY_NOT", "TO_BOOL")
 def unary_not(f: Frame, i: Instruction) -> None:
     truth = f.tracer.truth(f.pop())
     f.push(Constant(truth if i.name == "TO_BOOL" else not truth))
 
 
-@opcode("COMPARE_OP")
+@registry.instruction("COMPARE_OP")
 def compare_op(f: Frame, i: Instruction) -> None:
     right, left = f.pop(), f.pop()
     number = i.arg if VERSION < (3, 12) else i.arg >> (4 if VERSION < (3, 13) else 5)
@@ -261,13 +249,13 @@ def compare_op(f: Frame, i: Instruction) -> None:
     f.push(result)
 
 
-@opcode("IS_OP")
+@registry.instruction("IS_OP")
 def is_op(f: Frame, i: Instruction) -> None:
     right, left = f.stack.pop(), f.stack.pop()
     f.push(Constant(f.tracer.is_same(left, right) != bool(i.arg)))
 
 
-@opcode("CONTAINS_OP")
+@registry.instruction("CONTAINS_OP")
 def contains_op(f: Frame, i: Instruction) -> None:
     container, item = f.pop(), f.stack.pop()
     found = container.contains(f.tracer, item)
@@ -277,7 +265,7 @@ def contains_op(f: Frame, i: Instruction) -> None:
 # Attributes and names.
 
 
-@opcode("LOAD_ATTR")
+@registry.instruction("LOAD_ATTR")
 def load_attr(f: Frame, i: Instruction) -> None:
     name = f.code.co_names[i.arg if VERSION < (3, 12) else i.arg >> 1]
     owner = f.pop()
@@ -292,14 +280,14 @@ def load_attr(f: Frame, i: Instruction) -> None:
         f.push(value)
 
 
-@opcode("LOAD_METHOD")
+@registry.instruction("LOAD_METHOD")
 def load_method(f: Frame, i: Instruction) -> None:
     owner = f.pop()
     f.push(NULL)
     f.push(owner.get_attr(f.tracer, f.code.co_names[i.arg]))
 
 
-@opcode("LOAD_SUPER_ATTR")
+@registry.instruction("LOAD_SUPER_ATTR")
 def load_super_attr(f: Frame, i: Instruction) -> None:
     owner, kind, function = f.pop(), f.pop(), f.pop()
     made = f.tracer.call(function, [kind, owner] if i.arg & 2 else [], {})
@@ -314,30 +302,30 @@ def load_super_attr(f: Frame, i: Instruction) -> None:
         f.push(value)
 
 
-@opcode("STORE_ATTR")
+@registry.instruction("STORE_ATTR")
 def store_attr(f: Frame, i: Instruction) -> None:
     owner, value = f.pop(), f.stack.pop()
     owner.set_attr(f.tracer, f.code.co_names[i.arg], value)
 
 
-@opcode("DELETE_ATTR")
+@registry.instruction("DELETE_ATTR")
 def delete_attr(f: Frame, i: Instruction) -> None:
     f.pop().del_attr(f.tracer, f.code.co_names[i.arg])
 
 
-@opcode("IMPORT_NAME")
+@registry.instruction("IMPORT_NAME")
 def import_name(f: Frame, i: Instruction) -> None:
     names, level = f.pop(), f.pop()
     name = f.code.co_names[i.arg]
-    f.push(f.tracer.import_module(f, name, names.constant(), level.constant()))
+    f.push(f.tracer.namespaces.import_module(f, name, names.constant(), level.constant()))
 
 
-@opcode("IMPORT_FROM")
+@registry.instruction("IMPORT_FROM")
 def import_from(f: Frame, i: Instruction) -> None:
-    f.push(f.tracer.import_from(f.stack[-1].realize(), f.code.co_names[i.arg]))
+    f.push(f.tracer.namespaces.import_from(f.stack[-1].realize(), f.code.co_names[i.arg]))
 
 
-@opcode("LOAD_ASSERTION_ERROR")
+@registry.instruction("LOAD_ASSERTION_ERROR")
 def load_assertion_error(f: Frame, i: Instruction) -> None:
     f.push(f.tracer.wrap_known(AssertionError))
 
@@ -345,22 +333,22 @@ def load_assertion_error(f: Frame, i: Instruction) -> None:
 # Making containers.
 
 
-@opcode("BUILD_TUPLE")
+@registry.instruction("BUILD_TUPLE")
 def build_tuple(f: Frame, i: Instruction) -> None:
     f.push(Tuple(f.popn(i.arg)))
 
 
-@opcode("BUILD_LIST")
+@registry.instruction("BUILD_LIST")
 def build_list(f: Frame, i: Instruction) -> None:
     f.push(List(f.popn(i.arg)))
 
 
-@opcode("BUILD_SET")
+@registry.instruction("BUILD_SET")
 def build_set(f: Frame, i: Instruction) -> None:
     f.push(Set.of(f.tracer, f.popn(i.arg)))
 
 
-@opcode("BUILD_MAP")
+@registry.instruction("BUILD_MAP")
 def build_map(f: Frame, i: Instruction) -> None:
     flat = f.popn(2 * i.arg)
     made = Dict()
@@ -369,7 +357,7 @@ def build_map(f: Frame, i: Instruction) -> None:
     f.push(made)
 
 
-@opcode("BUILD_CONST_KEY_MAP")
+@registry.instruction("BUILD_CONST_KEY_MAP")
 def build_const_key_map(f: Frame, i: Instruction) -> None:
     keys = f.pop().constant()
     made = Dict()
@@ -378,13 +366,13 @@ def build_const_key_map(f: Frame, i: Instruction) -> None:
     f.push(made)
 
 
-@opcode("BUILD_SLICE")
+@registry.instruction("BUILD_SLICE")
 def build_slice(f: Frame, i: Instruction) -> None:
     parts = f.popn(i.arg)
     f.push(Slice(parts if i.arg == 3 else [*parts, Constant(None)]))
 
 
-@opcode("BUILD_STRING")
+@registry.instruction("BUILD_STRING")
 def build_string(f: Frame, i: Instruction) -> None:
     f.push(Constant("".join(f.tracer.constant_of(v) for v in f.popn(i.arg))))
 
@@ -392,18 +380,18 @@ def build_string(f: Frame, i: Instruction) -> None:
 _CONVERSIONS: dict[int, Any] = {0: None, 1: str, 2: repr, 3: ascii}
 
 
-@opcode("FORMAT_VALUE")
+@registry.instruction("FORMAT_VALUE")
 def format_value(f: Frame, i: Instruction) -> None:
     spec = f.pop() if i.arg & 4 else Constant("")
     _format(f, _CONVERSIONS[i.arg & 3], f.pop(), spec)
 
 
-@opcode("CONVERT_VALUE")
+@registry.instruction("CONVERT_VALUE")
 def convert_value(f: Frame, i: Instruction) -> None:
     f.push(f.tracer.call(f.tracer.wrap_known(_CONVERSIONS[i.arg]), [f.pop()], {}))
 
 
-@opcode("FORMAT_SIMPLE", "FORMAT_WITH_SPEC")
+@registry.instruction("FORMAT_SIMPLE", "FORMAT_WITH_SPEC")
 def format_simple(f: Frame, i: Instruction) -> None:
     spec = f.pop() if i.name == "FORMAT_WITH_SPEC" else Constant("")
     _format(f, None, f.pop(), spec)
@@ -415,19 +403,19 @@ def _format(f: Frame, conversion: Any, value: Value, spec: Value) -> None:
     f.push(f.tracer.call(f.tracer.wrap_known(format), [value, spec], {}))
 
 
-@opcode("LIST_TO_TUPLE")
+@registry.instruction("LIST_TO_TUPLE")
 def list_to_tuple(f: Frame, i: Instruction) -> None:
     f.push(Tuple(list(f.pop().items)))  # type: ignore[attr-defined]
 
 
-@opcode("LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE")
+@registry.instruction("LIST_EXTEND", "SET_UPDATE", "DICT_UPDATE")
 def extend(f: Frame, i: Instruction) -> None:
     more = f.pop()
     target = f.stack[-i.arg].realize()
     target.call_method(f.tracer, "extend" if i.name == "LIST_EXTEND" else "update", [more], {})
 
 
-@opcode("DICT_MERGE")
+@registry.instruction("DICT_MERGE")
 def dict_merge(f: Frame, i: Instruction) -> None:
     more = f.pop()
     target = f.stack[-i.arg].realize()
@@ -437,25 +425,25 @@ def dict_merge(f: Frame, i: Instruction) -> None:
         target.set_item(f.tracer, key, value)
 
 
-@opcode("LIST_APPEND", "SET_ADD")
+@registry.instruction("LIST_APPEND", "SET_ADD")
 def append(f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
     f.stack[-i.arg].call_method(f.tracer, "append" if i.name == "LIST_APPEND" else "add", [value], {})
 
 
-@opcode("MAP_ADD")
+@registry.instruction("MAP_ADD")
 def map_add(f: Frame, i: Instruction) -> None:
     value, key = f.stack.pop(), f.pop()
     f.stack[-i.arg].set_item(f.tracer, key, value)
 
 
-@opcode("UNPACK_SEQUENCE")
+@registry.instruction("UNPACK_SEQUENCE")
 def unpack_sequence(f: Frame, i: Instruction) -> None:
     items = f.tracer.unpack_exactly(f.pop(), i.arg)
     f.stack.extend(reversed(items))
 
 
-@opcode("UNPACK_EX")
+@registry.instruction("UNPACK_EX")
 def unpack_ex(f: Frame, i: Instruction) -> None:
     before, after = i.arg & 255, i.arg >> 8
     items = f.pop().unpack(f.tracer)

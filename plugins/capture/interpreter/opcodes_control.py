@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from turret.plugins.capture.errors import Raised, Unsupported
+from turret.plugins.capture.interpreter import matching
 from turret.plugins.capture.interpreter.frame import RETURNED, YIELDED, Frame, Generator, Signal
-from turret.plugins.capture.interpreter.opcodes import opcode
 from turret.plugins.capture.python.bytecode import VERSION, Instruction
+from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import NULL, PREVIOUS, Constant, Value
 from turret.plugins.capture.values.functions import NestedFunction
 from turret.plugins.capture.values.groups import left_to_raise, match_star
@@ -15,14 +16,14 @@ from turret.plugins.capture.values.sequences import Tuple
 # Jumps and loops.
 
 
-@opcode("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+@registry.instruction("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def jump(f: Frame, i: Instruction) -> None:
     if i.name != "JUMP_FORWARD":
-        f.tracer.count_loop()
+        f.tracer.call_stack.count_loop()
     f.index = i.target
 
 
-@opcode(
+@registry.instruction(
     "POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_FORWARD_IF_FALSE",
     "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE",
 )  # fmt: skip
@@ -31,7 +32,7 @@ def pop_jump_if(f: Frame, i: Instruction) -> None:
         f.index = i.target
 
 
-@opcode(
+@registry.instruction(
     "POP_JUMP_IF_NONE", "POP_JUMP_IF_NOT_NONE", "POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_FORWARD_IF_NOT_NONE",
     "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE",
 )  # fmt: skip
@@ -40,7 +41,7 @@ def pop_jump_if_none(f: Frame, i: Instruction) -> None:
         f.index = i.target
 
 
-@opcode("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
+@registry.instruction("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP")
 def jump_if_or_pop(f: Frame, i: Instruction) -> None:
     if f.tracer.truth(f.stack[-1].realize()) == ("TRUE" in i.name):
         f.index = i.target
@@ -48,17 +49,17 @@ def jump_if_or_pop(f: Frame, i: Instruction) -> None:
         f.stack.pop()
 
 
-@opcode("GET_ITER")
+@registry.instruction("GET_ITER")
 def get_iter(f: Frame, i: Instruction) -> None:
     f.push(f.tracer.iterate(f.pop()))
 
 
-@opcode("GET_YIELD_FROM_ITER")
+@registry.instruction("GET_YIELD_FROM_ITER")
 def get_yield_from_iter(f: Frame, i: Instruction) -> None:
     f.push(f.tracer.iterate(f.pop()))
 
 
-@opcode("FOR_ITER")
+@registry.instruction("FOR_ITER")
 def for_iter(f: Frame, i: Instruction) -> None:
     item = f.tracer.next_or_none(f.stack[-1].realize())
     if item is not None:
@@ -74,7 +75,7 @@ def for_iter(f: Frame, i: Instruction) -> None:
             f.index = i.target + 2  # and the POP_TOP of the iterator
 
 
-@opcode("GET_LEN")
+@registry.instruction("GET_LEN")
 def get_len(f: Frame, i: Instruction) -> None:
     f.push(f.stack[-1].realize().length(f.tracer))
 
@@ -82,12 +83,17 @@ def get_len(f: Frame, i: Instruction) -> None:
 # Pattern matching.
 
 
-@opcode("MATCH_MAPPING", "MATCH_SEQUENCE")
-def match_kind(f: Frame, i: Instruction) -> None:
-    f.push(Constant(f.tracer.matches(f.stack[-1].realize(), i.name == "MATCH_MAPPING")))
+@registry.instruction("MATCH_MAPPING")
+def match_mapping(f: Frame, i: Instruction) -> None:
+    f.push(Constant(matching.is_mapping(f.stack[-1].realize())))
 
 
-@opcode("MATCH_KEYS")
+@registry.instruction("MATCH_SEQUENCE")
+def match_sequence(f: Frame, i: Instruction) -> None:
+    f.push(Constant(matching.is_sequence(f.stack[-1].realize())))
+
+
+@registry.instruction("MATCH_KEYS")
 def match_keys(f: Frame, i: Instruction) -> None:
     keys, subject = f.stack[-1].realize().unpack(f.tracer), f.stack[-2].realize()
     if all(f.tracer.truth(subject.contains(f.tracer, k)) for k in keys):
@@ -96,21 +102,21 @@ def match_keys(f: Frame, i: Instruction) -> None:
         f.push(Constant(None))
 
 
-@opcode("MATCH_CLASS")
+@registry.instruction("MATCH_CLASS")
 def match_class(f: Frame, i: Instruction) -> None:
     names, kind, subject = f.pop(), f.pop(), f.pop()
-    f.push(f.tracer.match_class(subject, kind, i.arg, names.constant()))
+    f.push(matching.match_class(f.tracer, subject, kind, i.arg, names.constant()))
 
 
 # Calls.
 
 
-@opcode("KW_NAMES")
+@registry.instruction("KW_NAMES")
 def kw_names(f: Frame, i: Instruction) -> None:
     f.keyword_names = f.code.co_consts[i.arg]
 
 
-@opcode("CALL", "CALL_KW")
+@registry.instruction("CALL", "CALL_KW")
 def call(f: Frame, i: Instruction) -> None:
     function, args, kwargs = read_call(f, i)
     f.push(f.tracer.call(function, args, kwargs))
@@ -141,7 +147,7 @@ def read_call(f: Frame, i: Instruction) -> tuple[Value, list[Value], dict[str, V
     return function.realize(), args, kwargs
 
 
-@opcode("CALL_FUNCTION_EX")
+@registry.instruction("CALL_FUNCTION_EX")
 def call_function_ex(f: Frame, i: Instruction) -> None:
     function, args, kwargs = read_call_ex(f, i)
     values = args.unpack(f.tracer)
@@ -162,7 +168,7 @@ def read_call_ex(f: Frame, i: Instruction) -> tuple[Value, Value, Value | None]:
     return function, args, kwargs
 
 
-@opcode("CALL_INTRINSIC_1")
+@registry.instruction("CALL_INTRINSIC_1")
 def call_intrinsic(f: Frame, i: Instruction) -> None:
     if i.arg == 3:  # StopIteration out of a generator
         value = f.pop()
@@ -177,7 +183,7 @@ def call_intrinsic(f: Frame, i: Instruction) -> None:
         raise Unsupported(f"the instruction {i.name} {i.arg}")
 
 
-@opcode("MAKE_FUNCTION")
+@registry.instruction("MAKE_FUNCTION")
 def make_function(f: Frame, i: Instruction) -> None:
     code = f.pop().constant()
     closure, annotations, keyword, defaults = [], None, {}, []
@@ -194,7 +200,7 @@ def make_function(f: Frame, i: Instruction) -> None:
     f.push(NestedFunction(code, f.scope, f.scope_source, defaults, keyword, closure))
 
 
-@opcode("SET_FUNCTION_ATTRIBUTE")
+@registry.instruction("SET_FUNCTION_ATTRIBUTE")
 def set_function_attribute(f: Frame, i: Instruction) -> None:
     function, value = f.pop(), f.pop()
     assert isinstance(function, NestedFunction)
@@ -207,7 +213,7 @@ def set_function_attribute(f: Frame, i: Instruction) -> None:
     f.push(function)
 
 
-@opcode("RETURN_VALUE")
+@registry.instruction("RETURN_VALUE")
 def return_value(f: Frame, i: Instruction) -> Signal:
     f.result = f.stack.pop()
     return RETURNED
@@ -216,19 +222,19 @@ def return_value(f: Frame, i: Instruction) -> Signal:
 # Generators.
 
 
-@opcode("RETURN_GENERATOR")
+@registry.instruction("RETURN_GENERATOR")
 def return_generator(f: Frame, i: Instruction) -> Signal:
     f.result = Generator(f)
     return RETURNED
 
 
-@opcode("YIELD_VALUE")
+@registry.instruction("YIELD_VALUE")
 def yield_value(f: Frame, i: Instruction) -> Signal:
     f.result = f.stack.pop()
     return YIELDED
 
 
-@opcode("SEND")
+@registry.instruction("SEND")
 def send(f: Frame, i: Instruction) -> None:
     value, receiver = f.stack.pop(), f.stack[-1].realize()
     try:
@@ -250,7 +256,7 @@ def send(f: Frame, i: Instruction) -> None:
     f.push(result)
 
 
-@opcode("END_SEND")
+@registry.instruction("END_SEND")
 def end_send(f: Frame, i: Instruction) -> None:
     del f.stack[-2]
 
@@ -258,7 +264,7 @@ def end_send(f: Frame, i: Instruction) -> None:
 # Exceptions and with.
 
 
-@opcode("PUSH_EXC_INFO")
+@registry.instruction("PUSH_EXC_INFO")
 def push_exc_info(f: Frame, i: Instruction) -> None:
     value = f.stack.pop()
     f.push(PREVIOUS)
@@ -266,19 +272,19 @@ def push_exc_info(f: Frame, i: Instruction) -> None:
     f.handling.append(value)
 
 
-@opcode("POP_EXCEPT")
+@registry.instruction("POP_EXCEPT")
 def pop_except(f: Frame, i: Instruction) -> None:
     f.stack.pop()
     f.handling.pop()
 
 
-@opcode("CHECK_EXC_MATCH")
+@registry.instruction("CHECK_EXC_MATCH")
 def check_exc_match(f: Frame, i: Instruction) -> None:
     kinds = f.pop()
     f.push(Constant(f.tracer.exception_matches(f.stack[-1].realize(), kinds)))
 
 
-@opcode("CHECK_EG_MATCH")
+@registry.instruction("CHECK_EG_MATCH")
 def check_eg_match(f: Frame, i: Instruction) -> None:
     kinds = f.pop()
     found, rest = match_star(f.tracer, f.pop(), kinds)
@@ -288,28 +294,28 @@ def check_eg_match(f: Frame, i: Instruction) -> None:
         f.handling[-1] = found
 
 
-@opcode("PREP_RERAISE_STAR")
+@registry.instruction("PREP_RERAISE_STAR")
 def prep_reraise_star(f: Frame, i: Instruction) -> None:
     after, original = f.pop().unpack(f.tracer), f.pop()
     f.push(left_to_raise(f.tracer, original, after))
 
 
-@opcode("CALL_INTRINSIC_2")
+@registry.instruction("CALL_INTRINSIC_2")
 def call_intrinsic_of_two(f: Frame, i: Instruction) -> None:
     if i.arg != 1:
         raise Unsupported(f"the instruction {i.name} {i.arg}")
     prep_reraise_star(f, i)
 
 
-@opcode("RERAISE")
+@registry.instruction("RERAISE")
 def reraise(f: Frame, i: Instruction) -> None:
     raise Raised(f.pop())
 
 
-@opcode("RAISE_VARARGS")
+@registry.instruction("RAISE_VARARGS")
 def raise_varargs(f: Frame, i: Instruction) -> None:
     if i.arg == 0:
-        handled = f.handling[-1] if f.handling else f.tracer.handled_outside(f)
+        handled = f.handling[-1] if f.handling else f.tracer.call_stack.handled_outside()
         if handled is None:
             raise Unsupported("raising again what the caller handles")
         raise Raised(handled)
@@ -323,7 +329,7 @@ def raise_varargs(f: Frame, i: Instruction) -> None:
     raise Raised(exception)
 
 
-@opcode("BEFORE_WITH")
+@registry.instruction("BEFORE_WITH")
 def before_with(f: Frame, i: Instruction) -> None:
     manager = f.pop()
     leave = f.tracer.special_method(manager, "__exit__")
@@ -332,7 +338,7 @@ def before_with(f: Frame, i: Instruction) -> None:
     f.push(f.tracer.call(enter, [], {}))
 
 
-@opcode("WITH_EXCEPT_START")
+@registry.instruction("WITH_EXCEPT_START")
 def with_except_start(f: Frame, i: Instruction) -> None:
     exception = f.stack[-1].realize()
     leave = f.stack[-4]
@@ -340,7 +346,7 @@ def with_except_start(f: Frame, i: Instruction) -> None:
     f.push(f.tracer.call(leave, [kind, exception, f.tracer.traceback()], {}))
 
 
-@opcode("CLEANUP_THROW")
+@registry.instruction("CLEANUP_THROW")
 def cleanup_throw(f: Frame, i: Instruction) -> None:
     exception = f.pop()
     if isinstance(exception, ExceptionInstance) and exception.kind is StopIteration:
@@ -351,11 +357,11 @@ def cleanup_throw(f: Frame, i: Instruction) -> None:
     raise Raised(exception)
 
 
-@opcode("LOAD_BUILD_CLASS")
+@registry.instruction("LOAD_BUILD_CLASS")
 def load_build_class(f: Frame, i: Instruction) -> None:
     raise Unsupported("a class defined in compiled code")
 
 
-@opcode("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR")
+@registry.instruction("GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH", "END_ASYNC_FOR")
 def asynchronous(f: Frame, i: Instruction) -> None:
     raise Unsupported("async code")

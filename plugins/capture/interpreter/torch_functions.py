@@ -5,18 +5,15 @@ from __future__ import annotations
 import functools
 import re
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from turret.frames.trace_modes import SETTERS
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record import state
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.tensors import NOT_IN_GRAPHS, READS_DATA, Symbolic, Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 _GRAPH_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._C._nn"})
 _NOT_GRAPH = frozenset(
@@ -120,7 +117,7 @@ def call_torch(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Va
         raise Unsupported(f"the higher-order operator {function}")
     if not in_graph(function):
         raise Unsupported(f"torch's {name} in compiled code")
-    return t.call_graph(function, args, kwargs)
+    return t.recorder.call(function, args, kwargs)
 
 
 @functools.cache

@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 import operator
-import sys
 import types
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
 import attrs
 import torch
 
-from turret.frames.guards import Guard
-from turret.frames.sources import AttrSource, BoundSource, ItemSource, Source
-from turret.plugins.capture.dispatching.policy import Policy
-from turret.plugins.capture.errors import AskedFor, NotConstant, Raised, Unsupported
+from turret.frames.sources import AttrSource, BoundSource, Source
+from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
+from turret.plugins.capture.facts.call_stack import CallStack
+from turret.plugins.capture.facts.guards import Guards
+from turret.plugins.capture.facts.policy import Policy
+from turret.plugins.capture.facts.provenance import Provenance
 from turret.plugins.capture.interpreter import wrap as wrapping
 from turret.plugins.capture.interpreter.calls import Caller
-from turret.plugins.capture.interpreter.frame import Frame, Generator
+from turret.plugins.capture.interpreter.frame import Generator
+from turret.plugins.capture.interpreter.namespaces import Namespaces
 from turret.plugins.capture.python import lookups, polyfills
 from turret.plugins.capture.record.effects import Effects
 from turret.plugins.capture.record.graph import GraphRecorder
 from turret.plugins.capture.record.state import TorchState
 from turret.plugins.capture.regions.blocks import Blocks
-from turret.plugins.capture.store.provenance import Provenance
-from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values import sets
+from turret.plugins.capture.values.base import Constant, Lazy, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.functions import Cell, Handler, Known, LocalFunction
 from turret.plugins.capture.values.iterators import ItemsIterator
@@ -36,15 +38,12 @@ from turret.plugins.capture.values.sequences import List, Range, Sequence, Size,
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 
-MAX_LOOP = 200_000
-"""Backward jumps in one capture: what runs longer is not unrolled."""
-
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _UNARY = {"negative": operator.neg, "positive": operator.pos, "invert": operator.invert}
 _UNARY_NAMES = {"negative": "__neg__", "positive": "__pos__", "invert": "__invert__"}
 
 
-class Tracer(GraphRecorder, Caller):
+class FrameTracer(Caller):
     """One capture of one frame.  ``break_at`` is the step of the root at which to stop for a graph break."""
 
     COMPARISONS: ClassVar[dict[str, Callable[[Any, Any], Any]]] = {
@@ -52,10 +51,12 @@ class Tracer(GraphRecorder, Caller):
     }  # fmt: skip
 
     def __init__(self, policy: Policy, break_at: int | None = None) -> None:
-        super().__init__(policy)
-        self.break_at = break_at
-        self.guards: dict[Guard, None] = {}
+        self.policy = policy
+        self.recorder = GraphRecorder(self)
+        self.call_stack = CallStack(break_at)
+        self.guards = Guards(self.call_stack.place)
         self.provenance = Provenance()
+        self.namespaces = Namespaces(self)
         self.objects: dict[int, Value] = {}
         self.kept: list[Any] = []
         self.shared_arrays: dict[int, torch.Tensor] = {}
@@ -68,48 +69,9 @@ class Tracer(GraphRecorder, Caller):
         """How many blocks under way refuse hooks on saved tensors."""
         self.effects = Effects()
         self.blocks = Blocks(self)
+        self.guards.watchers.append(self.blocks.note_guard)
         self.state = TorchState(self)
-        self.frames: list[Frame] = []
-        self.root: Frame | None = None
-        self.step = -1
-        self.loops = 0
-        self.failed_stack: list[tuple[types.CodeType, int]] | None = None
-        self.raised_stack: list[tuple[types.CodeType, int]] | None = None
-        """Where the program raised an exception that the innermost frame does not handle, the first time."""
-        self.guarded_global_hooks = False
         self.generators: list[Generator] = []
-
-    # Frames.
-
-    def enter(self, frame: Frame) -> None:
-        self.frames.append(frame)
-        if len(self.frames) > 400:
-            raise Unsupported("calls nested more than 400 deep")
-
-    def leave(self, frame: Frame) -> None:
-        if sys.exc_info()[0] in (Unsupported, AskedFor) and self.failed_stack is None:
-            self.failed_stack = [(f.code, f.line()) for f in self.frames]
-        if sys.exc_info()[0] is Raised and self.raised_stack is None:
-            self.raised_stack = [(f.code, f.line()) for f in self.frames]
-        self.frames.pop()
-
-    def stop_here(self, frame: Frame) -> bool:
-        """Count a step of the root frame; whether this is the one to stop at."""
-        self.step += 1
-        return self.step == self.break_at
-
-    def count_loop(self) -> None:
-        self.loops += 1
-        if self.loops > MAX_LOOP:
-            raise Unsupported(f"a loop of more than {MAX_LOOP} rounds")
-
-    def in_optimizer(self) -> bool:
-        """Whether the code under capture is that of one of torch's optimizers."""
-        return bool(self.frames) and str(self.frames[-1].scope.get("__name__")).startswith("torch.optim.")
-
-    def stack_text(self) -> str:
-        """The user's stack, outermost first, in the form of a traceback."""
-        return "".join(_line_text(f.code, f.line()) for f in self.frames)
 
     # Objects and guards.
 
@@ -138,7 +100,7 @@ class Tracer(GraphRecorder, Caller):
             return Set.of(self, [self.made(v) for v in object], kind)
         if kind is range:
             return Range([Constant(object.start), Constant(object.stop), Constant(object.step)])
-        make = wrapping.MADE.get(kind)
+        make = registry.makers.get(kind)
         return self.wrap_known(object) if make is None else make(self, object)
 
     def remember(self, object: Any, value: Value) -> None:
@@ -150,93 +112,22 @@ class Tracer(GraphRecorder, Caller):
 
     trusted = staticmethod(wrapping.trusted)
 
-    def guard(self, kind: str, source: Source, expected: Any = None, others: tuple[Source, ...] = ()) -> None:
-        """Take an assumption."""
-        if isinstance(source, BoundSource) and kind in ("TYPE", "ID", "EQUALS", "SAME"):
-            return
-        guard = Guard(kind, source, expected, others, self.place())
-        self.guards.setdefault(guard)
-        if self.blocks.recording:
-            self.blocks.note_guard(guard)
-
-    def place(self) -> str:
-        """File and line under capture, for messages."""
-        if not self.frames:
-            return ""
-        frame = self.frames[-1]
-        return f"{frame.code.co_filename}:{frame.line()}"
-
-    def assume_no_global_hooks(self, module: Any, names: tuple[str, ...]) -> None:
-        if not self.guarded_global_hooks:
-            self.guarded_global_hooks = True
-            for name in names:
-                self.guard("KEYS", AttrSource(BoundSource(module.__name__, module), name), ())
-
     def wrap_cell(self, cell: types.CellType, source: Source | None) -> Cell:
         """A closure cell that existed before."""
         source = source or BoundSource("cell", cell)
         known = self.objects.get(id(cell))
         if known is not None:
             if known.source != source and not isinstance(known.source, BoundSource):
-                self.guard("SAME", source, others=(known.source,))  # type: ignore[arg-type]
+                self.guards.take("SAME", source, others=(known.source,))  # type: ignore[arg-type]
             return known  # type: ignore[return-value]
         try:
             content: Value | None = Lazy(self, cell.cell_contents, AttrSource(source, "cell_contents"))
         except ValueError:
             content = None
-            self.guard("CALL", source, (lookups.is_empty, True))
+            self.guards.take("CALL", source, (lookups.is_empty, True))
         made = Cell(content, cell, source)
         self.remember(cell, made)
         return made
-
-    def global_variable(self, frame: Frame, name: str) -> Value:
-        """``LOAD_GLOBAL``."""
-        scope = frame.scope
-        stored = self.effects.global_value(scope, name)
-        if stored is not None:
-            return stored
-        if name in scope and not self.effects.global_deleted(scope, name):
-            return self.scope_member(scope, frame.scope_source, name)
-        if name in frame.builtins:
-            if self.trusted_scope(scope):
-                self.provenance.lacks(scope, name)
-            else:
-                self.guard("NO_KEY", frame.scope_source, name)
-            self.provenance.item(frame.builtins, name, frame.builtins[name])
-            return self.wrap_known(frame.builtins[name])
-        raise self.raised(NameError, f"name {name!r} is not defined")
-
-    def trusted_scope(self, scope: dict[str, Any]) -> bool:
-        return str(scope.get("__name__", "")).partition(".")[0] in wrapping.TRUSTED_ROOTS
-
-    def scope_member(self, scope: dict[str, Any], source: Source, name: str) -> Value:
-        """A global of a namespace; functions, classes and modules of packages that nobody patches need no guard."""
-        found = scope[name]
-        if self.trusted_scope(scope) and isinstance(found, wrapping.UNGUARDED_TYPES):
-            self.provenance.item(scope, name, found)
-            return self.wrap_known(found)
-        return Lazy(self, found, ItemSource(source, name))
-
-    def import_module(self, frame: Frame, name: str, names: tuple[str, ...] | None, level: int) -> Value:
-        """``import`` of a module that is loaded already."""
-        if level:
-            package = frame.scope.get("__package__") or frame.scope["__name__"].rpartition(".")[0]
-            base = package.rsplit(".", level - 1)[0] if level > 1 else package
-            name = f"{base}.{name}" if name else base
-        if sys.modules.get(name) is None:
-            raise Unsupported(f"the import of {name}, which is not loaded yet", "import it at the top of the file")
-        found = name if names or level else name.partition(".")[0]
-        for loaded in {name, found}:
-            self.provenance.item(sys.modules, loaded, sys.modules[loaded])
-        return self.wrap_known(sys.modules[found])
-
-    def import_from(self, module: Value, name: str) -> Value:
-        """``from module import name``."""
-        assert isinstance(module, Known)
-        found = getattr(module.object, name, None) or sys.modules.get(f"{module.object.__name__}.{name}")
-        if found is None:
-            raise self.raised(ImportError, f"cannot import name {name!r} from {module.object.__name__!r}")
-        return module.get_attr(self, name) if hasattr(module.object, name) else self.wrap_known(found)
 
     # Making values.
 
@@ -252,6 +143,14 @@ class Tracer(GraphRecorder, Caller):
 
     def items_iterator(self, items: list[Value]) -> Value:
         return ItemsIterator(items)
+
+    def combine_sets(self, operation: Callable, one: Value, other: Value) -> Value | None:
+        """A new set, of sets and views of dicts, or None."""
+        return sets.operated(self, operation, one, other)
+
+    def compare_sets(self, symbol: str, one: Value, other: Value) -> Value | None:
+        """A comparison of sets and views of dicts, or None."""
+        return sets.compared(self, symbol, one, other)
 
     # Constants.
 
@@ -317,15 +216,34 @@ class Tracer(GraphRecorder, Caller):
         value = value.realize()
         message = None
         if self.policy.data_dependent and _depends_on_data(value):
-            message = self.frames[-1].assertion(compared=compared)
+            message = self.call_stack.frames[-1].assertion(compared=compared)
         if message is None:
             return value.truth(self)
         if isinstance(value, Symbolic):
-            from turret.plugins.capture.handlers.numbers import assume
-
-            return assume(self, value, message)
-        self.call_graph(torch._assert_async, [value, Constant(message)], {})  # left to the graph to check
+            return self.assume(value, message)
+        self.recorder.call(torch._assert_async, [value, Constant(message)], {})  # left to the graph to check
         return True
+
+    def assume(self, condition: Value, message: str) -> bool:
+        """Assert a condition: on numbers that depend on data by a node of the graph, on others by a guard."""
+        condition = condition.realize()
+        if not isinstance(condition, Symbolic):
+            return self.truth(condition)
+        number = condition.number
+        if isinstance(number, torch.SymBool) and not condition.is_known():
+            try:
+                torch._check(number, lambda: message)
+            except RuntimeError as error:
+                raise Unsupported(f"an assertion that no data can fulfil: {error}") from error
+            self.recorder.record(
+                "call_function",
+                torch.ops.aten._assert_scalar.default,
+                (self.recorder.node_here(condition.node), message),
+                {},
+                None,
+            )
+            return True
+        return self.truth(condition)
 
     def is_same(self, left: Value, right: Value) -> bool:
         """``is``."""
@@ -347,7 +265,7 @@ class Tracer(GraphRecorder, Caller):
         unknown = type(left) is type(right) and not isinstance(left, (Constant, Symbolic))
         bound = isinstance(left.source, BoundSource) and isinstance(right.source, BoundSource)
         if unknown and not bound and left.source is not None and right.source is not None:
-            self.guard("NOT_SAME", left.source, others=(right.source,))
+            self.guards.take("NOT_SAME", left.source, others=(right.source,))
         return False
 
     def alike(self, left: Value, right: Value) -> tuple[Value, Value]:
@@ -385,7 +303,7 @@ class Tracer(GraphRecorder, Caller):
     def unary(self, name: str, value: Value) -> Value:
         """A unary operator."""
         if isinstance(value, (Tensor, Symbolic)):
-            return self.call_graph(_UNARY[name], [value], {})
+            return self.recorder.call(_UNARY[name], [value], {})
         if isinstance(value, Instance):
             return value.need_special(self, _UNARY_NAMES[name])
         return self.fold(_UNARY[name], [value], {})
@@ -411,7 +329,7 @@ class Tracer(GraphRecorder, Caller):
     def drain(self, iterator: Value) -> Iterator[Value]:
         """All items that are left."""
         while (item := self.next_or_none(iterator)) is not None:
-            self.count_loop()
+            self.call_stack.count_loop()
             yield item
 
     def each(self, value: Value) -> Iterable[Value]:
@@ -485,11 +403,11 @@ class Tracer(GraphRecorder, Caller):
         """``with torch.device(...)``: what makes tensors gets the device as an argument."""
 
         def enter(t: Tracer) -> Value:
-            t.devices.append(device)
+            t.recorder.devices.append(device)
             return Constant(device)
 
         def leave(t: Tracer, *exception: Value) -> Value:
-            t.devices.pop()
+            t.recorder.devices.pop()
             return Constant(None)
 
         return Handler(f"torch.device.{name}", enter if name == "__enter__" else leave)
@@ -522,42 +440,9 @@ class Tracer(GraphRecorder, Caller):
             return any(self.exception_matches(exception, k.realize()) for k in kinds.items)
         return issubclass(exception.type(), kinds.constant())
 
-    def handled_outside(self, frame: Frame) -> Value | None:
-        """The exception that a caller is handling."""
-        for outer in reversed(self.frames[:-1]):
-            if outer.handling:
-                return outer.handling[-1]
-        return None
-
     def traceback(self) -> Value:
         """Stands for a traceback, which only code outside may look at."""
         return Opaque(types.TracebackType, None)
-
-    # match.
-
-    def matches(self, value: Value, mapping: bool) -> bool:
-        kind = value.type()
-        return bool(kind.__flags__ & (1 << 6 if mapping else 1 << 5))
-
-    def match_class(self, subject: Value, kind: Value, count: int, names: tuple[str, ...]) -> Value:
-        """``case Kind(...)``."""
-        cls = kind.constant()
-        if not issubclass(subject.type(), cls):
-            return Constant(None)
-        positional: list[str] = []
-        if count:
-            if cls in (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple) and count == 1:
-                return Tuple([subject, *(subject.get_attr(self, n) for n in names)])
-            positional = list(getattr(cls, "__match_args__", ())[:count])
-        found: list[Value] = []
-        for name in (*positional, *names):
-            try:
-                found.append(subject.get_attr(self, name))
-            except Raised as raised:
-                if not issubclass(raised.value.type(), AttributeError):
-                    raise
-                return Constant(None)
-        return Tuple(found)
 
 
 @attrs.frozen
@@ -578,18 +463,3 @@ def _depends_on_data(value: Value) -> bool:
     if isinstance(value, Symbolic):
         return isinstance(value.number, torch.SymBool) and not value.is_known()
     return isinstance(value, Tensor)
-
-
-_line_cache: weakref.WeakKeyDictionary[types.CodeType, dict[int, str]] = weakref.WeakKeyDictionary()
-
-
-def _line_text(code: types.CodeType, line: int) -> str:
-    known = _line_cache.setdefault(code, {})
-    found = known.get(line)
-    if found is None:
-        import linecache
-
-        source = linecache.getline(code.co_filename, line).strip()
-        found = f'  File "{code.co_filename}", line {line}, in {code.co_name}\n' + (f"    {source}\n" if source else "")
-        known[line] = found
-    return found

@@ -11,7 +11,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,10 +30,11 @@ from turret.frames.sources import (
     ValueSource,
     WeakSource,
 )
-from turret.plugins.capture.handlers.constructors import ScriptFunction
+from turret.plugins.capture.facts.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
+from turret.plugins.capture.interpreter.torch_functions import is_graph_function
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.store.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
-from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.floats import ChangingFloat
 from turret.plugins.capture.values.functions import (
@@ -50,9 +51,6 @@ from turret.plugins.capture.values.modules import LocalModule, Module
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 _EQUAL_TYPES = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
 _IDENTITY_TYPES = (
@@ -105,9 +103,13 @@ def wrap(t: Tracer, object: Any, source: Source) -> Value:
             t.blocks.note_known(known, source)
         _assume_same(t, known, source)
         return known
-    wrapper = _WRAPPERS.get(kind)
+    wrapper = registry.wrappers.get(kind)
     if wrapper is None:
-        wrapper = _opaque if _pretends(kind) else next((w for k, w in _BY_BASE if isinstance(object, k)), _instance)
+        wrapper = (
+            _opaque
+            if _pretends(kind)
+            else next((w for k, w in registry.base_wrappers if isinstance(object, k)), _instance)
+        )
     value = wrapper(t, object, source)
     t.provenance.bases(object if isinstance(object, type) else kind)
     t.remember(object, value)
@@ -117,37 +119,37 @@ def wrap(t: Tracer, object: Any, source: Source) -> Value:
 def _assume_same(t: Tracer, known: Value, source: Source) -> None:
     if isinstance(known, LocalFunction):
         if known.source != source:
-            t.guard("SAME", source, others=(known.source,))
+            t.guards.take("SAME", source, others=(known.source,))
     elif isinstance(known, (Known, Constant)):
         if not isinstance(source, BoundSource):
-            t.guard("ID", source, known.constant())
+            t.guards.take("ID", source, known.constant())
     elif known.source is not None and known.source != source:
-        t.guard("SAME", source, others=(known.source,))
+        t.guards.take("SAME", source, others=(known.source,))
 
 
 def _constant(t: Tracer, object: Any, source: Source) -> Value:
     if type(object) is int and not isinstance(source, BoundSource):
-        symbolic = t.dynamic_int(object, source)
+        symbolic = t.recorder.dynamic_int(object, source)
         if symbolic is not None:
             return symbolic
     if type(object) is float and t.policy.changing_float(source, object):
-        t.guard("TYPE", source, float)
+        t.guards.take("TYPE", source, float)
         return ChangingFloat(t, object, source)
     if not isinstance(source, BoundSource):
-        t.guard("EQUALS", source, object)
+        t.guards.take("EQUALS", source, object)
     return Constant(object, source)
 
 
 def identity(t: Tracer, object: Any, source: Source) -> Value:
     if not isinstance(source, BoundSource):
-        t.guard("ID", source, object)
+        t.guards.take("ID", source, object)
     return Constant(object, source)
 
 
 def equal(t: Tracer, object: Any, source: Source) -> Value:
     """An immutable object, assumed to be equal on every call."""
     if not isinstance(source, BoundSource):
-        t.guard("EQUALS", source, object)
+        t.guards.take("EQUALS", source, object)
     return Constant(object, source)
 
 
@@ -156,7 +158,7 @@ def known(cls: type[Known]) -> Wrapper:
 
     def wrapper(t: Tracer, object: Any, source: Source) -> Value:
         if not isinstance(source, BoundSource):
-            t.guard("ID", source, object)
+            t.guards.take("ID", source, object)
         return cls(object, BoundSource(getattr(object, "__qualname__", None) or str(source), object))
 
     return wrapper
@@ -166,8 +168,8 @@ def _builtin(t: Tracer, object: Any, source: Source) -> Value:
     """A function written in C; one that is bound to a tensor or a container is a method of that."""
     owner = getattr(object, "__self__", None)
     if isinstance(owner, (torch.Tensor, *_OWNERS, *_TRANSIENT)) and not isinstance(source, BoundSource):
-        t.guard("TYPE", source, type(object))
-        t.guard("EQUALS", AttrSource(source, "__name__"), object.__name__)
+        t.guards.take("TYPE", source, type(object))
+        t.guards.take("EQUALS", AttrSource(source, "__name__"), object.__name__)
         return MethodOfValue(t.wrap(owner, AttrSource(source, "__self__")), object.__name__)
     return known(Builtin)(t, object, source)
 
@@ -184,38 +186,35 @@ def _function(t: Tracer, object: Any, source: Source) -> Value:
 
 def _is_plain_function(object: types.FunctionType) -> bool:
     """Whether capture knows nothing of a function but its code."""
-    from turret.plugins.capture.handlers.library import FUNCTIONS
-    from turret.plugins.capture.interpreter.torch_functions import is_graph_function
-
     marked = annotations.is_in_graph(object) or annotations.substitute_of(object) is not None
     return object.__dict__.keys() <= {"__wrapped__"} and not (
-        marked or object in FUNCTIONS or is_graph_function(object)
+        marked or object in registry.functions or is_graph_function(object)
     )
 
 
 def _sequence(cls: type[Tuple] | type[List]) -> Wrapper:
     def wrapper(t: Tracer, object: Any, source: Source) -> Value:
-        t.guard("TYPE", source, type(object))
-        t.guard("LENGTH", source, len(object))
+        t.guards.take("TYPE", source, type(object))
+        t.guards.take("LENGTH", source, len(object))
         return cls([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source)
 
     return wrapper
 
 
 def _deque(t: Tracer, object: Any, source: Source) -> Value:
-    t.guard("TYPE", source, type(object))
-    t.guard("LENGTH", source, len(object))
+    t.guards.take("TYPE", source, type(object))
+    t.guards.take("LENGTH", source, len(object))
     return Deque([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], source, object.maxlen)
 
 
 def _size(t: Tracer, object: Any, source: Source) -> Value:
-    t.guard("TYPE", source, type(object))
-    t.guard("LENGTH", source, len(object))
+    t.guards.take("TYPE", source, type(object))
+    t.guards.take("LENGTH", source, len(object))
     return Size([t.wrap(v, ItemSource(source, n)) for n, v in enumerate(object)], source)
 
 
 def _namedtuple(t: Tracer, object: Any, source: Source) -> Value:
-    t.guard("TYPE", source, type(object))
+    t.guards.take("TYPE", source, type(object))
     return NamedTuple([Lazy(t, v, ItemSource(source, n)) for n, v in enumerate(object)], type(object), source)
 
 
@@ -230,19 +229,19 @@ def _dict(t: Tracer, object: Any, source: Source) -> Value:
     if object is sys.modules:
         return LoadedModules(BoundSource("sys.modules", object))
     kind = type(object)
-    t.guard("TYPE", source, kind)
+    t.guards.take("TYPE", source, kind)
     items: dict[Any, tuple[Value, Value]] = {}
     pairs = object.items() if kind is types.MappingProxyType else dict.items(object)
     if all(map(_plain_key, object)):
-        t.guard("KEYS", source, tuple(object))
+        t.guards.take("KEYS", source, tuple(object))
         for key, value in pairs:
             items[key] = (Constant(key), Lazy(t, value, ItemSource(source, key)))
     else:
-        t.guard("LENGTH", source, len(object))
+        t.guards.take("LENGTH", source, len(object))
         for number, (key, value) in enumerate(pairs):
             if _plain_key(key):
                 wrapped: Value = Constant(key)
-                t.guard("EQUALS", KeySource(source, number), key)
+                t.guards.take("EQUALS", KeySource(source, number), key)
             else:
                 wrapped = t.wrap(key, KeySource(source, number))
             items[wrapped.realize().key(t)] = (wrapped, Lazy(t, value, ValueSource(source, number)))
@@ -257,7 +256,7 @@ def _view(part: str) -> Wrapper:
         shown = lookups.dict_of_view(object)
         if type(shown) not in (dict, collections.OrderedDict, collections.defaultdict):
             return _opaque(t, object, source)
-        t.guard("TYPE", source, type(object))
+        t.guards.take("TYPE", source, type(object))
         owner = t.wrap(shown, CallSource(source, lookups.dict_of_view))
         assert isinstance(owner, Dict)
         return DictView(owner, part, source)
@@ -266,45 +265,45 @@ def _view(part: str) -> Wrapper:
 
 
 def _set(t: Tracer, object: Any, source: Source) -> Value:
-    t.guard("TYPE", source, type(object))
+    t.guards.take("TYPE", source, type(object))
     if not all(map(_plain_key, object)):
         return _set_of_objects(t, object, source)
-    t.guard("KEYS", source, tuple(object))
+    t.guards.take("KEYS", source, tuple(object))
     made = Set({k: Constant(k) for k in object}, type(object), source)
     return made.keep(object) if isinstance(object, frozenset) and isinstance(source, BoundSource) else made
 
 
 def _set_of_objects(t: Tracer, object: Any, source: Source) -> Value:
     """A set whose elements no constants can name: tensors, modules, objects."""
-    t.guard("LENGTH", source, len(object))
+    t.guards.take("LENGTH", source, len(object))
     elements = CallSource(source, lookups.elements)
     items: dict[Any, Value] = {}
     for number, element in enumerate(object):
         value = Constant(element) if _plain_key(element) else t.wrap(element, ItemSource(elements, number)).realize()
         if isinstance(value, Constant):
-            t.guard("EQUALS", ItemSource(elements, number), element)
+            t.guards.take("EQUALS", ItemSource(elements, number), element)
         items[value.key(t)] = value
     return Set(items, type(object), source)
 
 
 def _slice(t: Tracer, object: Any, source: Source) -> Value:
-    t.guard("TYPE", source, slice)
+    t.guards.take("TYPE", source, slice)
     return Slice([t.wrap(getattr(object, n), AttrSource(source, n)) for n in ("start", "stop", "step")], source)
 
 
 def _range(t: Tracer, object: Any, source: Source) -> Value:
-    t.guard("EQUALS", source, object)
+    t.guards.take("EQUALS", source, object)
     return Range([Constant(object.start), Constant(object.stop), Constant(object.step)], source)
 
 
 def _method(t: Tracer, object: Any, source: Source) -> Value:
-    t.guard("TYPE", source, types.MethodType)
+    t.guards.take("TYPE", source, types.MethodType)
     owner = t.wrap(object.__self__, AttrSource(source, "__self__"))
     return Method(t.wrap(object.__func__, AttrSource(source, "__func__")), owner, source)
 
 
 def _partial(t: Tracer, object: Any, source: Source) -> Value:
-    t.guard("TYPE", source, functools.partial)
+    t.guards.take("TYPE", source, functools.partial)
     function = t.wrap(object.func, AttrSource(source, "func"))
     args = t.wrap(object.args, AttrSource(source, "args")).unpack(t)
     kwargs = t.wrap(object.keywords, AttrSource(source, "keywords"))
@@ -312,7 +311,7 @@ def _partial(t: Tracer, object: Any, source: Source) -> Value:
 
 
 def _tensor(t: Tracer, object: Any, source: Source) -> Value:
-    return t.tensor_input(object, source)
+    return t.recorder.tensor_input(object, source)
 
 
 def _module(t: Tracer, object: Any, source: Source) -> Value:
@@ -322,15 +321,15 @@ def _module(t: Tracer, object: Any, source: Source) -> Value:
         held = type(source)(str(source), object)
     else:
         held = WeakSource(str(source), object)
-        t.guard("IS", source, others=(held,))
-    t.guard("ID", TypeSource(held), type(object))
+        t.guards.take("IS", source, others=(held,))
+    t.guards.take("ID", TypeSource(held), type(object))
     return Module(type(object), object, held)
 
 
 def _exception(t: Tracer, object: Any, source: Source) -> Value:
-    t.guard("TYPE", source, type(object))
+    t.guards.take("TYPE", source, type(object))
     args = [Lazy(t, a, ItemSource(AttrSource(source, "args"), n)) for n, a in enumerate(object.args)]
-    t.guard("LENGTH", AttrSource(source, "args"), len(args))
+    t.guards.take("LENGTH", AttrSource(source, "args"), len(args))
     return ExceptionInstance(type(object), list(args), object, source)
 
 
@@ -341,18 +340,18 @@ def _instance(t: Tracer, object: Any, source: Source) -> Value:
     if isinstance(object, _ANNOTATIONS) and not _is_generic(object):
         return identity(t, object, source)
     if isinstance(object, _TRANSIENT):
-        t.guard("TYPE", source, kind)
+        t.guards.take("TYPE", source, kind)
         return Opaque(object, source)
     if not kind.__flags__ & HEAP_TYPE or isinstance(object, torch.Tensor) or _foreign(kind):
         return _opaque(t, object, source)
-    t.guard("TYPE", source, kind)
+    t.guards.take("TYPE", source, kind)
     return Instance(kind, object, source, _payload(t, object, source))
 
 
 def _opaque(t: Tracer, object: Any, source: Source) -> Value:
     """An object that is not looked into; what is done with it is done as Python."""
     if not isinstance(source, BoundSource):
-        t.guard("ID", source, object)
+        t.guards.take("ID", source, object)
     return Opaque(object, source)
 
 
@@ -401,19 +400,19 @@ def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
         base: Any = collections.OrderedDict if isinstance(object, collections.OrderedDict) else dict
         if not all(map(_plain_key, dict.keys(object))):
             return Opaque(object, source)
-        t.guard("CALL", source, (lookups.dict_keys, tuple(dict.keys(object))))
+        t.guards.take("CALL", source, (lookups.dict_keys, tuple(dict.keys(object))))
         items = {k: (Constant(k), Lazy(t, v, _payload_item(source, base, k))) for k, v in dict.items(object)}
         return Dict(items, base, source)
     if isinstance(object, list):
-        t.guard("CALL", source, (list.__len__, list.__len__(object)))
+        t.guards.take("CALL", source, (list.__len__, list.__len__(object)))
         return List([Lazy(t, v, _payload_item(source, list, n)) for n, v in enumerate(list.__iter__(object))], source)
     if isinstance(object, tuple):
-        t.guard("CALL", source, (tuple.__len__, tuple.__len__(object)))
+        t.guards.take("CALL", source, (tuple.__len__, tuple.__len__(object)))
         return Tuple(
             [Lazy(t, v, _payload_item(source, tuple, n)) for n, v in enumerate(tuple.__iter__(object))], source
         )
     if isinstance(object, set) and all(map(_plain_key, set.__iter__(object))):
-        t.guard("CALL", source, (lookups.elements, lookups.elements(object)))
+        t.guards.take("CALL", source, (lookups.elements, lookups.elements(object)))
         return Set({k: Constant(k) for k in set.__iter__(object)}, set, source)
     if isinstance(object, (int, str, set)):
         return Opaque(object, source)
@@ -428,10 +427,34 @@ def _views(owner: dict) -> tuple[tuple[str, Any], ...]:
     return ("keys", owner.keys()), ("values", owner.values()), ("items", owner.items())
 
 
-_WRAPPERS: dict[type, Wrapper] = {
+def is_namedtuple(kind: type) -> bool:
+    """Whether a class was made by ``namedtuple``, and is a tuple as any other, or is one of torch's results."""
+    if not issubclass(kind, tuple) or kind.__module__ == "torch.return_types":
+        return issubclass(kind, tuple)
+    made = hasattr(kind, "_fields") and kind.__bases__ == (tuple,) and kind.__flags__ & HEAP_TYPE != 0
+    own = {name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)} - _MADE_METHODS
+    return made and not any(name in _OF_TUPLES or name.startswith("__") for name in own)
+
+
+_OF_TUPLES = frozenset({"index", "count"})
+_MADE_METHODS = frozenset(
+    {"__new__", "__repr__", "__str__", "__format__", "__getnewargs__", "__init_subclass__", "__replace__"}
+)
+"""Of the special methods of a class made by ``namedtuple``, those that are no say in what a tuple does."""
+
+
+class _NamedTuples(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return is_namedtuple(type(instance))
+
+
+class _AnyNamedTuple(metaclass=_NamedTuples):
+    pass
+
+
+registry.wrappers |= {
     **dict.fromkeys(_IDENTITY_TYPES, identity),
     torch.device: equal,
-    torch.jit.ScriptFunction: known(ScriptFunction),
     types.FunctionType: _function,
     **dict.fromkeys(_BUILTIN_TYPES, _builtin),
     type: known(Class),
@@ -455,7 +478,8 @@ _WRAPPERS: dict[type, Wrapper] = {
     nn.Parameter: _tensor,
     nn.Buffer: _tensor,
 }
-_BY_BASE: list[tuple[type, Wrapper]] = [
+registry.base_wrappers += [
+    (_AnyNamedTuple, _namedtuple),
     (type, known(Class)),
     (types.ModuleType, known(PythonModule)),
     (enum.Enum, identity),
@@ -466,37 +490,6 @@ _BY_BASE: list[tuple[type, Wrapper]] = [
     (torch._ops.HigherOrderOperator, known(Builtin)),
 ]
 
-
-def is_namedtuple(kind: type) -> bool:
-    """Whether a class was made by ``namedtuple``, and is a tuple as any other, or is one of torch's results."""
-    if not issubclass(kind, tuple) or kind.__module__ == "torch.return_types":
-        return issubclass(kind, tuple)
-    made = hasattr(kind, "_fields") and kind.__bases__ == (tuple,) and kind.__flags__ & HEAP_TYPE != 0
-    own = {name for name, value in vars(kind).items() if isinstance(value, types.FunctionType)} - _MADE_METHODS
-    return made and not any(name in _OF_TUPLES or name.startswith("__") for name in own)
-
-
-_OF_TUPLES = frozenset({"index", "count"})
-_MADE_METHODS = frozenset(
-    {"__new__", "__repr__", "__str__", "__format__", "__getnewargs__", "__init_subclass__", "__replace__"}
-)
-"""Of the special methods of a class made by ``namedtuple``, those that are no say in what a tuple does."""
-
-
-MADE: dict[type, Callable[[Tracer, Any], Value]] = {}
-"""For kinds of objects that pure functions return: the value of a new one."""
-
-
-class _NamedTuples(type):
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return is_namedtuple(type(instance))
-
-
-class _AnyNamedTuple(metaclass=_NamedTuples):
-    pass
-
-
-_BY_BASE.insert(0, (_AnyNamedTuple, _namedtuple))
 
 _NEEDS_NO_SOURCE = (Constant, Known)
 

@@ -13,9 +13,9 @@ from turret.frames import frame_hook
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.interpreter.frame import Frame, Generator
 from turret.plugins.capture.interpreter.opcodes import _BINARY, _CONVERSIONS
+from turret.plugins.capture.python import resume
 from turret.plugins.capture.python.bytecode import VERSION, Instruction, live_variables
-from turret.plugins.capture.rebuilding import resume
-from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
 from turret.plugins.capture.values.base import NULL, PREVIOUS, Lazy, Value
 from turret.plugins.capture.values.functions import Cell, Known
 from turret.plugins.capture.values.groups import Group
@@ -26,7 +26,7 @@ _FRAME_BOUND = (super, locals, globals, vars, dir, eval, exec)
 _MISSING = object()
 
 
-def write(frame: Frame, r: Rebuilder) -> list[str]:
+def write(frame: Frame, r: FrameRebuilder) -> list[str]:
     """The lines that run the current instruction of ``frame`` and go on after it."""
     return _Break(frame, r).lines()
 
@@ -45,7 +45,7 @@ def action(*names: str) -> Callable[[Action], Action]:
 class _Break:
     """One break.  Actions take operands off ``stack`` (expressions, None for NULL) and push their results."""
 
-    def __init__(self, frame: Frame, r: Rebuilder) -> None:
+    def __init__(self, frame: Frame, r: FrameRebuilder) -> None:
         self.frame, self.r = frame, r
         self.values = list(frame.stack)
         self.index = frame.current

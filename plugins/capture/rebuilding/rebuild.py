@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import fx
 
@@ -13,14 +13,11 @@ from turret.frames import frame_hook
 from turret.frames.sources import AttrSource, ItemSource, References, Source, SourceWriter, WeakSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python.lookups import is_empty
-from turret.plugins.capture.values.base import Constant, Lazy, Unread, Value
+from turret.plugins.capture.values.base import Constant, Lazy, Tracer, Unread, Value
 from turret.plugins.capture.values.functions import Known
 
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
-
-class Rebuilder:
+class FrameRebuilder:
     """Collects the lines of the function, in parts: sources, the graph's call, values, effects, what needs these."""
 
     def __init__(self, t: Tracer) -> None:
@@ -76,7 +73,7 @@ class Rebuilder:
 
     def output(self, value: Any) -> str:
         """A value of the graph, by its position among the graph's outputs."""
-        number = self.outputs.setdefault(self.t.node_here(value.node), len(self.outputs))
+        number = self.outputs.setdefault(self.t.recorder.node_here(value.node), len(self.outputs))
         return self.assign(f"o[{number}]")
 
     def load(self, value: Value) -> str:
@@ -113,9 +110,9 @@ class Rebuilder:
         """The variable of a value that was not looked at; where it is missing, the error is Python's to raise."""
         match source:
             case ItemSource(base, str() as key):
-                self.t.guard("HAS_KEY", base, key)
+                self.t.guards.take("HAS_KEY", base, key)
             case AttrSource(_, "cell_contents"):
-                self.t.guard("CALL", source.base, (is_empty, False))
+                self.t.guards.take("CALL", source.base, (is_empty, False))
         return self.source(source)
 
     def fill_payload(self, payload: Any, name: str) -> None:

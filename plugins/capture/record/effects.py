@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turret.frames.guards import Guard
 from turret.frames.sources import DictSource, Source
-from turret.plugins.capture.values.base import Value
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+from turret.plugins.capture.values.base import Rebuilder, Value
 
 
 class Effects:

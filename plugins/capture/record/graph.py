@@ -23,18 +23,19 @@ from torch.fx.experimental.symbolic_shapes import (
 from torch.utils._device import _device_constructors
 
 from turret.frames.guards import TensorProperties, dynamic_marks
-from turret.frames.sources import AttrSource, BoundSource, ItemSource, SizeSource, Source, WeakSource
+from turret.frames.sources import AttrSource, BoundSource, CallSource, ItemSource, SizeSource, Source, WeakSource
+from turret.hooks.devices import HOST
 from turret.pipeline.keys.op_code import OPERATORS, library_operator
-from turret.plugins.capture.dispatching.policy import Policy
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.facts.known_data import KnownData
+from turret.plugins.capture.facts.versions import Versions
 from turret.plugins.capture.record.fake_inputs import fake_mode_without_gradients
-from turret.plugins.capture.record.known_data import KnownData
 from turret.plugins.capture.record.memory import guard_places
 from turret.plugins.capture.record.overflow import fits_64_bits
 from turret.plugins.capture.record.positions import check_positions
 from turret.plugins.capture.record.reach import note_call
-from turret.plugins.capture.record.versions import Versions
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.floats import ChangingFloat, as_scalar_tensor
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
@@ -128,10 +129,10 @@ def metadata(value: torch.Tensor) -> tuple:
 
 
 class GraphRecorder:
-    """Builds the graph; the part of the tracer that knows fx and fake tensors."""
+    """Builds the graph of one capture: what of it knows fx and fake tensors."""
 
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
+    def __init__(self, t: Tracer) -> None:
+        self.t, policy = t, t.policy
         self.devices: list[torch.device] = []
         """Default devices that the program set, innermost last."""
         self.shape_env = ShapeEnv(
@@ -184,13 +185,13 @@ class GraphRecorder:
         static = isinstance(source, BoundSource) or isinstance(real, torch.nn.Parameter)
         if static and not isinstance(source, BoundSource):
             path, source = source, WeakSource(str(source), real)
-            self.guard("IS", path, others=(source,))  # type: ignore[attr-defined]
-        dynamic = frozenset() if static else self.policy.dynamic_dimensions(source, real)
+            self.t.guards.take("IS", path, others=(source,))
+        dynamic = frozenset() if static else self.t.policy.dynamic_dimensions(source, real)
         fake = self.fakify(real, source, dynamic)
         self.versions.inference |= real.is_inference()
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
         properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
-        self.guard("TENSOR", source, properties)  # type: ignore[attr-defined]
+        self.t.guards.take("TENSOR", source, properties)
         node = self.placeholder(input_name(source), fake)
         steady = is_buffer(source) or hasattr(real, "_dynamo_static_input_type")
         self.inputs.append(GraphInput(node, source, fake, static, metadata(fake), real, steady))
@@ -220,17 +221,30 @@ class GraphRecorder:
         known = self.ints.get(source)
         if known is not None:
             return known
-        if not self.policy.dynamic_int(source, value):
+        if not self.t.policy.dynamic_int(source, value):
             return None
         name = SymbolName(str(source))
         symbol = self.shape_env.create_symbol(value, name, dynamic_dim=DimDynamic.DYNAMIC, positive=None)
         number = self.shape_env.create_symintnode(symbol, hint=value, source=name)
-        self.guard("TYPE", source, int)  # type: ignore[attr-defined]
+        self.t.guards.take("TYPE", source, int)
         self.bindings.append(SizeBinding(source, symbol))
         node = self.placeholder(input_name(source), number)
         self.inputs.append(GraphInput(node, source, number, False))
         self.ints[source] = made = Symbolic(node, number, source)
         return made
+
+    def float_input(self, value: ChangingFloat) -> tuple[fx.Node, Any]:
+        """The number of a float that changes, as a node and a symbol: ``item()`` of a tensor of one element."""
+        with self.fake_mode:
+            example = torch.empty((), dtype=torch.float64, device=HOST)
+        given = self.placeholder(input_name(value.source), example)
+        self.inputs.append(GraphInput(given, CallSource(value.source, as_scalar_tensor), example, static=False))
+        number = self.shape_env.create_unbacked_symfloat()
+        self.shape_env.pending_fresh_unbacked_symbols.clear()
+        node = self.root_graph.create_node("call_method", "item", (given,), {})
+        node.meta["example_value"] = number
+        self.floats[node] = value
+        return node, number
 
     def size_value(self, tensor: Tensor, dimension: int) -> Value:
         """One size of a tensor."""
@@ -303,11 +317,11 @@ class GraphRecorder:
 
     # Calls.
 
-    def call_graph(self, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Record a call of a function."""
         return self._call("call_function", target, args, kwargs)
 
-    def call_method_graph(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Record a call of a method of the first argument."""
         return self._call("call_method", name, args, kwargs)
 
@@ -328,13 +342,13 @@ class GraphRecorder:
         if self.devices and target in _device_constructors() and named_fakes.get("device") is None:
             named_nodes["device"] = named_fakes["device"] = self.devices[-1]
         if isinstance(target, OPERATORS) and not library_operator(target):
-            self.provenance.operator(target)
+            self.t.provenance.operator(target)
         operands = self.known.operands(target, fakes, named_fakes)
         kinds = {v.type() for a in args if isinstance(v := a.realize(), Tensor)}
-        note_call(self.provenance, target, kinds)  # type: ignore[attr-defined]
+        note_call(self.t.provenance, target, kinds)
         try:
             check_positions(target, fakes, named_fakes, self.known)
-            guard_places(self, target, fakes)
+            guard_places(self.t, target, fakes)
             with self.symbolic_kernels(), self.versions.counting(target, fakes):
                 if op == "call_method":
                     result = getattr(fakes[0], target)(*fakes[1:], **named_fakes)
@@ -356,7 +370,7 @@ class GraphRecorder:
         """A keyword argument; a tensor where an operation takes a number is read, where that stays in the graph."""
         if name == "alpha" or (name == "value" and str(getattr(target, "__name__", target)).startswith("addc")):
             value = value.realize()
-            return value.read(self, "item") or value if isinstance(value, Tensor) else value  # type: ignore[arg-type]
+            return value.read(self.t, "item") or value if isinstance(value, Tensor) else value  # type: ignore[arg-type]
         return value
 
     def result(self, op: str, target: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> Value:
@@ -374,7 +388,7 @@ class GraphRecorder:
             return Constant(None)
         if isinstance(result, (tuple, list)) and _has_tensor(result):
             return self.unpacked(self.record(op, target, args, kwargs, result), result)
-        return self.wrap_known(result)  # type: ignore[attr-defined]
+        return self.t.wrap_known(result)
 
     def unpacked(self, node: fx.Node, result: Any) -> Value:
         """A sequence of results as a sequence of values."""
@@ -384,7 +398,7 @@ class GraphRecorder:
                 items.append(self.by_fake[id(item)])
                 continue
             if not isinstance(item, (torch.Tensor, torch.SymInt, torch.SymFloat, tuple, list)):
-                items.append(self.wrap_known(item))  # type: ignore[attr-defined]
+                items.append(self.t.wrap_known(item))
                 continue
             part = self.record("call_function", operator.getitem, (node, number), {}, item)
             if isinstance(item, torch.Tensor):
@@ -394,7 +408,7 @@ class GraphRecorder:
             else:
                 items.append(Symbolic(part, item))
         if type(result) is list:
-            return self.new_list(items)  # type: ignore[attr-defined]
+            return self.t.new_list(items)
         return Tuple(items) if type(result) is tuple else NamedTuple(items, type(result))
 
     def tensor(self, node: fx.Node, fake: torch.Tensor) -> Tensor:
@@ -411,9 +425,9 @@ class GraphRecorder:
         node.meta["example_value"] = example
         self.shape_env.pending_fresh_unbacked_symbols.clear()  # of what happens inside a call nobody else hears
         node.meta.update(self.tags)
-        node.meta["stack_trace"] = self.stack_text()  # type: ignore[attr-defined]
+        node.meta["stack_trace"] = self.t.call_stack.text()
         if target == "requires_grad_" or "requires_grad" in kwargs:
-            self.leaf_steps[node] = self.step  # type: ignore[attr-defined]
+            self.leaf_steps[node] = self.t.call_stack.step
         if op != "call_method" or target != "size":
             self.calls += 1
         return node
@@ -447,7 +461,7 @@ class GraphRecorder:
             named = {k.constant(): self.argument(v, in_64_bits) for k, v in value.items.values()}
             return {k: p[0] for k, p in named.items()}, {k: p[1] for k, p in named.items()}
         if isinstance(value, Range):
-            numbers = list(value.concrete(self))  # type: ignore[arg-type]
+            numbers = list(value.concrete(self.t))  # type: ignore[arg-type]
             return numbers, numbers
         if isinstance(value, Known) and isinstance(value.object, type):
             dtype = _DTYPES.get(value.object, value.object)

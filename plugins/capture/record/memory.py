@@ -6,16 +6,13 @@ offset, ``storage_offset``) give something else for each place, and how much mem
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from torch.fx.experimental.symbolic_shapes import guard_or_true
 from torch.utils._pytree import tree_leaves
 
 from turret.frames.guards import Guard
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.record.graph import GraphRecorder
+from turret.plugins.capture.values.base import Tracer
 
 _COUNT_FROM_THE_START = frozenset(
     {"storage_offset", "as_strided", "as_strided_", "as_strided_copy", "as_strided_scatter", "sym_storage_offset"}
@@ -27,24 +24,15 @@ def place_in_memory(tensor: torch.Tensor) -> tuple[int, int]:
     return tensor.storage_offset(), tensor.untyped_storage().nbytes()
 
 
-def shows_part_of_result(t: GraphRecorder, tensor: torch.Tensor) -> bool:
-    """Whether a tensor that compiled code made lies in memory that is larger than its elements."""
-    memory = tensor.untyped_storage()
-    taken = (item.example for item in t.inputs)
-    if any(isinstance(i, torch.Tensor) and i.untyped_storage()._cdata == memory._cdata for i in taken):
-        return False
-    return guard_or_true(memory.nbytes() != tensor.numel() * tensor.element_size())
-
-
-def guard_places(t: GraphRecorder, target: Any, args: list[Any]) -> None:
+def guard_places(t: Tracer, target: Any, args: list[Any]) -> None:
     """Guard where the inputs lie that a call looks at, if it is one that can tell."""
     if _name(target) not in _COUNT_FROM_THE_START:
         return
     memories = {v.untyped_storage()._cdata for v in tree_leaves(args) if isinstance(v, torch.Tensor)}
-    for item in t.inputs:
+    for item in t.recorder.inputs:
         tensor = item.example
         if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata in memories:
-            t.guards[Guard("CALL", item.source, (place_in_memory, place_in_memory(item.real)))] = None
+            t.guards.add(Guard("CALL", item.source, (place_in_memory, place_in_memory(item.real))))
 
 
 def _name(target: Any) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.record.known_data import KnownData
+    from turret.plugins.capture.facts.known_data import KnownData
 
 
 def check_positions(target: Any, args: list[Any], kwargs: dict[str, Any], known: KnownData) -> None:

@@ -16,7 +16,7 @@ import torch
 from turret.frames.class_members import ABSENT, find_in_mro
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.store.provenance import Provenance
+    from turret.plugins.capture.facts.provenance import Provenance
 
 _FOLLOWED = frozenset({"torch", "torch.nn.functional", "torch.functional", "torch._jit_internal", "torch._tensor"})
 """Modules whose functions are looked into."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 from torch.utils._sympy.numbers import int_oo
@@ -12,9 +12,7 @@ from turret.frames.guards import Guard
 from turret.frames.sources import SizeSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.overflow import LEAST, MOST, MOST_SYMBOL, overflowing
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
+from turret.plugins.capture.values.base import Tracer
 
 
 class _Printer(PythonPrinter):
@@ -38,9 +36,9 @@ class _Printer(PythonPrinter):
 
 def size_guards(tracer: Tracer) -> list[Guard]:
     """All guards on dynamic sizes of one capture."""
-    environment = tracer.shape_env
+    environment = tracer.recorder.shape_env
     places: dict[Any, Source] = {}
-    for binding in tracer.bindings:
+    for binding in tracer.recorder.bindings:
         if isinstance(binding.expression, sympy.Symbol):
             places.setdefault(binding.expression, binding.source)
     guards: list[Guard] = []
@@ -52,7 +50,7 @@ def size_guards(tracer: Tracer) -> list[Guard]:
             first, *others = printer.used
             guards.append(Guard("SIZES", first, text, tuple(others)))
 
-    for binding in tracer.bindings:
+    for binding in tracer.recorder.bindings:
         expression = sympy.sympify(binding.expression)
         if places.get(expression) != binding.source:
             add(lambda p, b=binding, e=expression: f"{p.number(b.source)} == {p.doprint(e)}")
@@ -65,7 +63,7 @@ def size_guards(tracer: Tracer) -> list[Guard]:
             low, high = "" if least is None else f"{least} <= ", "" if most is None else f" <= {most}"
             add(lambda p, s=symbol, low=low, high=high: low + p.doprint(s) + high)
     owners = {symbol: source.base for symbol, source in places.items() if isinstance(source, SizeSource)}
-    parts = dict.fromkeys(part for expression in tracer.integers for part in overflowing(expression, owners))
+    parts = dict.fromkeys(part for expression in tracer.recorder.integers for part in overflowing(expression, owners))
     for part in parts:
         add(lambda p, e=part: f"{LEAST} <= {p.doprint(e)} <= {MOST}")
     return guards

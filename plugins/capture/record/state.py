@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from turret.frames.trace_modes import mode_values
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Constant, Value
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 
 _QUIET = frozenset({torch.clear_autocast_cache, torch._C._log_api_usage_once})
 """Functions of torch that nothing in a program can see the effect of."""
@@ -33,7 +29,7 @@ class TorchState:
             raise Unsupported(f"{setter.__name__} with keyword arguments")
         plain = [self.t.constant_of(a) for a in args]
         setter(*plain)
-        self.t.graph.create_node("call_function", setter, tuple(plain), {})
+        self.t.recorder.graph.create_node("call_function", setter, tuple(plain), {})
         return Constant(None)
 
     def nest(self, step: int) -> Value:
@@ -41,7 +37,7 @@ class TorchState:
         self.nesting += step
         change = torch.autocast_increment_nesting if step > 0 else torch.autocast_decrement_nesting
         result = change()
-        self.t.graph.create_node("call_function", change, (), {})
+        self.t.recorder.graph.create_node("call_function", change, (), {})
         if self.nesting == 0 and step < 0:
             torch.clear_autocast_cache()
         return Constant(result)
@@ -65,11 +61,11 @@ class TorchState:
     def finish(self, r: Rebuilder) -> None:
         """The graph leaves modes as it found them; the rebuilt code sets those that the frame left changed."""
         for setter, lead, before, now in self.changes():
-            self.t.graph.create_node("call_function", setter, (*lead, *before), {})
+            self.t.recorder.graph.create_node("call_function", setter, (*lead, *before), {})
             arguments = ", ".join(map(r.constant, (*lead, *now)))
             r.effect(f"{r.constant(setter)}({arguments})")
         nested, change = self.nesting, torch.autocast_decrement_nesting
         for _ in range(abs(nested)):
             opposite: Any = change if nested > 0 else torch.autocast_increment_nesting
-            self.t.graph.create_node("call_function", opposite, (), {})
+            self.t.recorder.graph.create_node("call_function", opposite, (), {})
             r.effect(f"{r.constant(torch.autocast_increment_nesting if nested > 0 else change)}()")

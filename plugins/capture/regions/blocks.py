@@ -15,7 +15,7 @@ import itertools
 import types
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -23,21 +23,19 @@ from torch import fx, nn
 
 from turret.frames import annotations
 from turret.frames.guards import Guard, global_state
-from turret.frames.sources import BoundSource, Source
+from turret.frames.sources import Source
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.interpreter.structures import LEAF, Structure, flatten
 from turret.plugins.capture.regions.matcher import MatchFailed, RegionMatcher
-from turret.plugins.capture.values.base import Constant, Lazy, Value
+from turret.plugins.capture.regions.trace import Call, Trace, properties
+from turret.plugins.capture.values.base import Constant, Lazy, Tracer, Value
 from turret.plugins.capture.values.functions import Cell, Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import DELETED, Instance
 from turret.plugins.capture.values.sequences import List, NamedTuple, Sequence, Tuple
 from turret.plugins.capture.values.sets import Set
+from turret.plugins.capture.values.structures import LEAF, Structure, flatten
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 MOST_TRACES = 8
 """Of one block under different assumptions; as many failures end the attempts."""
@@ -48,51 +46,6 @@ SMALLEST = 3
 
 class NotReusable(Exception):
     """A call that cannot be repeated for other instances; the reason is for people."""
-
-
-@attrs.define(eq=False)
-class Call:
-    """A call of a block: what it is a call of, and its arguments, modules among them."""
-
-    key: Any
-    name: str
-    leaves: list[Value]
-    structure: Structure
-    state: tuple
-
-    def tensors(self) -> list[Tensor]:
-        return [v for v in self.leaves if isinstance(v, Tensor)]
-
-
-@attrs.define(eq=False)
-class Trace:
-    """What following one call recorded."""
-
-    call: Call
-    guards: dict[Guard, None] = attrs.field(factory=dict)
-    made: set[int] = attrs.field(factory=set)
-    """Values of objects that were looked at for the first time, by id."""
-    refused: str = ""
-    nodes: list[fx.Node] = attrs.field(factory=list)
-    inputs: dict[fx.Node, Source] = attrs.field(factory=dict)
-    """Inputs of the graph that the nodes use, arguments apart."""
-    results: list[Value] = attrs.field(factory=list)
-    result_structure: Structure | None = None
-    tags: frozenset[str] = frozenset()
-    modules: set[int] = attrs.field(factory=set)
-    of_one: bool = False
-    """Whether it is repeated for the same module alone."""
-
-    def note_guard(self, guard: Guard) -> None:
-        self.guards[guard] = None
-
-    def note_known(self, known: Value, source: Source) -> None:
-        """An object was met again.  What was looked at in it before this call is not on record."""
-        if self.of_one or id(known) in self.made or isinstance(known, (Module, Known, Tensor, Constant)):
-            return
-        root = (known.source or source).root()
-        if isinstance(root, BoundSource) and id(root.value) in self.modules:
-            self.refused = f"{source} was looked at before"
 
 
 class Blocks:
@@ -169,14 +122,20 @@ class Blocks:
     def describe(self, key: Any, name: str, arguments: list[Value]) -> Call | None:
         """The call, or None where it cannot be repeated nor repeat another."""
         t = self.t
-        if t.open_regions or t.state.nesting or not self.watch():
+        if t.recorder.open_regions or t.state.nesting or not self.watch():
             return None
         leaves: list[Value] = []
         structure = _take_apart(t.new_tuple(arguments), leaves)
         if not all(map(_is_plain, leaves)):
             return None
         effects = t.effects.count, len(t.effects.later)
-        return Call(key, name, leaves, structure, (global_state(), tuple(t.devices), frozenset(t.tags), effects))
+        return Call(
+            key,
+            name,
+            leaves,
+            structure,
+            (global_state(), tuple(t.recorder.devices), frozenset(t.recorder.tags), effects),
+        )
 
     def watch(self) -> bool:
         """Have changes of what side effects made reachable counted; False where that is not possible."""
@@ -192,11 +151,15 @@ class Blocks:
     def follow(self, call: Call, follow: Callable[[], Value]) -> Value:
         """Follow a call, and keep what it recorded."""
         t = self.t
-        trace = Trace(call, tags=frozenset(t.tags), of_one=isinstance(call.key, Module))
+        trace = Trace(call, tags=frozenset(t.recorder.tags), of_one=isinstance(call.key, Module))
         for leaf in call.leaves:
             if isinstance(leaf, Module):
                 trace.modules.update(map(id, _modules(leaf.object)))
-        last, regions, before = next(iter(reversed(t.graph.nodes)), None), t.regions, _Outside.of(t, call)
+        last, regions, before = (
+            next(iter(reversed(t.recorder.graph.nodes)), None),
+            t.recorder.regions,
+            _Outside.of(t, call),
+        )
         self.recording.append(trace)
         try:
             result = follow()
@@ -204,7 +167,7 @@ class Blocks:
             self.recording.remove(trace)
         try:
             after = self.describe(call.key, call.name, [])
-            if trace.refused or t.regions != regions or after is None or after.state != call.state:
+            if trace.refused or t.recorder.regions != regions or after is None or after.state != call.state:
                 raise NotReusable(trace.refused or "side effects")
             before.check(t, call)
             self.finish(trace, last, result)
@@ -217,14 +180,14 @@ class Blocks:
     def finish(self, trace: Trace, last: fx.Node | None, result: Value) -> None:
         """Fill in the nodes and results of a trace."""
         t = self.t
-        node = t.graph._root.next if last is None else last.next
+        node = t.recorder.graph._root.next if last is None else last.next
         while node.op != "root":
             if node.op != "placeholder":
                 _check_node(node)
                 trace.nodes.append(node)
             node = node.next
         inside, arguments = set(trace.nodes), {v.node for v in trace.call.leaves if isinstance(v, (Tensor, Symbolic))}
-        sources = {item.node: item.source for item in t.inputs}
+        sources = {item.node: item.source for item in t.recorder.inputs}
         for node in trace.nodes:
             for used in node.all_input_nodes:
                 if used in inside or used in arguments or used in trace.inputs:
@@ -300,27 +263,20 @@ class _Outside:
     @classmethod
     def of(cls, t: Tracer, call: Call) -> _Outside:
         return cls(
-            {i: t.versions.of(v.fake) for i, v in t.by_fake.items()}, [properties(v.fake) for v in call.tensors()]
+            {i: t.recorder.versions.of(v.fake) for i, v in t.recorder.by_fake.items()},
+            [properties(v.fake) for v in call.tensors()],
         )
 
     def check(self, t: Tracer, call: Call) -> None:
         """Refuse a call that changed one, or an input that it was the first to use."""
-        inputs = {id(item.example): 0 for item in t.inputs if isinstance(item.example, torch.Tensor)}
+        inputs = {id(item.example): 0 for item in t.recorder.inputs if isinstance(item.example, torch.Tensor)}
         for number, version in {**inputs, **self.versions}.items():
-            if number in t.by_fake and t.versions.of(t.by_fake[number].fake) != version:
+            if number in t.recorder.by_fake and t.recorder.versions.of(t.recorder.by_fake[number].fake) != version:
                 raise NotReusable("a tensor from outside that was changed in place")
         if [properties(v.fake) for v in call.tensors()] != self.leaves:
             raise NotReusable("an argument whose properties were changed")
         if any(v.stores or v.new_data is not None for v in call.tensors()):
             raise NotReusable("attributes of tensors")
-
-
-def properties(fake: torch.Tensor) -> tuple:
-    """What following a call may find out about a tensor."""
-    layout = (*fake.shape, "strides", *fake.stride(), "offset", fake.storage_offset())
-    words = tuple(v if isinstance(v, (int, str)) else str(v.node.expr) for v in layout)
-    state = (fake.requires_grad, fake.is_leaf, fake.is_conj(), fake.is_neg(), fake._is_view())
-    return fake.dtype, fake.device, state, words
 
 
 def _reachable(pending: list[Any]) -> dict[int, Value] | None:

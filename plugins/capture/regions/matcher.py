@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -12,13 +12,10 @@ from torch import fx, nn
 from turret.frames.guards import Guard, same_constant, same_keys
 from turret.frames.sources import BoundSource, CallSource, SizeSource, Source, SourceReader
 from turret.plugins.capture.record.fake_outputs import stand_ins
-from turret.plugins.capture.values.base import Constant, Lazy, Value
+from turret.plugins.capture.regions.trace import Call, Trace, properties
+from turret.plugins.capture.values.base import Constant, Lazy, Tracer, Value
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.regions.blocks import Call, Trace
 
 _STATE = ("_parameters", "_buffers", "_modules")
 
@@ -78,8 +75,6 @@ class RegionMatcher:
             raise MatchFailed
 
     def tensor(self, mine: Tensor, theirs: Tensor) -> None:
-        from turret.plugins.capture.regions.blocks import properties
-
         if mine.type() is not theirs.type() or properties(mine.fake) != properties(theirs.fake):
             raise MatchFailed
         if mine.source is not None and any(_rests_on(guard, mine.source) for guard in self.trace.guards):
@@ -163,15 +158,13 @@ class RegionMatcher:
             source = self.image(guard.source)
             if source is not guard.source:
                 expected = self.images.get(id(guard.expected), guard.expected)
-                self.t.guard(guard.kind, source, expected, tuple(map(self.image, guard.others)))
+                self.t.guards.take(guard.kind, source, expected, tuple(map(self.image, guard.others)))
             else:
                 self.t.blocks.note_guard(guard)  # a block around this one rests on it, too
 
     def take_inputs(self) -> None:
         """Make the other call's tensors inputs of the graph; they must look as the trace's do."""
-        from turret.plugins.capture.regions.blocks import properties
-
-        by_node = {v.node: v for v in self.t.by_fake.values()}
+        by_node = {v.node: v for v in self.t.recorder.by_fake.values()}
         for node, source in self.trace.inputs.items():
             theirs = self.image(source)
             if theirs is source:
@@ -190,12 +183,12 @@ class RegionMatcher:
         """Record what the trace recorded, for the other call; the other call's result."""
         t, trace = self.t, self.trace
         for node in trace.nodes:
-            copied = t.graph.node_copy(node, lambda n: self.nodes.get(n, n))
+            copied = t.recorder.graph.node_copy(node, lambda n: self.nodes.get(n, n))
             for tag in trace.tags:
                 del copied.meta[tag]
-            copied.meta.update(t.tags)
+            copied.meta.update(t.recorder.tags)
             self.nodes[node] = copied
-            t.calls += node.op != "call_method" or node.target != "size"
+            t.recorder.calls += node.op != "call_method" or node.target != "size"
         self.make_results()
         return trace.result_structure.build(t, iter([self.values.get(id(v), v) for v in trace.results]))
 
@@ -215,7 +208,7 @@ class RegionMatcher:
         for value, fake in zip(fresh, made, strict=True):
             node = self.nodes[value.node]
             node.meta["example_value"] = fake
-            self.values[id(value)] = t.tensor(node, fake)
+            self.values[id(value)] = t.recorder.tensor(node, fake)
 
     def outside(self) -> list[fx.Node]:
         return [*(v.node for v in self.trace.call.tensors()), *self.trace.inputs]

@@ -1,1 +1,1 @@
-"""Captures kept on disk, and what names their objects in another process."""
+"""Units of the frames of one ``turret.compile``, and captures kept on disk: what names their objects elsewhere."""

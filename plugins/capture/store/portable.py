@@ -16,8 +16,8 @@ import torch
 from turret.frames import sources as source_kinds
 from turret.frames.guards import Guard, TensorProperties
 from turret.frames.sources import BoundSource, References, Source, SourceReader
+from turret.plugins.capture.facts.fingerprints import Memo
 from turret.plugins.capture.store import references
-from turret.plugins.capture.store.fingerprints import Memo
 from turret.plugins.capture.store.references import FOUND_BY_SOURCE, Changed, NotPortable
 
 _SOURCES: dict[str, type[Source]] = {

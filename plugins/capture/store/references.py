@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from turret.plugins.capture.store import fingerprints
+from turret.plugins.capture.facts import fingerprints
 
 
 class NotPortable(Exception):

@@ -28,18 +28,18 @@ from turret.frames import frame_hook
 from turret.frames.guards import Guard, storage_pattern
 from turret.frames.sources import BoundSource, Source
 from turret.pipeline.keys.graph_cache import Unstable, environment, operator_text, source_fingerprint
-from turret.plugins.capture.dispatching.failures import AsPython
-from turret.plugins.capture.dispatching.unit import FilteredGuards, Unit, filtered, load_source, make_unit
-from turret.plugins.capture.rebuilding import resume
-from turret.plugins.capture.store import fingerprints
+from turret.plugins.capture.facts import fingerprints
+from turret.plugins.capture.facts.provenance import OF_CLASSES, Fact, Provenance, guards_of, live_fact
+from turret.plugins.capture.python import resume
+from turret.plugins.capture.rebuilding.failures import AsPython
 from turret.plugins.capture.store.portable import Packed, Packer, Unpacker
-from turret.plugins.capture.store.provenance import OF_CLASSES, Fact, Provenance, guards_of, live_fact
 from turret.plugins.capture.store.references import Changed, NotPortable
+from turret.plugins.capture.store.unit import FilteredGuards, Unit, filtered, load_source, make_unit
 from turret.storage.artifact_cache import Store
 
 if TYPE_CHECKING:
-    from turret.plugins.capture.dispatching.dispatch import FrameCache, Settings
-    from turret.plugins.capture.interpreter.tracer import Tracer
+    from turret.plugins.capture.store.settings import FrameCache, Settings
+    from turret.plugins.capture.values.base import Tracer
 
 SLOTS = 16
 """Units of one frame that are kept; the oldest makes place for a new one."""
@@ -82,14 +82,6 @@ def _outline(module: nn.Module, depth: int = 12) -> list[str]:
         if isinstance(child, nn.Module) and depth:
             lines += [name, *_outline(child, depth - 1)]
     return lines
-
-
-def settings_text(settings: Settings) -> str | None:
-    """Text of all that decides what a graph compiles to; None where captures are not kept."""
-    compiler = settings.compile_graph
-    if not settings.context.config.cache or not hasattr(compiler, "with_key"):
-        return None
-    return compiler.settings()
 
 
 def _store(settings: Settings) -> Store:
@@ -169,7 +161,7 @@ def _pack(taken: CaptureRecord) -> dict[str, Any]:
     names = {n: packer.value(v) for n, v in taken.scope.items() if n not in _OF_THIS_PROCESS}
     witnesses = [packer.object(w) for w in _witnesses(tracer)]
     packed_facts = [_pack_fact(packer, fact) for fact in provenance.facts.values()]
-    tensors = [i for i in tracer.inputs if isinstance(i.real, torch.Tensor)]
+    tensors = [i for i in tracer.recorder.inputs if isinstance(i.real, torch.Tensor)]
     places = [i.real.storage_offset() if i.static else None for i in tensors]
     storages = [[packer.source(i.source) for i in tensors], places, list(storage_pattern([i.real for i in tensors]))]
     _check_tensors(packer, guards)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 import torch
@@ -13,13 +13,10 @@ from turret.frames.sources import CallSource, LocalSource, Source
 from turret.hooks.devices import HOST
 from turret.plugins.capture.errors import NotConstant, Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import MethodOfValue, Value
+from turret.plugins.capture.registry import registry
+from turret.plugins.capture.values.base import MethodOfValue, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.sequences import folded
-from turret.plugins.capture.values.tensors import Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+from turret.plugins.capture.values.tensors import Array, Tensor
 
 _FACTS = ("shape", "ndim", "dtype", "size", "itemsize", "nbytes", "strides")
 _METHODS = """
@@ -31,7 +28,7 @@ _MOST_BYTES = 1 << 16
 """Larger arrays are not compared on every call."""
 
 
-class _Numbers(Value):
+class _Numbers(Array):
     """What arrays whose numbers are known have in common: operations on them are computed while capturing."""
 
     def type(self) -> type:
@@ -79,7 +76,7 @@ class KnownArray(_Numbers):
     def folded(self) -> numpy.ndarray:
         """The array, unless a tensor that shares its memory was changed."""
         shared = self.t.shared_arrays.get(_owner(self.array))
-        if shared is not None and self.t.versions.of(shared):
+        if shared is not None and self.t.recorder.versions.of(shared):
             raise Unsupported("a numpy array beside a tensor in its memory that was changed")
         return self.array
 
@@ -87,7 +84,7 @@ class KnownArray(_Numbers):
         """A tensor of the same numbers; where it is no copy, changes of either are no longer followed."""
         with torch.utils._mode_utils.no_dispatch():
             held = _from_numpy(self.folded().copy())
-        made = t.call_method_graph("clone", [t.wrap_known(held)], {})
+        made = t.recorder.call_method("clone", [t.wrap_known(held)], {})
         if not copied:
             self.check_own("a tensor in the memory of")
             if _owner(self.array) in t.shared_arrays:
@@ -159,11 +156,11 @@ class ArrayOfTensor(_Numbers):
         source, array = self.source, self.array
         if source is None or array is None or isinstance(source.root(), LocalSource):
             raise NotConstant(self)
-        if self.t.versions.of(self.held.fake):
+        if self.t.recorder.versions.of(self.held.fake):
             raise NotConstant(self)
         if array.nbytes > _MOST_BYTES or self.t.policy.changing_array(source, array):
             raise NotConstant(self)
-        self.t.guard("CALL", source, (lookups.array_numbers, lookups.array_numbers(array)))
+        self.t.guards.take("CALL", source, (lookups.array_numbers, lookups.array_numbers(array)))
         self.t.arrays_read.append(self.held.real)  # type: ignore[arg-type]
         copy = array.copy()
         copy.flags.writeable = False
@@ -199,8 +196,8 @@ class ArrayOfTensor(_Numbers):
 def check_arrays(t: Tracer) -> None:
     """Arrays that were read while capturing must not be changed by the graph, through whatever tensor."""
     for held in t.arrays_read:
-        for item in t.inputs:
-            changed = isinstance(item.real, torch.Tensor) and t.versions.of(item.example)
+        for item in t.recorder.inputs:
+            changed = isinstance(item.real, torch.Tensor) and t.recorder.versions.of(item.example)
             if changed and _overlap(item.real.untyped_storage(), held.untyped_storage()):
                 raise Unsupported("a numpy array that was read, and that a tensor in its memory changes")
 
@@ -210,6 +207,7 @@ def _overlap(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool:
     return first < second + other.nbytes() and second < first + one.nbytes()
 
 
+@registry.tensor_method("numpy")
 def array_of_tensor(t: Tracer, value: Tensor, force: Value | None = None) -> Value:
     """``Tensor.numpy()``: an array in the tensor's memory."""
     fake = value.fake
@@ -246,9 +244,9 @@ def _from_numpy(array: numpy.ndarray) -> torch.Tensor:
 
 def array_value(t: Tracer, array: numpy.ndarray, source: Source) -> Value:
     """An array that existed before: an input of the graph, as the tensor in its memory."""
-    t.guard("TYPE", source, numpy.ndarray)
+    t.guards.take("TYPE", source, numpy.ndarray)
     with torch.utils._mode_utils.no_dispatch():
         held = _from_numpy(array)
-    value = t.tensor_input(held, CallSource(source, torch.from_numpy))
+    value = t.recorder.tensor_input(held, CallSource(source, torch.from_numpy))
     assert isinstance(value, Tensor)
     return ArrayOfTensor(t, value, source, array)

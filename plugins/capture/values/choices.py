@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from turret.plugins.capture.errors import Raised, Unsupported
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.tensors import Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
-
 
 _MOST = 16
 """Objects that one choice is among."""
@@ -67,8 +62,8 @@ class Choice(Value):
             if isinstance(part, Choice):
                 options.append(part.selected(t, like))
             else:
-                options.append(part if isinstance(part, Tensor) else t.call_graph(torch.full_like, [like, part], {}))
-        return t.call_graph(torch.where, [self.condition, *options], {})
+                options.append(part if isinstance(part, Tensor) else t.recorder.call(torch.full_like, [like, part], {}))
+        return t.recorder.call(torch.where, [self.condition, *options], {})
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
         if inplace:

@@ -7,18 +7,14 @@ import collections
 import enum
 import functools
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turret.frames.class_members import ABSENT, find_in_mro
 from turret.frames.sources import AttrSource, BoundSource, ItemSource
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.store.fingerprints import HEAP_TYPE
-from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
+from turret.plugins.capture.facts.fingerprints import HEAP_TYPE
+from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.functions import Handler, Known, Method
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 _C_METHODS = (
     types.MethodDescriptorType,

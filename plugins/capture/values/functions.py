@@ -5,17 +5,13 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turret.frames.sources import AttrSource, ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.facts.fingerprints import PLAIN
 from turret.plugins.capture.python.lifetimes import has_observable_finalizer
-from turret.plugins.capture.store.fingerprints import PLAIN
-from turret.plugins.capture.values.base import Constant, Lazy, Value
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
+from turret.plugins.capture.values.base import Constant, Lazy, Rebuilder, Tracer, Value
 
 
 class Cell(Value):
@@ -165,16 +161,16 @@ class LocalFunction(Function):
     def __init__(self, t: Tracer, object: Any, source: Source) -> None:
         super().__init__(object, source)
         self.t, self.is_pinned = t, False
-        t.guard("TYPE", source, types.FunctionType)
-        t.guard("ID", AttrSource(source, "__code__"), object.__code__)
-        t.guard("ID", AttrSource(source, "__globals__"), object.__globals__)
-        t.guard("KEYS", AttrSource(source, "__dict__"), tuple(object.__dict__))
+        t.guards.take("TYPE", source, types.FunctionType)
+        t.guards.take("ID", AttrSource(source, "__code__"), object.__code__)
+        t.guards.take("ID", AttrSource(source, "__globals__"), object.__globals__)
+        t.guards.take("KEYS", AttrSource(source, "__dict__"), tuple(object.__dict__))
 
     def constant(self) -> Any:
         """The function, assumed to be the same one on every call."""
         if not self.is_pinned:
             self.is_pinned = True
-            self.t.guard("ID", self.source, self.object)
+            self.t.guards.take("ID", self.source, self.object)
         return self.object
 
     def is_constant(self) -> bool:
@@ -194,7 +190,7 @@ class LocalFunction(Function):
 
     def default(self, t: Tracer, name: str, key: Any, value: Any) -> Value:
         defaults = AttrSource(self.source, name)
-        t.guard("LENGTH", defaults, len(getattr(self.object, name)))
+        t.guards.take("LENGTH", defaults, len(getattr(self.object, name)))
         return t.wrap(value, ItemSource(defaults, key))
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
@@ -381,7 +377,7 @@ class Partial(Callable_):
             return t.new_dict(dict(self.kwargs))
         if self.object is not None:
             own = vars(self.object)
-            t.guard("KEYS", AttrSource(self.source, "__dict__"), tuple(own))
+            t.guards.take("KEYS", AttrSource(self.source, "__dict__"), tuple(own))
             if name in own:
                 return t.wrap(own[name], AttrSource(self.source, name))
         if name == "__call__":

@@ -5,16 +5,11 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import Value
+from turret.plugins.capture.values.base import Rebuilder, Tracer, Value
 from turret.plugins.capture.values.iterators import Iterator
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 
 def _row(r: Rebuilder, values: Iterable[Value]) -> str:
@@ -96,7 +91,7 @@ class Slice(Iterator):
 
     def next(self, t: Tracer) -> Value:
         while self.seen < self.wanted and self.read(t) is not None:
-            t.count_loop()
+            t.call_stack.count_loop()
         at_end = self.seen < self.wanted or (self.stop is not None and self.seen >= self.stop)
         item = None if at_end else self.read(t)
         if item is None:
@@ -194,7 +189,7 @@ class DropWhile(Iterator):
             if not t.truth(t.call(self.predicate, [item], {})):
                 self.predicate = None
                 return item
-            t.count_loop()
+            t.call_stack.count_loop()
 
     def rebuild(self, r: Rebuilder) -> str:
         predicate = r.constant(lookups.never) if self.predicate is None else r.load(self.predicate)
@@ -215,7 +210,7 @@ class FilterFalse(Iterator):
             item = self.inner.next(t)
             if not t.truth(item if plain else t.call(self.predicate, [item], {})):
                 return item
-            t.count_loop()
+            t.call_stack.count_loop()
 
     def rebuild(self, r: Rebuilder) -> str:
         return r.assign(f"{r.constant(self.kind)}({r.load(self.predicate)}, {r.load(self.inner)})")
@@ -234,7 +229,7 @@ class Compress(Iterator):
             item = self.data.next(t)
             if t.truth(self.selectors.next(t)):
                 return item
-            t.count_loop()
+            t.call_stack.count_loop()
 
     def rebuild(self, r: Rebuilder) -> str:
         return r.assign(f"{r.constant(self.kind)}({r.load(self.data)}, {r.load(self.selectors)})")
@@ -383,7 +378,7 @@ class GroupBy(Iterator):
     def next(self, t: Tracer) -> Value:
         self.group = None
         while self.key_now is None or (self.target is not None and _are_equal(t, self.target, self.key_now)):
-            t.count_loop()
+            t.call_stack.count_loop()
             self.step(t)
         self.target = self.key_now
         self.group = Group(self, self.target)

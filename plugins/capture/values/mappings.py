@@ -7,17 +7,13 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from turret.frames.sources import ItemSource, Source
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import folded
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 
 def is_among(t: Tracer, item: Value, others: Iterable[Value]) -> bool:
@@ -298,14 +294,10 @@ class DictView(Value):
         return self.owner.contains(t, item) if self.part == "keys" else super().contains(t, item)
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
-        from turret.plugins.capture.values import sets
-
-        return sets.operated(t, operation, self, other)
+        return t.combine_sets(operation, self, other)
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
-        from turret.plugins.capture.values import sets
-
-        return sets.compared(t, symbol, self, other)
+        return t.compare_sets(symbol, self, other)
 
     def m___iter__(self, t: Tracer) -> Value:
         return self.iterate(t)
@@ -327,7 +319,7 @@ class LoadedModules(Value):
         """The module of a name, or None."""
         text = t.constant_of(name)
         if text not in sys.modules:
-            t.guard("NO_KEY", self.source, text)  # type: ignore[arg-type]
+            t.guards.take("NO_KEY", self.source, text)  # type: ignore[arg-type]
             return None
         return t.wrap(sys.modules[text], ItemSource(self.source, text))  # type: ignore[arg-type]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.modules.lazy
@@ -12,14 +12,10 @@ from torch.nn.modules import module as module_code
 
 from turret.frames.sources import AttrSource, BoundSource, ItemSource, Source, WeakSource
 from turret.plugins.capture.errors import NotConstant, Postponed, Unsupported
-from turret.plugins.capture.values.base import Value
+from turret.plugins.capture.values.base import Rebuilder, Tracer, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.objects import DELETED, MODULE_GETATTR, Instance
 from turret.plugins.capture.values.tensors import Tensor
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 _STATE = ("_parameters", "_buffers", "_modules")
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -58,7 +54,7 @@ class Module(Instance):
         for part in _STATE:
             held = vars(self.object).get(part)
             if part not in self.stores and id(held) not in t.objects and isinstance(held, dict):
-                t.guard("NO_KEY", AttrSource(self.source, part), name)
+                t.guards.take("NO_KEY", AttrSource(self.source, part), name)
         raise t.raised(AttributeError, f"{self.kind.__name__!r} object has no attribute {name!r}")
 
     def state(self, t: Tracer, name: str) -> Value | None:
@@ -99,7 +95,7 @@ class Module(Instance):
         for part in _STATE:
             held = vars(self.object).get(part)
             if part not in self.stores and id(held) not in t.objects:
-                t.guard("NO_KEY", AttrSource(self.source, part), name)
+                t.guards.take("NO_KEY", AttrSource(self.source, part), name)
         self.store(t, name, value)
 
     def hooks_in_use(self, t: Tracer) -> bool:
@@ -112,8 +108,8 @@ class Module(Instance):
         if any(own.get(name) for name in _HOOKS) or any(n in self.stores for n in _HOOKS):
             return True
         for name in _HOOKS:
-            t.guard("KEYS", AttrSource(self.source, name), ())
-        t.assume_no_global_hooks(module_code, _GLOBAL_HOOKS)
+            t.guards.take("KEYS", AttrSource(self.source, name), ())
+        t.guards.assume_no_global_hooks(module_code, _GLOBAL_HOOKS)
         return False
 
     def is_called_plainly(self, t: Tracer) -> bool:
@@ -155,7 +151,7 @@ class LocalModule(Module):
     def __init__(self, t: Tracer, object: nn.Module, source: Source) -> None:
         super().__init__(type(object), object, source)
         self.t, self.is_pinned = t, False
-        t.guard("TYPE", source, type(object))
+        t.guards.take("TYPE", source, type(object))
 
     def constant(self) -> Any:
         """The module, assumed to be the same one on every call."""
@@ -168,7 +164,7 @@ class LocalModule(Module):
         if not self.is_pinned:
             self.is_pinned = True
             held = WeakSource(str(self.source), self.object)
-            self.t.guard("IS", self.source, others=(held,))  # type: ignore[arg-type]
+            self.t.guards.take("IS", self.source, others=(held,))  # type: ignore[arg-type]
 
     def key(self, t: Tracer) -> Any:
         self.pin()

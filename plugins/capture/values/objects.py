@@ -7,7 +7,7 @@ import sys
 import threading
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -15,7 +15,7 @@ from turret.frames.class_members import find_in_mro
 from turret.frames.sources import AttrSource, DictSource, ItemSource, Source, TypeSource, instance_dict
 from turret.plugins.capture.errors import Raised, Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Value
+from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.classes import (
     bind_attribute,
     builtin_base,
@@ -24,10 +24,6 @@ from turret.plugins.capture.values.classes import (
     look_up,
 )
 from turret.plugins.capture.values.functions import Callable_, Handler, Known, Method
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 MODULE_GETATTR = torch.nn.Module.__getattr__
 DELETED: Any = type("Deleted", (), {})()
@@ -91,7 +87,7 @@ class Instance(Value):
                 return t.wrap(slot.__get__(self.object), self.step(AttrSource, name))
             except AttributeError:
                 if self.source is not None:
-                    t.guard("CALL", self.source, (functools.partial(lookups.is_unset, name), True))
+                    t.guards.take("CALL", self.source, (functools.partial(lookups.is_unset, name), True))
                 return None
         return None
 
@@ -154,7 +150,7 @@ class Instance(Value):
 
     def assume_absent(self, t: Tracer, name: str) -> None:
         if self.source is not None and name not in self.stores and has_dict(self.object):
-            t.guard("NO_KEY", DictSource(self.source), name)
+            t.guards.take("NO_KEY", DictSource(self.source), name)
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         owner, setter = look_up(t, self.kind, "__setattr__")
@@ -207,7 +203,7 @@ class Instance(Value):
             slot = isinstance(raw, types.MemberDescriptorType)
             raise t.raised(AttributeError, name if slot else f"{self.kind.__name__!r} object has no attribute {name!r}")
         if self.source is not None and name not in self.stores and has_dict(self.object):
-            t.guard("HAS_KEY" if name in held_by(self.object) else "NO_KEY", DictSource(self.source), name)
+            t.guards.take("HAS_KEY" if name in held_by(self.object) else "NO_KEY", DictSource(self.source), name)
         t.effects.note(self)
         if self.object is None or not self.had(t, name):
             del self.stores[name]
@@ -480,7 +476,7 @@ class InstanceDict(Value):
         before: dict[str, Any] = {}
         if instance.object is not None:
             before = held_by(instance.object)
-            t.guard("KEYS", instance.step(DictSource), tuple(before))
+            t.guards.take("KEYS", instance.step(DictSource), tuple(before))
         names = [n for n in before if instance.stores.get(n) is not DELETED]
         return names + [n for n, v in instance.stores.items() if n not in before and v is not DELETED]
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import collections
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from turret.frames.sources import Source
 from turret.plugins.capture.errors import NotConstant, Unsupported
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.iterators import SequenceIterator
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 
 class Sequence(Value):

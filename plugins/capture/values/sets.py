@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from turret.frames.sources import Source
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.mappings import Dict, DictView, is_among, view_items
 from turret.plugins.capture.values.sequences import Sequence as SequenceValue
 from turret.plugins.capture.values.sequences import folded
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 _OPERATORS = {"|": operator.or_, "&": operator.and_, "-": operator.sub, "^": operator.xor}
 _SYMBOLS = {operation: symbol for symbol, operation in _OPERATORS.items()}

@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import operator
 import types
+import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_true
 
 from turret.frames.sources import AttrSource, DictSource, Source
 from turret.graph.ops.host_scalars import element
 from turret.hooks.devices import HOST
-from turret.plugins.capture.autograd.hooks import register_hook
-from turret.plugins.capture.autograd.tensor_data import DataPointer, nested_list, set_data
 from turret.plugins.capture.errors import NOWHERE, Unsupported
-from turret.plugins.capture.record.known_data import number_of
-from turret.plugins.capture.record.memory import shows_part_of_result
-from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfValue, Value
+from turret.plugins.capture.facts.known_data import number_of
+from turret.plugins.capture.registry import handled, registry
+from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfValue, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
+from turret.plugins.capture.values.decisions import decide
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import List, Sequence, Size, Tuple
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
-    from turret.plugins.capture.rebuilding.rebuild import Rebuilder
 
 KNOWN_ATTRIBUTES = frozenset(
     {
@@ -52,6 +48,8 @@ READS_DATA = {
     "is_nonzero": "branches on a tensor's value",
 }
 _NUMBERS: dict[str, Any] = {"item": True, "__int__": int, "__float__": float}
+_MOST_READ = 1024
+"""Elements of a tensor that ``tolist`` reads one by one."""
 _COMPLEX = (torch.complex32, torch.complex64, torch.complex128)
 NOT_IN_GRAPHS = frozenset(
     {
@@ -75,6 +73,14 @@ INPLACE = {
     operator.or_: operator.ior, operator.xor: operator.ixor, operator.lshift: operator.ilshift,
     operator.rshift: operator.irshift,
 }  # fmt: skip
+
+
+class Array(Value):
+    """An array of numpy, as tensors meet it."""
+
+    def tensor(self, t: Tracer, copied: bool) -> Value:
+        """A tensor of the same numbers, or (not ``copied``) in the same memory."""
+        raise NotImplementedError
 
 
 class Tensor(Value):
@@ -106,22 +112,22 @@ class Tensor(Value):
             return self.size(t)
         if name in KNOWN_ATTRIBUTES:
             found = getattr(self.fake, name)
-            return t.call_graph(getattr, [self, Constant(name)], {}) if isinstance(found, torch.SymInt) else (
+            return t.recorder.call(getattr, [self, Constant(name)], {}) if isinstance(found, torch.SymInt) else (
                 t.wrap_known(found)
             )  # fmt: skip
         if name in GRAPH_ATTRIBUTES:
-            return t.call_graph(getattr, [self, Constant(name)], {})
+            return t.recorder.call(getattr, [self, Constant(name)], {})
         if name == "data":
             # Autograd does not see writes to it, so that a detached tensor is not the same; capture has to.
-            return t.result("call_function", getattr, (t.node_here(self.node), "data"), {}, self.fake.detach())
+            return t.recorder.result(
+                "call_function", getattr, (t.recorder.node_here(self.node), "data"), {}, self.fake.detach()
+            )
         if name == "__class__":
             return t.wrap_known(self.type())
         if name in ("grad", "_grad"):
             return self.gradient(t)
         if name == "volatile":
-            from turret.plugins.capture.handlers.warnings import warn
-
-            warn(t, Constant("volatile was removed (Variable.volatile is always False)"))
+            registry.functions[warnings.warn](t, Constant("volatile was removed (Variable.volatile is always False)"))
             return Constant(False)
         if name == "grad_fn" and self.fake.grad_fn is None:
             return Constant(None)
@@ -144,7 +150,7 @@ class Tensor(Value):
                 return MethodOfValue(self, name)
             raise Unsupported(f"attribute {name!r} of a tensor")
         if self.real is not None and self.source is not None:
-            t.guard("NO_KEY", DictSource(self.source), name)
+            t.guards.take("NO_KEY", DictSource(self.source), name)
         raise t.raised(AttributeError, f"'{self.type().__name__}' object has no attribute {name!r}")
 
     def patched(self, t: Tracer, name: str) -> Value | None:
@@ -159,11 +165,11 @@ class Tensor(Value):
             raise Unsupported(f"Tensor.{name}, as the program has it")
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
-        if name == "data":
-            set_data(t, self, value)
+        if (setter := registry.tensor_setters.get(name)) is not None:
+            setter(t, self, value)
             return
         if name == "requires_grad" and self.source is None:
-            t.call_method_graph("requires_grad_", [self, Constant(t.truth(value))], {})
+            t.recorder.call_method("requires_grad_", [self, Constant(t.truth(value))], {})
             return
         if name == "requires_grad" or name in KNOWN_ATTRIBUTES:
             raise Unsupported(f"setting {name!r} of a tensor")
@@ -179,10 +185,8 @@ class Tensor(Value):
             return t.call(patched, args, kwargs)
         if name == "size" and len(args) + len(kwargs) <= 1:
             return self.size(t, *args, **kwargs)
-        if name == "numpy":
-            from turret.plugins.capture.values.arrays import array_of_tensor
-
-            return array_of_tensor(t, self, *args, **kwargs)
+        if (handler := registry.tensor_methods.get(name)) is not None:
+            return handled(handler, getattr(torch.Tensor, name), t, [self, *args], kwargs)
         if name in READS_DATA:
             read = self.read(t, name)
             if read is not None:
@@ -192,20 +196,8 @@ class Tensor(Value):
                 "keep the value in a tensor, ask for a number of the graph by the option capture_scalar_outputs=True, "
                 "or move it out of the compiled function",
             )
-        if name == "data_ptr":
-            return DataPointer(self)
-        if name == "new":
-            from turret.plugins.capture.handlers.constructors import legacy_tensor
-
-            return legacy_tensor(t, self.fake.dtype, self.fake.device, args, kwargs)
-        if name == "new_tensor":
-            from turret.plugins.capture.handlers.constructors import new_tensor
-
-            return new_tensor(t, self, *args, **kwargs)
-        if name == "register_hook":
-            return register_hook(t, self, *args, **kwargs)
         if name in NOT_IN_GRAPHS:
-            part = name in _LOOK_AT_MEMORY and shows_part_of_result(t, self.fake)
+            part = name in _LOOK_AT_MEMORY and _shows_part_of_result(t, self.fake)
             # What leaves a graph may have memory of its own, so no break helps.
             where = "of a part of what compiled code made" if part else "in compiled code"
             raise Unsupported(f"Tensor.{name} {where}", step=NOWHERE if part else None)
@@ -231,8 +223,8 @@ class Tensor(Value):
         if name == "type" and args and isinstance(args[0].realize(), Known):
             return self.as_type(t, args[0].constant())
         if name == "type_as" and isinstance(args[0].realize(), Tensor):
-            return t.call_method_graph("to", [self, Constant(args[0].realize().fake.dtype)], {})
-        return t.call_method_graph(name, [self, *args], kwargs)
+            return t.recorder.call_method("to", [self, Constant(args[0].realize().fake.dtype)], {})
+        return t.recorder.call_method(name, [self, *args], kwargs)
 
     def read(self, t: Tracer, name: str) -> Value | None:
         """The tensor's value as a number: known, or a symbol where those are wanted; else None."""
@@ -240,7 +232,7 @@ class Tensor(Value):
         if known is not None and name == "tolist":
             return _list_of(t, known.tolist())
         if name == "tolist" and t.policy.data_dependent:
-            return nested_list(t, self)
+            return self.nested_list(t)
         if known is not None and name in ("__bool__", "is_nonzero") and known.numel() == 1:
             return Constant(bool(number_of(known)))
         convert = _NUMBERS.get(name)
@@ -249,21 +241,31 @@ class Tensor(Value):
         if known is not None:
             number: Value = Constant(number_of(known))
         elif t.policy.data_dependent and self.fake.dtype not in _COMPLEX:
-            number = t.call_method_graph("item", [self], {})
-        elif self.fake.dtype.is_floating_point and t.in_optimizer():
+            number = t.recorder.call_method("item", [self], {})
+        elif self.fake.dtype.is_floating_point and t.call_stack.in_optimizer():
             number = self.float_in_graph(t)
         else:
             return None
         return number if convert is True else t.call(t.wrap_known(convert), [number], {})
 
+    def nested_list(self, t: Tracer) -> Value:
+        """``Tensor.tolist`` where numbers that depend on data are symbols."""
+        if not all(isinstance(s, int) for s in self.fake.shape) or self.fake.numel() > _MOST_READ:
+            raise Unsupported("Tensor.tolist of a tensor of many or an unknown number of elements")
+        if self.fake.dim() == 0:
+            return self.call_method(t, "item", [], {})
+        return List([part.realize().nested_list(t) for part in self.unpack(t)])  # type: ignore[attr-defined]
+
     def float_in_graph(self, t: Tracer) -> Value:
         """The float that ``item()`` gives, as a symbol."""
-        number = t.shape_env.create_unbacked_symfloat()
-        return Symbolic(t.record("call_method", "item", (t.node_here(self.node),), {}, number), number)
+        number = t.recorder.shape_env.create_unbacked_symfloat()
+        return Symbolic(
+            t.recorder.record("call_method", "item", (t.recorder.node_here(self.node),), {}, number), number
+        )
 
     def known(self, t: Tracer) -> torch.Tensor | None:
         """The tensor's value, where it is known while capturing."""
-        found = t.known.of(self.fake)
+        found = t.recorder.known.of(self.fake)
         if found is not None:
             t.blocks.refuse("the value of a tensor")
         return found
@@ -274,21 +276,21 @@ class Tensor(Value):
             raise Unsupported(f"Tensor.type of {kind}")
         device = device_of_class(kind).type
         move = [] if self.fake.device.type == device else [Constant(device)]
-        return t.call_method_graph("to", [self, *move, Constant(kind.dtype)], {})  # type: ignore[attr-defined]
+        return t.recorder.call_method("to", [self, *move, Constant(kind.dtype)], {})  # type: ignore[attr-defined]
 
     def size(self, t: Tracer, dim: Value | None = None) -> Value:
         """``Tensor.size``."""
-        shape = Size([t.size_value(self, n) for n in range(self.fake.dim())])
+        shape = Size([t.recorder.size_value(self, n) for n in range(self.fake.dim())])
         return shape if dim is None or t.is_none(dim) else shape.get_item(t, dim)
 
     def get_item(self, t: Tracer, key: Value) -> Value:
         if (patched := self.patched(t, "__getitem__")) is not None:
             return t.call(patched, [key], {})
         if isinstance(key, Symbolic) and isinstance(key.number, torch.SymInt):
-            return t.call_method_graph("select", [self, Constant(0), key], {})  # an index would have to be known
+            return t.recorder.call_method("select", [self, Constant(0), key], {})  # an index would have to be known
         if _has_unknown_index(key):
             return t.call(t.wrap_known(element), [self, key], {})
-        return t.call_graph(operator.getitem, [self, index_of(t, key)], {})
+        return t.recorder.call(operator.getitem, [self, index_of(t, key)], {})
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
         if (patched := self.patched(t, "__setitem__")) is not None:
@@ -297,9 +299,9 @@ class Tensor(Value):
         key = Tuple([key]) if isinstance(key, Symbolic) and not key.is_known() else key
         if _has_unknown_index(key):
             method = "copy_" if isinstance(value.realize(), Tensor) else "fill_"
-            t.call_method_graph(method, [t.call(t.wrap_known(element), [self, key], {}), value], {})
+            t.recorder.call_method(method, [t.call(t.wrap_known(element), [self, key], {}), value], {})
             return
-        t.call_graph(operator.setitem, [self, index_of(t, key), value], {})
+        t.recorder.call(operator.setitem, [self, index_of(t, key), value], {})
 
     def contains(self, t: Tracer, item: Value) -> Value:
         raise Unsupported("`in` of a tensor branches on its values")
@@ -311,15 +313,15 @@ class Tensor(Value):
         self.refuse_patched(t, "__iter__")
         if self.fake.dim() == 0:
             raise t.raised(TypeError, "iteration over a 0-d tensor")
-        t.int_of(t.size_value(self, 0))
-        return t.call_method_graph("unbind", [self, Constant(0)], {}).unpack(t)
+        t.int_of(t.recorder.size_value(self, 0))
+        return t.recorder.call_method("unbind", [self, Constant(0)], {}).unpack(t)
 
     def length(self, t: Tracer) -> Value:
         if (patched := self.patched(t, "__len__")) is not None:
             return t.call(patched, [], {})
         if self.fake.dim() == 0:
             raise t.raised(TypeError, "len() of a 0-d tensor")
-        return t.size_value(self, 0)
+        return t.recorder.size_value(self, 0)
 
     def truth(self, t: Tracer) -> bool:
         self.refuse_patched(t, "__bool__")
@@ -335,13 +337,13 @@ class Tensor(Value):
         other = other.beside(t, self)
         if not _operand(other):
             return None
-        return t.call_graph(INPLACE[operation] if inplace else operation, [self, other], {})
+        return t.recorder.call(INPLACE[operation] if inplace else operation, [self, other], {})
 
     def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
         patched = self.patched(t, f"__r{BINARY_NAMES[operation]}__")
         if patched is not None:
             return t.call(patched, [other], {})
-        return t.call_graph(operation, [other, self], {}) if _operand(other) else None
+        return t.recorder.call(operation, [other, self], {}) if _operand(other) else None
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
         if (patched := self.patched(t, f"__{COMPARISON_TARGETS[symbol].__name__}__")) is not None:
@@ -351,7 +353,7 @@ class Tensor(Value):
             return Constant(symbol == "!=") if symbol in ("==", "!=") else None
         if isinstance(other, Constant) and other.value is None:
             return Constant(symbol == "!=") if symbol in ("==", "!=") else None
-        return t.call_graph(COMPARISON_TARGETS[symbol], [self, other], {})
+        return t.recorder.call(COMPARISON_TARGETS[symbol], [self, other], {})
 
     def rebuild(self, r: Rebuilder) -> str:
         name = r.remember(self, r.output(self))
@@ -367,22 +369,29 @@ class Tensor(Value):
             r.effect(f"{held}.{name} = {r.load(value)}")
 
 
+def _shows_part_of_result(t: Tracer, tensor: torch.Tensor) -> bool:
+    """Whether a tensor that compiled code made lies in memory that is larger than its elements."""
+    memory = tensor.untyped_storage()
+    taken = (item.example for item in t.recorder.inputs)
+    if any(isinstance(i, torch.Tensor) and i.untyped_storage()._cdata == memory._cdata for i in taken):
+        return False
+    return guard_or_true(memory.nbytes() != tensor.numel() * tensor.element_size())
+
+
 def _list_of(t: Tracer, numbers: Any) -> Value:
     return t.new_list([_list_of(t, n) for n in numbers]) if isinstance(numbers, list) else Constant(numbers)
 
 
 def index_of(t: Tracer, key: Value, in_tuple: bool = False) -> Value:
     """An index, with arrays of numpy in it as tensors, and lists with symbols."""
-    from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray
-
     key = key.realize()
-    if isinstance(key, (KnownArray, ArrayOfTensor)):
+    if isinstance(key, Array):
         return key.tensor(t, copied=True)
     if _has_symbols(key):
         if not in_tuple and _is_tuple_to_torch(key):
             return t.new_tuple([index_of(t, v, in_tuple=True) for v in key.items])
         return t.call(t.wrap_known(torch.tensor), [key], {})
-    if type(key) is Tuple and any(isinstance(v.realize(), (KnownArray, ArrayOfTensor, List)) for v in key.items):
+    if type(key) is Tuple and any(isinstance(v.realize(), (Array, List)) for v in key.items):
         return t.new_tuple([index_of(t, v, in_tuple=True) for v in key.items])
     return key
 
@@ -445,7 +454,7 @@ def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value
         right = Constant(right.fixed())  # type: ignore[attr-defined]
         if left.is_constant():
             return t.fold(operation, [left, right], {})
-    return t.call_graph(operation, [left, right], {})
+    return t.recorder.call(operation, [left, right], {})
 
 
 _PARTS: dict[type, dict[str, Any]] = {
@@ -495,7 +504,7 @@ class Symbolic(Value):
         if name in _ITSELF.get(self.type(), ()) and not args and not kwargs:
             return self
         if self.type() is float and name in ("__int__", "__trunc__") and not args and not kwargs:
-            return t.call_graph(torch.sym_int, [self], {})
+            return t.recorder.call(torch.sym_int, [self], {})
         if self.type() is float and name == "is_integer" and not args and not kwargs:
             rest = t.binary(operator.mod, self, Constant(1.0))
             return Constant(t.compare("==", rest, Constant(0.0)).truth(t))
@@ -505,10 +514,8 @@ class Symbolic(Value):
         return t.fold(getattr(self.fixed(), name), args, kwargs)
 
     def truth(self, t: Tracer) -> bool:
-        if t.floats and not self.is_known():
-            from turret.plugins.capture.values.floats import decide
-
-            return decide(t, self)
+        if t.recorder.floats and not self.is_known():
+            return decide(t, self.node)
         try:
             return bool(self.number)
         except Exception as error:
@@ -531,7 +538,7 @@ class Symbolic(Value):
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
         if isinstance(other, Symbolic) or (isinstance(other, Constant) and isinstance(other.value, (int, float))):
-            return t.call_graph(COMPARISON_TARGETS[symbol], [self, other], {})
+            return t.recorder.call(COMPARISON_TARGETS[symbol], [self, other], {})
         return None
 
     def rebuild(self, r: Rebuilder) -> str:

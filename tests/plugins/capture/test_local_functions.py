@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from turret.frames.sources import LocalSource
-from turret.plugins.capture.dispatching.policy import History
+from turret.plugins.capture.facts.policy import History
 
 X = torch.tensor([0.5, -1.5, 2.5])
 

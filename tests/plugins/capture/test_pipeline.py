@@ -100,12 +100,12 @@ def test_a_failing_stage_falls_back_to_the_captured_graph():
 
 
 def test_a_failure_of_capture_itself_runs_the_function_as_python(monkeypatch):
-    from turret.plugins.capture.interpreter import tracer
+    from turret.plugins.capture.interpreter import namespaces
 
     def broken(*args):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(tracer.Tracer, "global_variable", broken)
+    monkeypatch.setattr(namespaces.Namespaces, "variable", broken)
     fast = turret.compile(lambda x: torch.relu(x), options={"capture": "turret", "cache": False})
     with pytest.warns(UserWarning, match="planted"):
         assert torch.equal(fast(torch.ones(2)), torch.ones(2))

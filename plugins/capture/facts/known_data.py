@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from turret.hooks.devices import HOST
-from turret.plugins.capture.record.versions import Versions
+from turret.plugins.capture.facts.versions import Versions
 
 LIMIT = 256
 """Larger tensors are not followed, in elements."""

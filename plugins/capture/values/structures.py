@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import attrs
 
 from turret.plugins.capture.errors import Unsupported
-from turret.plugins.capture.values.base import Value
+from turret.plugins.capture.values.base import Tracer, Value
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.interpreter.tracer import Tracer
 
 
 @attrs.frozen

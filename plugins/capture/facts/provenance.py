@@ -18,7 +18,7 @@ import torch
 from turret.frames.class_members import class_member, member_owner
 from turret.frames.guards import Guard
 from turret.frames.sources import AttrSource, BoundSource, DictSource, ItemSource, Source
-from turret.plugins.capture.store.fingerprints import HEAP_TYPE, PLAIN
+from turret.plugins.capture.facts.fingerprints import HEAP_TYPE, PLAIN
 
 FactKind = Literal[
     "attribute",

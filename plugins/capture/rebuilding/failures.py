@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch import fx
 
     from turret.hooks.context import CompileContext
+    from turret.plugins.capture.facts.versions import Versions
     from turret.plugins.capture.record.graph import GraphInput
-    from turret.plugins.capture.record.versions import Versions
 
 _FINAL = (MemoryError, torch.OutOfMemoryError, TurretError)
 """What Python would raise as well, or is not the program's."""

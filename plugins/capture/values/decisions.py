@@ -1,0 +1,52 @@
+"""Decisions on floats that change: computed as Python does, and assumed by a guard on the inputs."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from torch import fx
+
+from turret.frames.sources import Source
+from turret.plugins.capture.errors import Unsupported
+from turret.plugins.capture.values.base import Tracer
+
+
+def decide(t: Tracer, condition: fx.Node) -> bool:
+    """Whether a condition of the graph on changing floats holds in this call; assumed to be so in others.
+
+    It is computed as Python computes it, and not from the symbol's expression, which is rearranged.  Raises
+    ``Unsupported`` where other numbers that depend on data are part of it.
+    """
+    used: dict[Source, float] = {}
+    text = _text(t, condition, used)
+    held = bool(eval(text.format(*used.values()), {"inf": math.inf, "nan": math.nan}))
+    first, *others = used
+    t.guards.take("SIZES", first, text if held else f"not ({text})", tuple(others))
+    return held
+
+
+def _text(t: Tracer, node: Any, used: dict[Source, float]) -> str:
+    """A node's value as an expression of Python with placeholders for sources; ``used``: these, with their values."""
+    if not isinstance(node, fx.Node):
+        if type(node) in (int, float, bool) and math.isfinite(node):
+            return repr(node)
+        raise Unsupported(f"a branch on a number that depends on {node!r}")
+    changing = t.recorder.floats.get(node)
+    if changing is not None:
+        used.setdefault(changing.source, changing.value)  # type: ignore[arg-type]
+        return f"{{{list(used).index(changing.source)}}}"
+    form = _FORMS.get(node.target) if node.op == "call_function" and not node.kwargs else None
+    if form is None:
+        raise Unsupported("a branch on a number that depends on data")
+    return form.format(*(_text(t, a, used) for a in node.args)).join("()")
+
+
+_FORMS: dict[Any, str] = {
+    operator.add: "{} + {}", operator.sub: "{} - {}", operator.mul: "{} * {}", operator.truediv: "{} / {}",
+    operator.floordiv: "{} // {}", operator.mod: "{} % {}", operator.pow: "{} ** {}", operator.neg: "-{}",
+    operator.pos: "+{}", operator.eq: "{} == {}", operator.ne: "{} != {}", operator.lt: "{} < {}",
+    operator.le: "{} <= {}", operator.gt: "{} > {}", operator.ge: "{} >= {}",
+}  # fmt: skip
+"""Operations on floats as Python writes them."""
