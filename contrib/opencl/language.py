@@ -62,12 +62,8 @@ abs sign square: {0}
 signbit: false
 pow: {0} | !{1}"""
 _OWN = {"float": _FLOAT, "int": _INTEGER, "bool": _BOOL}
-TEXTS = OpTexts(
-    "OpenCL",
-    {kind: _table(_COMMON + own) for kind, own in _OWN.items()},
-    {("nextafter", "half"): "cast to float32 first"},
-    {},
-)
+_MISSING = {("nextafter", "half"): "cast to float32 first"}
+TEXTS = OpTexts("OpenCL", {kind: _table(_COMMON + own) for kind, own in _OWN.items()}, _MISSING, {})
 _POWERS = {0.5: "{0} == -INFINITY ? INFINITY : sqrt({0} + 0)", 2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}"}
 
 

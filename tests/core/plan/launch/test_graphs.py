@@ -290,13 +290,13 @@ def test_nodes_of_a_capture_under_way_are_counted(graph: FakeGraph) -> None:
 
 LEFTOVERS = """
 extern "C" __attribute__((noinline)) void fill() {
-  volatile long words[512];
-  for (int n = 0; n < 512; ++n) words[n] = 77;
+  volatile long words[4096];
+  for (int n = 0; n < 4096; ++n) words[n] = 77;
 }
 extern "C" __attribute__((noinline)) int found() {
-  volatile long words[512];
+  volatile long words[4096];
   int count = 0;
-  for (int n = 0; n < 512; ++n) count += words[n] == 77;
+  for (int n = 0; n < 4096; ++n) count += words[n] == 77;
   return count;
 }
 """
@@ -312,7 +312,7 @@ def test_what_calls_left_on_the_stack_is_gone_once_it_was_cleared(graph: FakeGra
         return native.found()
 
     native.fill()
-    assert found() > 256
+    assert found() > 2048
     native.fill()
     clear_stack(graph.library)
     assert found() == 0
