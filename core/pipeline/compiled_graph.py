@@ -41,7 +41,7 @@ class Backward:
         return self.graph.backward(self.forward, given)
 
     def recorded(self) -> Callable[..., Sequence[Any]]:
-        """``fn(*flat inputs) -> the program's outputs``, recorded by autograd; ``DoubleBackwardError`` where it cannot."""
+        """``fn(*flat inputs) -> the outputs``, recorded by autograd; ``DoubleBackwardError`` where it cannot be."""
         return self.graph.recorded()
 
 
