@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from turret.errors import StageError, UnsupportedError
+from turret.errors import DoubleBackwardError, StageError, UnsupportedError
 from turret.frames.trace_modes import TraceModes, autocast_disabled, eagerly
 from turret.hooks.devices import devices_of
 from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph
@@ -27,6 +27,22 @@ if TYPE_CHECKING:
     from turret.pipeline.graph_compilers.assembly import Assembly
 
     Executable = Plan | Assembly
+
+
+@attrs.frozen(eq=False)
+class Backward:
+    """What the runtime differentiates a graph with: its compiled backwards, and the graph as autograd records it."""
+
+    graph: CompiledGraph | CachedGraph
+    forward: Artifact
+
+    def __call__(self, given: Given = None) -> BoxedCallable | None:
+        """The backward for the gradients of all graph outputs, or of those given; None where there is none of these."""
+        return self.graph.backward(self.forward, given)
+
+    def recorded(self) -> Callable[..., Sequence[Any]]:
+        """``fn(*flat inputs) -> the outputs``, recorded by autograd; ``DoubleBackwardError`` where it cannot be."""
+        return self.graph.recorded()
 
 
 class CompiledGraph:
@@ -96,6 +112,26 @@ class CompiledGraph:
         if self.cache is not None:
             with self.pipeline.failures("graph_cache"):
                 self.cache.put(self.key, role, artifact)
+
+    def recorded(self) -> Callable[..., Sequence[Any]]:
+        """The captured graph as a function of its flat inputs that autograd records op by op.
+
+        Raises ``DoubleBackwardError`` where running the graph once more would not give what it gave.
+        """
+        from turret.graph.op_traits import is_random_call
+
+        calls = self.partition().forward.graph.nodes
+        if any(map(is_random_call, calls)):
+            raise DoubleBackwardError("the forward draws random numbers, and running it once more draws others")
+        if any(getattr(node.target, "namespace", "").startswith(("_c10d", "c10d")) for node in calls):
+            raise DoubleBackwardError("the forward talks to other processes, which do not run it once more")
+        module, ambient = self.captured.module, self.ambient
+
+        def run(*args: Any) -> Sequence[Any]:
+            with ambient.restored():
+                return module(*args)
+
+        return run
 
     def backward(self, forward: Artifact, given: Given = None) -> BoxedCallable | None:
         """The backward that belongs to a forward, from the cache or compiled; all threads get the same.
@@ -200,6 +236,13 @@ class CachedGraph:
             self.pipeline.policy.report_zeros(self.name, reason)
             return None
         return work.backward(forward, given)
+
+    def recorded(self) -> Callable[..., Sequence[Any]]:
+        """As ``CompiledGraph.recorded``."""
+        work = self.work()
+        if work is None:
+            raise DoubleBackwardError("the graph that it was compiled from is not in the cache any more")
+        return work.recorded()
 
     def eagerly(self, *args: Any) -> Any:
         return eagerly(self.work().captured.module)(*args)

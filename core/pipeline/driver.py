@@ -18,7 +18,7 @@ from turret.hooks.config import Config
 from turret.hooks.devices import devices_of
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.cache_policy import CachePolicy
-from turret.pipeline.compiled_graph import CachedGraph, CompiledGraph
+from turret.pipeline.compiled_graph import Backward, CachedGraph, CompiledGraph
 from turret.pipeline.fake_mismatch import fallback_on_fake_mismatch, trusts_fake_implementations
 from turret.pipeline.stage_calls import Pipeline
 from turret.plan.aliasing import fallback_on_alias_mismatch, sharing_check, writes_inputs
@@ -71,7 +71,7 @@ def _compile(pipeline: Pipeline, captured: CapturedGraph, keep_graph: bool) -> t
         pipeline.context.emit("cache_miss" if forward is None else "cache_hit", stage="graph", name=captured.name)
         if forward is None:
             stored, forward = work.compile_forward()
-        function = pipeline.runtime(captured.name, stored, forward, functools.partial(work.backward, stored))
+        function = pipeline.runtime(captured.name, stored, forward, Backward(work, stored))
     alone = work.cache is not None
     check = sharing_check(stored.signature, captured.example_inputs, captured.static_inputs)
     if check is not None:
@@ -102,7 +102,7 @@ def _stored(pipeline: Pipeline, key: str, name: str) -> Callable[..., Any] | Non
     later = CachedGraph(pipeline, graph, cache, key, name, load_backward)
     with pipeline.compilation(name):
         pipeline.context.emit("cache_hit", stage="graph", name=name)
-        function = pipeline.runtime(name, artifact, forward, functools.partial(later.backward, artifact))
+        function = pipeline.runtime(name, artifact, forward, Backward(later, artifact))
     if not writes_inputs(artifact.signature):
         return function
     check = sharing_check(artifact.signature, graph.examples(), frozenset(graph.static_inputs))

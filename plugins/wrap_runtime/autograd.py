@@ -12,17 +12,13 @@ from torch.autograd import forward_ad
 from turret.errors import DoubleBackwardError, UnsupportedError
 from turret.frames.frame_hook import keep_torch_off, set_torchs_callback
 from turret.hooks.products import BoxedCallable
-from turret.hooks.signature import GraphOutput, GraphSignature
+from turret.hooks.signature import GraphOutput, GraphSignature, OutputKind
 from turret.plan.sizes import Sizes, compile_layout, compile_sizes, number_reader, size_reader
+from turret.plugins.wrap_runtime import double_backward
 from turret.plugins.wrap_runtime.autograd_outputs import Handover
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.modes import without_autocast
 from turret.storage.fork_safety import Lock
-
-_DOUBLE = (
-    "a gradient of a gradient was asked for, but this backward was compiled and keeps no graph of its own; "
-    "run the forward without turret.compile where double backward (create_graph=True) is needed"
-)
 
 
 def autograd_function(
@@ -45,6 +41,7 @@ def autograd_function(
     read_sizes = size_reader(signature) if _needs_sizes(signature) else None
     read_numbers = number_reader(signature)
     differentiate = _Differentiation(signature, backward)
+    given = differentiate.inputs
     handover, in_place_of = Handover(outputs, saved_tensors), _own_views(signature)
     no_sizes: Sizes = {}
 
@@ -59,6 +56,8 @@ def autograd_function(
             if in_place_of is not None:
                 results = in_place_of(inputs, results)
             ctx.save_for_backward(*results[outputs:split])
+            if given is not None:
+                ctx.given = given.keep(inputs, results[outputs:split])
             ctx.sizes = results[split:]
             ctx.symbols = no_sizes if read_sizes is None else read_sizes(inputs)
             if read_numbers is not None:
@@ -136,6 +135,10 @@ class _Differentiation:
         self.signature, self.backward = signature, backward
         self.differentiable = tuple(n for n, o in enumerate(signature.graph_outputs) if o.differentiable)
         self.whole = _Backward(_Once(backward), _tangent_reader(signature, self.differentiable), tuple)
+        self.obstacle = double_backward.obstacle(signature)
+        if not self.obstacle and not hasattr(backward, "recorded"):
+            self.obstacle = "this backward was compiled and keeps no graph of its own"
+        self.inputs = None if self.obstacle else double_backward.Inputs()
         self.partial: dict[tuple[int, ...], _Backward] = {}
         self.lock = Lock()
 
@@ -149,15 +152,44 @@ class _Differentiation:
                 break
         function = backward.compiled.made or backward.compiled()
         saved = ctx.saved_tensors
-        sources = _sources(ctx, gradients, saved) if torch.is_grad_enabled() else None
-        args = [*ctx.sizes, *saved, *backward.read_tangents(gradients, ctx.symbols)]
-        del saved  # the function lets go of what it has read
-        ctx.maybe_clear_saved_tensors()
-        if sources is None:
+        tangents = backward.read_tangents(gradients, ctx.symbols)
+        args = [*ctx.sizes, *saved, *tangents]
+        if not torch.is_grad_enabled():
+            del saved, tangents  # the function lets go of what it has read
+            ctx.maybe_clear_saved_tensors()
             return backward.finish(function(args))
+        sources = _sources(ctx, gradients, saved)
         with torch.no_grad():
-            results = function(args)
-        return _refusing_gradients(backward.finish(results), sources)
+            results = backward.finish(function(args))
+        try:
+            return self.recorded(ctx, results, gradients, tangents)
+        except DoubleBackwardError as error:
+            return _refusing_gradients(results, sources, error)
+        finally:
+            ctx.maybe_clear_saved_tensors()
+
+    def recorded(
+        self, ctx: Any, results: tuple[Any, ...], gradients: Sequence[Any], tangents: Sequence[torch.Tensor]
+    ) -> tuple[Any, ...]:
+        """Gradients that have gradients themselves; ``DoubleBackwardError`` where they cannot be had."""
+        if self.inputs is None:
+            raise double_backward.error(self.obstacle)
+        try:
+            run = self.backward.recorded()  # type: ignore[attr-defined]
+        except DoubleBackwardError as error:
+            raise double_backward.error(str(error)) from None
+        inputs = self.inputs.find(ctx, ctx.given)
+        partial = any(gradients[n] is None for n in self.differentiable)
+        given = [n for n in self.differentiable if not partial or gradients[n] is not None]
+        if len(given) != len(tangents):
+            given = list(self.differentiable)  # zeros stand in for the others
+        shown = {o.index: k for k, o in reversed([*enumerate(self.signature.outputs)]) if o.kind is OutputKind.FRESH}
+        wanted = tuple(n for n, r in enumerate(results) if isinstance(r, torch.Tensor))
+        again = double_backward.Again(run, tuple(inputs), tuple(shown[n] for n in given), wanted)
+        made = list(results)
+        for n, value in zip(wanted, again.attach([results[n] for n in wanted], tangents), strict=True):
+            made[n] = value
+        return tuple(made)
 
     def for_gradients(self, gradients: Sequence[Any]) -> _Backward:
         """The backward for those gradients that are there."""
@@ -217,12 +249,13 @@ class _Refuse(torch.autograd.Function):
     """Hands gradients on and raises when a gradient of them is asked for, with regard to any of ``sources``."""
 
     @staticmethod
-    def forward(ctx: Any, values: Sequence[torch.Tensor], *sources: torch.Tensor) -> Any:
+    def forward(ctx: Any, error: DoubleBackwardError, values: Sequence[torch.Tensor], *sources: torch.Tensor) -> Any:
+        ctx.error = error
         return tuple(v.view_as(v) for v in values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        raise DoubleBackwardError(_DOUBLE)
+        raise ctx.error
 
 
 def _sources(ctx: Any, gradients: Sequence[Any], saved: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -244,11 +277,13 @@ def _sources(ctx: Any, gradients: Sequence[Any], saved: Sequence[torch.Tensor]) 
     return [*given, *leaves]
 
 
-def _refusing_gradients(results: Sequence[Any], sources: Sequence[torch.Tensor]) -> tuple[Any, ...]:
+def _refusing_gradients(
+    results: Sequence[Any], sources: Sequence[torch.Tensor], error: DoubleBackwardError
+) -> tuple[Any, ...]:
     """Gradients under ``create_graph=True``: they require one, and taking it is an error that says why."""
     places = [n for n, r in enumerate(results) if isinstance(r, torch.Tensor)]
     anchor = torch.zeros((), requires_grad=True)
-    joined = _Refuse.apply([results[n] for n in places], anchor, *sources)
+    joined = _Refuse.apply(error, [results[n] for n in places], anchor, *sources)
     made = list(results)
     for number, value in zip(places, joined, strict=True):
         made[number] = value

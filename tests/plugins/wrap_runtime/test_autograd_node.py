@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 import turret
 from tests.plugins.joint_harness import assert_same, compiled
-from turret.errors import DoubleBackwardError, UnsupportedError
+from turret.errors import UnsupportedError
 from turret.hooks.signature import GraphOutput, GraphSignature, InputInfo, OutputInfo, OutputKind
 from turret.plugins.wrap_runtime import turret_runtime
 
@@ -72,14 +72,6 @@ def test_retain_graph_allows_a_second_backward():
     once = x.grad.clone()
     out.backward()
     torch.testing.assert_close(x.grad, once * 2)
-
-
-def test_double_backward_is_an_error_that_says_what_to_do():
-    x, w = pair()
-    (gradient,) = torch.autograd.grad(compiled(chain)(x, w).sum(), x, create_graph=True)
-    assert gradient.requires_grad
-    with pytest.raises(DoubleBackwardError, match=r"without turret\.compile"):
-        gradient.sum().backward()
 
 
 def test_create_graph_without_a_second_backward_gives_the_gradients():
@@ -391,24 +383,6 @@ def test_where_hooks_are_disabled_compiled_code_runs():
     with torch.autograd.graph.disable_saved_tensors_hooks("no hooks here"):
         fast(x, w).sum().backward()
     assert x.grad is not None
-
-
-SECOND = {
-    "hessian": lambda f, x: torch.autograd.functional.hessian(f, x),
-    "hvp": lambda f, x: torch.autograd.functional.hvp(f, x, torch.ones(3)),
-    "vhp": lambda f, x: torch.autograd.functional.vhp(f, x, torch.ones(3)),
-    "jvp": lambda f, x: torch.autograd.functional.jvp(f, x, torch.ones(3)),
-    "through what comes before": lambda f, x: torch.autograd.functional.hessian(lambda x: f(x.cos()), x),
-    "through what comes after": lambda f, x: torch.autograd.functional.hessian(lambda x: f(x).exp(), x),
-}
-
-
-@pytest.mark.parametrize("program", [lambda x: (x.sin() * x).exp().sum(), lambda x: x.sin().sum()])
-@pytest.mark.parametrize("name", SECOND)
-def test_no_gradient_of_a_gradient_is_taken_for_zero(name, program):
-    fast = turret.compile(program, options={"cache": False, "on_error": "raise"})
-    with pytest.raises(DoubleBackwardError):
-        SECOND[name](fast, torch.ones(3))
 
 
 def test_tangents_of_forward_mode_reach_the_results_of_compiled_functions():
