@@ -74,11 +74,13 @@ def compile_frame(settings: Settings, history: History, function: types.Function
 def _compile_frame(settings: Settings, history: History, function: types.FunctionType, arguments: tuple) -> Unit:
     stop: _Break | None = None
     reuse = settings.reuse_blocks
+    alike = settings.alike
+    several = alike is not None and alike.history is history and alike.are_several
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _RECURSION))
     try:
         while True:
-            policy = Policy(settings.dynamic, history, *settings.data_dependent, reuse)
+            policy = Policy(settings.dynamic, history, *settings.data_dependent, reuse, several)
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
                 unit = attempt.run()

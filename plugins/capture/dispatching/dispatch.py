@@ -187,6 +187,8 @@ def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         return None
     for unit in cache.shared or ():
         if unit.check(function, *arguments):
+            cache.units.insert(0, unit)
+            settings.graphs += not unit.is_empty
             return unit
     if asked is not stances.DEFAULT and _is_held_back(asked, settings, cache, function, arguments):
         settings.waits = True
@@ -297,7 +299,7 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     unit = units.find(settings, cache, function, arguments)
     if unit is not None:
         settings.graphs += 1
-        cache.units.insert(0, unit)
+        _keep(cache, unit)
         return unit
     try:
         from turret.plugins.capture.dispatching.compile_frame import compile_frame  # a warm start traces nothing
@@ -340,11 +342,15 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         cache.given_up = True  # nothing to compile in a helper that is called between graphs
     if unit.is_empty and is_root:
         unit.run = _hook.suspend(_run_as_python)  # nor in what it calls
+    _keep(cache, unit)
+    return unit
+
+
+def _keep(cache: FrameCache, unit: Unit) -> None:
     cache.units.insert(0, unit)
     if cache.shared is not None:
         cache.shared.insert(0, unit)
         del cache.shared[_MOST_SHARED:]
-    return unit
 
 
 def _this_time(arguments: tuple) -> Unit:

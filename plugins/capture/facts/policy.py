@@ -23,11 +23,16 @@ class History:
         self.ints: dict[str, int | None] = {}
         self.floats: dict[str, float | None] = {}
         self.objects: dict[tuple[int, str], weakref.ref | None] = {}
-        """Functions and modules by place; None at one that is seen to hold others, too.
+        """Functions, modules and parameters by place; None at one that is seen to hold others, too.
 
         Not their addresses: what is made in each call often lies where the one before lay."""
-        self.held_floats: dict[tuple[int, str], float | None] = {}
-        """Floats of objects that units hold, by the id of the object: texts of such sources need not differ."""
+        self.held_numbers: dict[Any, float | None] = {}
+        """Numbers of objects that units hold, by the id of the object: texts of such sources need not differ."""
+
+    def forget(self) -> None:
+        """Forget all that was seen."""
+        for seen in (self.shapes, self.ints, self.floats, self.objects, self.held_numbers):
+            seen.clear()  # type: ignore[attr-defined]
 
     def merge(
         self, shapes: dict[str, list[int | None]], ints: dict[str, int | None], floats: dict[str, float | None]
@@ -55,13 +60,10 @@ class History:
 
     def see_int(self, source: Source, value: int) -> bool:
         """Note an int; returns whether it was seen to change."""
-        known = self.ints.setdefault(str(source), value)
-        if known != value:
-            self.ints[str(source)] = None
-        return self.ints[str(source)] is None
+        return _see_number(self.ints, self.held_numbers, source, value)
 
     def see_object(self, source: Source, found: Any) -> bool:
-        """Note a function or a module; returns whether there was another one before."""
+        """Note a function, a module or a parameter; returns whether there was another one before."""
         root = source.root()
         key = (id(root.value) if isinstance(root, BoundSource) else 0, str(source))
         known = self.objects.setdefault(key, weakref.ref(found))
@@ -71,15 +73,7 @@ class History:
 
     def see_float(self, source: Source, value: float) -> bool:
         """Note a float; returns whether it was seen to change."""
-        root = source.root()
-        floats: dict[Any, float | None] = self.floats
-        key: Any = str(source)
-        if isinstance(root, BoundSource):
-            floats, key = self.held_floats, (id(root.value), key)
-        known = floats.setdefault(key, value)
-        if known is not None and known != value and known == known:
-            floats[key] = None
-        return floats[key] is None
+        return _see_number(self.floats, self.held_numbers, source, value)
 
     def see_arguments(self, code: types.CodeType, arguments: tuple) -> None:
         """Note sizes and numbers among the arguments of a call that nothing is captured of, and in containers there."""
@@ -98,6 +92,21 @@ class History:
                 self._see(ItemSource(source, key), item, depth - 1)
 
 
+def _see_number(numbers: dict[Any, Any], held: dict[Any, Any], source: Source, value: float) -> bool:
+    """Note a number where it belongs; returns whether it was seen to change."""
+    root, key = source.root(), str(source)
+    seen, where = (held, (id(root.value), key)) if isinstance(root, BoundSource) else (numbers, key)
+    known = seen.setdefault(where, value)
+    if known is not None and known != value and known == known:
+        seen[where] = None
+    return seen[where] is None
+
+
+def _is_named(source: Source) -> bool:
+    """Whether a number is an attribute or a variable, and not one of a table of numbers."""
+    return isinstance(source, AttrSource) or (isinstance(source, ItemSource) and isinstance(source.key, str))
+
+
 class Policy:
     """What one capture makes symbolic."""
 
@@ -108,14 +117,16 @@ class Policy:
         data_dependent: bool = False,
         data_sizes: bool = False,
         reuse_blocks: bool = True,
+        several_modules: bool = False,
     ) -> None:
         """``data_dependent``: numbers that come from tensors' values become symbols, too; ``data_sizes``: and so do
         sizes of results.  ``reuse_blocks``: what following a layer recorded is recorded again for layers that are like
-        it.
+        it.  ``several_modules``: the unit is for other modules of the class, too.
         """
         self.dynamic, self.history = dynamic, history
         self.data_dependent, self.data_sizes = data_dependent, data_sizes
         self.reuse_blocks = reuse_blocks
+        self.several_modules = several_modules
 
     def dynamic_dimensions(self, source: Source, value: torch.Tensor) -> frozenset[int]:
         """Dimensions of a tensor that become symbols; sizes 0 and 1 never do."""
@@ -124,18 +135,22 @@ class Policy:
         marked = dynamic_marks(value)
         if self.dynamic is False:
             changed = frozenset()
-        elif self.dynamic is True:
+        elif self.dynamic is True and not isinstance(value, torch.nn.Parameter):
             changed = frozenset(range(value.dim()))
         return frozenset(n for n in (changed | marked) - static if value.shape[n] > 1)
 
     def dynamic_int(self, source: Source, value: int) -> bool:
-        """Whether an int becomes a symbol; 0 and 1 never do, nor do ints of what the unit holds."""
-        if isinstance(source.root(), BoundSource):
+        """Whether an int becomes a symbol; 0 and 1 never do.
+
+        Of what units hold, attributes and variables do that were seen to change.
+        """
+        held = isinstance(source.root(), BoundSource)
+        if held and not _is_named(source):
             return False
         changed = self.history.see_int(source, value)
         if self.dynamic is False or value in (0, 1) or abs(value) >= 2**62:
             return False
-        return changed or self.dynamic is True
+        return changed or (self.dynamic is True and not held)
 
     def changing_array(self, source: Source, array: numpy.ndarray) -> bool:
         """Whether an array of numpy was seen to hold other numbers before."""
@@ -149,16 +164,22 @@ class Policy:
         return changed or (not isinstance(source.root(), BoundSource) and ("<locals>" in name or "<lambda>" in name))
 
     def fresh_module(self, source: Source, module: torch.nn.Module) -> bool:
-        """Whether a module may be another one on each call: there was another one before."""
-        return self.history.see_object(source, module)
+        """Whether a module may be another one on each call: there was another one before, or others are alike."""
+        return self._is_one_of_several(source) or self.history.see_object(source, module)
+
+    def fresh_parameter(self, source: Source, parameter: torch.nn.Parameter) -> bool:
+        """Whether a parameter may be another one on each call: there was another one before, or modules are alike."""
+        return self._is_one_of_several(source) or self.history.see_object(source, parameter)
+
+    def _is_one_of_several(self, source: Source) -> bool:
+        """Whether something is found in a module beside which there are others that are alike."""
+        return self.several_modules and isinstance(source.root(), LocalSource)
 
     def changing_float(self, source: Source, value: float) -> bool:
         """Whether a float changes from call to call; NaN and infinity are taken for what they are.
 
         Of what units hold, this is asked of attributes and variables alone: a list of numbers is a table.
         """
-        if isinstance(source.root(), BoundSource):
-            named = isinstance(source, AttrSource) or (isinstance(source, ItemSource) and isinstance(source.key, str))
-            if not named:
-                return False
+        if isinstance(source.root(), BoundSource) and not _is_named(source):
+            return False
         return self.history.see_float(source, value) and math.isfinite(value)

@@ -182,8 +182,9 @@ class GraphRecorder:
                 _ = real.grad_fn
             except RuntimeError as error:  # changed where autograd forbids it: any use of it fails
                 raise Unsupported(f"a view without a history: {str(error).partition('.')[0]}") from None
-        static = isinstance(source, BoundSource) or isinstance(real, torch.nn.Parameter)
-        if static and not isinstance(source, BoundSource):
+        held = isinstance(source, BoundSource)
+        static = held or (isinstance(real, torch.nn.Parameter) and not self.t.policy.fresh_parameter(source, real))
+        if static and not held:
             path, source = source, WeakSource(str(source), real)
             self.t.guards.take("IS", path, others=(source,))
         dynamic = frozenset() if static else self.t.policy.dynamic_dimensions(source, real)

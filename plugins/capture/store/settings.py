@@ -16,6 +16,7 @@ from turret.frames.guard_audit import GuardAudit
 from turret.hooks import plugin_manager
 from turret.pipeline.stage_calls import create_context
 from turret.plugins.capture.facts.policy import History
+from turret.plugins.capture.store.alike import Alike
 from turret.plugins.capture.store.unit import Unit
 
 MOST_DROPPED = 64
@@ -85,6 +86,14 @@ class Settings:
     asked: bool = False
     """Whether a frame of the callable itself was looked at."""
     modules: weakref.WeakKeyDictionary = attrs.field(factory=weakref.WeakKeyDictionary)
+    alike: Alike | None = None
+    """What it shares with modules that are compiled in the same way; None where it shares nothing."""
+
+    def join(self, alike: Alike | None) -> None:
+        """Share units of the root with modules that are alike."""
+        self.alike = alike
+        if alike is not None:
+            self.root = FrameCache(shared=alike.units, history=alike.history)
 
     @functools.cached_property
     def stored_under(self) -> str | None:
@@ -131,5 +140,8 @@ class Settings:
     def forget(self) -> None:
         """Drop all units and what was learned of sizes."""
         self.root = FrameCache()
+        if self.alike is not None:
+            self.alike.forget()
+            self.join(self.alike)
         self.frames.clear()
         self.modules.clear()

@@ -32,6 +32,7 @@ from turret.plugins.capture.facts import fingerprints
 from turret.plugins.capture.facts.provenance import OF_CLASSES, Fact, Provenance, guards_of, live_fact
 from turret.plugins.capture.python import resume
 from turret.plugins.capture.rebuilding.failures import AsPython
+from turret.plugins.capture.store.alike import outline
 from turret.plugins.capture.store.portable import Packed, Packer, Unpacker
 from turret.plugins.capture.store.references import Changed, NotPortable
 from turret.plugins.capture.store.unit import FilteredGuards, Unit, filtered, load_source, make_unit
@@ -69,19 +70,8 @@ def frame_key(settings: Settings, function: types.FunctionType, arguments: tuple
 def _kind_of_argument(value: Any) -> str:
     """A rough word on an argument, so that units of other models are seldom tried."""
     if isinstance(value, nn.Module):
-        return hashlib.sha256("\n".join(_outline(value)).encode()).hexdigest()
+        return outline(value)
     return fingerprints.name_of(type(value))
-
-
-def _outline(module: nn.Module, depth: int = 12) -> list[str]:
-    own = vars(module)
-    tensors = [(n, p) for part in ("_parameters", "_buffers") for n, p in own.get(part, {}).items() if p is not None]
-    shapes = [(n, tuple(p.shape), str(p.dtype), p.requires_grad) for n, p in tensors]
-    lines = [f"{fingerprints.name_of(type(module))} {own.get('training')} {shapes}"]
-    for name, child in own.get("_modules", {}).items():
-        if isinstance(child, nn.Module) and depth:
-            lines += [name, *_outline(child, depth - 1)]
-    return lines
 
 
 def _store(settings: Settings) -> Store:
