@@ -48,7 +48,7 @@ class Registry:
     """By exact type, ``handler(t, object)``: the value of an object that a pure function has made."""
     pure_owners: list[type] = attrs.field(
         factory=lambda: [
-            type, str, int, float, complex, bytes, tuple, torch.dtype, torch.finfo, re.Pattern, re.Match
+            type, str, int, float, complex, bytes, tuple, frozenset, torch.dtype, torch.finfo, re.Pattern, re.Match
         ]
     )  # fmt: skip
     """Kinds of objects whose methods in C are pure."""

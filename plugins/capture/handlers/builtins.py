@@ -364,6 +364,9 @@ for _original, _replacement in (
 def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
     def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
         values = [a.realize() for a in args]
+        if len(values) == 1 and not kwargs:
+            items = values[0].unpack(t)
+            values = items if len(items) > 1 else [t.new_tuple(items)]
         numbers = len(values) == 2 and not kwargs and all(isinstance(v, (Symbolic, Constant)) for v in values)
         if numbers and any(isinstance(v, Symbolic) for v in values):
             return t.recorder.call(symbolic, values, {})
@@ -376,6 +379,8 @@ def _extreme(symbol: str, replacement: Any, symbolic: Any) -> Handler:
 registry.functions[min] = _extreme("<", polyfills.min_, torch.sym_min)
 registry.functions[max] = _extreme(">", polyfills.max_, torch.sym_max)
 
+
+registry.functions[sys.intern] = lambda t, string: t.fold(sys.intern, [string], {})
 
 # Numbers and strings.
 

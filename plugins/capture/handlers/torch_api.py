@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import os
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -57,6 +58,9 @@ registry.functions[torch.jit.isinstance] = lambda t, obj, target_type: t.call(
 )
 registry.functions[typing.get_origin] = lambda t, kind: t.fold(typing.get_origin, [kind], {})
 registry.functions[typing.get_args] = lambda t, kind: t.fold(typing.get_args, [kind], {})
+registry.functions[torch.jit._unwrap_optional] = lambda t, x: t.follow(
+    t.wrap_known(torch.jit._unwrap_optional), [x], {}
+)
 registry.functions[torch._assert] = lambda t, condition, message: _check(t, condition, message)
 
 
@@ -211,6 +215,21 @@ def _read_environment(t: Tracer, name: Value) -> str | None:
     found = os.environ.get(text)
     t.guards.take("CALL", source, (functools.partial(lookups.variable, text), found))
     return found
+
+
+def _assumed(function: Callable[[], Any]) -> Callable[[Tracer], Value]:
+    """The handler of a function without arguments whose answer is assumed to stay what it is."""
+
+    def handler(t: Tracer) -> Value:
+        found = function()
+        t.guards.take("CALL", BoundSource(function.__qualname__, function), (lookups.result, found))
+        return t.wrap_known(found)
+
+    return handler
+
+
+for _question in (torch.autograd._is_checkpoint_valid, torch.onnx.is_in_onnx_export):
+    registry.functions[_question] = _assumed(_question)
 
 
 @registry.function(os.getenv)

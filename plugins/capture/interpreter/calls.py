@@ -24,6 +24,7 @@ from turret.plugins.capture.interpreter.torch_functions import call_torch, is_gr
 from turret.plugins.capture.interpreter.wrap import is_namedtuple
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.disabled import kept_from_torchs_compiler
+from turret.plugins.capture.python.signatures import takes
 from turret.plugins.capture.registry import handled, registry
 from turret.plugins.capture.values.base import Constant, Value
 from turret.plugins.capture.values.classes import (
@@ -43,6 +44,7 @@ from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.values.sets import Set
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
+_NONE = Constant(None)
 _SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _NOT_FOLLOWED = (
     "logging", "warnings", "threading", "multiprocessing", "subprocess", "asyncio", "random", "tempfile", "shutil",
@@ -397,8 +399,11 @@ class Caller:
             if isinstance(owner, str) and object.__name__ == "join" and len(args) == 1:
                 args = [Tuple(args[0].realize().unpack(self))]
             if owner in _DICTS and object.__name__ == "fromkeys":
-                return self.from_keys(owner, *args)
-            if isinstance(owner, type) and object.__name__ == "__new__":
+                named = owner is collections.OrderedDict or not kwargs
+                if not named or not takes(self.from_keys, len(args) + 1, kwargs):
+                    raise Unsupported(f"the arguments of {object.__qualname__}()")
+                return self.from_keys(owner, *args, **kwargs)
+            if isinstance(owner, type) and object.__name__ == "__new__" and not kwargs:
                 return self.blank(args[0].constant(), args[1:])
             if isinstance(owner, type) and object.__name__ == "__subclasses__" and not args and not kwargs:
                 return self.subclasses(owner)
@@ -428,17 +433,17 @@ class Caller:
                 return self.call(value.get_attr(self, object.__name__), args[1:], kwargs)
             return _call_c_method(value, object.__name__, object, self, *args[1:], **kwargs)
         name = object.__name__
-        if name == "__setattr__":
+        if name == "__setattr__" and len(args) == 3 and not kwargs:
             value.set_attr(self, self.constant_of(args[1]), args[2])
             return Constant(None)
-        if name in ("__getitem__", "__contains__", "__iter__", "__len__"):
+        if name in ("__getitem__", "__contains__", "__iter__", "__len__") and not kwargs:
             own = {"__getitem__": value.get_item, "__contains__": value.contains, "__iter__": value.iterate}
             return value.length(self) if name == "__len__" else own[name](self, *args[1:])
         return value.call_method(self, name, args[1:], kwargs)
 
-    def from_keys(self, kind: type, keys: Value, value: Value | None = None) -> Value:
-        """``kind.fromkeys(keys, value)``, of dict and its kin."""
+    def from_keys(self, kind: type, iterable: Value, value: Value = _NONE) -> Value:
+        """``kind.fromkeys(iterable, value)``, of dict and its kin."""
         made = Dict({}, kind)
-        for key in keys.realize().unpack(self):
-            made.set_item(self, key, Constant(None) if value is None else value)
+        for key in iterable.realize().unpack(self):
+            made.set_item(self, key, value)
         return made

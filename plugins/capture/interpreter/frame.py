@@ -27,6 +27,9 @@ class Signal:
         return self.name
 
 
+_LEAVES = ("RETURN", "YIELD", "SEND", "FOR_ITER", "RERAISE")
+"""How the names of instructions begin that hand something on, or go elsewhere."""
+
 RETURNED, YIELDED, STOPPED = Signal("returned"), Signal("yielded"), Signal("stopped")
 
 
@@ -91,6 +94,31 @@ class Frame:
             return None
         said = self.code.co_consts[following[2].arg] if names[2:3] == ["LOAD_CONST"] else ""
         return said if isinstance(said, str) else ""
+
+    def goes_on(self, *, compared: bool = False) -> bool | None:
+        """The truth with which the current instruction goes on, where the other one raises an exception at once.
+
+        None where neither does, or both do.  ``compared`` as for ``assertion``.
+        """
+        number = self.current
+        if compared or self.instructions[number].name == "TO_BOOL":
+            number += 1
+        jump = self.instructions[number]
+        if not jump.name.startswith("POP_JUMP") or not jump.name.endswith(("IF_TRUE", "IF_FALSE")):
+            return None
+        if self.decoded.handler(self.current) is not None:
+            return None
+        jumps, falls = self._raises(jump.target), self._raises(number + 1)
+        return None if jumps == falls else jump.name.endswith("IF_TRUE") is falls
+
+    def _raises(self, number: int) -> bool:
+        """Whether the instructions from here on end in a ``raise``, without a branch."""
+        for instruction in self.instructions[number:]:
+            if instruction.name == "RAISE_VARARGS":
+                return True
+            if "JUMP" in instruction.name or instruction.name.startswith(_LEAVES):
+                return False
+        return False
 
     # Execution.
 

@@ -216,13 +216,34 @@ class FrameTracer(Caller):
         value = value.realize()
         message = None
         if self.policy.data_dependent and _depends_on_data(value):
-            message = self.call_stack.frames[-1].assertion(compared=compared)
+            frame = self.call_stack.frames[-1]
+            message = frame.assertion(compared=compared)
+            if message is None and (goes_on := frame.goes_on(compared=compared)) is not None:
+                return self.goes_on(value, goes_on)
         if message is None:
             return value.truth(self)
         if isinstance(value, Symbolic):
             return self.assume(value, message)
         self.recorder.call(torch._assert_async, [value, Constant(message)], {})  # left to the graph to check
         return True
+
+    def goes_on(self, value: Value, truth: bool) -> bool:
+        """Leave to the graph to check that a value has the truth with which the program raises nothing.
+
+        Where it has not, the graph raises, and the call runs as Python, which raises what the program does.
+        """
+        recorder = self.recorder
+        if any(isinstance(i.example, torch.Tensor) and recorder.versions.of(i.example) for i in recorder.inputs):
+            return value.truth(self)  # what was changed before must be changed when the program raises
+        if isinstance(value, Tensor) and value.fake.device.type != "cpu":
+            value = value.call_method(self, "item", [], {}).realize()  # no kernel of a GPU is to fail: none runs after
+        if isinstance(value, Tensor):
+            holds = value if truth else self.call(self.wrap_known(torch.logical_not), [value], {})
+            recorder.call(torch._assert_async, [holds, Constant("a check of the program's fails")], {})
+            return truth
+        if truth and isinstance(value, Symbolic) and isinstance(value.number, torch.SymBool):
+            return self.assume(value, "a check of the program's fails")
+        return value.truth(self)
 
     def assume(self, condition: Value, message: str) -> bool:
         """Assert a condition: on numbers that depend on data by a node of the graph, on others by a guard."""

@@ -6,6 +6,7 @@ import gc
 import inspect
 import types
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 from turret.frames.class_members import class_member
@@ -14,6 +15,11 @@ from turret.frames.class_members import class_member
 def signature_of_method(function: types.FunctionType) -> inspect.Signature:
     """The signature of a function that is bound to something."""
     return inspect.signature(types.MethodType(function, object()))
+
+
+def result(function: Callable[[], Any]) -> Any:
+    """What a function without arguments gives."""
+    return function()
 
 
 _slices: weakref.WeakKeyDictionary[Any, dict[tuple, Any]] = weakref.WeakKeyDictionary()

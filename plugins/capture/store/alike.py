@@ -6,10 +6,13 @@ import hashlib
 import itertools
 import types
 import weakref
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import torch
 from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin
 
 from turret.plugins.capture.facts import fingerprints
 from turret.plugins.capture.facts.policy import History
@@ -58,28 +61,45 @@ def find_alike(settings: Settings, module: nn.Module, root: types.CodeType) -> A
     config, hooks = settings.context.config, settings.context.hooks
     if config.cudagraphs or config.cudagraph_after_calls:
         return None
-    tensors = itertools.islice(itertools.chain(module.parameters(), module.buffers()), MOST_TENSORS + 1)
-    if len(list(tensors)) > MOST_TENSORS:
+    tensors = list(itertools.islice(_tensors(module, _DEPTH), MOST_TENSORS + 1))
+    if len(tensors) > MOST_TENSORS or any(isinstance(p, UninitializedTensorMixin) for p in tensors):
         return None
-    key = (root, repr(config), id(hooks), settings.fullgraph, settings.dynamic, type(module), outline(module))
+    key = (root, repr(config), id(hooks), settings.fullgraph, settings.dynamic, id(type(module)), outline(module))
     group = _groups.get(key)
     if group is None:
-        group = _groups[key] = Alike((hooks, root))
+        group = _groups[key] = Alike((hooks, root, type(module)))
     group.members.add(settings)
     return group
 
 
+_DEPTH = 12
+"""Modules within modules that are looked at; they may contain each other."""
+
+
+def _tensors(module: nn.Module, depth: int) -> Iterator[torch.Tensor]:
+    yield from (tensor for _, tensor in _own_tensors(module))
+    for _, child in _children(module, depth):
+        yield from _tensors(child, depth - 1)
+
+
+def _own_tensors(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    own = vars(module)
+    return [(n, p) for part in ("_parameters", "_buffers") for n, p in own.get(part, {}).items() if p is not None]
+
+
+def _children(module: nn.Module, depth: int) -> list[tuple[str, nn.Module]]:
+    children = vars(module).get("_modules", {}) if depth else {}
+    return [(name, child) for name, child in children.items() if isinstance(child, nn.Module)]
+
+
 def outline(module: nn.Module) -> str:
     """A digest of a module's classes, training flags, and its tensors' names, shapes, dtypes and ``requires_grad``."""
-    return hashlib.sha256("\n".join(_lines(module, 12)).encode()).hexdigest()
+    return hashlib.sha256("\n".join(_lines(module, _DEPTH)).encode()).hexdigest()
 
 
 def _lines(module: nn.Module, depth: int) -> list[str]:
-    own = vars(module)
-    tensors = [(n, p) for part in ("_parameters", "_buffers") for n, p in own.get(part, {}).items() if p is not None]
-    shapes = [(n, tuple(p.shape), str(p.dtype), p.requires_grad) for n, p in tensors]
-    lines = [f"{fingerprints.name_of(type(module))} {own.get('training')} {shapes}"]
-    for name, child in own.get("_modules", {}).items():
-        if isinstance(child, nn.Module) and depth:
-            lines += [name, *_lines(child, depth - 1)]
+    shapes = [(n, tuple(p.shape), str(p.dtype), p.requires_grad) for n, p in _own_tensors(module)]
+    lines = [f"{fingerprints.name_of(type(module))} {vars(module).get('training')} {shapes}"]
+    for name, child in _children(module, depth):
+        lines += [name, *_lines(child, depth - 1)]
     return lines

@@ -6,6 +6,7 @@ import abc
 import collections
 import enum
 import functools
+import operator
 import types
 from typing import Any
 
@@ -14,7 +15,7 @@ from turret.frames.sources import AttrSource, BoundSource, ItemSource
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, Rebuilder, Tracer, Value
-from turret.plugins.capture.values.functions import Handler, Known, Method
+from turret.plugins.capture.values.functions import Handler, Known, Method, Partial
 
 _C_METHODS = (
     types.MethodDescriptorType,
@@ -103,8 +104,14 @@ def bind_attribute(t: Tracer, value: Value, owner: type, name: str, raw: Any, on
         return payload.get_item(t, Constant(raw.__reduce__()[1][0]))
     if isinstance(raw, _C_METHODS):
         return Handler(f"{owner.__name__}.{name}", functools.partial(_call_c_method, value, name, raw))
+    if isinstance(raw, functools.partialmethod) and isinstance(raw.func, types.FunctionType):
+        class_member(t, owner, name, raw)
+        given = [t.wrap_known(v) for v in raw.args]
+        return Partial(
+            Method(t.wrap_known(raw.func), value), given, {k: t.wrap_known(v) for k, v in raw.keywords.items()}
+        )
     if isinstance(raw, functools.partialmethod):
-        raise Unsupported("functools.partialmethod")
+        raise Unsupported(f"functools.partialmethod of a {type(raw.func).__name__}")
     getter = look_up(t, type(raw), "__get__")[1]
     if isinstance(getter, types.FunctionType):
         return t.call(t.wrap_known(getter), [t.wrap_known(raw), value, t.wrap_known(value.type())], {})
@@ -322,8 +329,8 @@ class Class(Known):
         owner, getter = look_up(t, self.object, "__class_getitem__")
         if isinstance(getter, classmethod) and isinstance(getter.__func__, types.FunctionType) and not t.trusted(owner):
             return t.call(Method(_unwrapped(t, owner, "__class_getitem__", getter), self), [key], {})
-        if getter is not None and key.is_constant():
-            return t.wrap_known(self.object[key.constant()])
+        if getter is not None:
+            return t.fold(operator.getitem, [self, key], {})
         return super().get_item(t, key)
 
     def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Value | None:

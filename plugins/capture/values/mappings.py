@@ -199,7 +199,7 @@ class Dict(Value):
         return Constant(None)
 
     def m_fromkeys(self, t: Tracer, keys: Value, value: Value | None = None) -> Value:
-        return t.from_keys(self.kind, keys, value)
+        return t.from_keys(self.kind, keys, value or Constant(None))
 
     def m___getitem__(self, t: Tracer, key: Value) -> Value:
         return self.get_item(t, key)

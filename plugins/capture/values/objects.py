@@ -480,15 +480,19 @@ class InstanceDict(Value):
         names = [n for n in before if instance.stores.get(n) is not DELETED]
         return names + [n for n, v in instance.stores.items() if n not in before and v is not DELETED]
 
-    def name_of(self, t: Tracer, key: Value) -> str:
-        """The attribute that a key stands for; a slot or a property of that name is another thing."""
+    def name_of(self, t: Tracer, key: Value, *, read: bool = False) -> str:
+        """The attribute that a key stands for; a slot or a property of that name is another thing.
+
+        ``read``: a property keeps nothing under its name, so that the key can be asked for.
+        """
         name = t.constant_of(key)
-        if not isinstance(name, str) or is_data_descriptor(t, look_up(t, self.instance.kind, name)[1]):
+        found = look_up(t, self.instance.kind, name)[1] if isinstance(name, str) else None
+        if not isinstance(name, str) or (is_data_descriptor(t, found) and not (read and isinstance(found, property))):
             raise Unsupported(f"{name!r} as a key of the __dict__ of {self.instance.describe()}")
         return name
 
     def get(self, t: Tracer, key: Value) -> Value | None:
-        name = self.name_of(t, key)
+        name = self.name_of(t, key, read=True)
         found = self.instance.own(t, name)
         if found is None:
             self.instance.assume_absent(t, name)

@@ -452,7 +452,12 @@ class Range(Value):
         return t.fold(operator.getitem, [Constant(self.concrete(t)), key], {})
 
     def get_attr(self, t: Tracer, name: str) -> Value:
+        if name == "__iter__":
+            return super().get_attr(t, name)
         return t.wrap_known(getattr(self.concrete(t), name))
+
+    def m___iter__(self, t: Tracer) -> Value:
+        return self.iterate(t)
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
         if not isinstance(other, Range):

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import bisect
+import collections
 import contextlib
 import dataclasses
 import functools
 import heapq
+import keyword
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import turret
 from tests.plugins.capture.capture_lab import Observed, check
 
 X = torch.arange(3.0)
+T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -123,3 +130,51 @@ def test_a_cache_made_in_compiled_code_is_pythons(decorate):
         return x + counted(1) + counted(1), len(calls)
 
     check(function, X, breaks=None)
+
+
+class Wired:
+    def scaled(self, value, by, offset=0):
+        return value * by + offset
+
+    tripled = functools.partialmethod(scaled, by=3, offset=1)
+
+    @property
+    def ready(self):
+        return "ready" in self.__dict__, vars(self).get("ready", 4)
+
+
+def from_keys(x):
+    x, ordered, counted = x + 1, collections.OrderedDict, collections.defaultdict
+    return ordered.fromkeys(("a", "b"), value=x), ordered.fromkeys(iterable="ab"), counted.fromkeys(["a"], x)
+
+
+def annotated(x):
+    def applied(function: Callable[[T], Any], value: T) -> T:
+        return function(value)
+
+    return applied(lambda v: v + 1, x)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        from_keys,
+        annotated,
+        lambda x: Wired().tripled(x),
+        lambda x: (x + 1, Wired().ready),
+        lambda x: (x + 1, dict.fromkeys("ab", 2), keyword.iskeyword("None"), frozenset("ab").__contains__("c")),
+        lambda x: (x + 1, [*range(1, 7, 2).__iter__()], next(range(3, 5).__iter__())),
+        lambda x: (x + 1, sys.intern("a" + "b"), torch.onnx.is_in_onnx_export()),
+        lambda x: x + 1 if torch.autograd._is_checkpoint_valid() else x - 1,
+        lambda x: torch.jit._unwrap_optional(x) + 1,
+        lambda x: torch.utils._pytree.tree_map_only(torch.Tensor, lambda v: v[0], (x, {"a": x + 1}, 3)),
+        lambda x: (max([x.sum(), x[0]]), min(map(lambda v: v - 2, (x[1], x[2]))), max([3]), min((x,))),
+    ],
+)
+def test_small_questions_are_answered_in_one_graph(program):
+    check(program, X, graphs=1)
+
+
+def test_keyword_arguments_that_a_method_does_not_take_are_left_to_python():
+    with pytest.raises(TypeError, match="takes no keyword arguments"):
+        turret.compile(lambda x: dict.fromkeys("ab", value=x))(X)

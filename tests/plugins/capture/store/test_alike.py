@@ -113,6 +113,20 @@ def test_large_models_share_nothing() -> None:
     assert turret.compile(model)._turret_call.turret_settings.alike is None
 
 
+def test_modules_that_cannot_be_hashed_or_have_no_shapes_yet_are_compiled_all_the_same() -> None:
+    class Listed(list, nn.Module):  # unhashable, as a dataclass is
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+            self.block = Block()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.block(x)
+
+    call, module = captured(Listed()), nn.LazyLinear(3)
+    assert call(X).shape == X.shape
+    assert turret.compile(module)._turret_call.turret_settings.alike is None
+
+
 def test_groups_end_with_their_modules() -> None:
     blocks = [captured(Block(7)) for _ in range(2)]
     group = blocks[0].turret_settings.alike

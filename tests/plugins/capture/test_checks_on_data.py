@@ -1,0 +1,125 @@
+"""``if not ok: raise`` on data is left to the graph to check; a call for which it fails raises what the program does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import distributions as D
+
+import turret
+from turret.errors import CaptureError
+
+
+def positive_root(x: torch.Tensor) -> torch.Tensor:
+    if (x < 0).any():
+        raise ValueError(f"expected numbers that have a root, given {x.tolist()}")
+    return x.sqrt()
+
+
+def finite_mean(x: torch.Tensor) -> torch.Tensor:
+    if not torch.isfinite(x).all():
+        message = "not finite"
+        raise ArithmeticError(message) from KeyError(x.shape[0])
+    return x.mean()
+
+
+def caught(x: torch.Tensor) -> torch.Tensor:
+    try:
+        return positive_root(x)
+    except ValueError as error:
+        return x * len(str(error))
+
+
+def after_a_change(x: torch.Tensor) -> torch.Tensor:
+    x += 1
+    return positive_root(x)
+
+
+DISTRIBUTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "Normal": lambda x: D.Normal(x, 1.0).log_prob(x),
+    "of a changing scale": lambda x: D.Normal(0.0, x).log_prob(x + 1),
+    "Independent": lambda x: D.Independent(D.Normal(x, torch.tensor(1)), 1).log_prob(x),
+    "Categorical": lambda x: (D.Categorical(logits=x).entropy(), D.Categorical(probs=x).probs),
+    "Beta": lambda x: D.Beta(x, 2.0).log_prob(x),
+    "Uniform": lambda x: D.Uniform(x, 2.0).mean,
+    "divergence": lambda x: D.kl_divergence(D.Normal(x, 1.0), D.Normal(0.0, 2.0)),
+}
+
+
+def outcome(function: Callable, x: torch.Tensor) -> Any:
+    try:
+        return function(x.clone())
+    except (ValueError, ArithmeticError, KeyError) as error:
+        return type(error), str(error), type(error.__cause__)
+
+
+def assert_as_eager(function: Callable, calls: list[torch.Tensor]) -> None:
+    compiled = turret.compile(function, fullgraph=True, backend="aot_eager")
+    for x in calls:
+        found, expected = outcome(compiled, x), outcome(function, x)
+        assert type(found) is type(expected)
+        if isinstance(expected, torch.Tensor) or not isinstance(expected[0], type):
+            torch.testing.assert_close(found, expected, equal_nan=True)
+        else:
+            assert found == expected
+
+
+NUMBERS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, -1.0, float("nan"), float("inf")]), min_size=3, max_size=3).map(
+    torch.tensor
+)
+
+
+@pytest.mark.filterwarnings("ignore::turret.errors.TurretWarning")
+@settings(max_examples=12, deadline=None)
+@given(
+    function=st.sampled_from([positive_root, finite_mean, caught, *DISTRIBUTIONS.values()]),
+    calls=st.lists(NUMBERS, min_size=1, max_size=3),
+)
+def test_calls_return_and_raise_what_eager_does(function, calls):
+    assert_as_eager(function, [torch.tensor([0.25, 0.5, 0.75]), *calls])
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_a_distribution_with_its_checks_is_one_graph(name):
+    assert_as_eager(DISTRIBUTIONS[name], [torch.tensor([0.25, 0.5, 0.75])])
+
+
+def test_a_check_after_a_change_decides_and_is_no_part_of_a_graph():
+    with pytest.raises(CaptureError, match="a branch on a tensor's value"):
+        turret.compile(after_a_change, fullgraph=True)(torch.zeros(3))
+    compiled, x = turret.compile(after_a_change), torch.full((3,), -4.0)
+    with pytest.raises(ValueError, match="have a root"):
+        compiled(x)
+    assert x.tolist() == [-3.0] * 3
+
+
+def test_a_check_in_a_try_block_decides_and_is_no_part_of_a_graph():
+    def program(x: torch.Tensor) -> torch.Tensor:
+        try:
+            if x.sum() > 3:
+                raise ValueError
+            return x + 1
+        except ValueError:
+            return x - 1
+
+    with pytest.raises(CaptureError, match="a branch on a tensor's value"):
+        turret.compile(program, fullgraph=True)(torch.ones(2))
+    compiled = turret.compile(program)
+    for x in (torch.ones(2), torch.full((2,), 9.0)):
+        torch.testing.assert_close(compiled(x), program(x))
+
+
+def test_a_branch_that_raises_either_way_decides():
+    def program(x: torch.Tensor) -> None:
+        if x.sum() > 3:
+            raise ValueError("large")
+        raise KeyError("small")
+
+    for x, kind in ((torch.ones(2), KeyError), (torch.full((2,), 9.0), ValueError)):
+        with pytest.raises(kind):
+            turret.compile(program)(x)
