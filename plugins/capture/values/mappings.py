@@ -145,6 +145,8 @@ class Dict(Value):
         return Dict(dict(self.items), self.kind, None, self.factory)
 
     def m_update(self, t: Tracer, *others: Value, **more: Value) -> Value:
+        if len(others) > 1:
+            raise Unsupported(f"{len(others)} arguments of {self.kind.__name__}.update()")
         for other in others:
             for key, value in t.pairs(other.realize()):
                 self.set_item(t, key, value)
@@ -161,16 +163,18 @@ class Dict(Value):
             self.set_item(t, key, found)
         return found
 
-    def m_pop(self, t: Tracer, key: Value, *default: Value) -> Value:
+    def m_pop(self, t: Tracer, key: Value, default: Value | None = None) -> Value:
         found = self.find(t, key)
         if found is not None:
             self.del_item(t, key)
             return found
-        if default:
-            return default[0]
+        if default is not None:
+            return default
         raise t.raised(KeyError, key)
 
     def m_popitem(self, t: Tracer, last: Value | None = None) -> Value:
+        if last is not None and not issubclass(self.kind, collections.OrderedDict):
+            raise Unsupported(f"an argument of {self.kind.__name__}.popitem()")
         if not self.items:
             raise t.raised(KeyError, "popitem(): dictionary is empty")
         self.changed(t)

@@ -158,6 +158,7 @@ class Set(Value):
         return bool(self.items)
 
     def contains(self, t: Tracer, item: Value) -> Value:
+        item = _hashable(t, item)
         return Constant(item.realize().key(t) in self.items or is_among(t, item, self.items.values()))
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
@@ -229,7 +230,7 @@ class Set(Value):
         return self._update(t, "symmetric_difference_update", [other])
 
     def m_discard(self, t: Tracer, item: Value) -> Value:
-        self._one(t, "discard", item)
+        self._one(t, "discard", _hashable(t, item))
         return Constant(None)
 
     def _one(self, t: Tracer, call: str, item: Value) -> None:
@@ -245,7 +246,7 @@ class Set(Value):
         self.calls.append((call, [operand]))
 
     def m_remove(self, t: Tracer, item: Value) -> Value:
-        if item.realize().key(t) not in self.items:
+        if _hashable(t, item).realize().key(t) not in self.items:
             raise t.raised(KeyError, item)
         return self.m_discard(t, item)
 
@@ -314,6 +315,12 @@ class SetIterator(ItemsIterator):
 
 def _pair(t: Tracer, value: Value) -> tuple[Any, Value]:
     return value.realize().key(t), value
+
+
+def _hashable(t: Tracer, item: Value) -> Value:
+    """What is looked for: in place of a set, which has no hash, the frozen one that is equal."""
+    looked_for = item.realize()
+    return Set.from_value(t, item, frozenset) if isinstance(looked_for, Set) and looked_for.kind is set else item
 
 
 def _element(t: Tracer, item: Value) -> _Operand:

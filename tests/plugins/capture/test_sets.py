@@ -204,3 +204,15 @@ def test_sets_of_a_subclass_are_followed():
     assert found[1] == expected[1]
     assert changed == plain
     assert type(changed) is Bag
+
+
+@pytest.mark.parametrize("kind", [set, frozenset])
+def test_a_set_is_looked_for_by_the_frozen_one_that_is_equal(kind):
+    def program(x):
+        among, looked_for = {frozenset({1, 2}), 3}, {1, 2}
+        found = looked_for in kind(among), {1} in kind(among)
+        among.discard(looked_for)
+        among.discard({7})
+        return x + 1, found, among
+
+    check(program, torch.ones(2), graphs=1)

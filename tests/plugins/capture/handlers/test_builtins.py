@@ -178,3 +178,23 @@ def test_small_questions_are_answered_in_one_graph(program):
 def test_keyword_arguments_that_a_method_does_not_take_are_left_to_python():
     with pytest.raises(TypeError, match="takes no keyword arguments"):
         turret.compile(lambda x: dict.fromkeys("ab", value=x))(X)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: {"a": 1}.pop("a", 2, 3),
+        lambda: {"a": 1}.popitem(None),
+        lambda: {"a": 1}.update("a", 1),
+        lambda: collections.OrderedDict(a=1).pop("a", 2, 3),
+        lambda: dict("a", 1),
+    ],
+)
+def test_calls_with_too_many_arguments_raise_what_python_raises(wrong):
+    def program(x):
+        try:
+            return x + 1, wrong()
+        except TypeError:
+            return x - 1
+
+    torch.testing.assert_close(turret.compile(program, backend="eager")(X), X - 1)
