@@ -19,15 +19,12 @@ import math
 import re
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._sympy import functions as of_sizes
-
-if TYPE_CHECKING:
-    from turret.ir.expr import Expr
 
 Size: TypeAlias = int | sympy.Expr
 """An int, or a sympy expression over size symbols."""
@@ -280,12 +277,25 @@ class Mod(_Quotient):
         return numerator - self.divisor * sympy.floor(numerator / self.divisor)
 
 
+class IntegerExpr(Protocol):
+    """What an index asks of an expression that is in it: ``turret.ir.expr.Expr``, which is made of indices in turn."""
+
+    @property
+    def op(self) -> str: ...
+
+    @property
+    def payload(self) -> Any: ...
+
+    @property
+    def variables(self) -> frozenset[Var]: ...
+
+
 class Value:
     """An integer that the program computes (an index read from a tensor)."""
 
     __slots__ = ("expr", "key")
 
-    def __init__(self, expr: Expr) -> None:
+    def __init__(self, expr: IntegerExpr) -> None:
         self.expr = expr
         self.key = f"[{expr}]"
 
@@ -325,7 +335,8 @@ class Index:
     terms: tuple[tuple[Atom, Size], ...]
     const: Size
     variables: frozenset[Var]
-    values: tuple[Expr, ...]
+    values: tuple[Any, ...]
+    """The expressions (``turret.ir.expr.Expr``) in it."""
 
     @classmethod
     def make(cls, terms: tuple[tuple[Atom, Size], ...], const: Size) -> Index:
@@ -347,7 +358,7 @@ class Index:
         return cls.make((), size(value))
 
     @classmethod
-    def of_value(cls, expr: Expr) -> Index:
+    def of_value(cls, expr: IntegerExpr) -> Index:
         """The index that is an integer expression of the program."""
         if expr.op == "index":
             return expr.payload

@@ -17,7 +17,7 @@ import torch
 from torch.utils._sympy import functions as of_sizes
 
 from turret.errors import TextError
-from turret.hooks.devices import HOST
+from turret.hooks.host import HOST
 from turret.ir.expr import OPS, Expr, Reduction
 from turret.ir.index import Div, Index, Mod, Size, Value, Var
 from turret.ir.notation import NAME, row_major, span
