@@ -340,14 +340,8 @@ class GuardSet:
         body = "\n  ".join([*writer.weak_lines(), *writer.lines]) or "pass"
         return f"def check({head}):\n try:\n  {body}\n except Exception: return fails_at()\n return True\n", scope
 
-    def compile(self) -> GuardCheck:
-        """The check as a function of the frame's function and its arguments: native, or else in Python."""
-        from turret.frames import guard_tree
-
-        return guard_tree.compile(self) or self.compile_python()
-
     def compile_python(self) -> GuardCheck:
-        """The check as a Python function; the native one answers what this one does.
+        """The check as a Python function; the native one (``guard_tree.check_of``) answers what this one does.
 
         Its attribute ``failed()`` gives the numbers of guards at which calls have failed, all where none can be named.
         """
