@@ -122,7 +122,7 @@ class ForwardOutputs:
         """Emit the numbers that depend on data and that a description mentions; where each is."""
         found: dict[str, int] = {}
         words = frozenset(word for text in _texts(described) for word in _WORD.findall(text))
-        for symbol, node in self.tracer.recorder.numbers.bound():
+        for symbol, node in self.tracer.numbers.bound():
             if symbol in words and symbol not in known:
                 self.nodes.append(node)
                 self.tensors.append(None)

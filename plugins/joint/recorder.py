@@ -6,7 +6,7 @@ import bisect
 import contextlib
 import math
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -21,7 +21,6 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 from turret.errors import UnsupportedError
 from turret.graph.op_traits import CAPTURED_CALL, called_name
 from turret.graph.ops.host_scalars import evaluated
-from turret.plugins.joint.ops.numbers import DataNumbers
 
 aten = torch.ops.aten
 
@@ -59,11 +58,12 @@ class Recorder:
     Every node gets ``meta["val"]``, ``meta["partitioner_tag"]`` (``"is_forward"`` or ``"is_backward"``),
     ``meta["original_aten"]`` (the op that was decomposed into it, if any) and, of the captured node that it
     stems from, ``stack_trace``, ``nn_module_stack``, checkpoint tags and the name of what was called.  Nodes of the
-    backward take the first two from the forward call whose gradient they compute.
+    backward take the first two from the forward call whose gradient they compute.  ``before_call`` is called in front
+    of each call, and may record others.
     """
 
-    def __init__(self, shape_env: Any = None) -> None:
-        self.numbers = DataNumbers(self, shape_env)
+    def __init__(self) -> None:
+        self.before_call: Callable[[], None] = lambda: None
         self.graph = fx.Graph()
         self.root = torch.nn.Module()
         self.tag = FORWARD
@@ -89,7 +89,7 @@ class Recorder:
 
     def call(self, target: Any, args: tuple, kwargs: dict[str, Any], value: Any) -> fx.Node:
         """One call whose arguments are nodes and plain values."""
-        self.numbers.check_assumptions()
+        self.before_call()
         name = target._opname if isinstance(target, torch._ops.OpOverload) else None
         node = self.graph.create_node("call_function", target, args, kwargs, name=name)
         self.describe(node, value)
@@ -127,7 +127,7 @@ class Recorder:
 
     def copy(self, target: Any, args: tuple, kwargs: dict[str, Any], meta: dict[str, Any]) -> fx.Node:
         """One call like another, whose ``meta`` (val and provenance) is known already."""
-        self.numbers.check_assumptions()
+        self.before_call()
         name = target._opname if isinstance(target, torch._ops.OpOverload) else None
         node = self.graph.create_node("call_function", target, args, kwargs, name=name)
         node.meta.update(meta)

@@ -26,7 +26,9 @@ from turret.hooks.signature import GraphSignature
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.ops.eager_kernels import PreferEagerKernels
+from turret.plugins.joint.ops.higher_order import HIGHER_ORDER
 from turret.plugins.joint.ops.numbers import numbers_of_data
+from turret.plugins.joint.ops.rules import rule_of
 from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
 from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.repeating.replay import CannotReplay, Replays
@@ -63,14 +65,14 @@ def _trace(
     captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[int, ...]], replay: bool
 ) -> tuple[JointGraph, int]:
     """The trace, and how many stretches were copied."""
-    tracer = Tracer(captured.fake_mode, decompositions)
+    tracer = Tracer(captured.fake_mode, decompositions, rule_of)
     replays = Replays(tracer, captured.module.graph) if replay else None
     gradients = captured.grad_enabled and not captured.inference_mode
     names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
     with _quiet(captured.fake_mode, gradients):
         inputs = make_inputs(tracer, captured.example_inputs, names, not captured.inference_mode, joined)
         results = _run(tracer, captured, inputs, replays)
-        tracer.recorder.numbers.check_assumptions()
+        tracer.numbers.check_assumptions()
         after = torch.is_grad_enabled()
         torch.set_grad_enabled(gradients)
         forward = ForwardOutputs(tracer, inputs)
@@ -97,7 +99,7 @@ def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs, replays: Repla
     """Run the captured module under the tracer; what does not even run on fake tensors by itself is refused."""
     try:
         with PreferEagerKernels(), tracer, enable_python_dispatcher():
-            return CapturedRun(tracer).run(captured.module, inputs.values, replays)
+            return CapturedRun(tracer, HIGHER_ORDER).run(captured.module, inputs.values, replays)
     except TurretError:
         raise
     except Exception as error:
@@ -106,7 +108,7 @@ def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs, replays: Repla
 
 
 def _refuse_if_fakes_fail(captured: CapturedGraph) -> None:
-    plain = Tracer(captured.fake_mode, {})
+    plain = Tracer(captured.fake_mode, {}, rule_of)
     names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
     values = make_inputs(plain, captured.example_inputs, names, not captured.inference_mode).values
     try:
@@ -233,7 +235,7 @@ def _tangent(tracer: Tracer, number: int, value: torch.Tensor) -> torch.Tensor:
 
 def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gradients: list[Any]) -> fx.GraphModule:
     graph = tracer.recorder.graph
-    tracer.recorder.numbers.check_assumptions()
+    tracer.numbers.check_assumptions()
     output = graph.output((*forward.nodes, *gradients))
     output.meta["forward_strides"] = tuple(
         tuple(t.stride()) if isinstance(t, torch.Tensor) and d.visible else None

@@ -22,7 +22,7 @@ from turret.hooks.products import BoxedCallable
 from turret.pipeline import stored_graph
 from turret.pipeline.graph_compilers.attributes import set_attribute
 from turret.pipeline.graph_compilers.layouts import Interface, copied, input_fitter, output_fitter, sizes_of
-from turret.pipeline.keys.graph_cache import Unstable
+from turret.pipeline.keys.graph_key import Unstable
 from turret.plan import Plan
 from turret.storage.codec import record
 from turret.storage.source_lines import new_graph_module
