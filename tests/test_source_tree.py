@@ -1,9 +1,14 @@
-"""``.tree/turret`` shows the package as it is imported to editors and checkers, which an editable install does not."""
+"""``.tree/turret`` shows the package as it is imported to editors and checkers, which an editable install does not;
+and the modules that it shows import one another in one direction."""
 
 from __future__ import annotations
 
+import ast
+import graphlib
 import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -20,3 +25,40 @@ def test_the_mark_of_a_typed_package_ships():
     packaging = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert (ROOT / packaging["package-dir"]["turret"] / "py.typed").is_file()
     assert "py.typed" in packaging["package-data"]["turret"]
+
+
+def imports(folders: dict[str, Path]) -> dict[str, set[str]]:
+    """For each module, those that a statement in it imports: in functions and for annotations, too."""
+    trees = {}
+    for package, folder in folders.items():
+        for path in folder.rglob("*.py"):
+            steps = path.relative_to(folder).with_suffix("").parts
+            trees[".".join((package, *steps)).removesuffix(".__init__")] = path
+    found: dict[str, set[str]] = {}
+    for module, path in trees.items():
+        named = found.setdefault(module, set())
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{path} imports relative to itself"
+                inner = [f"{node.module}.{alias.name}" for alias in node.names]
+                named.update(name if name in trees else str(node.module) for name in inner)
+            elif isinstance(node, ast.Import):
+                named.update(alias.name for alias in node.names)
+        named &= trees.keys() - {module}
+    return found
+
+
+PACKAGES = {"turret": ROOT / "core", "turret.plugins": ROOT / "plugins", "turret.contrib": ROOT / "contrib"}
+
+
+def test_no_circle_of_imports_runs_through_the_package_annotations_and_functions_counted():
+    found = imports(PACKAGES)
+    assert len(found) > 300 and len(found["turret.pipeline.driver"]) > 10
+    graphlib.TopologicalSorter(found).prepare()
+
+
+def test_a_circle_is_noticed(tmp_path):
+    (tmp_path / "one.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from p.two import f\n")
+    (tmp_path / "two.py").write_text("def f():\n    import p.one\n")
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(imports({"p": tmp_path})).prepare()
