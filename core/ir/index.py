@@ -522,22 +522,27 @@ class Index:
 
 def _recombine(merged: dict[Atom, Size], const: Size) -> Index:
     """Sort terms, folding ``d*(x//d) + x%d`` to ``x`` and ``d*((x//d)%e) + x%d`` to ``x%(d*e)``."""
-    for atom, coefficient in list(merged.items()):
-        if not isinstance(atom, Mod) or atom not in merged:
-            continue
-        divisor = atom.divisor
-        wanted = size(coefficient * divisor)
-        high = atom.numerator // divisor
-        if len(high.terms) == 1 and high.const == 0 and high.terms[0][1] == 1:
-            partner = high.terms[0][0]
-            if merged.get(partner) == wanted:
-                rest = {a: c for a, c in merged.items() if a is not atom and a != atom and a != partner}
-                return _recombine(rest, const) + atom.numerator * coefficient
-            for other, other_coefficient in merged.items():
-                if isinstance(other, Mod) and other_coefficient == wanted and other.numerator is high:
-                    rest = {a: c for a, c in merged.items() if a != atom and a != other}
-                    return _recombine(rest, const) + (atom.numerator % product((divisor, other.divisor))) * coefficient
+    for atom, coefficient in merged.items():
+        if isinstance(atom, Mod) and (found := _partner(merged, atom, coefficient)) is not None:
+            partner, whole = found
+            rest = {a: c for a, c in merged.items() if a != atom and a != partner}
+            return _recombine(rest, const) + whole * coefficient
     return Index.make(tuple(sorted(merged.items(), key=lambda item: item[0].key)), const)
+
+
+def _partner(merged: Mapping[Atom, Size], atom: Mod, coefficient: Size) -> tuple[Atom, Index] | None:
+    """The term that ``x%d`` folds with, ``x//d`` or ``(x//d)%e``, and what both make up; None where there is none."""
+    high = atom.numerator // atom.divisor
+    if len(high.terms) != 1 or high.const != 0 or high.terms[0][1] != 1:
+        return None
+    wanted = size(coefficient * atom.divisor)
+    quotient = high.terms[0][0]
+    if merged.get(quotient) == wanted:
+        return quotient, atom.numerator
+    for other, other_coefficient in merged.items():
+        if isinstance(other, Mod) and other_coefficient == wanted and other.numerator is high:
+            return other, atom.numerator % product((atom.divisor, other.divisor))
+    return None
 
 
 def _common_factor(rest: Index, divisor: int) -> int:
