@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -80,11 +80,9 @@ def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]
     With ``fallback_random`` the random ops keep eager's own.  A function returns ``NotImplemented`` to keep one
     call whole (a complex dtype, a move between devices).
     """
-    random_ops = {resolve(name) for name in RANDOM}
-    whole = {resolve(name) for name in NOT_TORCHS | _ROUNDED_BY_EAGER | _CHECKED_BY_EAGER}
-    excluded = whole | set(surface()) | random_ops
-    movement_ops = {resolve(name) for name in _MOVEMENT}
-    whole_on_cpu = {resolve(name) for name in _WHOLE_ON_CPU}
+    whole = _resolved(NOT_TORCHS | _ROUNDED_BY_EAGER | _CHECKED_BY_EAGER)
+    excluded = whole | set(surface()) | _resolved(RANDOM)
+    movement_ops, whole_on_cpu = _resolved(_MOVEMENT), _resolved(_WHOLE_ON_CPU)
     table: dict[Any, Callable] = {}
     for op, function in torch_table.items():
         if isinstance(op, torch._ops.OpOverload) and op not in excluded and not _is_mutable(op):
@@ -98,6 +96,10 @@ def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]
     if not fallback_random:
         table.update({resolve(name): function for name, function in RANDOM.items() if resolve(name) is not None})
     return table
+
+
+def _resolved(names: Iterable[str]) -> set[Any]:
+    return {resolve(name) for name in names}
 
 
 when_changed(decomposition_table.cache_clear)

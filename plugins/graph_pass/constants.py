@@ -90,11 +90,16 @@ def _uniform_value(node: fx.Node, uniform: dict[fx.Node, torch.Tensor]) -> torch
     if node.target in _MOVES:
         return uniform.get(node.args[0])
     inputs = node.all_input_nodes
-    pointwise = family_of(node.target) is Family.POINTWISE and is_pure_call(node)
-    rounds = not uses_host_kernels(fake.device) and _op_name(node) not in _EXACT
-    if not pointwise or rounds or not inputs or any(source not in uniform for source in inputs):
+    if not inputs or any(source not in uniform for source in inputs) or not _can_be_evaluated(node, fake.device):
         return None
     return _evaluate(node, uniform)
+
+
+def _can_be_evaluated(node: fx.Node, device: torch.device) -> bool:
+    """Whether a call computes each element by itself, and the host computes it to the bit as the device would."""
+    if family_of(node.target) is not Family.POINTWISE or not is_pure_call(node):
+        return False
+    return uses_host_kernels(device) or _op_name(node) in _EXACT
 
 
 def _evaluate(node: fx.Node, uniform: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:

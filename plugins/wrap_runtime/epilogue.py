@@ -59,7 +59,7 @@ def hidden_writes(signature: GraphSignature) -> Writer | None:
                 targets.append(inputs[number].data)
                 values.append(results[updated])
         if at_once is None:
-            at_once = not any(target.is_complex() or target.is_neg() for target in targets)
+            at_once = not any(map(_is_lazy, targets))
         if len(targets) < _FEW or not at_once:
             for target, value in zip(targets, values, strict=True):
                 target.copy_(value)
@@ -69,6 +69,11 @@ def hidden_writes(signature: GraphSignature) -> Writer | None:
             results[updated] = None
 
     return write
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether bits of a tensor may say that its elements are conjugated or negated."""
+    return tensor.is_complex() or tensor.is_neg()
 
 
 def finisher(signature: GraphSignature) -> Finisher | None:
