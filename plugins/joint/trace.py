@@ -159,12 +159,9 @@ def _gradients(
     Gradients are ``given`` for these graph outputs; None: for all that are differentiable."""
     recorder = tracer.recorder
     recorder.tag, recorder.origin = BACKWARD, None
-    outputs, tangents, numbers = [], [], []
-    for number, (value, described) in enumerate(zip(forward.tensors, forward.described, strict=True)):
-        if described.differentiable and (given is None or number in given):
-            outputs.append(value)
-            numbers.append(number)
-            tangents.append(_tangent(tracer, number, value))
+    numbers = _differentiable(forward, given)
+    outputs = [forward.tensors[n] for n in numbers]
+    tangents = [_tangent(tracer, n, forward.tensors[n]) for n in numbers]
     leaves = [*inputs.leaves, *(g.leaf for g in inputs.groups if g.node is not None)]
     wanted = [n for n, v in enumerate(leaves) if isinstance(v, torch.Tensor) and v.requires_grad]
     found: list[Any] = [None] * len(leaves)
@@ -180,6 +177,12 @@ def _gradients(
         for number, gradient in zip(wanted, gradients, strict=True):
             found[number] = None if gradient is None else tracer.node(gradient)
     return found, reached
+
+
+def _differentiable(forward: ForwardOutputs, given: Sequence[int] | None) -> list[int]:
+    """Graph outputs that gradients are given for: some of the differentiable ones, or all."""
+    differentiable = [n for n, described in enumerate(forward.described) if described.differentiable]
+    return differentiable if given is None else [n for n in differentiable if n in given]
 
 
 def _reach(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[set[int]]:

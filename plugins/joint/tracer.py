@@ -116,6 +116,10 @@ class Tracer(TorchDispatchMode):
             return Tracer._write
         if func in _SHARING or any(r.alias_info is not None for r in func._schema.returns):
             return Tracer._composite if _is_composite(func) and func not in self.table else Tracer._view
+        return self._rule_for_values(func)
+
+    def _rule_for_values(self, func: Any) -> Rule:
+        """That of an op which writes to nothing and whose results share memory with nothing."""
         if func in self.table:
             return Tracer._decomposed
         if _is_composite(func):

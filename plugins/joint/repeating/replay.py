@@ -259,10 +259,7 @@ class Replays:
             raise _Refused
         tracked = self.tracer.tracked(value)
         number = numbers.get(tracked.node, -1)
-        plain = not tracked.chain and not tracked.layout_changes and tracked.version == tracked.storage.version
-        if not plain or number < inputs or tracked.stale or tracked.replaced or value._is_view():
-            raise _Refused
-        if value.requires_grad == value.is_leaf:
+        if number < inputs or not _is_as_made(tracked) or value._is_view() or value.requires_grad == value.is_leaf:
             raise _Refused
         recipe = TensorRecipe(value, views_first=False)
         size = value.untyped_storage().nbytes()
@@ -515,3 +512,9 @@ def _check_apart(outside: Iterable[Any]) -> None:
             if below is not None and below not in met:
                 met.add(below)
                 pending.append(below)
+
+
+def _is_as_made(tracked: Tracked) -> bool:
+    """Whether a tensor is no view, and neither its elements nor its layout were changed since it was made."""
+    changed = tracked.layout_changes or tracked.stale or tracked.replaced
+    return not tracked.chain and not changed and tracked.version == tracked.storage.version
