@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 
 from turret.errors import UnsupportedError
+from turret.graph.ops.random_ops import UNIFORM_BITS
 from turret.graph.scalar_ops import neutral_value
 from turret.ir.emit.emitter import Mask, TextEmitter
 from turret.ir.expr import OPS, Expr
@@ -248,8 +249,7 @@ class Emitter(TextEmitter):
             return f"random_{kind}_double({arguments})"
         if kind == "normal":
             return where.round(f"random_normal({arguments})")
-        digits = {"tl.float32": 24, "tl.float16": 11, "tl.bfloat16": 8}[where.element]
-        return f"random_uniform({arguments}, {digits})"
+        return f"random_uniform({arguments}, {UNIFORM_BITS[expr.dtype]})"
 
     def write_reduce(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         row = self.tiling.row
