@@ -62,3 +62,31 @@ def test_a_circle_is_noticed(tmp_path):
     (tmp_path / "two.py").write_text("def f():\n    import p.one\n")
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter(imports({"p": tmp_path})).prepare()
+
+
+def complexity(function: ast.AST) -> int:
+    """One more than there are decisions in a function and those inside of it."""
+    decisions = (
+        ast.If,
+        ast.For,
+        ast.While,
+        ast.ExceptHandler,
+        ast.IfExp,
+        ast.comprehension,
+        ast.Assert,
+        ast.match_case,
+    )
+    nodes = list(ast.walk(function))
+    either = sum(len(node.values) - 1 for node in nodes if isinstance(node, ast.BoolOp))
+    return 1 + sum(isinstance(node, decisions) for node in nodes) + either
+
+
+def test_no_function_makes_more_than_fourteen_decisions():
+    found = {
+        f"{path.relative_to(ROOT)} {node.name}"
+        for folder in PACKAGES.values()
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and complexity(node) > 15
+    }
+    assert {name for name in found if not name.startswith("plugins/capture/")} == set()
