@@ -168,7 +168,7 @@ def why_not(node: fx.Node) -> str:
         return f"no translation of {node.target}"
     if any(isinstance(n.meta.get("val"), (torch.SymFloat, torch.SymBool)) for n in node.all_input_nodes):
         return "a number that is no integer"
-    tensors = [t for source in (node, *node.all_input_nodes) for t in _tensors(source.meta.get("val"))]
+    tensors = [t for source in (node, *node.all_input_nodes) for t in _tensors_in(source.meta.get("val"))]
     operands = tensors[1:] if tensors[0].dtype == torch.bool and len(tensors) > 1 else tensors  # comparisons
     if strange := {t.dtype for t in operands} - rule.dtypes:
         return f"{', '.join(map(str, strange))} of {node.target}"
@@ -177,6 +177,6 @@ def why_not(node: fx.Node) -> str:
     return rule.why_not(node)
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
+def _tensors_in(value: Any) -> list[torch.Tensor]:
     values = value if isinstance(value, (tuple, list)) else (value,)
     return [v for v in values if isinstance(v, torch.Tensor)]
