@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import tomllib
 from pathlib import Path
 
@@ -90,3 +91,29 @@ def test_no_function_makes_more_than_fourteen_decisions():
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and complexity(node) > 15
     }
     assert {name for name in found if not name.startswith("plugins/capture/")} == set()
+
+
+def private_names_of_torch(path: Path) -> set[str]:
+    """Torch's names with a part that begins with an underscore, as a module imports and reads them."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            found.add(ast.unparse(node))
+    return {name for name in found if name.startswith("torch.") and re.search(r"\._[a-z]", name, re.IGNORECASE)}
+
+
+def test_private_names_of_torch_that_have_a_name_of_ours_are_used_under_that_alone():
+    room = ROOT / "core" / "torch_compat"
+    ours = set().union(*map(private_names_of_torch, room.glob("*.py")))
+    modules = {name for name in ours if any(other.startswith(f"{name}.") for other in ours)}
+    assert {"torch._ops.OpOverload", "torch._C.DispatchKey"} <= ours - modules
+    paths = [path for name in ("core", "plugins") for path in (ROOT / name).rglob("*.py") if room not in path.parents]
+    found = {
+        f"{path.relative_to(ROOT)} {name}"
+        for path in paths
+        if not path.is_relative_to(ROOT / "plugins" / "capture")
+        for name in private_names_of_torch(path) & (ours - modules)
+    }
+    assert found == set()

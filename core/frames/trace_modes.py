@@ -11,12 +11,13 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from turret.torch_compat.dispatch import DisableAutocast, DispatchKey, TorchDispatchMode
 
 
 def _with_autocast_keys() -> list[str]:
     """Device types with a dispatch key of their own for autocast, by names that hold whatever a program calls them."""
-    keys = [name for name in torch._C.DispatchKey.__members__ if name.startswith("Autocast")]
+    keys = [name for name in DispatchKey.__members__ if name.startswith("Autocast")]
     return [key.removeprefix("Autocast").lower().replace("privateuse1", "privateuseone") for key in keys]
 
 
@@ -204,4 +205,4 @@ def wrote_nothing(error: BaseException) -> bool:
 
 def autocast_disabled() -> contextlib.AbstractContextManager:
     """No autocast: what comes after the trace computes on functional graphs that hold every cast already."""
-    return torch._C._DisableAutocast()
+    return DisableAutocast()

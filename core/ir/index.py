@@ -24,7 +24,8 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.utils._sympy import functions as of_sizes
+
+from turret.torch_compat.sizes import of_sizes
 
 Size: TypeAlias = int | sympy.Expr
 """An int, or a sympy expression over size symbols."""

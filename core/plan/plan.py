@@ -251,10 +251,10 @@ def size_text(value: Size) -> SizeText:
     if isinstance(value, int):
         return value
     import sympy
-    from torch.utils._sympy.functions import ToFloat
-    from torch.utils._sympy.printers import PythonPrinter
 
-    text = sympy.sympify(value).replace(ToFloat, sympy.Function("float"))
+    from turret.torch_compat.sizes import PythonPrinter, of_sizes
+
+    text = sympy.sympify(value).replace(of_sizes.ToFloat, sympy.Function("float"))
     return str(PythonPrinter().doprint(text))
 
 

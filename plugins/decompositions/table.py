@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch._decomp import decomposition_table as torch_table
 
 from turret.graph.op_set import resolve, surface
 from turret.graph.scalar_ops import when_changed
@@ -27,6 +26,8 @@ from turret.plugins.decompositions import (  # noqa: F401
 )
 from turret.plugins.decompositions.randoms import RANDOM
 from turret.plugins.decompositions.registry import OWN
+from turret.torch_compat.decompositions import torch_table
+from turret.torch_compat.ops import OpOverload
 
 
 def _words(text: str) -> frozenset[str]:
@@ -85,7 +86,7 @@ def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]
     movement_ops, whole_on_cpu = _resolved(_MOVEMENT), _resolved(_WHOLE_ON_CPU)
     table: dict[Any, Callable] = {}
     for op, function in torch_table.items():
-        if isinstance(op, torch._ops.OpOverload) and op not in excluded and not _is_mutable(op):
+        if isinstance(op, OpOverload) and op not in excluded and not _is_mutable(op):
             function = not_on_cpu(function) if op in whole_on_cpu else function
             table[op] = function if op in movement_ops else real_only(function)
     for name, entry in OWN.items():
@@ -105,7 +106,7 @@ def _resolved(names: Iterable[str]) -> set[Any]:
 when_changed(decomposition_table.cache_clear)
 
 
-def _is_mutable(op: torch._ops.OpOverload) -> bool:
+def _is_mutable(op: OpOverload) -> bool:
     """In-place and out variants never reach a functional graph."""
     return op._schema.is_mutable
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._prims_common import is_contiguous_or_false
 
 from turret.graph.op_set import Family, family_of, is_compiled_dtype
 from turret.graph.op_traits import is_pure_call
 from turret.hooks.devices import uses_host_kernels
+from turret.torch_compat.layouts import is_contiguous_or_false
+from turret.torch_compat.ops import OpOverload
 
 aten = torch.ops.aten
 _MOVES = frozenset(
@@ -71,7 +72,7 @@ def run(module: fx.GraphModule, context: Any = None) -> bool:
 
 
 def _op_name(node: fx.Node) -> str:
-    return node.target._schema.name.split("::")[-1] if isinstance(node.target, torch._ops.OpOverload) else ""
+    return node.target._schema.name.split("::")[-1] if isinstance(node.target, OpOverload) else ""
 
 
 def _shape(fake: torch.Tensor) -> list[int]:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.graph.fake_corrections import corrected
@@ -21,6 +19,8 @@ from turret.hooks.devices import uses_host_kernels
 from turret.plugins.joint.ops.layouts import expanded_strides, has_layout_rule, in_eagers_layout, laid_out
 from turret.plugins.joint.ops.strides import elementwise_strides
 from turret.plugins.joint.sizes import is_backed, is_broadcast, is_dense, is_empty
+from turret.torch_compat.dispatch import DisableTorchDispatch, DispatchKey, enable_python_dispatcher, has_kernel_for
+from turret.torch_compat.fakes import FakeTensor
 
 _UNSAFE_TAGS = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view))
 _PLAIN = frozenset(
@@ -112,7 +112,7 @@ class FakeRunner:
 
     def make(self, recipe: TensorRecipe, args: tuple) -> torch.Tensor:
         """One tensor by its recipe, below all dispatch."""
-        guard = torch._C._DisableTorchDispatch()
+        guard = DisableTorchDispatch()
         try:
             if recipe.views_first:
                 meta = torch.empty(0, dtype=recipe.dtype, device="meta")
@@ -173,7 +173,7 @@ def _rolled_on_cpu(value: torch.Tensor, shifts: Sequence[int], dims: Sequence[in
 
 
 def _is_several_ops(func: Any) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), torch._C.DispatchKey.CompositeImplicitAutograd)
+    return has_kernel_for(func.name(), DispatchKey.CompositeImplicitAutograd)
 
 
 def _without_history(out: Any, args: tuple) -> Any:

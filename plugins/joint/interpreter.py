@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator
-from torch.overrides import _pop_mode_temporarily
 
 from turret.errors import UnsupportedError
 from turret.frames.trace_modes import is_replaced
@@ -17,6 +15,8 @@ from turret.graph.ops.host_scalars import element
 from turret.plugins.joint.ops.indices import indexes_by_data
 from turret.plugins.joint.repeating.replay import Replays
 from turret.plugins.joint.tracer import Tracer
+from turret.torch_compat.dispatch import pop_function_mode
+from turret.torch_compat.ops import HigherOrderOperator
 
 aten = torch.ops.aten
 
@@ -90,7 +90,7 @@ class CapturedRun:
             shown, value = element(args[0], args[1]), args[2]
             return shown.copy_(value) if isinstance(value, torch.Tensor) else shown.fill_(value)
         if is_replaced(target):  # under the tracer's mode it would hand on what has its name
-            with _pop_mode_temporarily() as mode:
+            with pop_function_mode() as mode:
                 return mode.__torch_function__(target, (), args, kwargs)
         return _CHECKED.get(target, target)(*args, **kwargs)
 

@@ -44,10 +44,11 @@ from turret.plugins.joint.sizes import (
 )
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
+from turret.torch_compat.autograd import CreationMeta, creation_meta_of, preserve_version_counter
 
 aten = torch.ops.aten
-CreationMeta = torch._C._autograd.CreationMeta
-_creation: Callable[[torch.Tensor], Any] = torch._C._autograd._get_creation_meta
+CreationMeta = CreationMeta
+_creation: Callable[[torch.Tensor], Any] = creation_meta_of
 _CREATIONS = {
     CreationMeta.DEFAULT: ViewCreation.GRAD,
     CreationMeta.NO_GRAD_MODE: ViewCreation.NO_GRAD,
@@ -384,7 +385,7 @@ class ForwardOutputs:
             return AliasKind.VIEW
         if not (value.is_inference() or base.is_inference()):
             before = base._version
-            with torch.autograd._unsafe_preserve_version_counter(value):
+            with preserve_version_counter(value):
                 torch.autograd.graph.increment_version(value)
                 if base._version == before:
                     return AliasKind.DATA

@@ -14,13 +14,13 @@ import sympy
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.printers import PythonPrinter
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from turret.errors import UnsupportedError
 from turret.graph.op_traits import CAPTURED_CALL, called_name
 from turret.graph.ops.host_scalars import evaluated
+from turret.torch_compat.autograd import current_node, sequence_number
+from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.sizes import PythonPrinter, PythonReferenceAnalysis, sympy_interp
 
 aten = torch.ops.aten
 
@@ -90,7 +90,7 @@ class Recorder:
     def call(self, target: Any, args: tuple, kwargs: dict[str, Any], value: Any) -> fx.Node:
         """One call whose arguments are nodes and plain values."""
         self.before_call()
-        name = target._opname if isinstance(target, torch._ops.OpOverload) else None
+        name = target._opname if isinstance(target, OpOverload) else None
         node = self.graph.create_node("call_function", target, args, kwargs, name=name)
         self.describe(node, value)
         return node
@@ -122,13 +122,13 @@ class Recorder:
         if torch.is_grad_enabled():
             if self.trail is not None:
                 self.trail.sequence.append(self.trail.call)
-            self._sequence_starts.append(torch.autograd._get_sequence_nr())
+            self._sequence_starts.append(sequence_number())
             self._sequence_provenance.append(self.provenance)
 
     def copy(self, target: Any, args: tuple, kwargs: dict[str, Any], meta: dict[str, Any]) -> fx.Node:
         """One call like another, whose ``meta`` (val and provenance) is known already."""
         self.before_call()
-        name = target._opname if isinstance(target, torch._ops.OpOverload) else None
+        name = target._opname if isinstance(target, OpOverload) else None
         node = self.graph.create_node("call_function", target, args, kwargs, name=name)
         node.meta.update(meta)
         return node
@@ -143,7 +143,7 @@ class Recorder:
         """What is recorded meanwhile goes to a graph of its own, from within a node of autograd; it is the backward of
         what a trail with this ``sequence`` recorded when ``first`` calls had been made."""
         graph, self.graph = self.graph, fx.Graph()
-        self.trail = CallLog(first=first, sequence=sequence, within=torch._C._current_autograd_node())
+        self.trail = CallLog(first=first, sequence=sequence, within=current_node())
         try:
             yield self.trail
         finally:
@@ -151,7 +151,7 @@ class Recorder:
 
     def _provenance_of_gradient(self, node: fx.Node) -> dict[str, Any]:
         """Provenance of the forward call whose autograd node runs now (autograd numbers its nodes in order)."""
-        current, trail = torch._C._current_autograd_node(), self.trail
+        current, trail = current_node(), self.trail
         if trail is not None:
             trail.calls[node] = None
         if current is None or (trail is not None and current is trail.within):

@@ -15,7 +15,6 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
 
 from turret.errors import TurretError, UnsupportedError, VerificationError
 from turret.frames.trace_modes import autograd_by_itself
@@ -34,6 +33,7 @@ from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.repeating.replay import CannotReplay, Replays
 from turret.plugins.joint.sizes import contiguous_strides, is_dense
 from turret.plugins.joint.tracer import Tracer
+from turret.torch_compat.dispatch import DisableAutocast, enable_python_dispatcher
 
 
 def trace(
@@ -170,7 +170,7 @@ def _gradients(
         for position, sources in zip(wanted, _reach(outputs, [leaves[n] for n in wanted]), strict=True):
             reached[position] = tuple(numbers[s] for s in sorted(sources))
         # Backward runs outside autocast in eager, as PyTorch asks of its users.
-        with torch._C._DisableAutocast(), tracer, enable_python_dispatcher():
+        with DisableAutocast(), tracer, enable_python_dispatcher():
             gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
         if any(tracer.tracked(t).storage.version for t in tangents):
             raise UnsupportedError("a backward of the program's own writes to the gradient that it is given")

@@ -15,10 +15,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.errors import UnsupportedError, VerificationError
 from turret.graph.ops.functional_ops import bound_arguments, form_tokens, functional_op
@@ -37,6 +33,15 @@ from turret.plugins.joint.recorder import Recorder
 from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep, keep_values
 from turret.plugins.joint.views import IDENTITIES, contiguous, parts, reshape, steps_from_base, write_back
+from turret.torch_compat.dispatch import (
+    DisablePythonDispatcher,
+    DispatchKey,
+    TorchDispatchMode,
+    has_kernel_for,
+    no_dispatch,
+)
+from turret.torch_compat.fakes import FakeTensor
+from turret.torch_compat.ops import HigherOrderOperator
 
 aten = torch.ops.aten
 _DYNAMIC = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -84,7 +89,7 @@ class Tracer(TorchDispatchMode):
             rule = self._rules[func] = self.rule_of(self, func)
         if self._depth:
             return rule(self, func, args, kwargs or {})
-        with torch._C._DisablePythonDispatcher():
+        with DisablePythonDispatcher():
             if self.policy is not None:
                 self.recorder.provenance["recompute"] = self.policy(func, args, kwargs or {})
             return rule(self, func, args, kwargs or {})
@@ -624,8 +629,8 @@ def _differ(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def _is_composite(func: Any) -> bool:
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    key = DispatchKey.CompositeImplicitAutograd
+    return key in func.py_kernels or has_kernel_for(func.name(), key)
 
 
 def _shows_all(view: torch.Tensor, source: torch.Tensor) -> bool:

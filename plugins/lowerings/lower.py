@@ -40,6 +40,7 @@ from turret.ir.index import computed_by_host, depends_on_data
 from turret.ir.lowering import Builder, TensorValue, dense_strides, number_of
 from turret.ir.symbols import has_float, symbols_of_sizes
 from turret.pipeline.branches import PlannedBranch
+from turret.torch_compat.ops import HigherOrderOperator, OpOverload
 
 _COMPILED = NodePlacement("compiled")
 _NUMBERS = torch.SymInt | torch.SymFloat | torch.SymBool | int
@@ -193,9 +194,9 @@ class _Lowerer:
             return number_of(value)
         if isinstance(value, _NUMBERS) and not isinstance(value, bool) and not binds:
             return self._number(node, value)
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
+        if isinstance(node.target, HigherOrderOperator):
             return self._control_flow(node, args, kwargs)
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             return self._python_call(node, args, kwargs)
         args, kwargs = self._without_conditions(args), {k: self._without_conditions(v) for k, v in kwargs.items()}
         if node.target is torch.ops.aten.copy_.default:

@@ -12,6 +12,7 @@ from turret.graph.externs import may_return_alias
 from turret.ir import CopyInto, Extern, LoopProgram, StridedView, bound_symbols, defined, mentioned_symbols
 from turret.plugins.schedule.groups import Group
 from turret.plugins.schedule.units import Unit
+from turret.torch_compat.ops import HigherOrderOperator
 
 
 @attrs.define(eq=False)
@@ -168,7 +169,7 @@ def _order_numbers(units: list[Unit], after: dict[int, list[int]]) -> None:
 def _has_effect(extern: Extern) -> bool:
     import torch
 
-    if isinstance(extern.op, torch._ops.HigherOrderOperator):
+    if isinstance(extern.op, HigherOrderOperator):
         return True
     tags = getattr(extern.op, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags or extern.op._schema.is_mutable or not extern.outputs

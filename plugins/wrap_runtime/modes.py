@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from turret.hooks.products import BoxedCallable
+from turret.torch_compat.dispatch import DisableAutocast
 
 _autocast_is_on = torch._C._is_any_autocast_enabled
 
@@ -15,7 +16,7 @@ def without_autocast(function: BoxedCallable) -> BoxedCallable:
     def run(args: list) -> list:
         if not _autocast_is_on():
             return function(args)
-        with torch._C._DisableAutocast():
+        with DisableAutocast():
             return function(args)
 
     return run

@@ -23,6 +23,7 @@ from turret.graph.op_traits import (
 )
 from turret.hooks.products import JointGraph
 from turret.hooks.signature import Mutation
+from turret.torch_compat.ops import OpOverload
 
 
 @attrs.frozen(eq=False)
@@ -141,7 +142,7 @@ def _mutated_primals(
     inputs = joint.signature.inputs
     mutated = {primal for primal, info in zip(primals, inputs, strict=False) if info.mutation is not Mutation.NONE}
     for node in effects:
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
             continue
         for value, argument in zip(node.args, node.target._schema.arguments, strict=False):
             if argument.is_write and isinstance(value, fx.Node):

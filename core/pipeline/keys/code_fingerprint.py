@@ -26,6 +26,7 @@ import torch
 
 from turret.pipeline.keys.libraries import extension_text, is_library, is_library_function
 from turret.pipeline.keys.operators import OPERATORS, Opaque, is_library_namespace, library_operator, registrations
+from turret.torch_compat.ops import OpNamespace, OpOverloadPacket
 
 PLAIN = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
 _REPRESENTED = (
@@ -193,11 +194,11 @@ class _Walk:
         """Operators of the program's own that code calls as ``torch.ops.namespace.name``."""
         for namespace in sorted(names & vars(torch.ops).keys()):
             space = getattr(torch.ops, namespace)
-            if not isinstance(space, torch._ops._OpNamespace) or is_library_namespace(namespace):
+            if not isinstance(space, OpNamespace) or is_library_namespace(namespace):
                 continue
             for name in sorted(names - {"name", "ops"}):
                 packet = getattr(space, name, None)
-                if isinstance(packet, torch._ops.OpOverloadPacket):
+                if isinstance(packet, OpOverloadPacket):
                     self.value(packet)
 
     def _method(self, method: types.MethodType) -> None:

@@ -21,6 +21,8 @@ from torch import fx
 from turret.pipeline.keys.code_fingerprint import PLAIN, UNSEEN, fingerprint
 from turret.pipeline.keys.libraries import is_library, is_library_function
 from turret.pipeline.keys.operators import OPERATORS, TRACED_KEYS, Opaque, library_operator, voucher_of
+from turret.torch_compat.decompositions import torch_table
+from turret.torch_compat.dispatch import registrations_text
 
 # What a graph calls.
 
@@ -87,7 +89,7 @@ def _namespaces() -> Iterator[tuple[str, Any]]:
         module = sys.modules.get(name)  # what is not loaded was not patched
         if module is not None:
             yield name, vars(module)
-    yield "decompositions", torch._decomp.decomposition_table
+    yield "decompositions", torch_table
 
 
 _PUBLIC = (
@@ -197,7 +199,7 @@ def _registered_by_torch(name: str, key: str) -> bool:
     The dispatcher knows the file in which the kernel's library was made.  A library that ``torch.library`` makes on
     behalf of its caller tells of ``torch.library`` alone, so what was registered by such a one is the program's.
     """
-    file = _registration_file(torch._C._dispatch_dump(f"aten::{name}"), key or "CompositeImplicitAutograd")
+    file = _registration_file(registrations_text(f"aten::{name}"), key or "CompositeImplicitAutograd")
     root = os.path.dirname(torch.__file__) + os.sep
     return file.startswith(root) and not file.removeprefix(root).startswith(_REGISTER_FOR_OTHERS)
 

@@ -10,6 +10,9 @@ import torch
 
 from turret.hooks.vouched_ops import voucher
 from turret.pipeline.keys.libraries import extensions_text, is_library
+from turret.torch_compat.decompositions import torch_tables
+from turret.torch_compat.dispatch import has_kernel_for, parse_dispatch_key
+from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _LIBRARY_NAMESPACES = frozenset(
     {
@@ -27,7 +30,7 @@ TRACED_KEYS = (
     "FuncTorchBatched", "AutocastCPU", "AutocastCUDA", "Conjugate", "Negative", "Meta",
 )  # fmt: skip
 """Dispatch keys whose kernels a trace runs; kernels of a device run when the compiled program does."""
-OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
+OPERATORS = (OpOverload, OpOverloadPacket, HigherOrderOperator)
 
 
 class Opaque(Exception):
@@ -40,7 +43,7 @@ def _traced_keys() -> tuple[str, ...]:
 
     def is_known(key: str) -> bool:
         try:
-            torch._C._parse_dispatch_key(key)
+            parse_dispatch_key(key)
         except RuntimeError:
             return False
         return True
@@ -55,19 +58,19 @@ def is_library_namespace(name: str) -> bool:
 
 def library_operator(op: Any) -> bool:
     """Whether an operator is torch's or Turret's own."""
-    if isinstance(op, torch._ops.HigherOrderOperator):
+    if isinstance(op, HigherOrderOperator):
         return is_library(type(op).__module__)
     name = _qualified(op)
     return is_library_namespace(name.partition("::")[0]) and not name.startswith("turret::pure_")
 
 
 def _qualified(op: Any) -> str:
-    return op._schema.name if isinstance(op, torch._ops.OpOverload) else op._qualified_op_name
+    return op._schema.name if isinstance(op, OpOverload) else op._qualified_op_name
 
 
 def voucher_of(op: Any) -> str:
     """What plugins say of an operator that is theirs; empty where none does."""
-    return "" if isinstance(op, torch._ops.HigherOrderOperator) else voucher(_qualified(op).partition("::")[0])
+    return "" if isinstance(op, HigherOrderOperator) else voucher(_qualified(op).partition("::")[0])
 
 
 def registrations(op: Any) -> Iterator[Any]:
@@ -75,10 +78,10 @@ def registrations(op: Any) -> Iterator[Any]:
     if text := voucher_of(op):
         yield text
         return
-    if isinstance(op, torch._ops.HigherOrderOperator):
+    if isinstance(op, HigherOrderOperator):
         yield from (sorted(map(str, op.py_kernels)), list(op.py_kernels.values()), type(op))
         return
-    packet = op if isinstance(op, torch._ops.OpOverloadPacket) else op.overloadpacket
+    packet = op if isinstance(op, OpOverloadPacket) else op.overloadpacket
     name = packet._qualified_op_name
     definition = torch._library.custom_ops.OPDEFS.get(name)
     if definition is not None:
@@ -102,18 +105,18 @@ def _of_definition(definition: Any) -> Iterator[Any]:
         yield getattr(definition, part, None)
 
 
-def _of_overload(op: torch._ops.OpOverload, defined: bool) -> Iterator[Any]:
+def _of_overload(op: OpOverload, defined: bool) -> Iterator[Any]:
     name = op._schema.name + (f".{op._schema.overload_name}" if op._schema.overload_name else "")
     yield str(op._schema)
     yield sorted(str(tag) for tag in op.tags)
-    has_kernel = [key for key in _traced_keys() if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)]
+    has_kernel = [key for key in _traced_keys() if has_kernel_for(name, key)]
     yield has_kernel
     yield {str(key): kernel for key, kernel in op.py_kernels.items()}
     entry = torch._library.simple_registry.singleton._data.get(name)  # ``find`` would make one
     fake = None if entry is None else entry.fake_impl.kernel
     if entry is not None:
         yield from (None if fake is None else fake.func, list(entry.torch_dispatch_rules._data.items()))
-    yield [table.get(op) for table in torch._decomp.global_decomposition_table.values()]
+    yield [table.get(op) for table in torch_tables.values()]
     in_python = {key for key in has_kernel if _in_python(name, key)} - ({"Meta"} if fake is not None else set())
     if in_python and not defined:
         raise Opaque(f"{name} has a kernel in Python for {', '.join(sorted(in_python))}, which torch does not show")

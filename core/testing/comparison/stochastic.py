@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.graph.dtypes import HALF
 from turret.graph.scalar_ops import aten_ops
+from turret.torch_compat.dispatch import TorchDispatchMode
+from turret.torch_compat.trees import pytree
 
 ULPS = 2.0
 """Largest relative move of one result, in units of the dtype's machine epsilon."""

@@ -9,9 +9,6 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from turret.errors import UnsupportedError
 from turret.graph.op_traits import erase_unread, is_random_call, storage_root
@@ -20,6 +17,8 @@ from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.tracer import Tracer
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.dispatch import DisableAutocast, enable_python_dispatcher, pop_dispatch_mode
+from turret.torch_compat.trees import pytree
 
 aten = torch.ops.aten
 
@@ -34,7 +33,7 @@ class Branch:
 
 def trace_branch(run: CapturedRun, module: Any, operands: Sequence[Any]) -> Branch:
     """Trace a branch.  It may not mutate its operands; results in their memory, or in one another's, are copied."""
-    with _pop_mode_temporarily(), torch.no_grad():
+    with pop_dispatch_mode(), torch.no_grad():
         tracer, _, results = _run(run, module, operands, gradients=False)
         nodes = [_result(tracer, value) for value in results]
     return Branch(_finished(tracer, nodes), results)
@@ -48,7 +47,7 @@ def trace_gradient(
 
     It computes again what it needs of the branch.  ``UnsupportedError`` for one that draws random numbers.
     """
-    with _pop_mode_temporarily(), torch.enable_grad():
+    with pop_dispatch_mode(), torch.enable_grad():
         tracer, inputs, results = _run(run, module, operands, gradients=True)
         if any(is_random_call(node) for node in tracer.recorder.graph.nodes):
             raise UnsupportedError("gradients of a branch that draws random numbers, which would be drawn anew")
@@ -58,7 +57,7 @@ def trace_gradient(
         leaves = [inputs.leaves[n] for n in wanted]
         found: Sequence[Any] = [None] * len(leaves)
         if ends:
-            with torch._C._DisableAutocast(), tracer, enable_python_dispatcher():
+            with DisableAutocast(), tracer, enable_python_dispatcher():
                 found = torch.autograd.grad([e for e, _ in ends], leaves, [t for _, t in ends], allow_unused=True)
         nodes = [_gradient(tracer, leaf, value) for leaf, value in zip(leaves, found, strict=True)]
     return _finished(tracer, nodes)
@@ -118,5 +117,5 @@ def empty_like(value: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def untraced() -> Iterator[None]:
     """Outside of the trace under way."""
-    with _pop_mode_temporarily():
+    with pop_dispatch_mode():
         yield

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from turret.frames.trace_modes import autocast_state
 from turret.graph.tensor_versions import version_of
@@ -29,6 +28,8 @@ from turret.plugins.joint.fakes import TensorRecipe, layout_key
 from turret.plugins.joint.recorder import FORWARD_ONLY, CallLog, inherited
 from turret.plugins.joint.repeating.repeats import CallSegment, find_repeats
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
+from turret.torch_compat.autograd import sequence_number
+from turret.torch_compat.fakes import FakeTensor
 
 if TYPE_CHECKING:
     from turret.plugins.joint.tracer import Tracer
@@ -197,7 +198,7 @@ class Replays:
             (self.tracer.tracked(v).storage.version, version_of(v)) if isinstance(v, torch.Tensor) else None
             for v in given
         ]
-        autograd = torch.autograd._get_sequence_nr()
+        autograd = sequence_number()
         self.recording = _Recording(
             stretch, key, given, versions, len(recorder.graph.nodes), recorder.calls, autograd, _modes()
         )
