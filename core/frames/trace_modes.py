@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from turret.torch_compat.dispatch import DisableAutocast, DispatchKey, TorchDispatchMode
+from turret.torch_compat.modes import set_grad_enabled
 
 
 def _with_autocast_keys() -> list[str]:
@@ -111,7 +112,7 @@ ATTENTION = ("flash", "mem_efficient", "math", "cudnn", "overrideable")
 
 SETTERS: frozenset[Callable] = frozenset(
     {
-        torch._C._set_grad_enabled,
+        set_grad_enabled,
         torch.set_autocast_enabled,
         torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled,
@@ -123,7 +124,7 @@ SETTERS: frozenset[Callable] = frozenset(
 
 def mode_values() -> dict[tuple[Callable, tuple], tuple]:
     """For every mode the setter with its leading arguments, and the value that it has now."""
-    found: dict[tuple[Callable, tuple], tuple] = {(torch._C._set_grad_enabled, ()): (torch.is_grad_enabled(),)}
+    found: dict[tuple[Callable, tuple], tuple] = {(set_grad_enabled, ()): (torch.is_grad_enabled(),)}
     for device in AUTOCAST_DEVICES:
         found[torch.set_autocast_enabled, (device,)] = (torch.is_autocast_enabled(device),)
         found[torch.set_autocast_dtype, (device,)] = (torch.get_autocast_dtype(device),)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import torch
-
 from turret.torch_compat.dispatch import AutoDispatchBelowAutograd, DispatchKey, DispatchKeySet, ExcludeDispatchKeyGuard
+from turret.torch_compat.modes import is_any_autocast_enabled
 
 _keys = DispatchKeySet(DispatchKey.AutogradFunctionality)
 for _name, _key in DispatchKey.__members__.items():
@@ -22,4 +21,4 @@ def below_autograd() -> Any:
 
     The guard of the two together is the slower one, so it is taken only where a caller has autocast on.
     """
-    return _below_both() if torch._C._is_any_autocast_enabled() else AutoDispatchBelowAutograd()
+    return _below_both() if is_any_autocast_enabled() else AutoDispatchBelowAutograd()

@@ -19,6 +19,7 @@ from turret.plugins.wrap_runtime.autograd_outputs import Handover
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.modes import without_autocast
 from turret.storage.fork_safety import Lock
+from turret.torch_compat.modes import functorch_is_active
 
 
 def autograd_function(
@@ -104,7 +105,7 @@ def _recorded(
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         if torch.is_grad_enabled():
-            return node.apply(*inputs) if _functorch_is_active() else apply(*inputs)
+            return node.apply(*inputs) if functorch_is_active() else apply(*inputs)
         return run_alone(inputs)
 
     return run
@@ -130,9 +131,6 @@ def _own_views(signature: GraphSignature) -> Callable[[Sequence[Any], Sequence[A
         return made
 
     return replace
-
-
-_functorch_is_active = torch._C._are_functorch_transforms_active
 
 
 class _Differentiation:

@@ -26,6 +26,7 @@ import torch
 
 from turret.pipeline.keys.libraries import extension_text, is_library, is_library_function
 from turret.pipeline.keys.operators import OPERATORS, Opaque, is_library_namespace, library_operator, registrations
+from turret.torch_compat.library import CustomOpDef
 from turret.torch_compat.ops import OpNamespace, OpOverloadPacket
 
 PLAIN = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
@@ -373,7 +374,7 @@ _BY_BASE: tuple[tuple[Any, Callable[[_Walk, Any], None]], ...] = (
     (tuple(kind for kinds, _ in _PARTS for kind in (kinds if isinstance(kinds, tuple) else (kinds,))), _Walk._parts),
     (torch.Tensor, _Walk._tensor),
     (OPERATORS, _Walk._operator),
-    (torch._library.custom_ops.CustomOpDef, _Walk._definition),
+    (CustomOpDef, _Walk._definition),
     ((*_REPRESENTED, numpy.generic, numpy.dtype), _Walk._represented),
     (numpy.ndarray, _Walk._array),
     (numpy.ufunc, _Walk._builtin),

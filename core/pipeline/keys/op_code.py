@@ -23,6 +23,7 @@ from turret.pipeline.keys.libraries import is_library, is_library_function
 from turret.pipeline.keys.operators import OPERATORS, TRACED_KEYS, Opaque, library_operator, voucher_of
 from turret.torch_compat.decompositions import torch_table
 from turret.torch_compat.dispatch import registrations_text
+from turret.torch_compat.library import python_kernels
 
 # What a graph calls.
 
@@ -189,7 +190,7 @@ def _replaced_kernels(impls: set[str]) -> list[tuple[str, Any]]:
 
 def _foreign_kernels() -> list[str]:
     """Those of them that the program registered; asked each time, as one may be overridden under the same name."""
-    names = [name for name, _ in _KERNELS(torch.library._impls)]
+    names = [name for name, _ in _KERNELS(python_kernels)]
     return [name for name in names if not _registered_by_torch(*name.removeprefix("aten/").rsplit("/", 1))]
 
 

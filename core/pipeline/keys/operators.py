@@ -6,12 +6,11 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-
 from turret.hooks.vouched_ops import voucher
 from turret.pipeline.keys.libraries import extensions_text, is_library
 from turret.torch_compat.decompositions import torch_tables
 from turret.torch_compat.dispatch import has_kernel_for, parse_dispatch_key
+from turret.torch_compat.library import custom_ops, fake_registry, python_kernels
 from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _LIBRARY_NAMESPACES = frozenset(
@@ -83,7 +82,7 @@ def registrations(op: Any) -> Iterator[Any]:
         return
     packet = op if isinstance(op, OpOverloadPacket) else op.overloadpacket
     name = packet._qualified_op_name
-    definition = torch._library.custom_ops.OPDEFS.get(name)
+    definition = custom_ops.get(name)
     if definition is not None:
         yield from _of_definition(definition)
     for overload in packet.overloads():
@@ -112,7 +111,7 @@ def _of_overload(op: OpOverload, defined: bool) -> Iterator[Any]:
     has_kernel = [key for key in _traced_keys() if has_kernel_for(name, key)]
     yield has_kernel
     yield {str(key): kernel for key, kernel in op.py_kernels.items()}
-    entry = torch._library.simple_registry.singleton._data.get(name)  # ``find`` would make one
+    entry = fake_registry._data.get(name)  # ``find`` would make one
     fake = None if entry is None else entry.fake_impl.kernel
     if entry is not None:
         yield from (None if fake is None else fake.func, list(entry.torch_dispatch_rules._data.items()))
@@ -127,6 +126,6 @@ def _of_overload(op: OpOverload, defined: bool) -> Iterator[Any]:
 def _in_python(name: str, key: str) -> bool:
     """Whether a kernel was registered from Python by ``torch.library.Library.impl``."""
     qualified = name.replace("::", "/", 1)
-    return f"{qualified}/{key}" in torch.library._impls or (
-        key == "CompositeImplicitAutograd" and f"{qualified}/" in torch.library._impls
+    return f"{qualified}/{key}" in python_kernels or (
+        key == "CompositeImplicitAutograd" and f"{qualified}/" in python_kernels
     )
