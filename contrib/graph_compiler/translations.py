@@ -168,11 +168,15 @@ def why_not(node: fx.Node) -> str:
         return f"no translation of {node.target}"
     if any(isinstance(n.meta.get("val"), (torch.SymFloat, torch.SymBool)) for n in node.all_input_nodes):
         return "a number that is no integer"
-    values = [source.meta.get("val") for source in (node, *node.all_input_nodes)]
-    tensors = [t for v in values for t in (v if isinstance(v, (tuple, list)) else (v,)) if isinstance(t, torch.Tensor)]
+    tensors = [t for source in (node, *node.all_input_nodes) for t in _tensors_in(source.meta.get("val"))]
     operands = tensors[1:] if tensors[0].dtype == torch.bool and len(tensors) > 1 else tensors  # comparisons
     if strange := {t.dtype for t in operands} - rule.dtypes:
         return f"{', '.join(map(str, strange))} of {node.target}"
     if strange := [t for t in tensors if t.device.type != "cpu" or 0 in t.shape or not 0 <= t.dim() <= 8]:
         return f"a tensor of shape {tuple(strange[0].shape)} on {strange[0].device}"
     return rule.why_not(node)
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    values = value if isinstance(value, (tuple, list)) else (value,)
+    return [v for v in values if isinstance(v, torch.Tensor)]

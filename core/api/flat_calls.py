@@ -14,7 +14,6 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from turret.errors import TurretError, UnsupportedError
 from turret.graph.op_traits import output_nodes, size_hint
@@ -23,6 +22,7 @@ from turret.plan import size_text
 from turret.plan.aliasing import sharing_check
 from turret.plan.sizes import compile_sizes, size_reader
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.trees import pytree
 
 
 def flat_inputs(f: Callable, *args: Any) -> list[torch.Tensor]:

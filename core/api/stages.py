@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from turret.api.arguments import check_arguments, check_model
 from turret.api.flat_calls import Recorder, checked, flat_inputs, with_flat_inputs
@@ -50,6 +49,7 @@ from turret.pipeline.stage_calls import Pipeline
 from turret.plan import Plan
 from turret.plan.executor import load as load_plan
 from turret.storage.fork_safety import compiling
+from turret.torch_compat.trees import pytree
 
 if TYPE_CHECKING:
     from turret.ir import LoopProgram, Schedule

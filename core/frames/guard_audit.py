@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from turret.frames.guard_tree import check_of
 from turret.frames.guards import Guard, GuardCheck, GuardSet
 from turret.frames.sources import Source
 
@@ -54,7 +55,7 @@ class AuditedCheck:
     def __init__(self, audit: GuardAudit, kept: GuardSet, check: GuardCheck, dropped: GuardSet) -> None:
         self.audit = audit
         self.kept, self.check = kept, check
-        self.dropped, self.others = dropped, dropped.compile()
+        self.dropped, self.others = dropped, check_of(dropped)
         self.failed_before: set[int] = set()
 
     def __call__(self, function: Any, /, *arguments: Any) -> bool:
@@ -74,7 +75,7 @@ class AuditedCheck:
         again = tuple(g for g in self.dropped.guards if self.audit.keeps(g))
         self.kept = GuardSet((*self.kept.guards, *again), self.kept.parameters)
         self.dropped = GuardSet(left, self.kept.parameters)
-        self.check, self.others = self.kept.compile(), self.dropped.compile()
+        self.check, self.others = check_of(self.kept), check_of(self.dropped)
         return False
 
     def failed(self) -> list[int]:

@@ -15,19 +15,17 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from turret.frames import sources
 from turret.frames.class_members import ABSENT
+from turret.frames.guards import Guard, GuardCheck, GuardSet
 from turret.frames.sources import Source
 from turret.frames.trace_modes import AUTOCAST_DEVICES
 from turret.storage.extension import Extension
 from turret.storage.fork_safety import Lock, after_fork
-
-if TYPE_CHECKING:
-    from turret.frames.guards import Guard, GuardCheck, GuardSet
 
 
 class StepKind(enum.IntEnum):
@@ -69,8 +67,13 @@ class CheckKind(enum.IntEnum):
     ANSWER = 16
 
 
-def compile(guards: GuardSet) -> GuardCheck | None:
-    """The check of a guard set as a function of the frame's function and its arguments.
+def check_of(guards: GuardSet) -> GuardCheck:
+    """The check of a guard set as a function of the frame's function and its arguments: native, or else in Python."""
+    return compile_natively(guards) or guards.compile_python()
+
+
+def compile_natively(guards: GuardSet) -> GuardCheck | None:
+    """The check of a guard set as the extension makes it.
 
     None where the extension is not there, or not yet: see ``unavailable`` and ``when_built``.
     """
@@ -176,7 +179,7 @@ def _translate(guards: GuardSet, native: Any) -> GuardCheck:
     made.checks.sort(key=lambda check: made.ranks[check[4]])
 
     def in_python(numbers: tuple[int, ...]) -> GuardCheck:
-        return type(guards)(tuple(guards.guards[n] for n in numbers), guards.parameters).compile_python()
+        return GuardSet(tuple(guards.guards[n] for n in numbers), guards.parameters).compile_python()
 
     # A guard on torch's modes vouches for tensors, wherever it is checked: no mode in Python answers for them.
     modes_checked = any(guard.kind == "GLOBAL_STATE" for guard in guards.guards)

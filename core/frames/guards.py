@@ -21,6 +21,17 @@ from torch.utils._device import DeviceContext
 from turret.frames.class_members import class_member, member_owner
 from turret.frames.sources import Source, SourceReader, SourceWriter, WeakSource
 from turret.frames.trace_modes import AUTOCAST_DEVICES, autocast_state
+from turret.torch_compat.modes import (
+    cudnn_attention_enabled,
+    dispatch_mode_count,
+    flash_attention_enabled,
+    function_mode_at,
+    function_mode_count,
+    functorch_level,
+    is_tracing,
+    math_attention_enabled,
+    memory_efficient_attention_enabled,
+)
 
 
 @attrs.frozen
@@ -135,10 +146,10 @@ def dynamic_marks(value: Any) -> frozenset[int]:
 
 def function_modes() -> tuple[str | int, ...]:
     """Torch function modes in use, outermost first: the device for one that is a default device, else an id."""
-    count = torch._C._len_torch_function_stack()
+    count = function_mode_count()
     if not count:
         return ()
-    modes = [torch._C._get_function_stack_at(n) for n in range(count)]
+    modes = [function_mode_at(n) for n in range(count)]
     return tuple(str(m.device) if type(m) is DeviceContext else id(m) for m in modes)
 
 
@@ -152,15 +163,15 @@ def global_state() -> tuple[Any, ...]:
         torch.is_autocast_cache_enabled(),
         torch.are_deterministic_algorithms_enabled(),
         torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
-        torch._C._get_flash_sdp_enabled(),
-        torch._C._get_mem_efficient_sdp_enabled(),
-        torch._C._get_math_sdp_enabled(),
-        torch._C._get_cudnn_sdp_enabled(),
-        torch._C._is_tracing(),
+        flash_attention_enabled(),
+        memory_efficient_attention_enabled(),
+        math_attention_enabled(),
+        cudnn_attention_enabled(),
+        is_tracing(),
         torch.autograd.forward_ad._current_level >= 0,
         function_modes(),
-        torch._C._len_torch_dispatch_stack(),
-        torch._C._functorch.maybe_current_level(),
+        dispatch_mode_count(),
+        functorch_level(),
     )
 
 
@@ -340,14 +351,8 @@ class GuardSet:
         body = "\n  ".join([*writer.weak_lines(), *writer.lines]) or "pass"
         return f"def check({head}):\n try:\n  {body}\n except Exception: return fails_at()\n return True\n", scope
 
-    def compile(self) -> GuardCheck:
-        """The check as a function of the frame's function and its arguments: native, or else in Python."""
-        from turret.frames import guard_tree
-
-        return guard_tree.compile(self) or self.compile_python()
-
     def compile_python(self) -> GuardCheck:
-        """The check as a Python function; the native one answers what this one does.
+        """The check as a Python function; the native one (``guard_tree.check_of``) answers what this one does.
 
         Its attribute ``failed()`` gives the numbers of guards at which calls have failed, all where none can be named.
         """

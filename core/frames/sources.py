@@ -275,11 +275,7 @@ class SourceWriter:
             case BoundSource(_, value):
                 return self.constant(value)
             case AttrSource(base, name):
-                held = self.load(base)
-                if name.isidentifier():
-                    return self.assign(f"{held}.{name}")
-                self.scope.setdefault("getattr_", getattr)
-                return self.assign(f"getattr_({held}, {name!r})")
+                return self.assign(self._attribute(self.load(base), name))
             case ItemSource(base, key):
                 return self.assign(f"{self.load(base)}[{self.constant(key)}]")
             case KeySource(base, index):
@@ -299,6 +295,12 @@ class SourceWriter:
             case CallSource(base, function):
                 return self.assign(f"{self.constant(function)}({self.load(base)})")
         raise TypeError(f"no way to write {source!r}")
+
+    def _attribute(self, held: str, name: str) -> str:
+        if name.isidentifier():
+            return f"{held}.{name}"
+        self.scope.setdefault("getattr_", getattr)
+        return f"getattr_({held}, {name!r})"
 
 
 class SourceReader:

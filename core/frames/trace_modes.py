@@ -11,12 +11,14 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from turret.torch_compat.dispatch import DisableAutocast, DispatchKey, TorchDispatchMode
+from turret.torch_compat.modes import set_grad_enabled
 
 
 def _with_autocast_keys() -> list[str]:
     """Device types with a dispatch key of their own for autocast, by names that hold whatever a program calls them."""
-    keys = [name for name in torch._C.DispatchKey.__members__ if name.startswith("Autocast")]
+    keys = [name for name in DispatchKey.__members__ if name.startswith("Autocast")]
     return [key.removeprefix("Autocast").lower().replace("privateuse1", "privateuseone") for key in keys]
 
 
@@ -110,7 +112,7 @@ ATTENTION = ("flash", "mem_efficient", "math", "cudnn", "overrideable")
 
 SETTERS: frozenset[Callable] = frozenset(
     {
-        torch._C._set_grad_enabled,
+        set_grad_enabled,
         torch.set_autocast_enabled,
         torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled,
@@ -122,7 +124,7 @@ SETTERS: frozenset[Callable] = frozenset(
 
 def mode_values() -> dict[tuple[Callable, tuple], tuple]:
     """For every mode the setter with its leading arguments, and the value that it has now."""
-    found: dict[tuple[Callable, tuple], tuple] = {(torch._C._set_grad_enabled, ()): (torch.is_grad_enabled(),)}
+    found: dict[tuple[Callable, tuple], tuple] = {(set_grad_enabled, ()): (torch.is_grad_enabled(),)}
     for device in AUTOCAST_DEVICES:
         found[torch.set_autocast_enabled, (device,)] = (torch.is_autocast_enabled(device),)
         found[torch.set_autocast_dtype, (device,)] = (torch.get_autocast_dtype(device),)
@@ -204,4 +206,4 @@ def wrote_nothing(error: BaseException) -> bool:
 
 def autocast_disabled() -> contextlib.AbstractContextManager:
     """No autocast: what comes after the trace computes on functional graphs that hold every cast already."""
-    return torch._C._DisableAutocast()
+    return DisableAutocast()

@@ -10,6 +10,7 @@ import torch
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.functional_ops import is_functional_op, restore_functional_op
 from turret.hooks.vouched_ops import voucher
+from turret.torch_compat.ops import HigherOrderOperator
 
 
 def out_variant(op: Any) -> Any | None:
@@ -33,7 +34,7 @@ result of their own and copy it, which gains nothing)."""
 @functools.cache
 def may_return_alias(op: Any) -> bool:
     """True where a result may share memory with an argument: by the schema, or for some strides alone."""
-    if isinstance(op, torch._ops.HigherOrderOperator):
+    if isinstance(op, HigherOrderOperator):
         return False  # branches copy what they would hand through
     return any(r.alias_info is not None for r in op._schema.returns) or op in _SOMETIMES_ALIAS
 
@@ -64,7 +65,7 @@ def has_true_fake(name: str) -> bool:
 
 def op_name(op: Any) -> str:
     """``namespace::name.overload``, the name under which ``resolve_op`` finds the op again."""
-    if isinstance(op, torch._ops.HigherOrderOperator):
+    if isinstance(op, HigherOrderOperator):
         return f"higher_order::{op._name}.graph"
     return f"{op._schema.name}.{op._overloadname}"
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 from turret.hooks.devices import uses_host_kernels
+from turret.torch_compat.fakes import FakeTensorMode
 
 aten = torch.ops.aten
 Run = Callable[[tuple, Mapping[str, Any]], Any]

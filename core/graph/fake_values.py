@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils import _pytree as pytree
 
 from turret.graph.op_traits import defines_unbacked_symbols
+from turret.torch_compat.trees import pytree
 
 
 def value_of(argument: Any) -> Any:

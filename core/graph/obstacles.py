@@ -15,6 +15,7 @@ import torch
 
 from turret.graph.externs import op_name
 from turret.storage.codec import record
+from turret.torch_compat.ops import OpOverload
 
 NAMED = "is named in cudagraph_split_ops"
 """Why a call is not recorded that the user names; also the reason why it is no part of a kernel."""
@@ -72,7 +73,7 @@ def why_not_recorded(op: Any, arguments: Sequence[Any], index_dtypes: Iterable[t
 
     ``arguments``: all of them in the schema's order, as far as given.  ``index_dtypes``: those of the tensors in lists.
     """
-    if not isinstance(op, torch._ops.OpOverload):
+    if not isinstance(op, OpOverload):
         return _why_not_higher_order(op)
     name = op._schema.name.partition("::")[2]
     if op.namespace == "aten" and name in _MASKED:  # tagged for its masks alone
@@ -92,7 +93,7 @@ def _why_not_higher_order(op: Any) -> str:
 
 
 @functools.cache
-def _why_not_op(op: torch._ops.OpOverload) -> str:
+def _why_not_op(op: OpOverload) -> str:
     """What is known of an op whatever its arguments."""
     name = op._schema.name.partition("::")[2]
     if torch.Tag.cudagraph_unsafe in op.tags:
@@ -119,7 +120,7 @@ def _checked_names() -> frozenset[str]:
     return frozenset(_CHECKED.split())
 
 
-def _asked_to_check(op: torch._ops.OpOverload, arguments: Sequence[Any]) -> bool:
+def _asked_to_check(op: OpOverload, arguments: Sequence[Any]) -> bool:
     names = [a.name for a in op._schema.arguments]
     return any(n == "check_errors" and value is True for n, value in zip(names, arguments, strict=False))
 

@@ -23,6 +23,7 @@ from torch import fx
 
 from turret.graph import scalar_ops
 from turret.graph.dtypes import COMPILED
+from turret.torch_compat.ops import HigherOrderOperator, OpOverload
 
 
 class Family(enum.Enum):
@@ -222,13 +223,13 @@ def _outside(graph: fx.Graph) -> Iterator[OutsideOp]:
 
 def why_unsupported(target: Any) -> str:
     """Why a call target is outside the closed surface; empty when it is inside."""
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         if target in surface():
             return ""
         if target.namespace not in ("aten", "prims", "turret"):
             return f"custom op of namespace {target.namespace!r}"
         return "no decomposition into the surface"
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         return "higher-order op"
     module = getattr(target, "__module__", "")
     if module in (

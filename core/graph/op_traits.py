@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from turret.graph.scalar_ops import aten_ops
+from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 
 def _names(text: str) -> frozenset[str]:
@@ -45,7 +46,7 @@ _REFUSE_BY_DATA = _names(
 @functools.cache
 def is_view_op(target: Any) -> bool:
     """Whether an op's result shares storage with an argument that it does not write to."""
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return False
     schema = target._schema
     returned = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
@@ -55,7 +56,7 @@ def is_view_op(target: Any) -> bool:
 @functools.cache
 def looks_at_memory(target: Any) -> bool:
     """Whether a call looks at the memory of what it is given, where an equal value may lie elsewhere or otherwise."""
-    name = target._schema.name if isinstance(target, torch._ops.OpOverload) else ""
+    name = target._schema.name if isinstance(target, OpOverload) else ""
     return name.split("::")[-1] in ("as_strided", "as_strided_scatter")
 
 
@@ -74,21 +75,21 @@ def written_tensors(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 @functools.cache
 def is_random_op(target: Any) -> bool:
     """Whether running an op twice gives two different results (it draws from a generator)."""
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
 @functools.cache
 def is_mutating_op(target: Any) -> bool:
     """Whether an op writes to one of its arguments."""
-    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+    return isinstance(target, OpOverload) and target._schema.is_mutable
 
 
 @functools.cache
 def _has_effect(target: Any) -> bool:
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         name = target._schema.name.split("::")[-1]
         return target._schema.is_mutable or name.startswith(_EFFECT_NAMES)
-    return isinstance(target, torch._ops.HigherOrderOperator)
+    return isinstance(target, HigherOrderOperator)
 
 
 def is_effectful(node: fx.Node) -> bool:
@@ -104,16 +105,12 @@ def is_effectful(node: fx.Node) -> bool:
 
 def refuses_data(op: Any) -> bool:
     """Whether an op raises for some values of its tensors, whatever their dtypes."""
-    return (
-        isinstance(op, torch._ops.OpOverload)
-        and op.namespace == "aten"
-        and op._schema.name.split("::")[-1] in _REFUSE_BY_DATA
-    )
+    return isinstance(op, OpOverload) and op.namespace == "aten" and op._schema.name.split("::")[-1] in _REFUSE_BY_DATA
 
 
 def may_refuse_data(node: fx.Node) -> bool:
     """Whether a call raises for some values of its tensors, and not for others."""
-    if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
+    if not isinstance(node.target, OpOverload) or node.target.namespace != "aten":
         return False
     if refuses_data(node.target):
         return True
@@ -141,9 +138,9 @@ CAPTURED_CALL = "captured_call"
 
 def called_name(target: Any) -> str:
     """``namespace::name`` of what a captured graph calls; functions and methods of torch's are those of ATen."""
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return target._schema.name
-    if isinstance(target, torch._ops.OpOverloadPacket):
+    if isinstance(target, OpOverloadPacket):
         return target._qualified_op_name
     return f"aten::{target if isinstance(target, str) else getattr(target, '__name__', '')}"
 
@@ -236,9 +233,9 @@ def size_hint(size: Any, default: int = 64) -> int:
 @functools.cache
 def has_custom_code(target: Any) -> bool:
     """Whether a call runs code that Turret knows nothing about: a custom or higher-order op."""
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return target.namespace not in ("aten", "prims", "turret")
-    return isinstance(target, torch._ops.HigherOrderOperator)
+    return isinstance(target, HigherOrderOperator)
 
 
 def is_random_call(node: fx.Node) -> bool:

@@ -6,187 +6,48 @@ what it has to know, and the executor hands a plan to the device that the plan n
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import contextvars
-import enum
-import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
-import attrs
 import pluggy
 import torch
 
-from turret.errors import CodegenError, PluginError
+from turret.errors import PluginError
 from turret.hooks.blame import claim
+from turret.hooks.device_types import (
+    Allocator,
+    Costs,
+    Device,
+    KernelFamily,
+    PlanLibrary,
+    Properties,
+    Segment,
+    UnknownDevice,
+)
+from turret.hooks.host import HOST, INDEX_ERROR, OUT_OF_BOUNDS, OUT_OF_RANGE, ZERO_DIVISION
+from turret.hooks.plugin_manager import default_manager, first_result
 
-if TYPE_CHECKING:
-    from turret.hooks.graph_capture import GraphCapture
-    from turret.plan import Launch, Plan
-    from turret.storage.artifact_cache import Store
-
-HOST = torch.device("cpu")
-"""Where numbers, NumPy arrays and tensors that name no device are: torch's own word for the host's memory."""
-
-Allocator = Callable[[Sequence[int], Sequence[int], torch.dtype], torch.Tensor]
-"""``empty(shape, stride, dtype)``: an uninitialised tensor."""
-
-
-INDEX_ERROR, ZERO_DIVISION, OUT_OF_BOUNDS, OUT_OF_RANGE = 1, 2, 4, 8
-"""What a kernel of the host returns where a checked index is out of range, an integer is divided by zero, an access
-lies outside of its tensor (``check_bounds``), or an index is out of range for which eager raises a RuntimeError; 0 is
-success."""
-
-
-class KernelFamily(enum.Enum):
-    """Whose results a device's eager kernels have where ATen's own two families differ (NaN, roundings, layouts)."""
-
-    HOST = "ATen's kernels for the CPU"
-    GPU = "ATen's kernels for GPUs"
-
-
-@attrs.frozen
-class Properties:
-    """What code for one device may depend on; all of it is part of cache keys.
-
-    ``arch``: what binaries are made for, in the words of the code generators that serve it; those for another one are
-    not loaded.  ``cores``: independent processors (of a GPU: multiprocessors); ``memory``: bytes; 0 where not known.
-    """
-
-    name: str = ""
-    arch: str = ""
-    cores: int = 0
-    memory: int = 0
-
-
-@attrs.frozen
-class Costs:
-    """What arithmetic costs on a device, for those who weigh it against memory traffic.
-
-    Four classes of operations, in bytes of traffic that take as long as one element's; ``flops_per_byte``:
-    floating-point operations of a library kernel that take as long as one byte.
-    """
-
-    cheap: float = 0.01
-    divide: float = 0.05
-    transcendental: float = 0.1
-    random: float = 1.0
-    flops_per_byte: float = 100.0
-
-
-@attrs.frozen(eq=False)
-class Segment:
-    """One launch step of a loaded plan.
-
-    ``run(*leading, slots, sizes, stream) -> status``, 0 for success: the addresses of the table of slots (where each
-    slot's first element lies) and of that of sizes (int64), and what ``Device.stream_getter`` gives.  Where a device
-    keeps no arenas the arena's address comes behind the slots, and those in it (``place`` is ``arena``) lie ``number``
-    bytes from it: their own entries are empty.  Any other status goes to ``recover(status, slots, sizes, stream,
-    tensors)`` (tables as ctypes arrays, tensors of inputs, results of calls and views by slot), which raises or makes
-    it good.
-    """
-
-    run: Callable[..., int]
-    recover: Callable[[int, Any, Any, int, Mapping[int, torch.Tensor]], None]
-    leading: tuple[int, ...] = ()
-
-
-class PlanLibrary(abc.ABC):
-    """The native code of one plan, loaded."""
-
-    @abc.abstractmethod
-    def segment(self, launch: Launch) -> Segment:
-        """What runs a launch step."""
-
-    def prepare(self) -> None:  # noqa: B027 (most libraries have nothing to do)
-        """Load now what the first run would load, which a graph capture must not."""
-
-
-class Device(abc.ABC):
-    """One type of device, whichever of them a call is for: methods take its index (0 where there is one alone).
-
-    ``type`` is torch's name.  ``kernel_languages``: code generators ask whether theirs is among them; a device without
-    any runs its graphs as captured, call by call.  ``eager_kernels``: whose results compiled code has to come out with.
-    ``asynchronous``: launches are queued, and cost more than little kernels do.  ``keeps_arena``: a plan's memory is
-    kept from call to call; else it comes from torch's allocator in each call, in the stream's order, which takes an
-    allocator whose storages can be resized.  ``channels_last``: dtypes whose convolutions are faster in that layout.
-    ``graphs``: recording and replaying of launches, where the device has that.
-    """
-
-    type: str
-    kernel_languages: frozenset[str] = frozenset()
-    eager_kernels: KernelFamily = KernelFamily.GPU
-    asynchronous: bool = True
-    keeps_arena: bool = True
-    channels_last: frozenset[torch.dtype] = frozenset()
-    costs: Costs = Costs()
-    graphs: GraphCapture | None = None
-
-    @abc.abstractmethod
-    def properties(self, index: int) -> Properties:
-        """Facts about one device; ``Properties()`` where there is none."""
-
-    @abc.abstractmethod
-    def load(self, plan: Plan, store: Store | None) -> PlanLibrary:
-        """Load ``plan.library`` (``turret.storage.libraries.find_library`` has its files) for the plan's device.
-
-        Raises ``CodegenError`` where it cannot be loaded, ``CacheError`` where it is gone.
-        """
-
-    def is_available(self) -> bool:
-        """Whether code can run here, rather than be compiled for another machine."""
-        return True
-
-    def current_index(self) -> int:
-        """The device that is meant where no index is given."""
-        return 0
-
-    def selected(self, index: int) -> contextlib.AbstractContextManager[Any]:
-        """A context in which one device is the current one."""
-        return contextlib.nullcontext()
-
-    def stream_getter(self, index: int) -> Callable[[], int]:
-        """What gives the last argument of each launch, asked once in every call: the current stream, most often."""
-        return lambda: 0
-
-    def allocator(self, device: torch.device) -> Allocator:
-        """What makes the tensors of a call, in the order of the current stream."""
-
-        def through_dispatcher(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-            return torch.empty_strided(shape, stride, dtype=dtype, device=device)
-
-        return through_dispatcher
-
-    def times(self, index: int, run: Callable[[], Any], prepare: Callable[[], Any], repeats: int) -> list[float]:
-        """Milliseconds that each of ``repeats`` runs takes; ``prepare`` comes before each, and is not counted."""
-        found = []
-        for _ in range(repeats):
-            prepare()
-            start = time.perf_counter()
-            run()
-            found.append((time.perf_counter() - start) * 1e3)
-        return found
-
-    def settings(self) -> str:
-        """Modes of the device, beside torch's own, that decide what code for it does: part of cache keys."""
-        return ""
-
-
-class UnknownDevice(Device):
-    """A device type that no plugin knows: its graphs run as captured, call by call."""
-
-    def __init__(self, device_type: str) -> None:
-        self.type = device_type
-
-    def properties(self, index: int) -> Properties:
-        return Properties()
-
-    def load(self, plan: Plan, store: Store | None) -> PlanLibrary:
-        raise CodegenError(
-            f"no plugin runs kernels on {self.type}; give one that implements turret_device for it (docs/devices.md)"
-        )
+__all__ = [
+    "HOST",
+    "INDEX_ERROR",
+    "OUT_OF_BOUNDS",
+    "OUT_OF_RANGE",
+    "ZERO_DIVISION",
+    "Allocator",
+    "Costs",
+    "Device",
+    "KernelFamily",
+    "PlanLibrary",
+    "Properties",
+    "Segment",
+    "UnknownDevice",
+    "allocator",
+    "device_for",
+    "devices_of",
+    "uses_host_kernels",
+]
 
 
 class _Devices:
@@ -203,8 +64,6 @@ class _Devices:
         return found
 
     def _ask(self, device_type: str) -> Device:
-        from turret.hooks.plugin_manager import first_result  # whose plugins import this module
-
         manager = self._manager()
         assert manager is not None  # whoever asks holds it
         given, plugin = first_result(manager, "turret_device", {"device_type": device_type})
@@ -244,8 +103,6 @@ def device_for(device_type: str) -> Device:
     """The device of a type: a plugin's, of the compilation under way if there is one, or ``UnknownDevice``."""
     devices = _in_use.get()
     if devices is None:
-        from turret.hooks.plugin_manager import default_manager  # whose plugins import this module
-
         devices = _devices_of(default_manager())
     return devices.of_type(device_type)
 

@@ -240,10 +240,7 @@ def address_words(
     A word that differs otherwise may be such padding, too, or be made of addresses in a way that is not known here.
     Where it belongs to a library call (``first.calls``), what that call works on is unclear; else all that moved is.
     """
-    distances = {m.second - m.first: key for key, m in moved.items() if not m.is_number}
-    numbers = {(m.first, m.second): key for key, m in moved.items() if m.is_number}
-    if len(distances) + len(numbers) != len(moved) or any(m.first == m.second for m in moved.values()):
-        raise ValueError("two of what moved lie equally far from where they were, or one did not move")
+    distances, numbers = _told_apart(moved)
     noise = set() if again is None else _differences(first, again)
     words: dict[Any, list[AddressWord]] = {key: [] for key in moved}
     unclear: dict[Any, str] = {}
@@ -266,6 +263,15 @@ def address_words(
         else:
             words[key].append(AddressWord(number, offset, before - moved[key].first))
     return FoundAddresses({key: tuple(w) for key, w in words.items() if key not in unclear}, unclear)
+
+
+def _told_apart(moved: Mapping[Any, Moved]) -> tuple[dict[int, Any], dict[tuple[int, int], Any]]:
+    """Keys of what moved by how far it did, and those of numbers by what they were in both recordings."""
+    distances = {m.second - m.first: key for key, m in moved.items() if not m.is_number}
+    numbers = {(m.first, m.second): key for key, m in moved.items() if m.is_number}
+    if len(distances) + len(numbers) != len(moved) or any(m.first == m.second for m in moved.values()):
+        raise ValueError("two of what moved lie equally far from where they were, or one did not move")
+    return distances, numbers
 
 
 def _suspects(first: Recording, number: int, moved: Mapping[Any, Moved]) -> Iterator[Any]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from turret.frames.guard_entries import GuardEntry
     from turret.hooks.config import Option
     from turret.hooks.context import CompileContext
-    from turret.hooks.devices import Device
+    from turret.hooks.device_types import Device
     from turret.hooks.events import Event
     from turret.hooks.products import (
         BoxedCallable,

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from turret.torch_compat.ops import OpOverload
+
 if TYPE_CHECKING:
     import sympy
-    import torch
 
     from turret.hooks.products import NodePlacement
     from turret.ir import Binding
@@ -33,7 +34,7 @@ class NodeMeta(TypedDict, total=False):
     """The lines of the program that the node stems from, as a traceback prints them.  Written by capture; carried
     along by the joint trace, partition and passes; read by lowering, for sources of kernels."""
 
-    original_aten: torch._ops.OpOverload
+    original_aten: OpOverload
     """The operation whose decomposition made the node.  Written by the joint trace; read by placement and lowerings."""
 
     captured_call: str

@@ -41,6 +41,7 @@ from turret.ir.program import (
     TensorDecl,
     bound_symbols,
     defined,
+    mentioned_symbols,
     references,
     used,
 )
@@ -55,7 +56,6 @@ from turret.ir.schedule import (
     Step,
     Store,
 )
-from turret.ir.symbols import mentioned_symbols
 from turret.ir.verify import verify
 
 __all__ = [

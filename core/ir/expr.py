@@ -291,27 +291,64 @@ def call(op: str, *args: Expr) -> Expr:
 
 def _fold(info: ScalarOp, args: tuple[Expr, ...], dtype: torch.dtype) -> Expr | None:
     """Rewrites that are exact for every value, NaN and signed zeros included; None where there is none."""
-    op = info.name
-    if op in ("where", "masked") and args[0].op == "const":
-        kept, left = (args[1], args[2]) if args[0].payload else (args[2], args[1])
-        return None if op == "where" and left.reports else kept
-    if op == "where" and args[1] is args[2] and not args[0].reports:
-        return args[1]
-    if info.undoes_itself and args[0].op == op:
+    if info.undoes_itself and args[0].op == info.name:
         return args[0].args[0]
-    if op in ("mul", "div") and args[1].op == "const" and args[1].payload == 1 and dtype != torch.bool:
-        return args[0]
-    if op == "mul" and args[0].op == "const" and args[0].payload == 1 and dtype != torch.bool:
-        return args[1]
-    if op == "logical_and":
-        for one, other in (args, args[::-1]):
-            if one.op == "const" and (one.payload or not other.reports):
-                return other if one.payload else one
-    if info.fold is not None and args[0].dtype in INTEGERS and all(arg.op == "const" for arg in args):
-        value = info.fold(*(arg.payload for arg in args))
-        if dtype == torch.bool or _fits(value, dtype):
-            return constant(value, dtype)
+    fold = _FOLDS.get(info.name)
+    folded = None if fold is None else fold(*args)
+    return folded or _fold_integers(info, args, dtype)
+
+
+def _fold_where(condition: Expr, chosen: Expr, other: Expr) -> Expr | None:
+    if condition.op == "const":
+        kept, left = (chosen, other) if condition.payload else (other, chosen)
+        return None if left.reports else kept
+    return chosen if chosen is other and not condition.reports else None
+
+
+def _fold_masked(condition: Expr, chosen: Expr, other: Expr) -> Expr | None:
+    """As of ``where``; what is masked reports nothing."""
+    if condition.op != "const":
+        return None
+    return chosen if condition.payload else other
+
+
+def _fold_mul(one: Expr, other: Expr) -> Expr | None:
+    if _is_one(other):
+        return one
+    return other if _is_one(one) else None
+
+
+def _fold_div(dividend: Expr, divisor: Expr) -> Expr | None:
+    return dividend if _is_one(divisor) else None
+
+
+def _is_one(expr: Expr) -> bool:
+    return expr.op == "const" and expr.payload == 1 and expr.dtype != torch.bool
+
+
+def _fold_logical_and(*args: Expr) -> Expr | None:
+    for one, other in (args, args[::-1]):
+        if one.op == "const" and (one.payload or not other.reports):
+            return other if one.payload else one
     return None
+
+
+_FOLDS: dict[str, Callable[..., Expr | None]] = {
+    "where": _fold_where,
+    "masked": _fold_masked,
+    "mul": _fold_mul,
+    "div": _fold_div,
+    "logical_and": _fold_logical_and,
+}
+"""Rewrites by op, of its arguments."""
+
+
+def _fold_integers(info: ScalarOp, args: tuple[Expr, ...], dtype: torch.dtype) -> Expr | None:
+    """An op of constants alone."""
+    if info.fold is None or args[0].dtype not in INTEGERS or any(arg.op != "const" for arg in args):
+        return None
+    value = info.fold(*(arg.payload for arg in args))
+    return constant(value, dtype) if dtype == torch.bool or _fits(value, dtype) else None
 
 
 def reduce(kind: ReductionKind, variables: Iterable[Var], *args: Expr) -> Expr:

@@ -19,15 +19,13 @@ import math
 import re
 import weakref
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.utils._sympy import functions as of_sizes
 
-if TYPE_CHECKING:
-    from turret.ir.expr import Expr
+from turret.torch_compat.sizes import of_sizes
 
 Size: TypeAlias = int | sympy.Expr
 """An int, or a sympy expression over size symbols."""
@@ -280,12 +278,25 @@ class Mod(_Quotient):
         return numerator - self.divisor * sympy.floor(numerator / self.divisor)
 
 
+class IntegerExpr(Protocol):
+    """What an index asks of an expression that is in it: ``turret.ir.expr.Expr``, which is made of indices in turn."""
+
+    @property
+    def op(self) -> str: ...
+
+    @property
+    def payload(self) -> Any: ...
+
+    @property
+    def variables(self) -> frozenset[Var]: ...
+
+
 class Value:
     """An integer that the program computes (an index read from a tensor)."""
 
     __slots__ = ("expr", "key")
 
-    def __init__(self, expr: Expr) -> None:
+    def __init__(self, expr: IntegerExpr) -> None:
         self.expr = expr
         self.key = f"[{expr}]"
 
@@ -325,7 +336,8 @@ class Index:
     terms: tuple[tuple[Atom, Size], ...]
     const: Size
     variables: frozenset[Var]
-    values: tuple[Expr, ...]
+    values: tuple[Any, ...]
+    """The expressions (``turret.ir.expr.Expr``) in it."""
 
     @classmethod
     def make(cls, terms: tuple[tuple[Atom, Size], ...], const: Size) -> Index:
@@ -347,7 +359,7 @@ class Index:
         return cls.make((), size(value))
 
     @classmethod
-    def of_value(cls, expr: Expr) -> Index:
+    def of_value(cls, expr: IntegerExpr) -> Index:
         """The index that is an integer expression of the program."""
         if expr.op == "index":
             return expr.payload
@@ -511,22 +523,27 @@ class Index:
 
 def _recombine(merged: dict[Atom, Size], const: Size) -> Index:
     """Sort terms, folding ``d*(x//d) + x%d`` to ``x`` and ``d*((x//d)%e) + x%d`` to ``x%(d*e)``."""
-    for atom, coefficient in list(merged.items()):
-        if not isinstance(atom, Mod) or atom not in merged:
-            continue
-        divisor = atom.divisor
-        wanted = size(coefficient * divisor)
-        high = atom.numerator // divisor
-        if len(high.terms) == 1 and high.const == 0 and high.terms[0][1] == 1:
-            partner = high.terms[0][0]
-            if merged.get(partner) == wanted:
-                rest = {a: c for a, c in merged.items() if a is not atom and a != atom and a != partner}
-                return _recombine(rest, const) + atom.numerator * coefficient
-            for other, other_coefficient in merged.items():
-                if isinstance(other, Mod) and other_coefficient == wanted and other.numerator is high:
-                    rest = {a: c for a, c in merged.items() if a != atom and a != other}
-                    return _recombine(rest, const) + (atom.numerator % product((divisor, other.divisor))) * coefficient
+    for atom, coefficient in merged.items():
+        if isinstance(atom, Mod) and (found := _partner(merged, atom, coefficient)) is not None:
+            partner, whole = found
+            rest = {a: c for a, c in merged.items() if a != atom and a != partner}
+            return _recombine(rest, const) + whole * coefficient
     return Index.make(tuple(sorted(merged.items(), key=lambda item: item[0].key)), const)
+
+
+def _partner(merged: Mapping[Atom, Size], atom: Mod, coefficient: Size) -> tuple[Atom, Index] | None:
+    """The term that ``x%d`` folds with, ``x//d`` or ``(x//d)%e``, and what both make up; None where there is none."""
+    high = atom.numerator // atom.divisor
+    if len(high.terms) != 1 or high.const != 0 or high.terms[0][1] != 1:
+        return None
+    wanted = size(coefficient * atom.divisor)
+    quotient = high.terms[0][0]
+    if merged.get(quotient) == wanted:
+        return quotient, atom.numerator
+    for other, other_coefficient in merged.items():
+        if isinstance(other, Mod) and other_coefficient == wanted and other.numerator is high:
+            return other, atom.numerator % product((atom.divisor, other.divisor))
+    return None
 
 
 def _common_factor(rest: Index, divisor: int) -> int:

@@ -17,25 +17,33 @@ def check_memory(schedule: Schedule) -> None:
     """
     born, dies = _lifetimes(schedule)
     buffers = schedule.memory.buffers
-    outputs = {r.name for r in schedule.program.outputs if isinstance(r, Ref)}
-    spans = schedule.memory.arena_spans
     for name, buffer in buffers.items():
         if buffer.reuses is not None:
             _check_heir(schedule, name, buffer, born, dies)
-        if buffer.arena_offset is None:
-            continue
-        if buffer.bytes is None or buffer.arena_offset + buffer.bytes > schedule.memory.arena_bytes:
-            _fail(schedule, f"{name} ends beyond the arena of {schedule.memory.arena_bytes} bytes")
-        if name in outputs:
-            _fail(schedule, f"the output {name} lies in the arena, which the next call writes over")
-        if spans and name in born and not any(a <= born[name] and dies[name] <= b for a, b in spans):
-            _fail(schedule, f"{name} (steps {born[name]} to {dies[name]}) outlives the arena, there in {spans}")
+        if buffer.arena_offset is not None:
+            _check_in_arena(schedule, name, buffer.arena_offset, buffer.bytes)
+            _check_life(schedule, name, born, dies)
     _check_sections(schedule, born, dies)
     _check_overlaps(schedule, born, dies)
     for number, names in schedule.memory.dead_after.items():
         for name in names:
             if dies.get(name, number) > number:
                 _fail(schedule, f"{name} is freed after step {number}, but step {dies[name]} uses it")
+
+
+def _check_in_arena(schedule: Schedule, name: str, offset: int, size: int | None) -> None:
+    """A buffer ends before the arena does, and is no output."""
+    if size is None or offset + size > schedule.memory.arena_bytes:
+        _fail(schedule, f"{name} ends beyond the arena of {schedule.memory.arena_bytes} bytes")
+    if any(isinstance(output, Ref) and output.name == name for output in schedule.program.outputs):
+        _fail(schedule, f"the output {name} lies in the arena, which the next call writes over")
+
+
+def _check_life(schedule: Schedule, name: str, born: dict[str, int], dies: dict[str, int]) -> None:
+    """A buffer in the arena lives while the arena is there."""
+    spans = schedule.memory.arena_spans
+    if spans and name in born and not any(a <= born[name] and dies[name] <= b for a, b in spans):
+        _fail(schedule, f"{name} (steps {born[name]} to {dies[name]}) outlives the arena, there in {spans}")
 
 
 def _check_sections(schedule: Schedule, born: dict[str, int], dies: dict[str, int]) -> None:

@@ -221,9 +221,7 @@ def adopt_row(nest: Nest, is_short: Callable[[tuple[Var, ...]], bool]) -> Nest:
     found = nest.reductions
     inner = nest.inner
     if not inner:
-        long = [n for n in found if not is_short(n.payload.variables)]
-        outermost = [n for n in long if not any(n is not m and n in set(walk(m)) for m in long)]
-        inner = outermost[0].payload.variables if outermost else ()
+        inner = _outermost([n for n in found if not is_short(n.payload.variables)])
         if not inner or set(inner) & set(nest.outer):
             return nest
         nest = attrs.evolve(nest, inner=inner)
@@ -239,6 +237,12 @@ def adopt_row(nest: Nest, is_short: Callable[[tuple[Var, ...]], bool]) -> Nest:
 
     same = all(node.payload.variables == inner for node in found)
     return nest if same else map_roots(nest, renamed)
+
+
+def _outermost(reductions: list[Expr]) -> tuple[Var, ...]:
+    """The loops of the first reduction that is inside of no other; none where there are no reductions."""
+    outermost = [n for n in reductions if not any(n is not m and n in set(walk(m)) for m in reductions)]
+    return outermost[0].payload.variables if outermost else ()
 
 
 def scan_variable(nest: Nest) -> Var | None:

@@ -12,7 +12,7 @@ import sympy
 import torch
 from sympy.printing.str import StrPrinter
 
-from turret.hooks.devices import HOST
+from turret.hooks.host import HOST
 
 NAME = r"[A-Za-z_]\w*(?:(?:::|\.)\w+)*"
 """A name that is written without quotes; ``aten::mm.default`` is one."""

@@ -16,9 +16,10 @@ import torch
 
 from turret.graph.externs import op_name
 from turret.hooks.size_source import Binding, SizeSource
-from turret.ir.expr import Expr
+from turret.ir.expr import Expr, loads
 from turret.ir.index import Index, Size, Var
 from turret.ir.notation import constant_text, layout_text, name_text, symbol_kind, tail_text, value_text
+from turret.ir.symbols import symbols_of_expr, symbols_of_index, symbols_of_size, symbols_of_sizes, symbols_within
 
 
 @attrs.frozen(eq=False)
@@ -224,8 +225,6 @@ class LoopProgram:
         return table
 
     def __str__(self) -> str:
-        from turret.ir.symbols import symbols_within
-
         lines = [f"loop program {name_text(self.name)}:"]
         order = list(self.symbols)
         sizes = sorted(symbols_within(self), key=lambda s: order.index(s.name) if s.name in order else len(order))
@@ -259,10 +258,47 @@ def bound_symbols(statement: Statement) -> tuple[str, ...]:
     return (statement.symbol,) if isinstance(statement, Number) else ()
 
 
+def _of_declaration(decl: TensorDecl) -> frozenset[str]:
+    return symbols_of_sizes((*decl.shape, *decl.stride))
+
+
+def _of_arguments(value: Any) -> frozenset[str]:
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, (list, tuple)):
+        return frozenset().union(*map(_of_arguments, value))
+    return symbols_of_size(value)
+
+
+def mentioned_symbols(statement: Statement, expr: Expr | None = None) -> frozenset[str]:
+    """Names of the symbols that must be known before a statement runs.
+
+    ``expr`` stands in for a definition's own expression (a scheduler may have put others into it).
+    """
+    match statement:
+        case Definition():
+            found = symbols_of_expr(statement.expr if expr is None else expr)
+            return found | _of_declaration(statement.tensor)
+        case Scatter():
+            roots = [statement.expr, *(v for c in statement.coords for v in c.values)]
+            roots += [] if statement.condition is None else [statement.condition]
+            found = frozenset().union(*map(symbols_of_expr, roots), *map(symbols_of_index, statement.coords))
+            loops = symbols_of_sizes(v.extent for v in statement.variables)
+            return found | loops | _of_declaration(statement.tensor)
+        case StridedView():
+            return _of_declaration(statement.tensor) | symbols_of_size(statement.offset)
+        case Extern():
+            results = frozenset().union(*(_of_declaration(o) for o in statement.outputs if o is not None))
+            found = _of_arguments((*statement.args, statement.kwargs)) | results
+            return found - frozenset(bound_symbols(statement))
+        case Number():
+            return symbols_of_size(statement.value)
+        case CopyInto():
+            return frozenset()
+
+
 def used(statement: Statement) -> tuple[str, ...]:
     """Names of the tensors that a statement reads or writes to, each once."""
-    from turret.ir.expr import loads
-
     match statement:
         case Definition():
             names = [node.tensor for node in loads(statement.expr)]

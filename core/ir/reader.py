@@ -14,14 +14,14 @@ from typing import Any, NoReturn
 import attrs
 import sympy
 import torch
-from torch.utils._sympy import functions as of_sizes
 
 from turret.errors import TextError
-from turret.hooks.devices import HOST
+from turret.hooks.host import HOST
 from turret.ir.expr import OPS, Expr, Reduction
 from turret.ir.index import Div, Index, Mod, Size, Value, Var
 from turret.ir.notation import NAME, row_major, span
 from turret.ir.program import Ref, TensorDecl
+from turret.torch_compat.sizes import of_sizes
 
 _TOKEN = re.compile(
     rf'\s*(?P<token>"(?:[^"\\]|\\.)*"|\d+(?:\.\d+)?(?:e[+-]?\d+)?|{NAME}|//|\*\*|\.\.\.|\S)',

@@ -1,4 +1,4 @@
-"""Which size symbols statements and expressions mention, and which of them stand for numbers that depend on data."""
+"""Which size symbols expressions, indices and sizes mention."""
 
 from __future__ import annotations
 
@@ -11,17 +11,6 @@ import sympy
 
 from turret.ir.expr import Expr, walk
 from turret.ir.index import Div, Index, Mod, Value, Var
-from turret.ir.program import (
-    CopyInto,
-    Definition,
-    Extern,
-    Number,
-    Scatter,
-    Statement,
-    StridedView,
-    TensorDecl,
-    bound_symbols,
-)
 
 _NONE: frozenset[str] = frozenset()
 
@@ -62,45 +51,6 @@ def symbols_of_expr(expr: Expr) -> frozenset[str]:
         elif node.op == "scan":
             found |= symbols_of_size(node.payload[1].extent)
     return found
-
-
-def _of_declaration(decl: TensorDecl) -> frozenset[str]:
-    return symbols_of_sizes((*decl.shape, *decl.stride))
-
-
-def _of_arguments(value: Any) -> frozenset[str]:
-    if isinstance(value, dict):
-        value = tuple(value.values())
-    if isinstance(value, (list, tuple)):
-        return _NONE.union(*map(_of_arguments, value))
-    return symbols_of_size(value)
-
-
-def mentioned_symbols(statement: Statement, expr: Expr | None = None) -> frozenset[str]:
-    """Names of the symbols that must be known before a statement runs.
-
-    ``expr`` stands in for a definition's own expression (a scheduler may have put others into it).
-    """
-    match statement:
-        case Definition():
-            found = symbols_of_expr(statement.expr if expr is None else expr)
-            return found | _of_declaration(statement.tensor)
-        case Scatter():
-            roots = [statement.expr, *(v for c in statement.coords for v in c.values)]
-            roots += [] if statement.condition is None else [statement.condition]
-            found = _NONE.union(*map(symbols_of_expr, roots), *map(symbols_of_index, statement.coords))
-            loops = symbols_of_sizes(v.extent for v in statement.variables)
-            return found | loops | _of_declaration(statement.tensor)
-        case StridedView():
-            return _of_declaration(statement.tensor) | symbols_of_size(statement.offset)
-        case Extern():
-            results = _NONE.union(*(_of_declaration(o) for o in statement.outputs if o is not None))
-            found = _of_arguments((*statement.args, statement.kwargs)) | results
-            return found - frozenset(bound_symbols(statement))
-        case Number():
-            return symbols_of_size(statement.value)
-        case CopyInto():
-            return _NONE
 
 
 def symbols_within(product: Any) -> list[sympy.Symbol]:

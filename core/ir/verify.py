@@ -80,29 +80,11 @@ def _(program: LoopProgram) -> None:
                 _fail(statement, f"use of {name!r}, which is not defined before")
         match statement:
             case Definition():
-                if tuple(v.extent for v in statement.variables) != statement.tensor.shape:
-                    _fail(statement, "the loops do not match the shape")
-                if statement.expr.dtype != statement.tensor.dtype:
-                    _fail(statement, f"value is {statement.expr.dtype}, tensor is {statement.tensor.dtype}")
-                _check_expr(statement.expr, tensors, frozenset(statement.variables), statement)
+                _check_definition(statement, tensors)
             case Scatter():
-                allowed = frozenset(statement.variables)
-                initial = tensors[statement.initial]
-                if initial.shape != statement.tensor.shape or initial.dtype != statement.tensor.dtype:
-                    _fail(statement, f"initial {initial} does not fit {statement.tensor}")
-                if len(statement.coords) != len(statement.tensor.shape):
-                    _fail(statement, f"{len(statement.coords)} coordinates for {statement.tensor}")
-                for coord in statement.coords:
-                    _check_free(coord.variables, allowed, statement)
-                condition = [] if statement.condition is None else [statement.condition]
-                for root in (statement.expr, *_index_values(statement.coords), *condition):
-                    _check_expr(root, tensors, allowed, statement)
-                if statement.expr.dtype != statement.tensor.dtype:
-                    _fail(statement, f"value is {statement.expr.dtype}, tensor is {statement.tensor.dtype}")
+                _check_scatter(statement, tensors)
             case CopyInto():
-                target, source = tensors[statement.target], tensors[statement.source]
-                if target.shape != source.shape or target.dtype != source.dtype:
-                    _fail(statement, f"{source} does not fit {target}")
+                _check_copy(statement, tensors)
         for decl in defined(statement):
             if decl.name in tensors:
                 _fail(statement, f"{decl.name!r} is defined twice")
@@ -110,6 +92,39 @@ def _(program: LoopProgram) -> None:
     for output in program.outputs:
         if isinstance(output, Ref) and output.name not in tensors:
             _fail(f"outputs of {program.name}", f"{output} is not defined")
+
+
+def _check_definition(statement: Definition, tensors: dict[str, TensorDecl]) -> None:
+    if tuple(v.extent for v in statement.variables) != statement.tensor.shape:
+        _fail(statement, "the loops do not match the shape")
+    _check_dtype(statement)
+    _check_expr(statement.expr, tensors, frozenset(statement.variables), statement)
+
+
+def _check_scatter(statement: Scatter, tensors: dict[str, TensorDecl]) -> None:
+    allowed = frozenset(statement.variables)
+    initial = tensors[statement.initial]
+    if initial.shape != statement.tensor.shape or initial.dtype != statement.tensor.dtype:
+        _fail(statement, f"initial {initial} does not fit {statement.tensor}")
+    if len(statement.coords) != len(statement.tensor.shape):
+        _fail(statement, f"{len(statement.coords)} coordinates for {statement.tensor}")
+    for coord in statement.coords:
+        _check_free(coord.variables, allowed, statement)
+    condition = [] if statement.condition is None else [statement.condition]
+    for root in (statement.expr, *_index_values(statement.coords), *condition):
+        _check_expr(root, tensors, allowed, statement)
+    _check_dtype(statement)
+
+
+def _check_copy(statement: CopyInto, tensors: dict[str, TensorDecl]) -> None:
+    target, source = tensors[statement.target], tensors[statement.source]
+    if target.shape != source.shape or target.dtype != source.dtype:
+        _fail(statement, f"{source} does not fit {target}")
+
+
+def _check_dtype(statement: Definition | Scatter) -> None:
+    if statement.expr.dtype != statement.tensor.dtype:
+        _fail(statement, f"value is {statement.expr.dtype}, tensor is {statement.tensor.dtype}")
 
 
 @verify.register
@@ -149,11 +164,7 @@ def _check_store(store: Store, kernel: Kernel, tensors: dict[str, TensorDecl], r
     for coord in store.coords:
         _check_free(coord.variables, allowed, kernel)
     if store.mode is None and store.condition is None:
-        for coord, extent in zip(store.coords, decl.shape, strict=True):
-            low, high = coord.bounds()
-            below = isinstance(low, int) and low < 0
-            if below or (isinstance(high, int) and isinstance(extent, int) and 0 < extent <= high):
-                _fail(kernel, f"stores {store.tensor!r} at {coord}, which goes from {low} to {high} of {extent}")
+        _check_coordinates(store, kernel, decl)
     roots = [store.expr, *_index_values(store.coords)]
     roots += [] if store.condition is None else [store.condition]
     for root in roots:
@@ -163,3 +174,12 @@ def _check_store(store: Store, kernel: Kernel, tensors: dict[str, TensorDecl], r
                 _fail(kernel, f"reads {node.tensor!r} before any step has made it")
     if store.expr.dtype != decl.dtype:
         _fail(kernel, f"stores {store.expr.dtype} into {decl}")
+
+
+def _check_coordinates(store: Store, kernel: Kernel, decl: TensorDecl) -> None:
+    """What is stored everywhere, and is no update, lies within its tensor."""
+    for coord, extent in zip(store.coords, decl.shape, strict=True):
+        low, high = coord.bounds()
+        below = isinstance(low, int) and low < 0
+        if below or (isinstance(high, int) and isinstance(extent, int) and 0 < extent <= high):
+            _fail(kernel, f"stores {store.tensor!r} at {coord}, which goes from {low} to {high} of {extent}")

@@ -12,6 +12,7 @@ from torch import fx
 from turret.hooks.products import StageGraph, Target
 from turret.plan import Plan
 from turret.plan.executor import load
+from turret.torch_compat.ops import HigherOrderOperator
 
 
 class PlannedBranch(torch.nn.Module):
@@ -69,7 +70,7 @@ def branches_of(module: fx.GraphModule) -> Iterator[Branch]:
     """The graphs that calls of control flow in ``module`` hold, each once."""
     seen = set()
     for node in list(module.graph.nodes):
-        if node.op == "call_function" and isinstance(node.target, torch._ops.HigherOrderOperator):
+        if node.op == "call_function" and isinstance(node.target, HigherOrderOperator):
             for argument in node.args:
                 if isinstance(argument, fx.Node) and argument.op == "get_attr" and argument.target not in seen:
                     seen.add(argument.target)

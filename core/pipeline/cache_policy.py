@@ -13,7 +13,8 @@ from turret.hooks import plugin_manager
 from turret.hooks.products import BoxedCallable, CapturedGraph
 from turret.pipeline import stored_graph
 from turret.pipeline.graph_facts import target_of
-from turret.pipeline.keys.graph_cache import Artifact, GraphCache, Unstable, graph_key
+from turret.pipeline.keys.graph_cache import Artifact, GraphCache
+from turret.pipeline.keys.graph_key import Unstable, graph_key
 from turret.plan import Plan
 from turret.plan.executor import fits_device, load
 from turret.storage.libraries import forget_library

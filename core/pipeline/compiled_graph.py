@@ -14,6 +14,7 @@ from turret.hooks.devices import devices_of
 from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph
 from turret.pipeline import stored_graph
 from turret.pipeline.cache_policy import CachePolicy, Given, entry_name
+from turret.pipeline.executables import executable
 from turret.pipeline.graph_facts import guard_count, interpreted, target_of
 from turret.pipeline.keys.executed_code import recorded
 from turret.pipeline.keys.graph_cache import Artifact, GraphCache
@@ -98,7 +99,7 @@ class CompiledGraph:
         """Compile (and store) the forward, or the whole of an inference graph."""
         partitioned = self.partition()
         role = "inference" if partitioned.backward is None else "forward"
-        plan, function = self.pipeline.executable(partitioned, role, self.target, self.captured)
+        plan, function = executable(self.pipeline, partitioned, role, self.target, self.captured)
         artifact = Artifact(plan, partitioned.signature, len(partitioned.saved_tensors), len(partitioned.saved_sizes))
         self.store("forward", artifact)
         return artifact, function
@@ -169,7 +170,7 @@ class CompiledGraph:
         if self.pipeline.policy.past_limit(len(self.backwards), partitioned.name):
             return interpreted(partitioned.backward)
         try:
-            plan, function = self.pipeline.executable(partitioned, "backward", self.target, self.captured)
+            plan, function = executable(self.pipeline, partitioned, "backward", self.target, self.captured)
         except StageError as error:
             if self.pipeline.policy.raises():
                 raise

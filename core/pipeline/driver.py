@@ -6,7 +6,7 @@ What happens where a stage fails is the policy of ``on_error`` (``failure_policy
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -20,6 +20,7 @@ from turret.hooks.products import CapturedGraph
 from turret.pipeline.cache_policy import CachePolicy
 from turret.pipeline.compiled_graph import Backward, CachedGraph, CompiledGraph
 from turret.pipeline.fake_mismatch import fallback_on_fake_mismatch, trusts_fake_implementations
+from turret.pipeline.keys.graph_cache import Artifact
 from turret.pipeline.stage_calls import Pipeline
 from turret.plan.aliasing import fallback_on_alias_mismatch, sharing_check, writes_inputs
 
@@ -53,12 +54,9 @@ def _compile(pipeline: Pipeline, captured: CapturedGraph, keep_graph: bool) -> t
     with pipeline.compilation(captured.name):
         inputs, captured = captured.real_inputs, attrs.evolve(captured, real_inputs=())
         pipeline.context.emit("product", stage="capture", name=captured.name, product=captured)
-        if pipeline.asks_graph_compilers():
-            from turret.pipeline.graph_compilers.ask import compile_captured
-
-            taken = compile_captured(pipeline, captured, inputs or captured.example_inputs)
-            if taken is not None:
-                return taken, None
+        taken = _taken_as_captured(pipeline, captured, inputs or captured.example_inputs)
+        if taken is not None:
+            return taken, None
         del inputs
         if pipeline.without_kernels(captured):
             return eagerly(captured.module), None
@@ -72,18 +70,36 @@ def _compile(pipeline: Pipeline, captured: CapturedGraph, keep_graph: bool) -> t
         if forward is None:
             stored, forward = work.compile_forward()
         function = pipeline.runtime(captured.name, stored, forward, Backward(work, stored))
-    alone = work.cache is not None
+    function, needs_graph = _with_fallbacks(pipeline, captured, stored, function)
+    trusting = trusts_fake_implementations(stored.plan)
+    alone = work.cache is not None and (kept or not needs_graph) and not trusting
+    return function, key if alone else None
+
+
+def _taken_as_captured(pipeline: Pipeline, captured: CapturedGraph, inputs: Sequence[Any]) -> Callable[..., Any] | None:
+    """A captured graph in the hands of a plugin's compiler, before it is traced; None where nobody takes it."""
+    if not pipeline.asks_graph_compilers():
+        return None
+    from turret.pipeline.graph_compilers.ask import compile_captured
+
+    return compile_captured(pipeline, captured, inputs)
+
+
+def _with_fallbacks(
+    pipeline: Pipeline, captured: CapturedGraph, stored: Artifact, function: Callable[..., Any]
+) -> tuple[Callable[..., Any], bool]:
+    """The function, which runs the captured graph where inputs or results are not as it takes them to be.
+
+    With it comes whether that asks the inputs of each call, so that the graph is needed wherever the function is.
+    """
     check = sharing_check(stored.signature, captured.example_inputs, captured.static_inputs)
     if check is not None:
         report = functools.partial(pipeline.context.emit, "fallback", stage="runtime", name=captured.name)
         function = fallback_on_alias_mismatch(function, eagerly(captured.module), check, report)
-        alone = alone and kept
-    if trusts_fake_implementations(stored.plan):
-        alone = False
-        if pipeline.config.on_error == "fallback":
-            report = pipeline.policy.report_fallback
-            function = fallback_on_fake_mismatch(function, eagerly(captured.module), stored.plan, report)
-    return function, key if alone else None
+    if trusts_fake_implementations(stored.plan) and pipeline.config.on_error == "fallback":
+        report = pipeline.policy.report_fallback
+        function = fallback_on_fake_mismatch(function, eagerly(captured.module), stored.plan, report)
+    return function, check is not None
 
 
 def _stored(pipeline: Pipeline, key: str, name: str) -> Callable[..., Any] | None:

@@ -12,7 +12,7 @@ from turret.errors import UnsupportedError
 from turret.hooks.devices import HOST, device_for
 from turret.hooks.products import BoxedCallable, CapturedGraph, PartitionedGraph, Role, Target
 from turret.hooks.signature import GraphSignature, OutputKind
-from turret.pipeline.keys.graph_cache import devices_in
+from turret.pipeline.keys.graph_key import devices_in
 from turret.plan import SizeText, size_text
 from turret.plan.sizes import compile_sizes
 

@@ -43,18 +43,14 @@ from turret.pipeline.branches import Branch, branches_of
 from turret.pipeline.contracts import check_placement, check_plan, check_table, lowering_at_fault
 from turret.pipeline.failure_policy import FailurePolicy
 from turret.pipeline.gc_pause import full_gc_paused
-from turret.pipeline.graph_facts import output_strides, overwritten_inputs, saved_inputs, target_of
+from turret.pipeline.graph_facts import output_strides, overwritten_inputs, target_of
 from turret.pipeline.keys.executed_code import unrecorded
 from turret.pipeline.keys.graph_cache import Artifact, with_usable_cache
 from turret.plan import Plan
-from turret.plan.executor import load
 from turret.storage.fork_safety import compiling
 
 if TYPE_CHECKING:
     from turret.ir import LoopProgram, Schedule
-    from turret.pipeline.graph_compilers.assembly import Assembly
-
-    Executable = Plan | Assembly
 
 _compile_ids = itertools.count(1)
 
@@ -216,30 +212,6 @@ class Pipeline:
         self.verify("partition", functools.partial(verify, joint), parts)
         return parts
 
-    def executable(
-        self, partitioned: PartitionedGraph, role: Role, target: Target, captured: CapturedGraph
-    ) -> tuple[Executable, BoxedCallable]:
-        """One graph of the partition as what is stored of it, and as a callable.
-
-        It goes through place, lower, schedule and codegen; what a plugin takes to a compiler of its own after place
-        goes no further.
-        """
-        name = f"{partitioned.name}.{role}"
-        static_inputs = captured.static_inputs if role != "backward" else frozenset()
-        steady = captured.static_inputs | captured.steady_inputs
-        if role == "backward":
-            steady = saved_inputs(partitioned, steady)
-        with autocast_disabled():
-            graph, placement = self.placed(self.stage_graph(partitioned, role, name, target, static_inputs))
-            made = self.compiled_elsewhere(graph, placement)
-            plan = self.plan_placed(graph, placement) if made is None else None
-        if made is None:
-            plan = attrs.evolve(plan, static_inputs=tuple(sorted(steady)))
-            with self.failures("load"):
-                made = plan, load(plan, self.context.store("load"))
-        self.context.emit("product", stage="load", name=name, product=made[1])
-        return made[0], self.wrapped(made[1], role, partitioned)
-
     def wrapped(self, function: BoxedCallable, role: Role, partitioned: PartitionedGraph | None) -> BoxedCallable:
         """An executable in the wrappers of all plugins; ``partitioned`` is None for one that was stored."""
         for wrap in in_order(self.manager, "turret_wrap_runtime"):
@@ -248,15 +220,6 @@ class Pipeline:
                 wrapped = wrap.function(*(arguments[a] for a in wrap.argnames))
             function = function if wrapped is None else wrapped
         return function
-
-    def compiled_elsewhere(self, graph: StageGraph, placement: Placement) -> tuple[Assembly, BoxedCallable] | None:
-        """A placed graph, or some of its clusters, in the hands of plugins' compilers; None where nobody takes it."""
-        if not self.asks_graph_compilers():
-            return None
-        from turret.pipeline.graph_compilers.ask import compile_placed
-
-        with self.failures("compile_graph"):
-            return compile_placed(self, graph, placement)
 
     def stage_graph(
         self, partitioned: PartitionedGraph, role: Role, name: str, target: Target, static_inputs: frozenset[int]

@@ -17,7 +17,7 @@ from torch import fx
 from turret.errors import CacheError
 from turret.graph.externs import define_own_ops
 from turret.hooks.products import CapturedGraph
-from turret.pipeline.keys.graph_cache import TAGS, Unstable, function_name
+from turret.pipeline.keys.graph_key import TAGS, Unstable, function_name
 from turret.storage import codec
 from turret.storage.codec import record
 from turret.storage.source_lines import new_graph_module
@@ -49,7 +49,7 @@ class NodeRef:
 @record
 @attrs.frozen
 class FunctionRef:
-    """A function by its name, see ``graph_cache.function_name``."""
+    """A function by its name, see ``graph_key.function_name``."""
 
     name: str
 

@@ -31,15 +31,13 @@ def sharing_check(
 
     None where nothing is written to, or everything lies in ``static_inputs``, whose memory is always the same.
     """
-    tensors = [n for n, value in enumerate(example_inputs) if isinstance(value, torch.Tensor)]
-    inputs = signature.inputs
-    written = {n for n in tensors if inputs[n].mutation in _WRITES}
-    written |= {m for base in signature.bases for m in base.members}
-    moving = set(tensors) - static_inputs
+    tensors = frozenset(n for n, value in enumerate(example_inputs) if isinstance(value, torch.Tensor))
+    joined = frozenset(m for base in signature.bases for m in base.members)
+    written = joined.union(n for n in tensors if signature.inputs[n].mutation in _WRITES)
+    moving = tensors - static_inputs
     if not written or not moving or len(tensors) < 2:
         return None
-    alone = set(tensors) if written & moving else written | moving
-    alone -= {m for base in signature.bases for m in base.members}
+    alone = (tensors if written & moving else written | moving) - joined
     spans = tuple((n, n in written, _extent(example_inputs[n])) for n in sorted(alone))
     read_sizes, bases = size_reader(signature), tuple(map(_base_span, signature.bases))
 

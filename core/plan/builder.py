@@ -6,6 +6,7 @@ their tensors are in the slot table, generates the library, and fills in ``libra
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -99,12 +100,7 @@ class _Drafter:
                 self._flush()  # a launch runs with the arena or without it, and in one section
             dead = self.schedule.memory.dead_after.get(number, ())
             if isinstance(step, Kernel):
-                if any(map(self._is_separate, self.pending_dead)) and self._allocates(step):
-                    self._flush()  # what died is freed before there is more
-                if self._overwrites(step) and any(kernel.reports for kernel in self.pending):
-                    self._flush()  # an error of theirs is one before the write
-                self.pending.append(step)
-                self.pending_dead += dead
+                self._kernel(step, dead)
             else:
                 self._flush()
                 before = len(self.steps)
@@ -130,6 +126,15 @@ class _Drafter:
             sections=tuple(map(self._section, self.schedule.sections)),
         )
         return PlanDraft(plan, tuple(self.segments), self.slot_of, {s: i for i, s in enumerate(symbols)})
+
+    def _kernel(self, kernel: Kernel, dead: Sequence[str]) -> None:
+        """One more kernel of the launch under way, or the first of another; ``dead`` are tensors that end with it."""
+        if any(map(self._is_separate, self.pending_dead)) and self._allocates(kernel):
+            self._flush()  # what died is freed before there is more
+        if self._overwrites(kernel) and any(earlier.reports for earlier in self.pending):
+            self._flush()  # an error of theirs is one before the write
+        self.pending.append(kernel)
+        self.pending_dead += dead
 
     def _section(self, section: ScheduleSection) -> Section:
         """A section of the schedule as one of the plan."""

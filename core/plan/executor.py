@@ -320,28 +320,30 @@ class _Writer:
         if step.into is not None:
             self.lines.append(f"{function}({', '.join(arguments)}, out=t{step.into})")
             return
-        expression = f"{function}({', '.join(arguments)})"
-        made = [slot for slot in step.outputs if slot is not None]
-        given = {b.output for b in step.binds}
-        results = ["_" if s is None else f"t{s}" for s in step.outputs]
-        results = [f"n{k}" if r == "_" and k in given else r for k, r in enumerate(results)]
+        results = _result_names(step)
+        target = ""
         if step.sequence and results:
-            expression = f"{', '.join(results)}, = {expression}"
-        elif made or given:
-            expression = f"{results[0]} = {expression}"
-        self.lines.append(expression)
+            target = f"{', '.join(results)}, = "
+        elif any(name != "_" for name in results):
+            target = f"{results[0]} = "
+        self.lines.append(f"{target}{function}({', '.join(arguments)})")
         for binding in step.binds:
             self._number(binding.symbol, _bound(binding, results[binding.output]))
-        for number in made:
-            slot = self.plan.slots[number]
-            shape, stride = _tuple(slot.shape), _tuple(slot.stride)
-            unlike = f"t{number}.stride() != {stride} or t{number}.shape != {shape}"
-            dtype = self.constant("dtype", self.plan.slots[number].torch_dtype)
-            if not is_trusted(step.op) or step.binds:
-                unlike += f" or t{number}.dtype is not {dtype}"
-            self.lines.append(f"if {unlike}:")
-            self.lines.append(f"    t{number} = relayout(t{number}, {shape}, {stride}, {dtype}, {step.op!r})")
-            self._address(number)
+        for number in step.outputs:
+            if number is not None:
+                self._check_result(number, step.op, is_trusted(step.op) and not step.binds)
+                self._address(number)
+
+    def _check_result(self, number: int, op: str, trusted: bool) -> None:
+        """A result that has another layout than its slot is copied; of one that is not ``trusted`` the dtype counts."""
+        slot = self.plan.slots[number]
+        shape, stride = _tuple(slot.shape), _tuple(slot.stride)
+        unlike = f"t{number}.stride() != {stride} or t{number}.shape != {shape}"
+        dtype = self.constant("dtype", slot.torch_dtype)
+        if not trusted:
+            unlike += f" or t{number}.dtype is not {dtype}"
+        self.lines.append(f"if {unlike}:")
+        self.lines.append(f"    t{number} = relayout(t{number}, {shape}, {stride}, {dtype}, {op!r})")
 
     def _value(self, value: Any) -> str:
         if isinstance(value, SlotRef):
@@ -372,6 +374,13 @@ def _branch(plan: Plan, store: Store | None) -> Callable[..., list]:
         return run(given)
 
     return branch
+
+
+def _result_names(step: Call) -> list[str]:
+    """A variable for each result: of a slot's tensor, or of what a number is read from; ``_`` where nobody wants it."""
+    given = {binding.output for binding in step.binds}
+    unnamed = (f"n{k}" if k in given else "_" for k in range(len(step.outputs)))
+    return [name if slot is None else f"t{slot}" for slot, name in zip(step.outputs, unnamed, strict=True)]
 
 
 def _bound(binding: Binding, result: str) -> str:

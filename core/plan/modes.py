@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import torch
+from turret.torch_compat.dispatch import AutoDispatchBelowAutograd, DispatchKey, DispatchKeySet, ExcludeDispatchKeyGuard
+from turret.torch_compat.modes import is_any_autocast_enabled
 
-_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality)
-for _name, _key in torch._C.DispatchKey.__members__.items():
+_keys = DispatchKeySet(DispatchKey.AutogradFunctionality)
+for _name, _key in DispatchKey.__members__.items():
     if _name in ("AutogradOther", "AutogradNestedTensor") or _name.startswith("Autocast"):
-        _keys = _keys | torch._C.DispatchKeySet(_key)
+        _keys = _keys | DispatchKeySet(_key)
 
-_below_both = functools.partial(torch._C._ExcludeDispatchKeyGuard, _keys)
+_below_both = functools.partial(ExcludeDispatchKeyGuard, _keys)
 
 
 def below_autograd() -> Any:
@@ -20,4 +21,4 @@ def below_autograd() -> Any:
 
     The guard of the two together is the slower one, so it is taken only where a caller has autocast on.
     """
-    return _below_both() if torch._C._is_any_autocast_enabled() else torch._C._AutoDispatchBelowAutograd()
+    return _below_both() if is_any_autocast_enabled() else AutoDispatchBelowAutograd()

@@ -8,6 +8,7 @@ on demand, one for each thread that is inside the plan at the same time, and kep
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
@@ -241,9 +242,8 @@ class Plan:
         return tuple(a for step in self.steps if isinstance(step, Call) for a in step.args if isinstance(a, Plan))
 
     def __str__(self) -> str:
-        from turret.plan.text import plan_text  # which needs the loop IR, and that sympy
-
-        return plan_text(self)
+        """The text that ``turret.plan.text.parse_plan`` reads; plans of branches follow it."""
+        return "\n".join([*_Writer(self).lines(), *map(str, self.branches)])
 
 
 def size_text(value: Size) -> SizeText:
@@ -251,8 +251,90 @@ def size_text(value: Size) -> SizeText:
     if isinstance(value, int):
         return value
     import sympy
-    from torch.utils._sympy.functions import ToFloat
-    from torch.utils._sympy.printers import PythonPrinter
 
-    text = sympy.sympify(value).replace(ToFloat, sympy.Function("float"))
+    from turret.torch_compat.sizes import PythonPrinter, of_sizes
+
+    text = sympy.sympify(value).replace(of_sizes.ToFloat, sympy.Function("float"))
     return str(PythonPrinter().doprint(text))
+
+
+FIELDS_WRITTEN_APART = ("name", "device", "slots", "steps", "outputs", "constants", "source")
+"""Fields of a plan that have no line of their own, ``field: value``, in its text."""
+
+
+def slot_labels(slots: tuple[Slot, ...]) -> list[str]:
+    """A name for each slot that no other has, and that is not that of a result which is none."""
+    count = Counter(slot.name for slot in slots)
+    return [s.name if count[s.name] == 1 and s.name != "_" else f"{s.name}#{number}" for number, s in enumerate(slots)]
+
+
+class _Writer:
+    """Writes the lines of a plan, as ``turret.plan.text`` reads them."""
+
+    def __init__(self, plan: Plan) -> None:
+        from turret.ir import notation  # which needs sympy: loading plans from a cache does not
+
+        self.plan = plan
+        self.notation = notation
+        self.name = notation.name_text
+        self.labels = [notation.name_text(label) for label in slot_labels(plan.slots)]
+
+    def lines(self) -> list[str]:
+        """The whole plan, without those of its branches."""
+        plan = self.plan
+        lines = [f"plan {self.name(plan.name)} on {plan.device}:  # {len(plan.steps)} steps"]
+        fields = self.notation.set_fields(plan)
+        lines += [f"  {name}: {self.value(value)}" for name, value in fields if name not in FIELDS_WRITTEN_APART]
+        lines += [f"  constant {self.notation.constant_text(name, value)}" for name, value in plan.constants.items()]
+        lines += [self.slot(number, slot) for number, slot in enumerate(plan.slots)]
+        opened, closed = ({span[end] for span in plan.arena_spans} for end in (0, 1))
+        begins = {section.first: section for section in plan.sections}
+        for number, step in enumerate(plan.steps):
+            lines += [str(begins[number])] if number in begins else []
+            lines += ["  -- take the arena"] if number in opened else []
+            lines.append(f"  {self.step(step)}")
+            lines += ["  -- return the arena"] if number in closed else []
+        lines.append(f"  return {', '.join(map(self.value, plan.outputs))}")
+        return lines
+
+    def slot(self, number: int, slot: Slot) -> str:
+        where = f" on {slot.device}" if slot.device != self.plan.device else ""
+        place = f"{slot.place} {slot.number}" if slot.number or slot.place in ("input", "arena") else slot.place
+        place += " (static)" if slot.place == "input" and slot.number in self.plan.static_inputs else ""
+        layout = f"{slot.dtype}{self.value(list(slot.shape))} stride {self.value(list(slot.stride))}"
+        return f"  slot {number} {self.name(slot.name)}: {layout}{where}, {place}"
+
+    def value(self, value: Any) -> str:
+        return self.notation.value_text(value, self._leaf)
+
+    def _leaf(self, value: Any) -> str | None:
+        if isinstance(value, SlotRef):
+            return f"%{self.labels[value.slot]}"
+        return f"plan {self.name(value.name)}" if isinstance(value, Plan) else None
+
+    def step(self, step: Step) -> str:
+        names = self.labels
+        match step:
+            case Allocate():
+                return f"allocate {names[step.slot]}"
+            case Launch():
+                tail = self.notation.tail_text(step, "function", "origins")
+                return f"launch {step.function} ({', '.join(map(self.name, step.origins))}){tail}"
+            case View():
+                return f"{names[step.slot]} = view of {names[step.base]} at {self.value(step.offset)}"
+            case Copy():
+                return f"copy {names[step.source]} into {names[step.target]}"
+            case Free():
+                return f"free {', '.join(names[s] for s in step.slots)}"
+            case Compute():
+                return f"{self.name(step.symbol)} = {self.value(step.text)}"
+            case Call():
+                return self._call(step)
+
+    def _call(self, step: Call) -> str:
+        arguments = [self.value(a) for a in step.args] + [f"{k}={self.value(v)}" for k, v in step.kwargs.items()]
+        results = ["_" if r is None else self.labels[r] for r in step.outputs] + [b.symbol for b in step.binds]
+        into = "" if step.into is None else f" into {self.labels[step.into]}"
+        head = f"{', '.join(results)} = " if results else ""
+        tail = self.notation.tail_text(step, "op", "args", "kwargs", "outputs", "into")
+        return f"{head}{step.op}({', '.join(arguments)}){into}{tail}"

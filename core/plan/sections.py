@@ -210,16 +210,26 @@ class _Splitter:
         others = self.of_data - mentioned - bound
         return _WORD.sub(lambda match: "0" if match[0] in others else match[0], text)
 
+    def _taken(self, number: int) -> tuple[list[int], list[str]]:
+        """Slots and numbers that a section is handed."""
+        made = {slot for step in self.steps[number] for slot in _made(step)}
+        bound = {symbol for step in self.steps[number] for symbol in _bound(step)}
+        order = lambda slot: (self.inputs.get(slot, len(self.plan.inputs)), slot)  # noqa: E731
+        return sorted(self.tensors[number] - made, key=order), sorted(self.needs[number] - bound)
+
+    def _given(self, number: int) -> tuple[list[int], list[str]]:
+        """Slots and numbers that a section makes and hands on."""
+        made = dict.fromkeys(slot for step in self.steps[number] for slot in _made(step))
+        bound = [symbol for step in self.steps[number] for symbol in _bound(step)]
+        later = frozenset().union(*self.tensors[number + 1 :]) | {ref.slot for ref in refs(self.plan.outputs)}
+        needed = self._needed_after(number)
+        return [slot for slot in made if slot in later], [symbol for symbol in bound if symbol in needed]
+
     def section(self, number: int) -> PlanSection:
         """A section's plan."""
-        plan, steps, tensors = self.plan, self.steps[number], self.tensors[number]
-        made = {slot for step in steps for slot in _made(step)}
-        bound = [symbol for step in steps for symbol in _bound(step)]
-        taken = sorted(tensors - made, key=lambda slot: (self.inputs.get(slot, len(plan.inputs)), slot))
-        numbers = sorted(self.needs[number] - set(bound))
-        later = frozenset().union(*self.tensors[number + 1 :]) | {ref.slot for ref in refs(plan.outputs)}
-        given = [slot for slot in dict.fromkeys(s for step in steps for s in _made(step)) if slot in later]
-        told = [symbol for symbol in bound if symbol in self._needed_after(number)]
+        plan, steps = self.plan, self.steps[number]
+        taken, numbers = self._taken(number)
+        given, told = self._given(number)
         own = attrs.evolve(
             plan,
             name=f"{plan.name}.{number}",

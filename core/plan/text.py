@@ -1,4 +1,4 @@
-"""The text of a plan: one line a slot and a step, and back.
+"""The text of a plan, which has one line a slot and a step, read back.
 
 All is in it but ``Plan.source``, which is for people; the library is named by its key.  What begins with ``--`` is for
 people, too.
@@ -6,94 +6,30 @@ people, too.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import attrs
 import torch
 
 from turret.errors import TextError
-from turret.ir.notation import constant_text, name_text, set_fields, tail_text, value_text
 from turret.ir.reader import Reader, Scope
 from turret.ir.text import Line, blocks
-from turret.plan.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, Slot, SlotRef, Step, View
+from turret.plan.plan import (
+    FIELDS_WRITTEN_APART,
+    Allocate,
+    Call,
+    Compute,
+    Copy,
+    Free,
+    Launch,
+    Plan,
+    Slot,
+    SlotRef,
+    Step,
+    View,
+    slot_labels,
+)
 from turret.storage.codec import record_types
-
-_ELSEWHERE = ("name", "device", "slots", "steps", "outputs", "constants", "source")
-"""Fields of a plan that have no line of their own, ``field: value``."""
-
-
-def plan_text(plan: Plan) -> str:
-    """The text that ``parse_plan`` reads; plans of branches follow it."""
-    write = _Writer(plan)
-    lines = [f"plan {name_text(plan.name)} on {plan.device}:  # {len(plan.steps)} steps"]
-    lines += [f"  {name}: {value_text(value)}" for name, value in set_fields(plan) if name not in _ELSEWHERE]
-    lines += [f"  constant {constant_text(name, value)}" for name, value in plan.constants.items()]
-    lines += [write.slot(number, slot) for number, slot in enumerate(plan.slots)]
-    opened, closed = ({span[end] for span in plan.arena_spans} for end in (0, 1))
-    begins = {section.first: section for section in plan.sections}
-    for number, step in enumerate(plan.steps):
-        lines += [str(begins[number])] if number in begins else []
-        lines += ["  -- take the arena"] if number in opened else []
-        lines.append(f"  {write.step(step)}")
-        lines += ["  -- return the arena"] if number in closed else []
-    lines.append(f"  return {', '.join(map(write.value, plan.outputs))}")
-    return "\n".join([*lines, *map(plan_text, plan.branches)])
-
-
-def _labels(slots: tuple[Slot, ...]) -> list[str]:
-    """A name for each slot that no other has, and that is not that of a result which is none."""
-    count = Counter(slot.name for slot in slots)
-    return [s.name if count[s.name] == 1 and s.name != "_" else f"{s.name}#{number}" for number, s in enumerate(slots)]
-
-
-class _Writer:
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.labels = [name_text(label) for label in _labels(plan.slots)]
-
-    def slot(self, number: int, slot: Slot) -> str:
-        where = f" on {slot.device}" if slot.device != self.plan.device else ""
-        place = f"{slot.place} {slot.number}" if slot.number or slot.place in ("input", "arena") else slot.place
-        place += " (static)" if slot.place == "input" and slot.number in self.plan.static_inputs else ""
-        layout = f"{slot.dtype}{value_text(list(slot.shape))} stride {value_text(list(slot.stride))}"
-        return f"  slot {number} {name_text(slot.name)}: {layout}{where}, {place}"
-
-    def value(self, value: Any) -> str:
-        return value_text(value, self._leaf)
-
-    def _leaf(self, value: Any) -> str | None:
-        if isinstance(value, SlotRef):
-            return f"%{self.labels[value.slot]}"
-        return f"plan {name_text(value.name)}" if isinstance(value, Plan) else None
-
-    def step(self, step: Step) -> str:
-        names = self.labels
-        match step:
-            case Allocate():
-                return f"allocate {names[step.slot]}"
-            case Launch():
-                origins = ", ".join(map(name_text, step.origins))
-                return f"launch {step.function} ({origins}){tail_text(step, 'function', 'origins')}"
-            case View():
-                return f"{names[step.slot]} = view of {names[step.base]} at {value_text(step.offset)}"
-            case Copy():
-                return f"copy {names[step.source]} into {names[step.target]}"
-            case Free():
-                return f"free {', '.join(names[s] for s in step.slots)}"
-            case Compute():
-                return f"{name_text(step.symbol)} = {value_text(step.text)}"
-            case Call():
-                return self._call(step)
-
-    def _call(self, step: Call) -> str:
-        arguments = [self.value(a) for a in step.args] + [f"{k}={self.value(v)}" for k, v in step.kwargs.items()]
-        results = ["_" if r is None else self.labels[r] for r in step.outputs] + [b.symbol for b in step.binds]
-        into = "" if step.into is None else f" into {self.labels[step.into]}"
-        head = f"{', '.join(results)} = " if results else ""
-        return (
-            f"{head}{step.op}({', '.join(arguments)}){into}{tail_text(step, 'op', 'args', 'kwargs', 'outputs', 'into')}"
-        )
 
 
 def parse_plan(text: str) -> Plan:
@@ -161,7 +97,7 @@ class _PlanReader:
     def _field(self, line: _Line) -> None:
         name = line.name()
         line.expect(":")
-        if name in _ELSEWHERE or name not in attrs.fields_dict(Plan):
+        if name in FIELDS_WRITTEN_APART or name not in attrs.fields_dict(Plan):
             line.at = 0
             line.fail("a field of a plan")
         self.fields[name] = line.value()
@@ -180,7 +116,7 @@ class _PlanReader:
         place = line.name("where the slot lies")
         self.slots.append(Slot(name, shape, stride, dtype, device, place, line.size() if line.next else 0))
         line.accept("(", "static", ")")
-        self.numbers = {label: number for number, label in enumerate(_labels(tuple(self.slots)))}
+        self.numbers = {label: number for number, label in enumerate(slot_labels(tuple(self.slots)))}
 
     def _constant(self, line: _Line) -> None:
         name, value = line.constant()

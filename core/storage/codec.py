@@ -6,9 +6,11 @@ A class takes part by ``@record``; its fields must hold what this module can wri
 from __future__ import annotations
 
 import enum
+import functools
 import importlib
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -54,23 +56,42 @@ def _encode(value: Any) -> Any:
     kind = type(value)
     if value is None or kind in (bool, int, str):
         return value
-    if kind is float:
-        return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
-    if kind is complex:
-        return {"$": "complex", "v": [_encode(value.real), _encode(value.imag)]}
-    if kind is list:
-        return [_encode(v) for v in value]
-    if kind in (tuple, torch.Size):
-        return {"$": "tuple", "v": [_encode(v) for v in value]}
-    if kind is dict:
-        return {"$": "dict", "v": [[_encode(k), _encode(v)] for k, v in value.items()]}
-    if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
-        return {"$": "torch", "v": str(value).removeprefix("torch.")}
-    if isinstance(value, torch.device):
-        return {"$": "device", "v": str(value)}
-    if kind in (torch.Tensor, torch.nn.Parameter) and value.layout is torch.strided and not value.is_quantized:
-        return _encode_tensor(value)
-    raise CacheError(f"no way to write a {kind.__name__} ({value!r}) to the cache")
+    encode = _ENCODERS.get(kind)
+    if encode is None:
+        raise _unwritable(value)
+    return encode(value)
+
+
+def _unwritable(value: Any) -> CacheError:
+    return CacheError(f"no way to write a {type(value).__name__} ({value!r}) to the cache")
+
+
+def _encode_float(value: float) -> Any:
+    return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
+
+
+def _encode_complex(value: complex) -> dict[str, Any]:
+    return {"$": "complex", "v": [_encode(value.real), _encode(value.imag)]}
+
+
+def _encode_list(value: list[Any]) -> list[Any]:
+    return [_encode(v) for v in value]
+
+
+def _encode_tuple(value: tuple[Any, ...]) -> dict[str, Any]:
+    return {"$": "tuple", "v": [_encode(v) for v in value]}
+
+
+def _encode_dict(value: dict[Any, Any]) -> dict[str, Any]:
+    return {"$": "dict", "v": [[_encode(k), _encode(v)] for k, v in value.items()]}
+
+
+def _encode_name(value: Any) -> dict[str, Any]:
+    return {"$": "torch", "v": str(value).removeprefix("torch.")}
+
+
+def _encode_device(value: torch.device) -> dict[str, Any]:
+    return {"$": "device", "v": str(value)}
 
 
 def _encode_record(value: Any) -> dict[str, Any]:
@@ -82,6 +103,8 @@ def _encode_record(value: Any) -> dict[str, Any]:
 
 def _encode_tensor(value: torch.Tensor) -> dict[str, Any]:
     """Elements in order; of a tensor that covers some memory more than once, that memory."""
+    if value.layout is not torch.strided or value.is_quantized:
+        raise _unwritable(value)
     value = value.detach().resolve_conj().resolve_neg()
     overlaps = any(stride == 0 and size > 1 for size, stride in zip(value.shape, value.stride(), strict=True))
     if overlaps:
@@ -99,6 +122,22 @@ def _encode_tensor(value: torch.Tensor) -> dict[str, Any]:
     }
 
 
+_ENCODERS: dict[type, Callable[[Any], Any]] = {
+    float: _encode_float,
+    complex: _encode_complex,
+    list: _encode_list,
+    tuple: _encode_tuple,
+    torch.Size: _encode_tuple,
+    dict: _encode_dict,
+    torch.dtype: _encode_name,
+    torch.layout: _encode_name,
+    torch.memory_format: _encode_name,
+    torch.device: _encode_device,
+    torch.Tensor: _encode_tensor,
+    torch.nn.Parameter: _encode_tensor,
+}
+
+
 def _span(shape: Any, stride: Any) -> int:
     """Elements from the first to the last of a layout; 0 where there are none."""
     return 0 if 0 in shape else 1 + sum((size - 1) * step for size, step in zip(shape, stride, strict=True))
@@ -109,28 +148,35 @@ def _decode(value: Any) -> Any:
         return [_decode(v) for v in value]
     if not isinstance(value, dict):
         return value
-    match value["$"]:
-        case "float":
-            return float(value["v"])
-        case "complex":
-            return complex(*map(_decode, value["v"]))
-        case "tuple":
-            return tuple(_decode(v) for v in value["v"])
-        case "dict":
-            return {_decode(k): _decode(v) for k, v in value["v"]}
-        case "torch":
-            return getattr(torch, value["v"])
-        case "device":
-            return torch.device(value["v"])
-        case "tensor":
-            return _decode_tensor(value)
-        case kind:
-            if kind in _HOMES:
-                importlib.import_module(_HOMES[kind])
-            cls = _RECORDS[kind]
-            if issubclass(cls, enum.Enum):
-                return cls(value["v"])
-            return cls(**{k: _decode(v) for k, v in value.items() if k != "$"})
+    kind = value["$"]
+    if kind == "tensor":
+        return _decode_tensor(value)
+    decode = _DECODERS.get(kind)
+    return _decode_record(kind, value) if decode is None else decode(value["v"])
+
+
+def _decode_record(kind: str, value: dict[str, Any]) -> Any:
+    if kind in _HOMES:
+        importlib.import_module(_HOMES[kind])
+    cls = _RECORDS[kind]
+    if issubclass(cls, enum.Enum):
+        return cls(value["v"])
+    return cls(**{k: _decode(v) for k, v in value.items() if k != "$"})
+
+
+def _decode_dict(items: list[Any]) -> dict[Any, Any]:
+    return {_decode(k): _decode(v) for k, v in items}
+
+
+_DECODERS: dict[str, Callable[[Any], Any]] = {
+    "float": float,
+    "complex": lambda parts: complex(*map(_decode, parts)),
+    "tuple": lambda items: tuple(map(_decode, items)),
+    "dict": _decode_dict,
+    "torch": functools.partial(getattr, torch),
+    "device": torch.device,
+}
+"""For each kind that is no record what makes it of its ``"v"``."""
 
 
 def _decode_tensor(value: dict[str, Any]) -> torch.Tensor:

@@ -68,7 +68,7 @@ class Kit:
     def worker(self) -> Any:
         """The worker process, started when first asked."""
         if self._worker is None:
-            from turret.testing.kit.worker import worker_for
+            from turret.testing.kit.workers import worker_for
 
             self._worker = worker_for(self.facts, self.facts["timeout"])
         return self._worker
@@ -108,7 +108,7 @@ class Kit:
 
     def _shrunk(self, level: str, item: str, kind: str) -> Any:
         """The file of an item that ends its process, or the death of one that ran it in eager."""
-        from turret.testing.kit.worker import worker_for
+        from turret.testing.kit.workers import worker_for
 
         worker = worker_for(self.facts, self.facts["timeout"])
         seconds = self.config.getoption("turret_shrink")

@@ -91,15 +91,7 @@ def _floats(plan: Plan) -> tuple[tuple[int, ...], Callable[[Sequence[Any]], tupl
     Raises ``NotRecordable`` where more than kernels depends on floats.
     """
     floats = frozenset(plan.float_symbols)
-    texts: list[Any] = [text for slot in plan.slots for text in (*slot.shape, *slot.stride)]
-    texts += [plan.arena_bytes, plan.scratch_bytes, *(step.offset for step in plan.steps if isinstance(step, View))]
-    calls = [step for step in plan.steps if isinstance(step, Call)]
-    texts += [repr((step.args, step.kwargs)) for step in calls]
-    texts += [step.text for step in plan.steps if isinstance(step, Compute) and step.symbol not in floats]
-    if depending := sorted(floats & {w for t in texts if isinstance(t, str) for w in re.findall(r"\w+", t)}):
-        raise NotRecordable(f"not only kernels take its numbers {', '.join(depending)}, which are floats")
-    if given := sorted(floats & {binding.symbol for step in calls for binding in step.binds}):
-        raise NotRecordable(f"its numbers {', '.join(given)} are floats that calls give")
+    _check_only_kernels_take(floats, plan)
     readers = [(symbol, source.input, source_reader(source)) for symbol, source in plan.size_sources.items()]
     computed = [(s.symbol, compile_size(s.text)) for s in plan.steps if isinstance(s, Compute) and s.symbol in floats]
     # The table has places for numbers of other sections, too, which nothing of this one is handed.
@@ -113,6 +105,18 @@ def _floats(plan: Plan) -> tuple[tuple[int, ...], Callable[[Sequence[Any]], tupl
 
     inputs = tuple(plan.size_sources[symbol].input for symbol in here if symbol in plan.size_sources)
     return inputs, values if here else _no_floats
+
+
+def _check_only_kernels_take(floats: frozenset[str], plan: Plan) -> None:
+    texts: list[Any] = [text for slot in plan.slots for text in (*slot.shape, *slot.stride)]
+    texts += [plan.arena_bytes, plan.scratch_bytes, *(step.offset for step in plan.steps if isinstance(step, View))]
+    calls = [step for step in plan.steps if isinstance(step, Call)]
+    texts += [repr((step.args, step.kwargs)) for step in calls]
+    texts += [step.text for step in plan.steps if isinstance(step, Compute) and step.symbol not in floats]
+    if depending := sorted(floats & {w for t in texts if isinstance(t, str) for w in re.findall(r"\w+", t)}):
+        raise NotRecordable(f"not only kernels take its numbers {', '.join(depending)}, which are floats")
+    if given := sorted(floats & {binding.symbol for step in calls for binding in step.binds}):
+        raise NotRecordable(f"its numbers {', '.join(given)} are floats that calls give")
 
 
 def _no_floats(args: Sequence[Any]) -> tuple[float, ...]:

@@ -85,8 +85,20 @@ class _Writer:
 
     def _check(self) -> None:
         """Return None where the node does not fit."""
-        node = self.node
-        fixed = node.inputs.fixed
+        self._check_fixed()
+        self.lines += [f"p{n} = a{n}.data_ptr()" for n in self.node.inputs.moving]
+        count = sum(kind == "float" for kind, _ in self.node.first_addresses)
+        if count:
+            self.lines.append(f"{''.join(f'f{n}, ' for n in range(count))}= floats(args)")
+        self._check_alignments()
+        copied = [n for kind, n in self.recorded.pinned if kind == "input"]
+        if copied and self.written:
+            self.names |= {"copied": copied, "written": self.written}
+            self.lines += ["if overlapping(args, copied, written):", "    return None"]
+
+    def _check_fixed(self) -> None:
+        """Inputs that have to lie where they lay."""
+        fixed = self.node.inputs.fixed
         if len(fixed) >= _NATIVE_FROM and _same_addresses is not None:
             at = [fixed.get(n, 0) for n in range(self.arity)]
             self.names |= {"same": _same_addresses, "at": at, "fixed": list(fixed)}
@@ -94,20 +106,16 @@ class _Writer:
         elif fixed:
             unlike = " or ".join(f"a{n}.data_ptr() != {address}" for n, address in fixed.items())
             self.lines += [f"if {unlike}:", "    return None"]
-        self.lines += [f"p{n} = a{n}.data_ptr()" for n in node.inputs.moving]
-        count = sum(kind == "float" for kind, _ in node.first_addresses)
-        if count:
-            self.lines.append(f"{''.join(f'f{n}, ' for n in range(count))}= floats(args)")
-        aligned = [n for n, rest in node.alignments.items() if rest == 0]
+
+    def _check_alignments(self) -> None:
+        """Inputs that may lie anywhere of the same alignment."""
+        alignments = self.node.alignments
+        aligned = [n for n, rest in alignments.items() if rest == 0]
         if aligned:
             self.lines += [f"if ({' | '.join(f'p{n}' for n in aligned)}) & {ALIGNMENT - 1}:", "    return None"]
-        for n, rest in node.alignments.items():
+        for n, rest in alignments.items():
             if rest:
                 self.lines += [f"if p{n} & {ALIGNMENT - 1} != {rest}:", "    return None"]
-        copied = [n for kind, n in self.recorded.pinned if kind == "input"]
-        if copied and self.written:
-            self.names |= {"copied": copied, "written": self.written}
-            self.lines += ["if overlapping(args, copied, written):", "    return None"]
 
     def _buffer(self, number: int) -> str:
         layout = self.node.shapes.buffers[number]

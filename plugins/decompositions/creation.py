@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import compute_elementwise_output_logical_to_physical_perm
 
 from turret.hooks.devices import HOST
 from turret.plugins.decompositions.registry import convert, decomposes
+from turret.torch_compat.layouts import elementwise_permutation
 
 aten = torch.ops.aten
 _CHANNELS_LAST = {torch.channels_last: [0, 2, 3, 1], torch.channels_last_3d: [0, 2, 3, 4, 1]}
@@ -21,7 +21,7 @@ def _physical_order(x: torch.Tensor, memory_format: torch.memory_format | None) 
         return _CHANNELS_LAST[memory_format]
     if memory_format is torch.contiguous_format:
         return list(range(x.dim()))
-    order = compute_elementwise_output_logical_to_physical_perm(x)
+    order = elementwise_permutation(x)
     return list(order[0] if isinstance(order, tuple) else order)  # some versions also say whether it is ambiguous
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch._decomp import decomposition_table as torch_table
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.plugins.decompositions.registry import convert, decomposes
+from turret.torch_compat.decompositions import torch_table
 
 aten = torch.ops.aten
 

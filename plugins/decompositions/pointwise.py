@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch._decomp import decomposition_table as torch_table
 
 from turret.plugins.decompositions.registry import convert, decomposes, rounded, widen
+from turret.torch_compat.decompositions import torch_table
 
 aten = torch.ops.aten
 

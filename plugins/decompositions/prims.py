@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import type_to_dtype
 
 from turret.plugins.decompositions.registry import decomposes
+from turret.torch_compat.layouts import type_to_dtype
 
 aten = torch.ops.aten
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 import attrs
 import torch
-from torch._prims_common import is_contiguous_or_false
 
 from turret.graph.dtypes import compute_dtype
+from turret.torch_compat.layouts import is_contiguous_or_false
 
 Function = TypeVar("Function", bound=Callable)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch._decomp import decomposition_table as torch_table
 
 from turret.graph.op_set import resolve, surface
 from turret.graph.scalar_ops import when_changed
@@ -27,6 +26,8 @@ from turret.plugins.decompositions import (  # noqa: F401
 )
 from turret.plugins.decompositions.randoms import RANDOM
 from turret.plugins.decompositions.registry import OWN
+from turret.torch_compat.decompositions import torch_table
+from turret.torch_compat.ops import OpOverload
 
 
 def _words(text: str) -> frozenset[str]:
@@ -80,14 +81,12 @@ def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]
     With ``fallback_random`` the random ops keep eager's own.  A function returns ``NotImplemented`` to keep one
     call whole (a complex dtype, a move between devices).
     """
-    random_ops = {resolve(name) for name in RANDOM}
-    whole = {resolve(name) for name in NOT_TORCHS | _ROUNDED_BY_EAGER | _CHECKED_BY_EAGER}
-    excluded = whole | set(surface()) | random_ops
-    movement_ops = {resolve(name) for name in _MOVEMENT}
-    whole_on_cpu = {resolve(name) for name in _WHOLE_ON_CPU}
+    whole = _resolved(NOT_TORCHS | _ROUNDED_BY_EAGER | _CHECKED_BY_EAGER)
+    excluded = whole | set(surface()) | _resolved(RANDOM)
+    movement_ops, whole_on_cpu = _resolved(_MOVEMENT), _resolved(_WHOLE_ON_CPU)
     table: dict[Any, Callable] = {}
     for op, function in torch_table.items():
-        if isinstance(op, torch._ops.OpOverload) and op not in excluded and not _is_mutable(op):
+        if isinstance(op, OpOverload) and op not in excluded and not _is_mutable(op):
             function = not_on_cpu(function) if op in whole_on_cpu else function
             table[op] = function if op in movement_ops else real_only(function)
     for name, entry in OWN.items():
@@ -100,10 +99,14 @@ def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]
     return table
 
 
+def _resolved(names: Iterable[str]) -> set[Any]:
+    return {resolve(name) for name in names}
+
+
 when_changed(decomposition_table.cache_clear)
 
 
-def _is_mutable(op: torch._ops.OpOverload) -> bool:
+def _is_mutable(op: OpOverload) -> bool:
     """In-place and out variants never reach a functional graph."""
     return op._schema.is_mutable
 

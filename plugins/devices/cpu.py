@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import torch
 
+from turret.graph.dtypes import HALF
 from turret.hooks.devices import Allocator, Costs, Device, KernelFamily, PlanLibrary, Properties
 from turret.hooks.hookspecs import hookimpl
 from turret.plan import Plan
@@ -27,7 +28,7 @@ class Cpu(Device):
     kernel_languages = frozenset({"c++"})
     eager_kernels = KernelFamily.HOST
     asynchronous = False
-    channels_last = frozenset({torch.float32, torch.bfloat16, torch.float16})
+    channels_last = HALF | {torch.float32}
     # About 8 lanes a cycle against about 10 GB/s a core.
     costs = Costs(cheap=0.25, divide=1.0, transcendental=3.0, random=24.0, flops_per_byte=5.0)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from turret.graph.dtypes import HALF
 from turret.hooks.devices import Allocator, Costs, Device, KernelFamily, PlanLibrary, Properties, Segment
 from turret.hooks.hookspecs import hookimpl
 from turret.plan import Launch, Plan
@@ -31,7 +32,7 @@ class Cuda(Device):
     eager_kernels = KernelFamily.GPU
     keeps_arena = False
     # Eager's float32 kernels differ between the layouts by more than rounding: one may be TF32.
-    channels_last = frozenset({torch.bfloat16, torch.float16})
+    channels_last = HALF
     costs = Costs(cheap=0.01, divide=0.05, transcendental=0.1, random=1.0, flops_per_byte=100.0)
 
     def properties(self, index: int) -> Properties:

@@ -6,11 +6,12 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._prims_common import is_contiguous_or_false
 
 from turret.graph.op_set import Family, family_of, is_compiled_dtype
 from turret.graph.op_traits import is_pure_call
 from turret.hooks.devices import uses_host_kernels
+from turret.torch_compat.layouts import is_contiguous_or_false
+from turret.torch_compat.ops import OpOverload
 
 aten = torch.ops.aten
 _MOVES = frozenset(
@@ -71,7 +72,7 @@ def run(module: fx.GraphModule, context: Any = None) -> bool:
 
 
 def _op_name(node: fx.Node) -> str:
-    return node.target._schema.name.split("::")[-1] if isinstance(node.target, torch._ops.OpOverload) else ""
+    return node.target._schema.name.split("::")[-1] if isinstance(node.target, OpOverload) else ""
 
 
 def _shape(fake: torch.Tensor) -> list[int]:
@@ -90,11 +91,16 @@ def _uniform_value(node: fx.Node, uniform: dict[fx.Node, torch.Tensor]) -> torch
     if node.target in _MOVES:
         return uniform.get(node.args[0])
     inputs = node.all_input_nodes
-    pointwise = family_of(node.target) is Family.POINTWISE and is_pure_call(node)
-    rounds = not uses_host_kernels(fake.device) and _op_name(node) not in _EXACT
-    if not pointwise or rounds or not inputs or any(source not in uniform for source in inputs):
+    if not inputs or any(source not in uniform for source in inputs) or not _can_be_evaluated(node, fake.device):
         return None
     return _evaluate(node, uniform)
+
+
+def _can_be_evaluated(node: fx.Node, device: torch.device) -> bool:
+    """Whether a call computes each element by itself, and the host computes it to the bit as the device would."""
+    if family_of(node.target) is not Family.POINTWISE or not is_pure_call(node):
+        return False
+    return uses_host_kernels(device) or _op_name(node) in _EXACT
 
 
 def _evaluate(node: fx.Node, uniform: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:

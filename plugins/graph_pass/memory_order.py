@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from turret.graph.op_traits import is_effectful, is_random_call, output_nodes, storage_root, tensor_bytes
+from turret.torch_compat.ops import OpOverload
 
 
 def run(module: fx.GraphModule, context: Any = None) -> bool:
@@ -49,7 +50,7 @@ class MemoryOrder:
 
     def _allocated(self, node: fx.Node) -> int:
         """Bytes of a call's own storage; views, sizes and elements of a tuple have none."""
-        if self._root[node] is not node or node.op == "get_attr" or not isinstance(node.target, torch._ops.OpOverload):
+        if self._root[node] is not node or node.op == "get_attr" or not isinstance(node.target, OpOverload):
             return 0
         value = node.meta.get("val")
         return tensor_bytes(value) if isinstance(value, (torch.Tensor, list, tuple)) else 0

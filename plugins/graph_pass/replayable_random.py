@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._prims_common import is_contiguous_or_false
 
 from turret.graph.fake_values import compute_value, fake_mode_of, value_of
 from turret.graph.ops import random_ops
+from turret.torch_compat.layouts import is_contiguous_or_false
 
 aten, prims = torch.ops.aten, torch.ops.prims
 _NARROW, _WIDE = 2**28, 2**48

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._dispatch.python import enable_python_dispatcher
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.graph.fake_corrections import corrected
@@ -21,6 +19,8 @@ from turret.hooks.devices import uses_host_kernels
 from turret.plugins.joint.ops.layouts import expanded_strides, has_layout_rule, in_eagers_layout, laid_out
 from turret.plugins.joint.ops.strides import elementwise_strides
 from turret.plugins.joint.sizes import is_backed, is_broadcast, is_dense, is_empty
+from turret.torch_compat.dispatch import DisableTorchDispatch, DispatchKey, enable_python_dispatcher, has_kernel_for
+from turret.torch_compat.fakes import FakeTensor
 
 _UNSAFE_TAGS = frozenset((torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.inplace_view))
 _PLAIN = frozenset(
@@ -77,12 +77,10 @@ class FakeRunner:
             return in_eagers_layout(func, args, out)
         if type(out) is not FakeTensor:
             return out
-        if func is aten.expand.default and _is_plain(args[0]) and _is_plain(out):
-            return out.as_strided(out.shape, expanded_strides(args[0], out.shape), out.storage_offset())
-        if func is aten.flip.default and _is_backed(args[0]) and is_dense(out.shape, args[0].stride()):
-            return laid_out(out, args[0].stride())
-        if func is aten.roll.default and uses_host_kernels(out.fake_device) and _is_backed(out):
-            return out if is_empty(out.shape) else _rolled_on_cpu(*args, **kwargs)
+        correct = _CORRECTED.get(func)
+        found = None if correct is None else correct(out, args, kwargs)
+        if found is not None:
+            return found
         if torch.Tag.pointwise not in func.tags and func not in _ELEMENTWISE_WITHOUT_TAG:
             return out
         strides = _elementwise_strides(out, tensors_in(args), _has_number_operand(func, args), func)
@@ -114,7 +112,7 @@ class FakeRunner:
 
     def make(self, recipe: TensorRecipe, args: tuple) -> torch.Tensor:
         """One tensor by its recipe, below all dispatch."""
-        guard = torch._C._DisableTorchDispatch()
+        guard = DisableTorchDispatch()
         try:
             if recipe.views_first:
                 meta = torch.empty(0, dtype=recipe.dtype, device="meta")
@@ -175,7 +173,7 @@ def _rolled_on_cpu(value: torch.Tensor, shifts: Sequence[int], dims: Sequence[in
 
 
 def _is_several_ops(func: Any) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), torch._C.DispatchKey.CompositeImplicitAutograd)
+    return has_kernel_for(func.name(), DispatchKey.CompositeImplicitAutograd)
 
 
 def _without_history(out: Any, args: tuple) -> Any:
@@ -219,31 +217,65 @@ def _may_be_keyed(func: Any) -> bool:
 
 
 def _recipe(out: Any, args: tuple) -> Any:
-    shared = args[0].untyped_storage()._cdata if args and isinstance(args[0], torch.Tensor) else None
-    others = {t.untyped_storage()._cdata for t in tensors_in(args[1:])}
-    seen: set[int] = set()
+    """How to make what a call with these arguments returned, or ``_REFUSED``."""
+    writer = _RecipeWriter(args)
+    try:
+        if isinstance(out, (tuple, list)):
+            return _Sequence(tuple if isinstance(out, tuple) else list, [writer.part(v) for v in out])
+        made = writer.part(out)
+        return made if type(made) is TensorRecipe else _REFUSED
+    except _Unkeyed:
+        return _REFUSED
 
-    def part(value: Any) -> Any:
+
+class _RecipeWriter:
+    """Writes recipes of the parts of one result: tensors in memory of their own, or in that of the first argument."""
+
+    def __init__(self, args: tuple) -> None:
+        self.given = tensors_in(args)
+        self.shared = args[0].untyped_storage()._cdata if args and isinstance(args[0], torch.Tensor) else None
+        self.others = {t.untyped_storage()._cdata for t in tensors_in(args[1:])}
+        self.seen: set[int] = set()
+
+    def part(self, value: Any) -> Any:
+        """Raises ``_Unkeyed`` for what has no recipe."""
         if value is None or type(value) in (int, float, bool):
             return value
-        if type(value) is not FakeTensor or not _is_plain(value) or any(value is t for t in tensors_in(args)):
+        if type(value) is not FakeTensor or not _is_plain(value) or any(value is t for t in self.given):
             raise _Unkeyed
         storage = value.untyped_storage()._cdata
-        views_first = storage == shared
-        if storage in others or (storage in seen and not views_first):
+        views_first = storage == self.shared
+        if storage in self.others or (storage in self.seen and not views_first):
             raise _Unkeyed
-        seen.add(storage)
+        self.seen.add(storage)
         if not views_first and value.storage_offset() != 0:
             raise _Unkeyed
         return TensorRecipe(value, views_first)
 
-    try:
-        if isinstance(out, (tuple, list)):
-            return _Sequence(tuple if isinstance(out, tuple) else list, [part(v) for v in out])
-        made = part(out)
-        return made if type(made) is TensorRecipe else _REFUSED
-    except _Unkeyed:
-        return _REFUSED
+
+def _expanded(out: FakeTensor, args: tuple, kwargs: dict[str, Any]) -> Any:
+    if _is_plain(args[0]) and _is_plain(out):
+        return out.as_strided(out.shape, expanded_strides(args[0], out.shape), out.storage_offset())
+    return None
+
+
+def _flipped(out: FakeTensor, args: tuple, kwargs: dict[str, Any]) -> Any:
+    dense = _is_backed(args[0]) and is_dense(out.shape, args[0].stride())
+    return laid_out(out, args[0].stride()) if dense else None
+
+
+def _rolled(out: FakeTensor, args: tuple, kwargs: dict[str, Any]) -> Any:
+    if uses_host_kernels(out.fake_device) and _is_backed(out):
+        return out if is_empty(out.shape) else _rolled_on_cpu(*args, **kwargs)
+    return None
+
+
+_CORRECTED: dict[Any, Callable[[FakeTensor, tuple, dict[str, Any]], Any]] = {
+    aten.expand.default: _expanded,
+    aten.flip.default: _flipped,
+    aten.roll.default: _rolled,
+}
+"""What gives an op's result eager's layout, of the fake one and the arguments; None where it has that already."""
 
 
 def _is_plain(value: torch.Tensor) -> bool:

@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from turret.errors import UnsupportedError
 from turret.graph.tensor_versions import version_of
@@ -18,6 +17,7 @@ from turret.plan import size_text
 from turret.plugins.joint.sizes import span
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
+from turret.torch_compat.fakes import FakeTensor
 
 aten = torch.ops.aten
 

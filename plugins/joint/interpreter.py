@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator
-from torch.overrides import _pop_mode_temporarily
-from torch.utils.checkpoint import CheckpointPolicy
 
 from turret.errors import UnsupportedError
 from turret.frames.trace_modes import is_replaced
@@ -19,18 +15,27 @@ from turret.graph.ops.host_scalars import element
 from turret.plugins.joint.ops.indices import indexes_by_data
 from turret.plugins.joint.repeating.replay import Replays
 from turret.plugins.joint.tracer import Tracer
-
-_region_ids = itertools.count(1)
-
+from turret.torch_compat.dispatch import pop_function_mode
+from turret.torch_compat.ops import HigherOrderOperator
 
 aten = torch.ops.aten
 
+HigherOrderRule = Callable[["CapturedRun", HigherOrderOperator, tuple[Any, ...], dict[str, Any]], Any]
+"""What is done for a call of a higher-order op: of the run, the op, its arguments and those by name."""
+
 
 class CapturedRun:
-    """Runs captured modules; nested graph modules run the same way, so that their calls keep their provenance."""
+    """Runs captured modules; nested graph modules run the same way, so that their calls keep their provenance.
 
-    def __init__(self, tracer: Tracer) -> None:
-        self.tracer = tracer
+    ``higher_order`` has, by name, what is done for calls of higher-order ops (``ops.higher_order``).
+    """
+
+    def __init__(self, tracer: Tracer, higher_order: Mapping[str, HigherOrderRule]) -> None:
+        self.tracer, self.higher_order = tracer, higher_order
+
+    def under(self, tracer: Tracer) -> CapturedRun:
+        """The same under another tracer."""
+        return CapturedRun(tracer, self.higher_order)
 
     def run(self, module: fx.GraphModule, inputs: Sequence[Any], replays: Replays | None = None) -> Any:
         """The module's result on ``inputs``; ``replays`` are its repeated stretches."""
@@ -76,7 +81,7 @@ class CapturedRun:
             return getattr(args[0], node.target)(*args[1:], **kwargs)
         target = _attribute(module, node.target) if node.op == "call_module" else node.target
         if isinstance(target, fx.GraphModule):
-            return self._run(target, _positional(target, args, kwargs), self.tracer.recorder.provenance)
+            return self.inline(target, args, kwargs)
         if isinstance(target, HigherOrderOperator):
             return self._higher_order(target, args, kwargs)
         if target in (operator.getitem, operator.setitem) and indexes_by_data(args):
@@ -85,19 +90,27 @@ class CapturedRun:
             shown, value = element(args[0], args[1]), args[2]
             return shown.copy_(value) if isinstance(value, torch.Tensor) else shown.fill_(value)
         if is_replaced(target):  # under the tracer's mode it would hand on what has its name
-            with _pop_mode_temporarily() as mode:
+            with pop_function_mode() as mode:
                 return mode.__torch_function__(target, (), args, kwargs)
         return _CHECKED.get(target, target)(*args, **kwargs)
 
     def _higher_order(self, op: HigherOrderOperator, args: tuple, kwargs: dict[str, Any]) -> Any:
-        rule = _HIGHER_ORDER.get(op._name)
+        rule = self.higher_order.get(op._name)
         if rule is None:
             raise UnsupportedError(f"the higher-order op {op._name} is not supported; it would have to run eagerly")
         return rule(self, op, args, kwargs)
 
-    def inline(self, module: fx.GraphModule, args: Sequence[Any]) -> Any:
-        """Run a module in place of the call that holds it."""
-        return self._run(module, args, self.tracer.recorder.provenance)
+    def inline(
+        self,
+        module: fx.GraphModule,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any] | None = None,
+        tags: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run a module in place of the call that holds it; what it records has ``tags`` in its ``meta``, too."""
+        return self._run(
+            module, _positional(module, args, kwargs or {}), {**self.tracer.recorder.provenance, **(tags or {})}
+        )
 
 
 def _last_users(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
@@ -129,99 +142,8 @@ def _attribute(module: torch.nn.Module, target: str) -> Any:
     return value
 
 
-def _positional(module: fx.GraphModule, args: tuple, kwargs: dict[str, Any]) -> list[Any]:
+def _positional(module: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     if not kwargs:
         return list(args)
     names = [n.target for n in module.graph.nodes if n.op == "placeholder"]
     return [*args, *(kwargs[name] for name in names[len(args) :] if name in kwargs)]
-
-
-def _checkpoint(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """``torch.utils.checkpoint``: run in place; what it computes is marked to be recomputed in the backward."""
-    module, *rest = args
-    recorder, tracer = run.tracer.recorder, run.tracer
-    tags = {"recompute": CheckpointPolicy.PREFER_RECOMPUTE, "ac_graph_id": next(_region_ids)}
-    outer_policy = tracer.policy
-    context_fn = module.meta.get("_checkpoint_context_fn")
-    if context_fn is not None:
-        tracer.policy = _selective_policy(context_fn)
-    given = {k: v for k, v in kwargs.items() if k not in _CHECKPOINT_OPTIONS}
-    try:
-        return run._run(module, _positional(module, tuple(rest), given), recorder.provenance | tags)
-    finally:
-        tracer.policy = outer_policy
-
-
-_CHECKPOINT_OPTIONS = frozenset(
-    ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop", "preserve_rng_state")
-)
-
-
-def _selective_policy(context_fn: Callable) -> Callable[..., CheckpointPolicy]:
-    """The user's policy as a function of an op and its arguments."""
-    from torch.utils.checkpoint import SelectiveCheckpointContext
-
-    policy_fn = getattr(context_fn()[0], "policy_fn", None)
-    if policy_fn is None:
-        raise UnsupportedError("a checkpoint context without a policy cannot be compiled")
-    context = SelectiveCheckpointContext(is_recompute=False)
-
-    def policy(func: Any, args: tuple, kwargs: dict[str, Any]) -> CheckpointPolicy:
-        answer = policy_fn(context, func, *args, **kwargs)
-        if isinstance(answer, bool):
-            return CheckpointPolicy.MUST_SAVE if answer else CheckpointPolicy.PREFER_RECOMPUTE
-        return answer
-
-    return policy
-
-
-def _invoke(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """``invoke_subgraph(module, identifier, *operands)``: a region that the user marked; traced in place."""
-    module, _, *operands = args
-    return run.inline(module, operands)
-
-
-def _wrapped(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    module, *operands = args
-    return run.inline(module, _positional(module, tuple(operands), kwargs))
-
-
-def _native(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    """Ops that are Python functions of their modules: run as they are, what they do is traced."""
-    return op(*args, **kwargs)
-
-
-def _conditional(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    from turret.plugins.joint.ops.control_flow import cond
-
-    return cond(run.tracer, *args, **kwargs)
-
-
-def _loop(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    from turret.plugins.joint.ops.control_flow import while_loop
-
-    return while_loop(run.tracer, *args, **kwargs)
-
-
-def _scan(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    from turret.plugins.joint.ops.control_flow import scan
-
-    return scan(run.tracer, *args, **kwargs)
-
-
-def _map(run: CapturedRun, op: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-    from turret.plugins.joint.ops.control_flow import map_rows
-
-    return map_rows(run.tracer, *args, **kwargs)
-
-
-_HIGHER_ORDER: dict[str, Callable[..., Any]] = {
-    "tag_activation_checkpoint": _checkpoint,
-    "invoke_subgraph": _invoke,
-    "wrap": _wrapped,
-    "autograd_function_apply": _native,
-    "cond": _conditional,
-    "while_loop": _loop,
-    "scan": _scan,
-    "map_impl": _map,
-}

@@ -44,10 +44,11 @@ from turret.plugins.joint.sizes import (
 )
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
 from turret.plugins.joint.tracer import Tracer
+from turret.torch_compat.autograd import CreationMeta, creation_meta_of, preserve_version_counter
 
 aten = torch.ops.aten
-CreationMeta = torch._C._autograd.CreationMeta
-_creation: Callable[[torch.Tensor], Any] = torch._C._autograd._get_creation_meta
+CreationMeta = CreationMeta
+_creation: Callable[[torch.Tensor], Any] = creation_meta_of
 _CREATIONS = {
     CreationMeta.DEFAULT: ViewCreation.GRAD,
     CreationMeta.NO_GRAD_MODE: ViewCreation.NO_GRAD,
@@ -86,11 +87,7 @@ class ForwardOutputs:
         self._grad_enabled = grad_enabled
         tracked = [self._tracked(v) for v in self.inputs.values]
         replaced = {n: t for n, t in enumerate(tracked) if t is not None and t.replaced}
-        visible = [v for v in results if isinstance(v, torch.Tensor)] + [t.tensor for t in replaced.values()]
-        for value in visible:
-            sharers = self._sharing.setdefault(self.tracer.tracked(value).storage, [])
-            if not any(value is other for other in sharers):
-                sharers.append(value)
+        self._note_sharing([v for v in results if isinstance(v, torch.Tensor)] + [t.tensor for t in replaced.values()])
         infos = [self._input(n, t) for n, t in enumerate(tracked)]
         joined = {g.members: self._joined(g) for g in self.inputs.groups if g.joined}
         self._results = list(results)
@@ -114,15 +111,21 @@ class ForwardOutputs:
             grad_enabled_after=grad_enabled_after,
             hidden=hidden,
         )
-        if signature.gives_history and not grad_enabled and grad_enabled_after is not None:
-            raise UnsupportedError("a program that turns gradients on and leaves them on, and gives results with them")
+        _check_history(signature)
         return signature
+
+    def _note_sharing(self, visible: Sequence[torch.Tensor]) -> None:
+        """Which of the tensors that the program will see lie in one storage."""
+        for value in visible:
+            sharers = self._sharing.setdefault(self.tracer.tracked(value).storage, [])
+            if not any(value is other for other in sharers):
+                sharers.append(value)
 
     def _numbers(self, described: Any, known: Collection[str]) -> dict[str, int]:
         """Emit the numbers that depend on data and that a description mentions; where each is."""
         found: dict[str, int] = {}
         words = frozenset(word for text in _texts(described) for word in _WORD.findall(text))
-        for symbol, node in self.tracer.recorder.numbers.bound():
+        for symbol, node in self.tracer.numbers.bound():
             if symbol in words and symbol not in known:
                 self.nodes.append(node)
                 self.tensors.append(None)
@@ -139,33 +142,31 @@ class ForwardOutputs:
             return InputInfo()
         value, storage = tracked.tensor, tracked.storage
         data = storage.version > 0 and not tracked.replaced
-        layout = None
-        if tracked.layout_changes and not tracked.replaced:
-            shape, stride, offset = before.layout
-            same = same_sizes(value.shape, shape) and same_sizes(value.stride(), stride)
-            if not (same and same_sizes((value.storage_offset(),), (offset,))):
-                layout = layout_of(value, before.layout[2])
-        if data and layout is not None and self.tracer.seen_beyond(tracked):
-            raise UnsupportedError(f"resize_ of input {number} to fewer elements, and a write to its memory beside it")
-        follows = data and value.requires_grad and value.grad_fn is not before.grad_fn
+        layout = _changed_layout(tracked, before)
+        self._check_resized(number, tracked, data and layout is not None)
+        new_history = value.grad_fn is not before.grad_fn
+        follows = data and value.requires_grad and new_history
         group = next((g for g in self.inputs.groups if number in g.members), None)
         if group is not None:
             self._check_member(number, group, data, follows, layout)
-        if group is not None and group.joined:
-            return InputInfo(before.requires_grad, Mutation.DATA, negated=before.negated)
-        if data and not guarded_apart(*before.layout[:2]):
-            raise UnsupportedError(f"input {number} has several elements in one place in memory, which is written to")
-        changed = value.requires_grad != before.requires_grad and not follows
+            if group.joined:
+                return InputInfo(before.requires_grad, Mutation.DATA, negated=before.negated)
+        if data:
+            _check_places(number, before)
         return InputInfo(
             requires_grad=before.requires_grad,
             mutation=_mutation(data, layout is not None or tracked.replaced),
             updated=self._emit(self.tracer.node(value), value, follows, visible=False) if data else None,
             layout=layout,
-            tracked=follows or (layout is not None and value.grad_fn is not before.grad_fn),
+            tracked=follows or (layout is not None and new_history),
             counted=version_of(value) != before.version,
-            requires_grad_after=value.requires_grad if changed else None,
+            requires_grad_after=None if follows else _changed_requires_grad(value, before),
             negated=before.negated,
         )
+
+    def _check_resized(self, number: int, tracked: Tracked, written: bool) -> None:
+        if written and self.tracer.seen_beyond(tracked):
+            raise UnsupportedError(f"resize_ of input {number} to fewer elements, and a write to its memory beside it")
 
     def _check_member(self, number: int, group: AliasGroup, data: bool, follows: bool, layout: Layout | None) -> None:
         if layout is not None and data:
@@ -384,7 +385,7 @@ class ForwardOutputs:
             return AliasKind.VIEW
         if not (value.is_inference() or base.is_inference()):
             before = base._version
-            with torch.autograd._unsafe_preserve_version_counter(value):
+            with preserve_version_counter(value):
                 torch.autograd.graph.increment_version(value)
                 if base._version == before:
                     return AliasKind.DATA
@@ -506,6 +507,31 @@ def _plain_argument(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return tuple(map(_plain_argument, value))
     return _text(value) if isinstance(value, torch.SymInt) else value
+
+
+def _check_history(signature: GraphSignature) -> None:
+    if signature.gives_history and not signature.grad_enabled and signature.grad_enabled_after is not None:
+        raise UnsupportedError("a program that turns gradients on and leaves them on, and gives results with them")
+
+
+def _check_places(number: int, before: InputState) -> None:
+    if not guarded_apart(*before.layout[:2]):
+        raise UnsupportedError(f"input {number} has several elements in one place in memory, which is written to")
+
+
+def _changed_requires_grad(value: torch.Tensor, before: InputState) -> bool | None:
+    return None if value.requires_grad == before.requires_grad else value.requires_grad
+
+
+def _changed_layout(tracked: Tracked, before: InputState) -> Layout | None:
+    """The layout that an input has after the program, where that is another one."""
+    if not tracked.layout_changes or tracked.replaced:
+        return None
+    value, (shape, stride, offset) = tracked.tensor, before.layout
+    same = same_sizes(value.shape, shape) and same_sizes(value.stride(), stride)
+    if same and same_sizes((value.storage_offset(),), (offset,)):
+        return None
+    return layout_of(value, offset)
 
 
 def _mutation(data: bool, metadata: bool) -> Mutation:

@@ -6,7 +6,7 @@ import bisect
 import contextlib
 import math
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import attrs
@@ -14,14 +14,13 @@ import sympy
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.printers import PythonPrinter
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 from turret.errors import UnsupportedError
 from turret.graph.op_traits import CAPTURED_CALL, called_name
 from turret.graph.ops.host_scalars import evaluated
-from turret.plugins.joint.ops.numbers import DataNumbers
+from turret.torch_compat.autograd import current_node, sequence_number
+from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.sizes import PythonPrinter, PythonReferenceAnalysis, sympy_interp
 
 aten = torch.ops.aten
 
@@ -59,11 +58,12 @@ class Recorder:
     Every node gets ``meta["val"]``, ``meta["partitioner_tag"]`` (``"is_forward"`` or ``"is_backward"``),
     ``meta["original_aten"]`` (the op that was decomposed into it, if any) and, of the captured node that it
     stems from, ``stack_trace``, ``nn_module_stack``, checkpoint tags and the name of what was called.  Nodes of the
-    backward take the first two from the forward call whose gradient they compute.
+    backward take the first two from the forward call whose gradient they compute.  ``before_call`` is called in front
+    of each call, and may record others.
     """
 
-    def __init__(self, shape_env: Any = None) -> None:
-        self.numbers = DataNumbers(self, shape_env)
+    def __init__(self) -> None:
+        self.before_call: Callable[[], None] = lambda: None
         self.graph = fx.Graph()
         self.root = torch.nn.Module()
         self.tag = FORWARD
@@ -89,8 +89,8 @@ class Recorder:
 
     def call(self, target: Any, args: tuple, kwargs: dict[str, Any], value: Any) -> fx.Node:
         """One call whose arguments are nodes and plain values."""
-        self.numbers.check_assumptions()
-        name = target._opname if isinstance(target, torch._ops.OpOverload) else None
+        self.before_call()
+        name = target._opname if isinstance(target, OpOverload) else None
         node = self.graph.create_node("call_function", target, args, kwargs, name=name)
         self.describe(node, value)
         return node
@@ -122,13 +122,13 @@ class Recorder:
         if torch.is_grad_enabled():
             if self.trail is not None:
                 self.trail.sequence.append(self.trail.call)
-            self._sequence_starts.append(torch.autograd._get_sequence_nr())
+            self._sequence_starts.append(sequence_number())
             self._sequence_provenance.append(self.provenance)
 
     def copy(self, target: Any, args: tuple, kwargs: dict[str, Any], meta: dict[str, Any]) -> fx.Node:
         """One call like another, whose ``meta`` (val and provenance) is known already."""
-        self.numbers.check_assumptions()
-        name = target._opname if isinstance(target, torch._ops.OpOverload) else None
+        self.before_call()
+        name = target._opname if isinstance(target, OpOverload) else None
         node = self.graph.create_node("call_function", target, args, kwargs, name=name)
         node.meta.update(meta)
         return node
@@ -143,7 +143,7 @@ class Recorder:
         """What is recorded meanwhile goes to a graph of its own, from within a node of autograd; it is the backward of
         what a trail with this ``sequence`` recorded when ``first`` calls had been made."""
         graph, self.graph = self.graph, fx.Graph()
-        self.trail = CallLog(first=first, sequence=sequence, within=torch._C._current_autograd_node())
+        self.trail = CallLog(first=first, sequence=sequence, within=current_node())
         try:
             yield self.trail
         finally:
@@ -151,7 +151,7 @@ class Recorder:
 
     def _provenance_of_gradient(self, node: fx.Node) -> dict[str, Any]:
         """Provenance of the forward call whose autograd node runs now (autograd numbers its nodes in order)."""
-        current, trail = torch._C._current_autograd_node(), self.trail
+        current, trail = current_node(), self.trail
         if trail is not None:
             trail.calls[node] = None
         if current is None or (trail is not None and current is trail.within):

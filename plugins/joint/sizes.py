@@ -8,9 +8,9 @@ from typing import Any
 import sympy
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-from torch.utils._sympy.functions import Max
 
 from turret.graph.op_traits import size_hint
+from turret.torch_compat.sizes import of_sizes
 
 
 def same_size(one: Any, other: Any) -> bool:
@@ -27,7 +27,7 @@ def _stepless(expression: sympy.Expr) -> sympy.Expr:
     """``Max(1, n)`` as ``n``: so fake tensors write the step over a dimension that may be empty, and then there are no
     elements to step over."""
     return expression.replace(
-        lambda e: isinstance(e, Max | sympy.Max) and len(e.args) == 2 and sympy.S.One in e.args,
+        lambda e: isinstance(e, of_sizes.Max | sympy.Max) and len(e.args) == 2 and sympy.S.One in e.args,
         lambda e: e.args[1] if e.args[0] == 1 else e.args[0],
     )
 

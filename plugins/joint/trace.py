@@ -15,7 +15,6 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
 
 from turret.errors import TurretError, UnsupportedError, VerificationError
 from turret.frames.trace_modes import autograd_by_itself
@@ -26,12 +25,15 @@ from turret.hooks.signature import GraphSignature
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.ops.eager_kernels import PreferEagerKernels
+from turret.plugins.joint.ops.higher_order import HIGHER_ORDER
 from turret.plugins.joint.ops.numbers import numbers_of_data
+from turret.plugins.joint.ops.rules import rule_of
 from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients
 from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.repeating.replay import CannotReplay, Replays
 from turret.plugins.joint.sizes import contiguous_strides, is_dense
 from turret.plugins.joint.tracer import Tracer
+from turret.torch_compat.dispatch import DisableAutocast, enable_python_dispatcher
 
 
 def trace(
@@ -63,14 +65,14 @@ def _trace(
     captured: CapturedGraph, decompositions: Mapping, joined: set[tuple[int, ...]], replay: bool
 ) -> tuple[JointGraph, int]:
     """The trace, and how many stretches were copied."""
-    tracer = Tracer(captured.fake_mode, decompositions)
+    tracer = Tracer(captured.fake_mode, decompositions, rule_of)
     replays = Replays(tracer, captured.module.graph) if replay else None
     gradients = captured.grad_enabled and not captured.inference_mode
     names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
     with _quiet(captured.fake_mode, gradients):
         inputs = make_inputs(tracer, captured.example_inputs, names, not captured.inference_mode, joined)
         results = _run(tracer, captured, inputs, replays)
-        tracer.recorder.numbers.check_assumptions()
+        tracer.numbers.check_assumptions()
         after = torch.is_grad_enabled()
         torch.set_grad_enabled(gradients)
         forward = ForwardOutputs(tracer, inputs)
@@ -97,7 +99,7 @@ def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs, replays: Repla
     """Run the captured module under the tracer; what does not even run on fake tensors by itself is refused."""
     try:
         with PreferEagerKernels(), tracer, enable_python_dispatcher():
-            return CapturedRun(tracer).run(captured.module, inputs.values, replays)
+            return CapturedRun(tracer, HIGHER_ORDER).run(captured.module, inputs.values, replays)
     except TurretError:
         raise
     except Exception as error:
@@ -106,7 +108,7 @@ def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs, replays: Repla
 
 
 def _refuse_if_fakes_fail(captured: CapturedGraph) -> None:
-    plain = Tracer(captured.fake_mode, {})
+    plain = Tracer(captured.fake_mode, {}, rule_of)
     names = [n.name for n in captured.module.graph.nodes if n.op == "placeholder"]
     values = make_inputs(plain, captured.example_inputs, names, not captured.inference_mode).values
     try:
@@ -157,12 +159,9 @@ def _gradients(
     Gradients are ``given`` for these graph outputs; None: for all that are differentiable."""
     recorder = tracer.recorder
     recorder.tag, recorder.origin = BACKWARD, None
-    outputs, tangents, numbers = [], [], []
-    for number, (value, described) in enumerate(zip(forward.tensors, forward.described, strict=True)):
-        if described.differentiable and (given is None or number in given):
-            outputs.append(value)
-            numbers.append(number)
-            tangents.append(_tangent(tracer, number, value))
+    numbers = _differentiable(forward, given)
+    outputs = [forward.tensors[n] for n in numbers]
+    tangents = [_tangent(tracer, n, forward.tensors[n]) for n in numbers]
     leaves = [*inputs.leaves, *(g.leaf for g in inputs.groups if g.node is not None)]
     wanted = [n for n, v in enumerate(leaves) if isinstance(v, torch.Tensor) and v.requires_grad]
     found: list[Any] = [None] * len(leaves)
@@ -171,13 +170,19 @@ def _gradients(
         for position, sources in zip(wanted, _reach(outputs, [leaves[n] for n in wanted]), strict=True):
             reached[position] = tuple(numbers[s] for s in sorted(sources))
         # Backward runs outside autocast in eager, as PyTorch asks of its users.
-        with torch._C._DisableAutocast(), tracer, enable_python_dispatcher():
+        with DisableAutocast(), tracer, enable_python_dispatcher():
             gradients = _take(outputs, [leaves[n] for n in wanted], tangents)
         if any(tracer.tracked(t).storage.version for t in tangents):
             raise UnsupportedError("a backward of the program's own writes to the gradient that it is given")
         for number, gradient in zip(wanted, gradients, strict=True):
             found[number] = None if gradient is None else tracer.node(gradient)
     return found, reached
+
+
+def _differentiable(forward: ForwardOutputs, given: Sequence[int] | None) -> list[int]:
+    """Graph outputs that gradients are given for: some of the differentiable ones, or all."""
+    differentiable = [n for n, described in enumerate(forward.described) if described.differentiable]
+    return differentiable if given is None else [n for n in differentiable if n in given]
 
 
 def _reach(outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor]) -> list[set[int]]:
@@ -233,7 +238,7 @@ def _tangent(tracer: Tracer, number: int, value: torch.Tensor) -> torch.Tensor:
 
 def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gradients: list[Any]) -> fx.GraphModule:
     graph = tracer.recorder.graph
-    tracer.recorder.numbers.check_assumptions()
+    tracer.numbers.check_assumptions()
     output = graph.output((*forward.nodes, *gradients))
     output.meta["forward_strides"] = tuple(
         tuple(t.stride()) if isinstance(t, torch.Tensor) and d.visible else None

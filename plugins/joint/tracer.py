@@ -15,17 +15,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._mode_utils import no_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.errors import UnsupportedError, VerificationError
 from turret.graph.ops.functional_ops import bound_arguments, form_tokens, functional_op
 from turret.hooks.blame import blaming, owner
 from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key, tensors_in
-from turret.plugins.joint.ops.indices import with_known_indices
-from turret.plugins.joint.ops.input_checks import with_checks
 from turret.plugins.joint.ops.layouts import has_layout_rule
 from turret.plugins.joint.ops.mutation import (
     TensorArgument,
@@ -34,11 +28,20 @@ from turret.plugins.joint.ops.mutation import (
     tensors_of_call,
     view_variant,
 )
-from turret.plugins.joint.ops.special import SPECIAL
+from turret.plugins.joint.ops.numbers import DataNumbers
 from turret.plugins.joint.recorder import Recorder
 from turret.plugins.joint.sizes import is_dense, same_layout, same_sizes
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep, keep_values
 from turret.plugins.joint.views import IDENTITIES, contiguous, parts, reshape, steps_from_base, write_back
+from turret.torch_compat.dispatch import (
+    DisablePythonDispatcher,
+    DispatchKey,
+    TorchDispatchMode,
+    has_kernel_for,
+    no_dispatch,
+)
+from turret.torch_compat.fakes import FakeTensor
+from turret.torch_compat.ops import HigherOrderOperator
 
 aten = torch.ops.aten
 _DYNAMIC = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
@@ -52,44 +55,56 @@ _SHARING = frozenset(
 )
 """Ops whose result shares memory with their argument although the schema does not say so (or says it loosely)."""
 
+Rule = Callable[..., Any]
+
 
 class Tracer(TorchDispatchMode):
     """Records one graph; active on top of the fake tensor mode while the program runs.
 
-    ``policy`` (of selective checkpointing) names, for an op and its arguments, whether its results are saved.
+    ``rule_of`` gives, for the tracer and an op, the function that records its calls, which takes the tracer, the op,
+    its arguments and those by name (``ops.rules``).  ``policy`` (of selective checkpointing) names, for an op and its
+    arguments, whether its results are saved.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, fake_mode: Any, decompositions: Mapping[Any, Callable]) -> None:
+    def __init__(
+        self, fake_mode: Any, decompositions: Mapping[Any, Callable], rule_of: Callable[[Tracer, Any], Rule]
+    ) -> None:
         super().__init__()
-        self.fake_mode, self.table = fake_mode, decompositions
-        self.recorder = Recorder(fake_mode.shape_env)
+        self.fake_mode, self.table, self.rule_of = fake_mode, decompositions, rule_of
+        self.recorder = Recorder()
+        self.numbers = DataNumbers(self.recorder, fake_mode.shape_env)
         self.policy: Callable[..., Any] | None = None
         self._tracked: dict[int, Tracked] = {}
         self._handles: dict[fx.Node, torch.Tensor] = {}
         self._depth = 0
         self.refreshed = 0
         self._run = FakeRunner(fake_mode, self.layout_key)
-        self._rules: dict[Any, Callable[..., Any]] = {func: with_checks(rule, func) for func, rule in SPECIAL.items()}
+        self._rules: dict[Any, Rule] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
         rule = self._rules.get(func)
         if rule is None:
-            rule = self._rules[func] = with_known_indices(with_checks(self._rule_for(func), func), func)
+            rule = self._rules[func] = self.rule_of(self, func)
         if self._depth:
             return rule(self, func, args, kwargs or {})
-        with torch._C._DisablePythonDispatcher():
+        with DisablePythonDispatcher():
             if self.policy is not None:
                 self.recorder.provenance["recompute"] = self.policy(func, args, kwargs or {})
             return rule(self, func, args, kwargs or {})
+
+    def beside(self) -> Tracer:
+        """A tracer of another graph, which does what this one does."""
+        return Tracer(self.fake_mode, self.table, self.rule_of)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Nobody captures frames while a trace runs; the wrapper that keeps dynamo out costs 10 us an op."""
         return False
 
-    def _rule_for(self, func: Any) -> Callable[..., Any]:
+    def rule_for(self, func: Any) -> Rule:
+        """What is done for calls of an op that has no rule of its own: what its schema and the table ask for."""
         if isinstance(func, HigherOrderOperator):
             raise UnsupportedError(f"the higher-order op {func} is not supported here")
         if func is torch.ops.prim.device.default:
@@ -106,6 +121,10 @@ class Tracer(TorchDispatchMode):
             return Tracer._write
         if func in _SHARING or any(r.alias_info is not None for r in func._schema.returns):
             return Tracer._composite if _is_composite(func) and func not in self.table else Tracer._view
+        return self._rule_for_values(func)
+
+    def _rule_for_values(self, func: Any) -> Rule:
+        """That of an op which writes to nothing and whose results share memory with nothing."""
         if func in self.table:
             return Tracer._decomposed
         if _is_composite(func):
@@ -272,7 +291,7 @@ class Tracer(TorchDispatchMode):
 
     def ordinary(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """The call by the rule that holds for ops of its kind."""
-        return self._rule_for(func)(self, func, args, kwargs)
+        return self.rule_for(func)(self, func, args, kwargs)
 
     def call(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Record a call as it stands."""
@@ -280,7 +299,7 @@ class Tracer(TorchDispatchMode):
 
     def _plain(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         if self._depth and func in _OF_SOMETHING:
-            with self.recorder.numbers.assuming_nothing(args[0].shape):
+            with self.numbers.assuming_nothing(args[0].shape):
                 return self._record(func, args, kwargs, self._run(func, args, kwargs))
         return self._record(func, args, kwargs, self._run(func, args, kwargs))
 
@@ -291,11 +310,11 @@ class Tracer(TorchDispatchMode):
         diverged: list[Tracked] = []
         node_args, node_kwargs = self.nodes(args, diverged), self.nodes(kwargs, diverged)
         value = out
-        numbers = self.recorder.numbers.fresh(out)
+        numbers = self.numbers.fresh(out)
         if diverged and not numbers:  # run again, it would have other numbers; executables lay results out as foretold
             value = self._value_on_nodes(func, node_args, node_kwargs)
         node = self.recorder.call(func, node_args, node_kwargs, value)
-        self.recorder.numbers.bind(node, numbers)
+        self.numbers.bind(node, numbers)
         self.track_results(node, out, value)
         return out
 
@@ -341,13 +360,13 @@ class Tracer(TorchDispatchMode):
         if top and not any(tag in func.tags for tag in _DYNAMIC):
             whole = self._run(func, args, kwargs)
         origin, self.recorder.origin = self.recorder.origin, self.recorder.origin or func
-        assumed = self.recorder.numbers.assumed
+        assumed = self.numbers.assumed
         try:
             with self.nested():
                 out = self.table[func](*args, **kwargs)
         finally:
             self.recorder.origin = origin
-        if whole is not None and self.recorder.numbers.assumed != assumed:
+        if whole is not None and self.numbers.assumed != assumed:
             raise UnsupportedError(
                 f"the decomposition of {func} assumes more of sizes that depend on data than it does"
             )
@@ -610,8 +629,8 @@ def _differ(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 def _is_composite(func: Any) -> bool:
-    key = torch._C.DispatchKey.CompositeImplicitAutograd
-    return key in func.py_kernels or torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    key = DispatchKey.CompositeImplicitAutograd
+    return key in func.py_kernels or has_kernel_for(func.name(), key)
 
 
 def _shows_all(view: torch.Tensor, source: torch.Tensor) -> bool:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import is_contiguous_or_false
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from turret.errors import UnsupportedError
 from turret.plugins.joint.sizes import guarded_apart, is_dense
 from turret.plugins.joint.storage import Storage, ViewStep
+from turret.torch_compat.layouts import is_contiguous_or_false
 
 aten = torch.ops.aten
 

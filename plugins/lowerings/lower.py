@@ -40,6 +40,7 @@ from turret.ir.index import computed_by_host, depends_on_data
 from turret.ir.lowering import Builder, TensorValue, dense_strides, number_of
 from turret.ir.symbols import has_float, symbols_of_sizes
 from turret.pipeline.branches import PlannedBranch
+from turret.torch_compat.ops import HigherOrderOperator, OpOverload
 
 _COMPILED = NodePlacement("compiled")
 _NUMBERS = torch.SymInt | torch.SymFloat | torch.SymBool | int
@@ -193,17 +194,25 @@ class _Lowerer:
             return number_of(value)
         if isinstance(value, _NUMBERS) and not isinstance(value, bool) and not binds:
             return self._number(node, value)
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
-            if op_name(node.target) not in CONTROL_FLOW:
-                raise UnsupportedError(f"the higher-order op {node.target._name} in a compiled graph")
-            return self.builder.extern(node.target, args, kwargs, value, "control flow")
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if isinstance(node.target, HigherOrderOperator):
+            return self._control_flow(node, args, kwargs)
+        if not isinstance(node.target, OpOverload):
             return self._python_call(node, args, kwargs)
         args, kwargs = self._without_conditions(args), {k: self._without_conditions(v) for k, v in kwargs.items()}
         if node.target is torch.ops.aten.copy_.default:
             return self._copy_into(args)
         if not node.users and may_refuse_data(node):
             return self.builder.extern(node.target, args, kwargs, (), "nobody reads its result, but it may raise")
+        return self._op(node, args, kwargs)
+
+    def _control_flow(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        if op_name(node.target) not in CONTROL_FLOW:
+            raise UnsupportedError(f"the higher-order op {node.target._name} in a compiled graph")
+        return self.builder.extern(node.target, args, kwargs, node.meta.get("val"), "control flow")
+
+    def _op(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        """A call of an op on tensors: by its lowering, where it has one that takes the call, else as a call."""
+        value, binds = node.meta.get("val"), node.meta.get(BINDS, ())
         placed = self.placement.nodes.get(node.name, _COMPILED)
         reason = placed.reason
         # A view computes nothing, so it is never a call: a call would address memory as the trace laid it out.

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
 from turret.graph.dtypes import HALF, compute_dtype
 from turret.graph.op_set import resolve
@@ -21,6 +20,7 @@ from turret.hooks.devices import HOST, uses_host_kernels
 from turret.ir import OPS, Expr, Index, call, cast, constant
 from turret.ir.lowering import Builder, Lowering, Number, TensorValue
 from turret.plugins.lowerings.registry import lowering
+from turret.torch_compat.layouts import TypePromotion, elementwise_dtypes
 
 Operand = TensorValue | Number
 
@@ -29,7 +29,7 @@ def promoted(b: Builder) -> torch.dtype:
     """The dtype to which the node's tensor and number operands promote."""
     operands = [a.meta["val"] if hasattr(a, "meta") else a for a in b.node.args]
     operands = [o for o in operands if isinstance(o, torch.Tensor | int | float | bool | torch.SymInt | torch.SymFloat)]
-    _, dtype = elementwise_dtypes(*operands, type_promotion_kind=ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT)
+    _, dtype = elementwise_dtypes(*operands, type_promotion_kind=TypePromotion.DEFAULT)
     return dtype
 
 

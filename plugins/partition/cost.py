@@ -26,6 +26,7 @@ from turret.graph.op_traits import (
 )
 from turret.graph.scalar_ops import Cost, aten_ops
 from turret.hooks.devices import HOST, Costs, device_for
+from turret.torch_compat.ops import OpOverload
 
 BARRIER = 4.0
 """Traffic factor of a kernel that cannot be fused; above what saving its result can cost (see ``min_cut``)."""
@@ -55,14 +56,14 @@ def _equates_rounded(node: fx.Node) -> bool:
     The last place of such a function may differ between two kernels (vectors and the rest of a loop call different
     code), so that nothing would equal the minimum that the forward found.
     """
-    if not isinstance(node.target, torch._ops.OpOverload) or _op_name(node) not in ("eq", "ne"):
+    if not isinstance(node.target, OpOverload) or _op_name(node) not in ("eq", "ne"):
         return False
     if len(node.all_input_nodes) < 2:
         return False
     stack, seen = list(node.all_input_nodes), set(node.all_input_nodes)
     while stack:
         source = stack.pop()
-        if not isinstance(source.target, torch._ops.OpOverload):
+        if not isinstance(source.target, OpOverload):
             continue
         pointwise = family_of(source.target) is Family.POINTWISE
         if pointwise and _cost_class(source) == "transcendental":
@@ -125,7 +126,7 @@ def _library_kernel(node: fx.Node) -> float:
 
 def _flops(node: fx.Node) -> float:
     """Floating-point operations of a matmul, convolution or attention; 0 for other library calls."""
-    if not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node.target, OpOverload):
         return 0.0
     name = _op_name(node)
     values = [_value(argument) for argument in node.args]

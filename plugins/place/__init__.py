@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from turret.graph.externs import op_name
 from turret.graph.obstacles import NAMED, is_named
@@ -19,6 +18,8 @@ from turret.graph.op_set import Family, family_of, is_compiled_dtype, why_unsupp
 from turret.graph.op_traits import CAPTURED_CALL, is_view_op
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import NodePlacement, Placement, StageGraph, Target
+from turret.torch_compat.ops import HigherOrderOperator, OpOverload
+from turret.torch_compat.trees import pytree
 
 
 @hookimpl
@@ -42,11 +43,11 @@ def _named(graph: StageGraph, names: tuple[str, ...]) -> dict[str, NodePlacement
 
 def _is_named(node: fx.Node, names: tuple[str, ...]) -> bool:
     decomposed = node.meta.get("original_aten")
-    origin = op_name(decomposed) if isinstance(decomposed, torch._ops.OpOverload) else ""
+    origin = op_name(decomposed) if isinstance(decomposed, OpOverload) else ""
     return is_named(names, op_name(node.target), origin, node.meta.get(CAPTURED_CALL, ""))
 
 
-_OPS = (torch._ops.OpOverload, torch._ops.HigherOrderOperator)
+_OPS = (OpOverload, HigherOrderOperator)
 
 
 def _lowered_ops(context: Any, target: Target) -> frozenset[Any]:

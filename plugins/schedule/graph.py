@@ -12,6 +12,7 @@ from turret.graph.externs import may_return_alias
 from turret.ir import CopyInto, Extern, LoopProgram, StridedView, bound_symbols, defined, mentioned_symbols
 from turret.plugins.schedule.groups import Group
 from turret.plugins.schedule.units import Unit
+from turret.torch_compat.ops import HigherOrderOperator
 
 
 @attrs.define(eq=False)
@@ -168,7 +169,7 @@ def _order_numbers(units: list[Unit], after: dict[int, list[int]]) -> None:
 def _has_effect(extern: Extern) -> bool:
     import torch
 
-    if isinstance(extern.op, torch._ops.HigherOrderOperator):
+    if isinstance(extern.op, HigherOrderOperator):
         return True
     tags = getattr(extern.op, "tags", ())
     return torch.Tag.nondeterministic_seeded in tags or extern.op._schema.is_mutable or not extern.outputs
@@ -181,14 +182,7 @@ def ordered(graph: StepGraph, groups: list[Group]) -> list[Group | Unit]:
         owner.update((m.unit.number, group) for m in group.members)
     numbers = {id(step): _first(step) for step in owner.values()}
     steps = {id(step): step for step in owner.values()}
-    waiting: dict[int, set[int]] = {key: set() for key in steps}
-    followers: dict[int, set[int]] = {key: set() for key in steps}
-    for number, later in graph.after.items():
-        for other in later:
-            a, b = id(owner[number]), id(owner[other])
-            if a != b:
-                waiting[b].add(a)
-                followers[a].add(b)
+    waiting, followers = _between_steps(graph, owner)
     ready = [(numbers[key], key) for key, before in waiting.items() if not before]
     heapq.heapify(ready)
     result: list[Group | Unit] = []
@@ -202,6 +196,21 @@ def ordered(graph: StepGraph, groups: list[Group]) -> list[Group | Unit]:
     if len(result) != len(steps):
         raise RuntimeError("fusion made a cycle between steps")
     return result
+
+
+def _between_steps(
+    graph: StepGraph, owner: Mapping[int, Group | Unit]
+) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
+    """For each step by its id, the steps that have to come before it, and those that have to come after it."""
+    waiting: dict[int, set[int]] = {id(step): set() for step in owner.values()}
+    followers: dict[int, set[int]] = {key: set() for key in waiting}
+    for number, later in graph.after.items():
+        for other in later:
+            before, after = id(owner[number]), id(owner[other])
+            if before != after:
+                waiting[after].add(before)
+                followers[before].add(after)
+    return waiting, followers
 
 
 def _first(step: Group | Unit) -> int:

@@ -8,7 +8,7 @@ expressed in the other's so that every value handed between them is read at the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
@@ -198,23 +198,29 @@ def _covers(host: Group, guest: Group, alignment: Mapping_) -> bool:
         return False
 
     def onto(loops: tuple[Var, ...], targets: tuple[Var, ...]) -> bool:
-        used = frozenset().union(*(alignment[v].variables for v in loops)) if loops else frozenset()
-        wanted = {v for v in targets if v.extent != 1}
-        if used != wanted or product(v.extent for v in loops) != product(v.extent for v in targets):
-            return False
-        # Each loop a plain variable of its own extent (12 x 3 has as many points as 6 x 6, and not the same ones), or
-        # coordinates of one row-major order: one to one.
-        return all(v.extent == 1 or _extent(alignment[v].single_variable) == v.extent for v in loops) or (
-            flatten([alignment[v] for v in loops], [v.extent for v in loops])
-            in (
-                flatten([v.index for v in targets], [v.extent for v in targets]),
-                flatten([v.index for v in host.inner + host.outer], [v.extent for v in host.inner + host.outer]),
-            )
-        )
+        return _is_onto(loops, targets, alignment, (targets, host.inner + host.outer))
 
     if guest.inner:
         return onto(guest.outer, host.outer) and onto(guest.inner, host.inner)
     return onto(guest.loops, host.loops) or (bool(host.inner) and onto(guest.loops, host.outer))
+
+
+def _is_onto(
+    loops: tuple[Var, ...], targets: tuple[Var, ...], alignment: Mapping_, orders: Iterable[tuple[Var, ...]]
+) -> bool:
+    """Whether an alignment is one to one between points of ``loops`` and of ``targets``, as far as can be seen.
+
+    It is where each loop is a plain variable of its own extent (12 x 3 has as many points as 6 x 6, and not the same
+    ones), and where the loops are the coordinates of points in one of some row-major orders.
+    """
+    used = frozenset().union(*(alignment[v].variables for v in loops))
+    wanted = {v for v in targets if v.extent != 1}
+    if used != wanted or product(v.extent for v in loops) != product(v.extent for v in targets):
+        return False
+    if all(v.extent == 1 or _extent(alignment[v].single_variable) == v.extent for v in loops):
+        return True
+    linear = flatten([alignment[v] for v in loops], [v.extent for v in loops])
+    return any(linear == flatten([v.index for v in order], [v.extent for v in order]) for order in orders)
 
 
 def _extent(variable: Var | None) -> object:

@@ -37,19 +37,27 @@ def can_reuse_buffer(kernel: Kernel, output: TensorDecl, input_: TensorDecl) -> 
     if len(stores) != 1 or input_.dtype.itemsize != output.dtype.itemsize:
         return False
     (store,) = stores
-    if store.mode is not None or any(c.values for c in store.coords) or not _once(kernel, store):
+    if store.mode is not None or _is_gathered(store.coords) or not _once(kernel, store):
         return False
     if kernel.inner and any(node.op == "scan" for s in kernel.stores for node in walk(s.expr)):
         return False
-    target = _offset(store.coords, output.stride)
+    return _read_where_written(kernel, store, _offset(store.coords, output.stride), input_)
+
+
+def _read_where_written(kernel: Kernel, store: Store, target: Index, input_: TensorDecl) -> bool:
+    """Whether the kernel reads ``input_`` at the offset ``target`` of a store alone, and not after it."""
     position = kernel.stores.index(store)
     for number, other in enumerate(kernel.stores):
         reads = [node for root in other.roots for node in loads(root) if node.tensor == input_.name]
-        if any(any(c.values for c in n.coords) or _offset(n.coords, input_.stride) is not target for n in reads):
+        if any(_is_gathered(n.coords) or _offset(n.coords, input_.stride) is not target for n in reads):
             return False
         if reads and (number > position or (kernel.inner and other is not store)):
             return False
     return True
+
+
+def _is_gathered(coords: tuple[Index, ...]) -> bool:
+    return any(coord.values for coord in coords)
 
 
 def overwritable(program: LoopProgram, roots: Mapping[str, frozenset[str]]) -> dict[str, str]:

@@ -45,10 +45,7 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool, hints: Mappin
     in_half = elide_casts and any(unit.tensor.dtype in HALF for unit in by_tensor.values())
     levels = _levels(units) if in_half else {}
     decisive = decisive_tensors(unit.expr for unit in units if unit.expr is not None) if in_half else frozenset()
-    users: dict[str, list[Unit]] = defaultdict(list)
-    for unit in units:
-        for name in unit.reads():
-            users[name].append(unit)
+    users = _users(units)
     gone: set[str] = set()
     for unit in units:
         if unit.expr is None:
@@ -56,9 +53,7 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool, hints: Mappin
         if elide_casts:
             unit.expr = keep_roundings(unit.expr, decisive)
         substitute(unit, by_tensor, gone, elide_casts)
-        if unit.rows:
-            unit.expr = fold_one_hot_sums(unit.expr)
-            unit.rows, unit.scans = row_variables(unit.expr)
+        _simplify_rows(unit)
         name = unit.tensor.name
         if name in needed or not users[name]:
             continue
@@ -66,17 +61,35 @@ def inline(units: list[Unit], needed: set[str], elide_casts: bool, hints: Mappin
             in_half and _keeps_a_rounding_away(unit, users[name], levels, by_tensor, needed)
         ):
             gone.add(name)
-    return _alive([unit for unit in units if not (unit.is_loop and unit.tensor.name in gone)], needed)
+    return _alive(units, gone, needed)
 
 
-def _alive(units: list[Unit], needed: set[str]) -> list[Unit]:
-    """Without the definitions that nothing reads any more (the zeros that a scatter fills in itself).
+def _simplify_rows(unit: Unit) -> None:
+    """Fold what the reductions of a unit make unnecessary, by which it may lose some."""
+    if unit.rows:
+        unit.expr = fold_one_hot_sums(unit.expr)
+        unit.rows, unit.scans = row_variables(unit.expr)
+
+
+def _users(units: list[Unit]) -> Mapping[str, list[Unit]]:
+    """The units that read each tensor."""
+    users: dict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        for name in unit.reads():
+            users[name].append(unit)
+    return users
+
+
+def _alive(units: list[Unit], gone: set[str], needed: set[str]) -> list[Unit]:
+    """Without definitions that are gone, and those that nothing reads any more (zeros that a scatter fills in itself).
 
     One that may report an error is computed all the same: eager raises it, read or not.
     """
     wanted = set(needed)
     kept: list[Unit] = []
     for unit in reversed(units):
+        if unit.is_loop and unit.tensor.name in gone:
+            continue
         if not unit.is_loop or unit.tensor.name in wanted or unit.expr.reports:
             wanted.update(unit.reads())
             kept.append(unit)
@@ -102,23 +115,34 @@ def at(producer: Unit | Definition, coords: tuple[Index, ...]) -> Expr:
 
 
 def _inlinable(unit: Unit, users: list[Unit], hints: Mapping[str, int]) -> bool:
-    if unit.rows or not users or any(user.expr is None for user in users):
+    """Whether a unit can go into all of its users, and no more is read and computed than if it did not."""
+    if unit.rows or not users or not _can_take(users, unit):
         return False
     if expression_size(unit.expr) > LARGEST_EXPRESSION // 4 and len(users) > 1:
-        return False
-    if any(expression_size(user.expr) + expression_size(unit.expr) > LARGEST_EXPRESSION for user in users):
         return False
     sites = [(user, coords) for user in users for coords in _sites(user, unit)]
     if unit.expr.reports and not all(_is_bijection(coords, unit) for _, coords in sites):
         return False
-    if not loads(unit.expr) and is_cheap(unit.expr):
+    return _pays(unit, sites, hints)
+
+
+def _pays(unit: Unit, sites: list[tuple[Unit, tuple[Index, ...]]], hints: Mapping[str, int]) -> bool:
+    """Whether a value is better computed at the places (a user, and coordinates) that it is read at than stored."""
+    cheap = is_cheap(unit.expr)
+    if not loads(unit.expr) and cheap:
         return True
-    if _is_mere_launch(unit) and len(sites) == 1 and _reads_little(unit, hints):
-        return True
-    once = len(sites) == 1 and not _repeated(unit, users[0], sites[0][1], hints)
-    if once:
-        return True
-    return is_cheap(unit.expr) and _reads_little(unit, hints)
+    if len(sites) == 1:
+        ((user, coords),) = sites
+        if not _repeated(unit, user, coords, hints):
+            return True
+        cheap = cheap or _is_mere_launch(unit)
+    return cheap and _reads_little(unit, hints)
+
+
+def _can_take(users: list[Unit], unit: Unit) -> bool:
+    """Whether all users are expressions which the unit's does not make too large."""
+    own = expression_size(unit.expr)
+    return all(user.expr is not None and expression_size(user.expr) + own <= LARGEST_EXPRESSION for user in users)
 
 
 def _levels(units: list[Unit]) -> dict[str, int]:
@@ -139,20 +163,24 @@ def _keeps_a_rounding_away(
     It is where one later kernel needs it: with two operands as many bytes are moved either way, and what is added up
     in float32 is nearer to the exact sum.
     """
-    if unit.tensor.dtype not in HALF or unit.rows or not is_cheap(unit.expr) or any(u.expr is None for u in users):
+    if unit.tensor.dtype not in HALF or unit.rows or not is_cheap(unit.expr) or not _can_take(users, unit):
         return False
     operands = {node.tensor for node in loads(unit.expr) if node.variables}
-    if not 2 <= len(operands) <= MOST_OPERANDS or any(c.values for n in loads(unit.expr) for c in n.coords):
-        return False
-    if any(expression_size(user.expr) + expression_size(unit.expr) > LARGEST_EXPRESSION for user in users):
-        return False
-    elements = product(v.extent for v in unit.variables)
-    if isinstance(elements, int) and elements * unit.tensor.dtype.itemsize > LARGEST_OPERAND:
+    if not 2 <= len(operands) <= MOST_OPERANDS or _gathers(unit) or _is_large(unit):
         return False
     own = levels[unit.tensor.name]
     if len({levels[u.tensor.name] for u in users} - {own}) > 1:
         return False
     return all(name in needed or name not in by_tensor or levels[name] < own for name in operands)
+
+
+def _gathers(unit: Unit) -> bool:
+    return any(coord.values for node in loads(unit.expr) for coord in node.coords)
+
+
+def _is_large(unit: Unit) -> bool:
+    elements = product(v.extent for v in unit.variables)
+    return isinstance(elements, int) and elements * unit.tensor.dtype.itemsize > LARGEST_OPERAND
 
 
 def _is_mere_launch(unit: Unit) -> bool:

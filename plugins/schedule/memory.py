@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -231,10 +231,7 @@ class _Planner:
 
     def _held(self, outside: Sequence[int], offsets: Mapping[str, int], arena: int) -> list[bool]:
         """In which steps the arena is there: all but those around a peak of memory at which it lies idle."""
-        used = [False] * len(self.steps)
-        for name in offsets:
-            for number in range(self.born[name], self.dies.get(name, self.born[name]) + 1):
-                used[number] = True
+        used = self._used(offsets)
         held = [True] * len(self.steps)
         while True:
             live = [size + arena * there for size, there in zip(outside, held, strict=True)]
@@ -249,6 +246,14 @@ class _Planner:
             if len(_runs(fewer)) > MOST_SPANS:
                 return held
             held = fewer
+
+    def _used(self, names: Iterable[str]) -> list[bool]:
+        """In which steps one of the tensors is alive."""
+        used = [False] * len(self.steps)
+        for name in names:
+            for number in range(self.born[name], self.dies.get(name, self.born[name]) + 1):
+                used[number] = True
+        return used
 
     def _outside(self, buffers: Sequence[BufferPlan], escaping: frozenset[str]) -> list[int]:
         """Bytes alive outside the arena in each step, of tensors that the program makes; symbolic sizes left out."""

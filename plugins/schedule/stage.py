@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
 from turret.hooks.products import Target
-from turret.ir import CopyInto, Extern, LoopProgram, Ref, Scatter, Schedule, StridedView
+from turret.ir import (
+    CopyInto,
+    Extern,
+    LoopProgram,
+    MemoryPlan,
+    Ref,
+    Scatter,
+    Schedule,
+    ScheduleSection,
+    Step,
+    StridedView,
+)
 from turret.plugins.schedule.fuse import Fuser
 from turret.plugins.schedule.graph import build_graph, memory_roots, ordered
 from turret.plugins.schedule.in_place import may_stop, overwritable, readers_first, without_self_copies
@@ -13,7 +27,7 @@ from turret.plugins.schedule.inline import inline
 from turret.plugins.schedule.kernels import StepMaker, numbered
 from turret.plugins.schedule.memory import plan_memory
 from turret.plugins.schedule.order import minimize_peak_memory, needed_first, pieces_of
-from turret.plugins.schedule.sections import cut_for
+from turret.plugins.schedule.sections import Cut, cut_for
 from turret.plugins.schedule.units import Unit, units_of, unread
 
 
@@ -48,20 +62,42 @@ def schedule(context: Any, program: LoopProgram, target: Target | None = None) -
         declarations = program.declarations()
         stops = [n for n, item in enumerate(items) if any(may_stop(s, declarations) for s in maker.steps(item))]
         orders += [needed_first(order, followers, stops) for order in orders]
+    planner = _Planner(program, roots, targets, cut)
     plans = []
     for order in dict.fromkeys(orders):
         order = order if cut is None else cut.ordered(order, followers)
-        steps = numbered([readers_first(s, targets) for number in order for s in maker.steps(items[number])])
-        sections = () if cut is None else cut.sections(steps)
-        memory = plan_memory(program, steps, roots, sections, targets)
-        fewer, found = without_self_copies(steps, memory.overwrites(program))
-        if found:
-            steps = numbered(fewer)
-            sections = () if cut is None else cut.sections(steps)
-            memory = plan_memory(program, steps, roots, sections, targets, found)
-        plans.append((steps, memory, sections))
+        plans.append(planner.plan([step for number in order for step in maker.steps(items[number])]))
     steps, memory, sections = min(plans, key=lambda plan: plan[1].peak_bytes)
     return Schedule(program, steps, memory, tuple(fuser.decisions), sections)
+
+
+@attrs.frozen
+class _Planner:
+    """Plans memory for the steps of a program, which have to be in some order.
+
+    ``roots``: the tensors in whose memory each one lies; ``targets``: outputs that may be made in the memory of an
+    input; ``cut``: what is cut for graph capture, if anything is.
+    """
+
+    program: LoopProgram
+    roots: Mapping[str, frozenset[str]]
+    targets: Mapping[str, str]
+    cut: Cut | None
+
+    def plan(self, steps: list[Step]) -> tuple[tuple[Step, ...], MemoryPlan, tuple[ScheduleSection, ...]]:
+        """Steps with their numbers, their memory and their sections; without copies of what lies in place by then."""
+        made = numbered([readers_first(step, self.targets) for step in steps])
+        sections = self._sections(made)
+        memory = plan_memory(self.program, made, self.roots, sections, self.targets)
+        fewer, found = without_self_copies(made, memory.overwrites(self.program))
+        if found:
+            made = numbered(fewer)
+            sections = self._sections(made)
+            memory = plan_memory(self.program, made, self.roots, sections, self.targets, found)
+        return made, memory, sections
+
+    def _sections(self, steps: tuple[Step, ...]) -> tuple[ScheduleSection, ...]:
+        return () if self.cut is None else self.cut.sections(steps)
 
 
 def needed_in_memory(program: LoopProgram, units: list[Unit]) -> set[str]:

@@ -19,6 +19,7 @@ from turret.plugins.wrap_runtime.autograd_outputs import Handover
 from turret.plugins.wrap_runtime.epilogue import Writer
 from turret.plugins.wrap_runtime.modes import without_autocast
 from turret.storage.fork_safety import Lock
+from turret.torch_compat.modes import functorch_is_active
 
 
 def autograd_function(
@@ -84,17 +85,28 @@ def autograd_function(
     keep_torch_off(Compiled.backward.__code__)
     Compiled.backward._torchdynamo_disable = True  # torch's compiled autograd calls it and does not look inside
     forward = without_autocast(forward)
-    # What lies above the binding looks at each argument in Python for what guards have ruled out (0.3 us each).
-    apply = super(torch.autograd.Function, Compiled).apply
 
-    def run(inputs: Sequence[Any]) -> Sequence[Any]:
-        if torch.is_grad_enabled():
-            return Compiled.apply(*inputs) if _functorch_is_active() else apply(*inputs)
+    def run_alone(inputs: Sequence[Any]) -> Sequence[Any]:
         results = forward(list(inputs))
         if write is not None:
             write(inputs, results)
         results = handover(inputs, results)
         return (results if in_place_of is None else in_place_of(inputs, results))[:outputs]
+
+    return _recorded(Compiled, run_alone)
+
+
+def _recorded(
+    node: type[torch.autograd.Function], run_alone: Callable[[Sequence[Any]], Sequence[Any]]
+) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """``run(inputs)``: a node of autograd where gradients are on, else ``run_alone``."""
+    # What lies above the binding looks at each argument in Python for what guards have ruled out (0.3 us each).
+    apply = super(torch.autograd.Function, node).apply
+
+    def run(inputs: Sequence[Any]) -> Sequence[Any]:
+        if torch.is_grad_enabled():
+            return node.apply(*inputs) if functorch_is_active() else apply(*inputs)
+        return run_alone(inputs)
 
     return run
 
@@ -119,9 +131,6 @@ def _own_views(signature: GraphSignature) -> Callable[[Sequence[Any], Sequence[A
         return made
 
     return replace
-
-
-_functorch_is_active = torch._C._are_functorch_transforms_active
 
 
 class _Differentiation:

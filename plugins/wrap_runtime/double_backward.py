@@ -138,18 +138,25 @@ class Again:
                 [r for r, _ in reached], [inputs[n] for n in self.wanted], [t for _, t in reached],
                 create_graph=True, allow_unused=True,
             )  # fmt: skip
-        pairs = [(g, w) for g, w in zip(first, weights, strict=True) if g is not None and w is not None]
-        pairs = [(g, w) for g, w in pairs if g.requires_grad]
-        asked = [n for n, v in enumerate(own) if v.requires_grad]
-        found: list[Any] = [None] * len(own)
-        if pairs and asked:
-            values = torch.autograd.grad(
-                [g for g, _ in pairs], [own[n] for n in asked], [w for _, w in pairs],
-                create_graph=create_graph, allow_unused=True,
-            )  # fmt: skip
-            for n, value in zip(asked, values, strict=True):
-                found[n] = value
-        return found
+        return _gradients(own, first, weights, create_graph)
+
+
+def _gradients(
+    tensors: Sequence[torch.Tensor], values: Sequence[Any], weights: Sequence[Any], create_graph: bool
+) -> list[Any]:
+    """The gradient of weighted values for each of the tensors; None where there is none."""
+    pairs = [(v, w) for v, w in zip(values, weights, strict=True) if v is not None and w is not None]
+    pairs = [(v, w) for v, w in pairs if v.requires_grad]
+    asked = [n for n, v in enumerate(tensors) if v.requires_grad]
+    found: list[Any] = [None] * len(tensors)
+    if pairs and asked:
+        gradients = torch.autograd.grad(
+            [v for v, _ in pairs], [tensors[n] for n in asked], [w for _, w in pairs],
+            create_graph=create_graph, allow_unused=True,
+        )  # fmt: skip
+        for n, gradient in zip(asked, gradients, strict=True):
+            found[n] = gradient
+    return found
 
 
 class _Attach(torch.autograd.Function):

@@ -20,6 +20,7 @@ from turret.hooks.signature import (
     ViewCreation,
 )
 from turret.plan.sizes import Sizes, compile_layout, compile_size, compile_sizes
+from turret.torch_compat.autograd import CreationMeta, preserve_version_counter, set_creation_meta
 
 _FEW = 4
 """From this many on, copies go through one ``_foreach_copy_``, which takes no conjugated or negated targets."""
@@ -59,7 +60,7 @@ def hidden_writes(signature: GraphSignature) -> Writer | None:
                 targets.append(inputs[number].data)
                 values.append(results[updated])
         if at_once is None:
-            at_once = not any(target.is_complex() or target.is_neg() for target in targets)
+            at_once = not any(map(_is_lazy, targets))
         if len(targets) < _FEW or not at_once:
             for target, value in zip(targets, values, strict=True):
                 target.copy_(value)
@@ -69,6 +70,11 @@ def hidden_writes(signature: GraphSignature) -> Writer | None:
             results[updated] = None
 
     return write
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether bits of a tensor may say that its elements are conjugated or negated."""
+    return tensor.is_complex() or tensor.is_neg()
 
 
 def finisher(signature: GraphSignature) -> Finisher | None:
@@ -145,7 +151,7 @@ def _layout_effect(number: int, info: InputInfo) -> Effect:
         target = inputs[number]
         shape, stride, offset = layout(sizes)
         # What was saved for the backward lies in the same memory, which holds what it held.
-        with torch.set_grad_enabled(tracked), torch.autograd._unsafe_preserve_version_counter(target):
+        with torch.set_grad_enabled(tracked), preserve_version_counter(target):
             start = target.storage_offset() + offset
             _ensure_memory(target, shape, stride, start)
             target.as_strided_(shape, stride, start)
@@ -242,7 +248,7 @@ def _created(creation: ViewCreation | None, view: View) -> View:
 
     def of_several(base: torch.Tensor, sizes: Sizes) -> torch.Tensor:
         made = view(base, sizes)
-        torch._C._autograd._set_creation_meta(made, torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE)
+        set_creation_meta(made, CreationMeta.MULTI_OUTPUT_NODE)
         return made
 
     return of_several

@@ -5,17 +5,17 @@ from __future__ import annotations
 import torch
 
 from turret.hooks.products import BoxedCallable
-
-_autocast_is_on = torch._C._is_any_autocast_enabled
+from turret.torch_compat.dispatch import DisableAutocast
+from turret.torch_compat.modes import is_any_autocast_enabled, set_grad_enabled
 
 
 def without_autocast(function: BoxedCallable) -> BoxedCallable:
     """``function`` with autocast off while it runs."""
 
     def run(args: list) -> list:
-        if not _autocast_is_on():
+        if not is_any_autocast_enabled():
             return function(args)
-        with torch._C._DisableAutocast():
+        with DisableAutocast():
             return function(args)
 
     return run
@@ -27,10 +27,10 @@ def without_gradients(function: BoxedCallable) -> BoxedCallable:
     def run(args: list) -> list:
         if not torch.is_grad_enabled():
             return function(args)
-        torch._C._set_grad_enabled(False)
+        set_grad_enabled(False)
         try:
             return function(args)
         finally:
-            torch._C._set_grad_enabled(True)
+            set_grad_enabled(True)
 
     return run

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
+
+from turret.torch_compat.ops import HigherOrderOperator
 
 Branch = Callable[..., Sequence[Any]]
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import sympy
 import torch
-from torch.utils._sympy.functions import Max, Min
+
+from turret.torch_compat.sizes import of_sizes
 
 
 def bound_of_slice(index: int, extent: int) -> int:
@@ -73,9 +74,9 @@ def _position(index: Any, extent: Any) -> sympy.Expr:
 
 
 _EXPRESSIONS: dict[Callable[..., int], Callable[..., sympy.Expr]] = {
-    bound_of_slice: lambda index, extent: Max(0, Min(_position(index, extent), extent)),
+    bound_of_slice: lambda index, extent: of_sizes.Max(0, of_sizes.Min(_position(index, extent), extent)),
     position_of_element: _position,
-    end_of_slice: lambda end, start: Max(start, end),
+    end_of_slice: lambda end, start: of_sizes.Max(start, end),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
@@ -23,6 +23,7 @@ from turret.graph.op_traits import (
 )
 from turret.hooks.products import JointGraph
 from turret.hooks.signature import Mutation
+from turret.torch_compat.ops import OpOverload
 
 
 @attrs.frozen(eq=False)
@@ -76,16 +77,12 @@ def analyze(joint: JointGraph) -> JointAnalysis:
             "expected one gradient or None for each primal"
         )
     late = _reachable_from(graph, tangents)
-    for output in forward_outputs:
-        if output in late:
-            raise VerificationError(f"joint graph {joint.name!r}: forward output {output} depends on a tangent")
+    _check_forward(joint, forward_outputs, late)
     effects = tuple(node for node in graph.nodes if is_effectful(node))
     backward_roots = [g for g in gradients if isinstance(g, fx.Node)] + [node for node in effects if node in late]
     live = _ancestors(backward_roots)
     backward = tuple(node for node in graph.nodes if node in live and node in late and node.op != "placeholder")
-    needed = {node for node in backward_roots if node not in late}
-    for node in backward:
-        needed.update(source for source in node.all_input_nodes if source not in late)
+    needed = {node for node in (*backward_roots, *_sources(backward)) if node not in late}
     wanted = _ancestors(needed)
     candidates = tuple(node for node in graph.nodes if node in wanted)
     _check_savable(joint, candidates)
@@ -106,6 +103,16 @@ def analyze(joint: JointGraph) -> JointAnalysis:
         late=frozenset(late),
         order=order,
     )
+
+
+def _check_forward(joint: JointGraph, outputs: Sequence[Any], late: set[fx.Node]) -> None:
+    for output in outputs:
+        if output in late:
+            raise VerificationError(f"joint graph {joint.name!r}: forward output {output} depends on a tangent")
+
+
+def _sources(nodes: Iterable[fx.Node]) -> list[fx.Node]:
+    return [source for node in nodes for source in node.all_input_nodes]
 
 
 def _reachable_from(graph: fx.Graph, roots: tuple[fx.Node, ...]) -> set[fx.Node]:
@@ -135,7 +142,7 @@ def _mutated_primals(
     inputs = joint.signature.inputs
     mutated = {primal for primal, info in zip(primals, inputs, strict=False) if info.mutation is not Mutation.NONE}
     for node in effects:
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        if node.op != "call_function" or not isinstance(node.target, OpOverload):
             continue
         for value, argument in zip(node.args, node.target._schema.arguments, strict=False):
             if argument.is_write and isinstance(value, fx.Node):

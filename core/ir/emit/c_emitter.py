@@ -16,6 +16,7 @@ import attrs
 import torch
 
 from turret.errors import UnsupportedError
+from turret.graph.ops.random_ops import UNIFORM_BITS
 from turret.graph.scalar_ops import COMBINED_BY, neutral_value
 from turret.hooks.devices import INDEX_ERROR, OUT_OF_RANGE, ZERO_DIVISION
 from turret.ir.emit.emitter import ExprFacts, Mask, Namer, Printer, TextEmitter, infix, written_size
@@ -362,8 +363,9 @@ class CEmitter(TextEmitter):
             return f"random_bits({words})"
         if where.bits == 64:
             return f"random_{kind}_double({words})"
-        digits = {"": 24, "f16": 11, "bf16": 8}[where.half]
-        return f"random_uniform({words}, {digits})" if kind == "uniform" else where.round(f"random_normal({words})")
+        if kind == "normal":
+            return where.round(f"random_normal({words})")
+        return f"random_uniform({words}, {UNIFORM_BITS[expr.dtype]})"
 
     def write_reduce(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         """A reduction as a plain loop where its value is wanted; innermost is the loop that a scan in it goes along."""

@@ -22,10 +22,11 @@ from turret.hooks.products import BoxedCallable
 from turret.pipeline import stored_graph
 from turret.pipeline.graph_compilers.attributes import set_attribute
 from turret.pipeline.graph_compilers.layouts import Interface, copied, input_fitter, output_fitter, sizes_of
-from turret.pipeline.keys.graph_cache import Unstable
+from turret.pipeline.keys.graph_key import Unstable
 from turret.plan import Plan
 from turret.storage.codec import record
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.ops import OpOverload
 
 
 @record
@@ -196,5 +197,5 @@ def bytes_of(text: str) -> bytes:
 
 def eager_facts(outer: fx.GraphModule | None) -> tuple[bool, bool]:
     """Whether an eager call draws random numbers, and whether one has a fake implementation of the program's own."""
-    ops = [] if outer is None else [n.target for n in outer.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
+    ops = [] if outer is None else [n.target for n in outer.graph.nodes if isinstance(n.target, OpOverload)]
     return any(map(is_random_op, ops)), any(not has_true_fake(op_name(op)) for op in ops)

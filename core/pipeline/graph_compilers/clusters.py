@@ -13,13 +13,14 @@ from collections.abc import Sequence
 import attrs
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from turret.errors import UnsupportedError
 from turret.graph.op_traits import BINDS, is_effectful, is_mutating_op, is_random_op
 from turret.hooks.products import Placement
 from turret.pipeline.graph_compilers.attributes import set_attribute
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.ops import OpOverload
+from turret.torch_compat.trees import pytree
 
 
 @attrs.frozen(eq=False)
@@ -80,7 +81,7 @@ def _belongs(node: fx.Node, placement: Placement, compiled: set[fx.Node]) -> boo
     placed = placement.nodes.get(node.name)
     if placed is None or placed.where != "compiled" or node.op != "call_function":
         return False
-    if not isinstance(node.target, torch._ops.OpOverload) or is_mutating_op(node.target) or node.meta.get(BINDS):
+    if not isinstance(node.target, OpOverload) or is_mutating_op(node.target) or node.meta.get(BINDS):
         return False
     values = pytree.tree_leaves(node.meta.get("val"))
     return any(isinstance(v, torch.Tensor) for v in values) and not any(isinstance(v, torch.SymInt) for v in values)
@@ -126,16 +127,7 @@ class _Splitter:
         inputs = list(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in members))
         sizes = self.missing_sizes(nodes, inputs)
         outputs = [n for n in nodes if any(user not in members for user in n.users) and _is_whole(n)]
-        inner = fx.Graph()
-        copies = {}
-        for node in inputs:
-            copies[node] = inner.placeholder(node.name)
-            copies[node].meta.update(node.meta)
-        for size in sizes:
-            inner.placeholder(size.name).meta["val"] = size.meta["val"]
-        for node in nodes:
-            _refuse_symbols(node)
-            copies[node] = inner.node_copy(node, copies.__getitem__)
+        inner, copies = _graph_of(nodes, inputs, sizes)
         inner.output(tuple(copies[n] for n in outputs))
         module = new_graph_module(torch.nn.Module(), inner, name)
         placed = {copies[n].name: self.placement.nodes.get(n.name) for n in nodes if n.target is not operator.getitem}
@@ -209,3 +201,20 @@ def _refuse_symbols(node: fx.Node) -> None:
     for value in pytree.tree_leaves((node.args, node.kwargs)):
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             raise UnsupportedError(f"{node.format_node()} names the size {value}, which no node of the graph is")
+
+
+def _graph_of(
+    nodes: Sequence[fx.Node], inputs: Sequence[fx.Node], sizes: Sequence[fx.Node]
+) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
+    """A graph of some nodes, which takes other nodes' values, then sizes; the copies of nodes and inputs in it."""
+    graph = fx.Graph()
+    copies = {}
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta.update(node.meta)
+    for size in sizes:
+        graph.placeholder(size.name).meta["val"] = size.meta["val"]
+    for node in nodes:
+        _refuse_symbols(node)
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    return graph, copies

@@ -133,16 +133,10 @@ def fitter(layout: TensorLayout, what: str, error: type[Exception]) -> Fit:
     dtype, device or shape."""
     dtype, dimensions = layout.dtype, len(layout.shape)
     device = torch.device(layout.device)
-    shape_of = compile_sizes([-1 if s is None else s for s in layout.shape])
-    stride_of = None if layout.stride is None else compile_sizes(layout.stride)
+    shape_of, stride_of = _compiled(layout)
 
     def refuse(value: Any, shape: Sequence[int]) -> None:
-        given = (
-            f"{value.dtype} of shape {tuple(value.shape)} on {value.device}"
-            if isinstance(value, torch.Tensor)
-            else f"a {type(value).__name__}"
-        )
-        raise error(f"{what} is {given}; expected {dtype} of shape {tuple(shape)} on {device}")
+        raise error(f"{what} is {_described(value)}; expected {dtype} of shape {tuple(shape)} on {device}")
 
     def fit(value: Any, sizes: Sizes) -> torch.Tensor:
         shape = shape_of(sizes)
@@ -163,6 +157,18 @@ def fitter(layout: TensorLayout, what: str, error: type[Exception]) -> Fit:
         return copied(value, stride)
 
     return fit
+
+
+def _compiled(layout: TensorLayout) -> tuple[Callable[[Sizes], Any], Callable[[Sizes], Any] | None]:
+    """Functions of the sizes that give shape (-1 where any will do) and strides (None where all will do)."""
+    shape = compile_sizes([-1 if s is None else s for s in layout.shape])
+    return shape, None if layout.stride is None else compile_sizes(layout.stride)
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)} on {value.device}"
+    return f"a {type(value).__name__}"
 
 
 def copied(value: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:

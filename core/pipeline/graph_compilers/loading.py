@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import fx
 
 from turret.errors import CacheError, Stage, StageError
 from turret.hooks.products import BoxedCallable
 from turret.pipeline.graph_compilers.assembly import Assembly, Part, assembled, bytes_of, outer_of
+from turret.pipeline.stage_calls import Pipeline
 from turret.plan.executor import load
-
-if TYPE_CHECKING:
-    from turret.pipeline.stage_calls import Pipeline
 
 STAGE: Stage = "compile_graph"
 HOOK = "turret_compile_graph"

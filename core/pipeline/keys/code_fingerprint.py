@@ -7,7 +7,6 @@ replaced one.  What has neither a value nor code that could be compared raises `
 
 from __future__ import annotations
 
-import builtins
 import collections
 import enum
 import functools
@@ -15,7 +14,6 @@ import hashlib
 import logging
 import pathlib
 import re
-import sys
 import threading
 import types
 import typing
@@ -26,10 +24,11 @@ from typing import Any
 import numpy
 import torch
 
-LIBRARY_ROOTS = (
-    frozenset(sys.stdlib_module_names) | {"torch", "functorch", "torchgen", "builtins", "turret", "typing_extensions"}
-) - {"__main__", "test", "this", "antigravity", "idlelib"}
-"""Packages whose versions are part of every key; their functions are told by name."""
+from turret.pipeline.keys.libraries import extension_text, is_library, is_library_function
+from turret.pipeline.keys.operators import OPERATORS, Opaque, is_library_namespace, library_operator, registrations
+from turret.torch_compat.library import CustomOpDef
+from turret.torch_compat.ops import OpNamespace, OpOverloadPacket
+
 PLAIN = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
 _REPRESENTED = (
     torch.dtype, torch.device, torch.layout, torch.memory_format, range, slice, bytearray, re.Pattern,
@@ -49,10 +48,6 @@ _MOST_OBJECTS = 20_000
 _MOST_BYTES = 4 << 20
 HEAP_TYPE = 1 << 9
 """The flag of classes that ``class`` statements make (``Py_TPFLAGS_HEAPTYPE``)."""
-
-
-class Opaque(Exception):
-    """Something whose equality with another process's cannot be told; the text says what."""
 
 
 def fingerprint(*values: Any) -> tuple[str, frozenset[types.CodeType]]:
@@ -87,17 +82,6 @@ def _constant(value: Any) -> str:
     if type(value) is frozenset:
         return f"{{{','.join(sorted(map(_constant, value)))}}}"
     return f"{type(value).__name__} {value!r}"
-
-
-def is_library(name: Any) -> bool:
-    """Whether a module of this name is a library's: its version is part of every key."""
-    return isinstance(name, str) and name.partition(".")[0] in LIBRARY_ROOTS
-
-
-def is_library_function(function: types.FunctionType) -> bool:
-    """Whether a function's globals are a library's module, and not a namespace that calls itself so."""
-    name = function.__globals__.get("__name__")
-    return is_library(name) and vars(sys.modules.get(name, builtins)) is function.__globals__
 
 
 def all_names(code: types.CodeType) -> set[str]:
@@ -209,15 +193,13 @@ class _Walk:
 
     def _operators(self, names: set[str]) -> None:
         """Operators of the program's own that code calls as ``torch.ops.namespace.name``."""
-        from turret.pipeline.keys.op_code import is_library_namespace
-
         for namespace in sorted(names & vars(torch.ops).keys()):
             space = getattr(torch.ops, namespace)
-            if not isinstance(space, torch._ops._OpNamespace) or is_library_namespace(namespace):
+            if not isinstance(space, OpNamespace) or is_library_namespace(namespace):
                 continue
             for name in sorted(names - {"name", "ops"}):
                 packet = getattr(space, name, None)
-                if isinstance(packet, torch._ops.OpOverloadPacket):
+                if isinstance(packet, OpOverloadPacket):
                     self.value(packet)
 
     def _method(self, method: types.MethodType) -> None:
@@ -255,8 +237,6 @@ class _Walk:
         self._attributes("members", members)
 
     def _extension(self, module: str) -> None:
-        from turret.pipeline.keys.op_code import extension_text
-
         self.text(extension_text(module))
 
     def _module(self, module: types.ModuleType) -> None:
@@ -315,8 +295,6 @@ class _Walk:
         self.digest.update(value.tobytes())
 
     def _operator(self, op: Any) -> None:
-        from turret.pipeline.keys.op_code import library_operator, registrations
-
         self.text("operator", str(op))
         if not library_operator(op):
             self.values("registrations", registrations(op))
@@ -395,8 +373,8 @@ _BY_BASE: tuple[tuple[Any, Callable[[_Walk, Any], None]], ...] = (
     (types.ModuleType, _Walk._module),
     (tuple(kind for kinds, _ in _PARTS for kind in (kinds if isinstance(kinds, tuple) else (kinds,))), _Walk._parts),
     (torch.Tensor, _Walk._tensor),
-    ((torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator), _Walk._operator),
-    (torch._library.custom_ops.CustomOpDef, _Walk._definition),
+    (OPERATORS, _Walk._operator),
+    (CustomOpDef, _Walk._definition),
     ((*_REPRESENTED, numpy.generic, numpy.dtype), _Walk._represented),
     (numpy.ndarray, _Walk._array),
     (numpy.ufunc, _Walk._builtin),

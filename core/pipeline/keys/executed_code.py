@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from turret.pipeline.keys.code_fingerprint import is_library
+from turret.pipeline.keys.libraries import is_library
 
 
 class ExecutedCode:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import hashlib
 import os
 import re
 import sys
@@ -19,174 +18,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from turret.hooks.vouched_ops import voucher
-from turret.pipeline.keys.code_fingerprint import (
-    LIBRARY_ROOTS,
-    PLAIN,
-    UNSEEN,
-    Opaque,
-    fingerprint,
-    is_library,
-    is_library_function,
-)
-
-_LIBRARY_NAMESPACES = frozenset(
-    {
-        "aten", "prim", "prims", "rngprims", "quantized", "_quantized", "quantized_decomposed", "quantization", "mkl",
-        "mkldnn", "mkldnn_prepacked", "onednn", "xnnpack", "sparse", "static_runtime", "profiler", "inductor",
-        "inductor_prims", "c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "_dtensor",
-        "symm_mem", "fsdp", "streams", "export", "flex_lib", "debugprims", "debug_mode_ops", "onnx", "onnx_symbolic",
-        "higher_order", "turret", "_native",
-    }
-)  # fmt: skip
-"""Namespaces whose operators are torch's or Turret's."""
-_TRACED_KEYS = (
-    "CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional", "Autograd",
-    "AutogradCPU", "AutogradCUDA", "AutogradOther", "ADInplaceOrView", "BackendSelect", "Functionalize", "Python",
-    "FuncTorchBatched", "AutocastCPU", "AutocastCUDA", "Conjugate", "Negative", "Meta",
-)  # fmt: skip
-"""Dispatch keys whose kernels a trace runs; kernels of a device run when the compiled program does."""
-_HASHED_BYTES = 64 << 20
-OPERATORS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
-
-
-@functools.cache
-def _traced_keys() -> tuple[str, ...]:
-    """Those of the keys that this version of torch has."""
-
-    def is_known(key: str) -> bool:
-        try:
-            torch._C._parse_dispatch_key(key)
-        except RuntimeError:
-            return False
-        return True
-
-    return tuple(filter(is_known, _TRACED_KEYS))
-
-
-def is_library_namespace(name: str) -> bool:
-    """Whether the operators of a namespace are a library's (functional forms of a program's own are not)."""
-    return name in _LIBRARY_NAMESPACES
-
-
-def library_operator(op: Any) -> bool:
-    """Whether an operator is torch's or Turret's own."""
-    if isinstance(op, torch._ops.HigherOrderOperator):
-        return is_library(type(op).__module__)
-    name = _qualified(op)
-    return is_library_namespace(name.partition("::")[0]) and not name.startswith("turret::pure_")
-
-
-def _qualified(op: Any) -> str:
-    return op._schema.name if isinstance(op, torch._ops.OpOverload) else op._qualified_op_name
-
-
-def voucher_of(op: Any) -> str:
-    """What plugins say of an operator that is theirs; empty where none does."""
-    return "" if isinstance(op, torch._ops.HigherOrderOperator) else voucher(_qualified(op).partition("::")[0])
-
-
-def registrations(op: Any) -> Iterator[Any]:
-    """What a trace may run of an operator of the program's own.  Raises ``Opaque`` for what cannot be looked at."""
-    if text := voucher_of(op):
-        yield text
-        return
-    if isinstance(op, torch._ops.HigherOrderOperator):
-        yield from (sorted(map(str, op.py_kernels)), list(op.py_kernels.values()), type(op))
-        return
-    packet = op if isinstance(op, torch._ops.OpOverloadPacket) else op.overloadpacket
-    name = packet._qualified_op_name
-    definition = torch._library.custom_ops.OPDEFS.get(name)
-    if definition is not None:
-        yield from _of_definition(definition)
-    for overload in packet.overloads():
-        yield from _of_overload(getattr(packet, overload), definition is not None)
-
-
-def _of_definition(definition: Any) -> Iterator[Any]:
-    """Of an operator that ``torch.library.custom_op`` made: everything but what runs when it is called for good."""
-    yield definition._schema
-    for part in (
-        "_abstract_fn",
-        "_backward_fn",
-        "_setup_context_fn",
-        "_vmap_fn",
-        "_torch_dispatch_fns",
-        "_autocast_dtype",
-    ):
-        yield part
-        yield getattr(definition, part, None)
-
-
-def _of_overload(op: torch._ops.OpOverload, defined: bool) -> Iterator[Any]:
-    name = op._schema.name + (f".{op._schema.overload_name}" if op._schema.overload_name else "")
-    yield str(op._schema)
-    yield sorted(str(tag) for tag in op.tags)
-    has_kernel = [key for key in _traced_keys() if torch._C._dispatch_has_kernel_for_dispatch_key(name, key)]
-    yield has_kernel
-    yield {str(key): kernel for key, kernel in op.py_kernels.items()}
-    entry = torch._library.simple_registry.singleton._data.get(name)  # ``find`` would make one
-    fake = None if entry is None else entry.fake_impl.kernel
-    if entry is not None:
-        yield from (None if fake is None else fake.func, list(entry.torch_dispatch_rules._data.items()))
-    yield [table.get(op) for table in torch._decomp.global_decomposition_table.values()]
-    in_python = {key for key in has_kernel if _in_python(name, key)} - ({"Meta"} if fake is not None else set())
-    if in_python and not defined:
-        raise Opaque(f"{name} has a kernel in Python for {', '.join(sorted(in_python))}, which torch does not show")
-    if len(has_kernel) > len(in_python) + (fake is not None):
-        yield _extensions_text()
-
-
-def _in_python(name: str, key: str) -> bool:
-    """Whether a kernel was registered from Python by ``torch.library.Library.impl``."""
-    qualified = name.replace("::", "/", 1)
-    return f"{qualified}/{key}" in torch.library._impls or (
-        key == "CompositeImplicitAutograd" and f"{qualified}/" in torch.library._impls
-    )
-
-
-# Files in C.
-
-
-def extension_text(module: str) -> str:
-    """The identity of the file of an extension module."""
-    return _file_text(getattr(sys.modules.get(module), "__file__", None) or module)
-
-
-def _extensions_text() -> list[str]:
-    """Of all libraries in C that are no part of Python or torch: kernels may lie in any of them."""
-    files = {str(path) for path in torch.ops.loaded_libraries}
-    for name, module in list(sys.modules.items()):
-        path = getattr(module, "__file__", None)
-        if isinstance(path, str) and path.endswith((".so", ".pyd", ".dylib")) and name.partition(".")[0] not in _KNOWN:
-            files.add(path)
-    return sorted(map(_file_text, files))
-
-
-_KNOWN = LIBRARY_ROOTS | {"numpy"}
-
-
-def _file_text(path: str) -> str:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return os.path.basename(path)
-    return f"{os.path.basename(path)} {_file_hash(path, status.st_size, status.st_mtime_ns, status.st_ino)}"
-
-
-@functools.lru_cache(maxsize=256)
-def _file_hash(path: str, size: int, modified: int, inode: int) -> str:
-    """Hash of a file's content; of one that is very large its size and time beside both ends."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        if size <= _HASHED_BYTES:
-            digest.update(file.read())
-        else:
-            digest.update(f"{size} {modified}".encode() + file.read(_HASHED_BYTES // 2))
-            file.seek(-_HASHED_BYTES // 2, os.SEEK_END)
-            digest.update(file.read())
-    return digest.hexdigest()
-
+from turret.pipeline.keys.code_fingerprint import PLAIN, UNSEEN, fingerprint
+from turret.pipeline.keys.libraries import is_library, is_library_function
+from turret.pipeline.keys.operators import OPERATORS, TRACED_KEYS, Opaque, library_operator, voucher_of
+from turret.torch_compat.decompositions import torch_table
+from turret.torch_compat.dispatch import registrations_text
+from turret.torch_compat.library import python_kernels
 
 # What a graph calls.
 
@@ -253,7 +90,7 @@ def _namespaces() -> Iterator[tuple[str, Any]]:
         module = sys.modules.get(name)  # what is not loaded was not patched
         if module is not None:
             yield name, vars(module)
-    yield "decompositions", torch._decomp.decomposition_table
+    yield "decompositions", torch_table
 
 
 _PUBLIC = (
@@ -353,7 +190,7 @@ def _replaced_kernels(impls: set[str]) -> list[tuple[str, Any]]:
 
 def _foreign_kernels() -> list[str]:
     """Those of them that the program registered; asked each time, as one may be overridden under the same name."""
-    names = [name for name, _ in _KERNELS(torch.library._impls)]
+    names = [name for name, _ in _KERNELS(python_kernels)]
     return [name for name in names if not _registered_by_torch(*name.removeprefix("aten/").rsplit("/", 1))]
 
 
@@ -363,7 +200,7 @@ def _registered_by_torch(name: str, key: str) -> bool:
     The dispatcher knows the file in which the kernel's library was made.  A library that ``torch.library`` makes on
     behalf of its caller tells of ``torch.library`` alone, so what was registered by such a one is the program's.
     """
-    file = _registration_file(torch._C._dispatch_dump(f"aten::{name}"), key or "CompositeImplicitAutograd")
+    file = _registration_file(registrations_text(f"aten::{name}"), key or "CompositeImplicitAutograd")
     root = os.path.dirname(torch.__file__) + os.sep
     return file.startswith(root) and not file.removeprefix(root).startswith(_REGISTER_FOR_OTHERS)
 
@@ -377,7 +214,7 @@ def _registration_file(dump: str, key: str) -> str:
 _REGISTER_FOR_OTHERS = ("library.py", f"_library{os.sep}", f"_custom_op{os.sep}")
 
 _CAPSULE = type(datetime.datetime_CAPI)
-_REPLACED_KEYS = frozenset(_TRACED_KEYS) - {"Meta"} | {""}
+_REPLACED_KEYS = frozenset(TRACED_KEYS) - {"Meta"} | {""}
 _KERNELS = _Snapshot(_replaced_kernels)
 _SNAPSHOTS = {name: _Snapshot(_foreign_callables) for name in _PUBLIC}
 _SNAPSHOTS |= {name: _Snapshot(_foreign_functions) for name in (*_INNER, "decompositions")}

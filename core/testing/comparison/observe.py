@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from turret.hooks.devices import HOST
 from turret.testing.corpus.program import Backward, Inputs
 from turret.testing.corpus.seeding import seed_generators
+from turret.torch_compat.trees import pytree
 
 
 @attrs.frozen(eq=False)

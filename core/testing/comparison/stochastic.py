@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from turret.graph.dtypes import HALF
 from turret.graph.scalar_ops import aten_ops
+from turret.torch_compat.dispatch import TorchDispatchMode
+from turret.torch_compat.trees import pytree
 
 ULPS = 2.0
 """Largest relative move of one result, in units of the dtype's machine epsilon."""
@@ -110,38 +110,53 @@ class Perturbed(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.split("::")[-1].rstrip("_")
-        if name in _SIGNS:
-            args = tuple(self._signed(a) if isinstance(a, Tensor) else a for a in args)
+        args = self._as_promised(name, func, args)
         if func is torch.ops.aten.view.dtype and args[0].is_floating_point() and not args[1].is_floating_point:
             return self._bits(*args)
-        if func._schema.is_mutable and self._sums:
-            args = self._apart(args)
         if name in _EXACT or _is_view(func):
             return self._by_path(name, func, args, kwargs)
         args, kwargs = self._move_operands(func, args, kwargs, _WIDENED if name in _ELEMENTARY else None)
         result = self._by_path(name, func, args, kwargs)
-        if name in _ACCUMULATING and self._alike:
-            result = _in_double(func, args, kwargs, result)
-        if name in _CENTERING and self._alike and not func._schema.is_mutable:
-            result = (_centred(result[0]), *result[1:])
+        if self._alike:
+            result = self._with_equal_errors(name, func, args, kwargs, result)
         if name == "_log_softmax":
             result = result + self._move(args[0]) - args[0]
         if name in _BY_ORDER and self._sums:
             result = (result[0], _plain_mean(func, args, kwargs))
-        if name in _UNDERFLOWING and self._alike and not func._schema.is_mutable:
-            result = self._underflown(result, args[0])
-        if name in _PRODUCTS and self._alike and result.dtype in _WIDENED and not func._schema.is_mutable:
-            result = self._underflown(result, functools.reduce(torch.logical_and, map(torch.as_tensor, args)))
-        if name in _ELEMENTARY and self._alike and not func._schema.is_mutable and result.dtype in _WIDENED:
-            result = _not_overflown(result, args)
-        if name in _NORM_GRADIENTS and self._alike:
-            result = tuple(v if v is None else torch.where(v.isfinite(), v, 0.0) for v in result)
         if func._schema.is_mutable:
-            for tensor in pytree.tree_leaves(result):
-                if isinstance(tensor, Tensor) and tensor.is_floating_point():
-                    tensor.copy_(self._move(tensor))
+            self._move_written(result)
             return result
         return pytree.tree_map_only(Tensor, self._move, result)
+
+    def _as_promised(self, name: str, func: Any, args: tuple) -> tuple:
+        """The arguments with other values where what an operation makes of those given is not promised."""
+        if name in _SIGNS:
+            args = tuple(self._signed(a) if isinstance(a, Tensor) else a for a in args)
+        return self._apart(args) if func._schema.is_mutable and self._sums else args
+
+    def _with_equal_errors(self, name: str, func: Any, args: tuple, kwargs: dict, result: Any) -> Any:
+        """The result as other kernels and other orders of operations may have it where equal elements err alike."""
+        if name in _ACCUMULATING:
+            result = _in_double(func, args, kwargs, result)
+        if name in _NORM_GRADIENTS:
+            result = tuple(v if v is None else torch.where(v.isfinite(), v, 0.0) for v in result)
+        if func._schema.is_mutable:
+            return result
+        if name in _CENTERING:
+            result = (_centred(result[0]), *result[1:])
+        if name in _UNDERFLOWING:
+            result = self._underflown(result, args[0])
+        if name in _PRODUCTS and result.dtype in _WIDENED:
+            result = self._underflown(result, functools.reduce(torch.logical_and, map(torch.as_tensor, args)))
+        if name in _ELEMENTARY and result.dtype in _WIDENED:
+            result = _not_overflown(result, args)
+        return result
+
+    def _move_written(self, result: Any) -> None:
+        """Move what an operation wrote to, in place."""
+        for tensor in pytree.tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.is_floating_point():
+                tensor.copy_(self._move(tensor))
 
     @staticmethod
     def _apart(args: tuple) -> tuple:

@@ -295,29 +295,38 @@ class Builder:
         """Strides, offset and storage size: transposed, sliced from something larger, expanded, or shifted."""
         kind = self.choice(("permuted", "sliced", "expanded", "shifted"))
         if kind == "permuted":
-            order = list(range(len(shape)))
-            for i in range(len(order) - 1):
-                j = self.integer(i, len(order) - 1)
-                order[i], order[j] = order[j], order[i]
-            dense = _contiguous([shape[i] for i in order])
-            stride = [0] * len(shape)
-            for position, dim in enumerate(order):
-                stride[dim] = dense[position]
-            return tuple(stride), 0, math.prod(shape)
+            return self._permuted(shape)
         if kind == "sliced" and shape:
-            steps = [self.choice((1, 2, 1, 3)) for _ in shape]
-            padded = [max(1, size * step + self.integer(0, 2)) for size, step in zip(shape, steps, strict=True)]
-            stride = [s * step for s, step in zip(_contiguous(padded), steps, strict=True)]
-            offset = self.integer(0, 1) if all(size > 0 for size in shape) else 0
-            return tuple(stride), offset, math.prod(padded) + offset
+            return self._sliced(shape)
         if kind == "expanded" and shape and 0 not in shape:
-            dim = self.integer(0, len(shape) - 1)
-            rest = [1 if i == dim else s for i, s in enumerate(shape)]
-            stride = list(_contiguous(rest))
-            stride[dim] = 0
-            return tuple(stride), 0, math.prod(rest)
+            return self._expanded(shape)
         offset = self.integer(1, 5)
         return _contiguous(shape), offset, math.prod(shape) + offset
+
+    def _permuted(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
+        order = list(range(len(shape)))
+        for i in range(len(order) - 1):
+            j = self.integer(i, len(order) - 1)
+            order[i], order[j] = order[j], order[i]
+        dense = _contiguous([shape[i] for i in order])
+        stride = [0] * len(shape)
+        for position, dim in enumerate(order):
+            stride[dim] = dense[position]
+        return tuple(stride), 0, math.prod(shape)
+
+    def _sliced(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
+        steps = [self.choice((1, 2, 1, 3)) for _ in shape]
+        padded = [max(1, size * step + self.integer(0, 2)) for size, step in zip(shape, steps, strict=True)]
+        stride = [s * step for s, step in zip(_contiguous(padded), steps, strict=True)]
+        offset = self.integer(0, 1) if all(size > 0 for size in shape) else 0
+        return tuple(stride), offset, math.prod(padded) + offset
+
+    def _expanded(self, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
+        dim = self.integer(0, len(shape) - 1)
+        rest = [1 if i == dim else s for i, s in enumerate(shape)]
+        stride = list(_contiguous(rest))
+        stride[dim] = 0
+        return tuple(stride), 0, math.prod(rest)
 
     # -- statements ------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ A ``Program`` prints as runnable Python (``source()``), and what runs is exactly
 
 from __future__ import annotations
 
+import collections
 import functools
 import itertools
 import linecache
@@ -173,36 +174,40 @@ class Program:
     def inputs_source(self) -> str:
         lines = ["@torch.inference_mode()"] if self.setting == "inference_inputs" else []
         lines.append("def make_inputs(variant=0):")
+        used = collections.Counter(spec.storage for spec in self.inputs)
         leaves: list[str] = []
-        shared = {i for i, _ in itertools.groupby(sorted(s.storage for s in self.inputs))
-                  if sum(s.storage == i for s in self.inputs) > 1}  # fmt: skip
-        for index, storage in enumerate(self.storages):
-            if not any(spec.storage == index for spec in self.inputs):
-                continue
-            lines.append(f"    s{index} = {self._fill_source(index)}")
-            if storage.computed:
-                if storage.requires_grad:
-                    lines.append(f"    s{index}.requires_grad_()")
-                    leaves.append(f"s{index}")
-                lines.append(f"    c{index} = s{index}.clone()")
+        for index in sorted(used):
+            lines += self._storage_lines(index, leaves)
         for spec in self.inputs:
-            storage = self.storages[spec.storage]
-            base = f"c{spec.storage}" if storage.computed else f"s{spec.storage}"
-            layouts = [spec] + [spec.resized(sizes) for sizes in self.resized]
-            layout = _by_call([f"{s.shape}, {s.stride}, {s.offset}" for s in layouts], "*", "({})")
-            if storage.computed or spec.storage in shared:
-                text = f"{base}.as_strided({layout})"
-            else:
-                text = f"strided({base}, {layout})"
-            if storage.requires_grad and not storage.computed:
-                text += ".requires_grad_()"
-                leaves.append(spec.name)
-            lines.append(f"    {spec.name} = {text}{'.' if spec.lazy else ''}{spec.lazy}")
+            lines.append(self._input_line(spec, used[spec.storage] > 1, leaves))
         for number in self.numbers:
             lines.append(f"    {number.name} = {_by_call([str(value) for value in number.values])}")
         names = "".join(f"{name}, " for name in self.names)
         lines.append(f"    return ({names.rstrip()}), ({''.join(f'{leaf}, ' for leaf in leaves).rstrip()})")
         return "\n".join(lines)
+
+    def _storage_lines(self, index: int, leaves: list[str]) -> list[str]:
+        """Lines that make a storage; where gradients of it are asked for, its name joins ``leaves``."""
+        storage = self.storages[index]
+        lines = [f"    s{index} = {self._fill_source(index)}"]
+        if storage.computed:
+            if storage.requires_grad:
+                lines.append(f"    s{index}.requires_grad_()")
+                leaves.append(f"s{index}")
+            lines.append(f"    c{index} = s{index}.clone()")
+        return lines
+
+    def _input_line(self, spec: InputSpec, shared: bool, leaves: list[str]) -> str:
+        """The line that makes an input of its storage; ``shared``: others lie in it, too."""
+        storage = self.storages[spec.storage]
+        base = f"c{spec.storage}" if storage.computed else f"s{spec.storage}"
+        layouts = [spec] + [spec.resized(sizes) for sizes in self.resized]
+        layout = _by_call([f"{s.shape}, {s.stride}, {s.offset}" for s in layouts], "*", "({})")
+        text = f"{base}.as_strided({layout})" if storage.computed or shared else f"strided({base}, {layout})"
+        if storage.requires_grad and not storage.computed:
+            text += ".requires_grad_()"
+            leaves.append(spec.name)
+        return f"    {spec.name} = {text}{'.' if spec.lazy else ''}{spec.lazy}"
 
     def _fill_source(self, index: int) -> str:
         storage, device = self.storages[index], "" if self.device == HOST.type else f".to({self.device!r})"

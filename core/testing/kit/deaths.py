@@ -8,7 +8,7 @@ from typing import Any
 from turret.testing.kit.levels import LEVELS, Settings, file_text
 from turret.testing.kit.levels.level import symptom_of
 from turret.testing.kit.subject import Subject
-from turret.testing.kit.worker import worker_for
+from turret.testing.kit.workers import worker_for
 
 HANG_TIME = 10.0
 """Seconds after which a candidate counts as one that hangs, where the item did."""

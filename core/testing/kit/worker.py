@@ -18,13 +18,11 @@ from typing import Any
 
 import attrs
 
-from turret.testing.kit.isolation import Worker, serve
+from turret.testing.kit.isolation import serve
+from turret.testing.kit.workers import PREPARE
 
 LONG = ("prepare", "list", "shrink", "try")
-"""Jobs that import what others need, or try many candidates."""
-
-PREPARE = 180.0
-"""Seconds for those at least."""
+"""Jobs that import what others need, or try many candidates: they have ``PREPARE`` seconds, at least."""
 
 
 class Handler:
@@ -120,12 +118,6 @@ def _how_it_ends(child: int, seconds: float) -> str:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return "hang"
-
-
-def worker_for(facts: dict[str, Any], timeout: float) -> Worker:
-    """A worker for what is under test, with this process's import path; ``timeout``: seconds for a job."""
-    command = [sys.executable, "-m", "turret.testing.kit.worker", json.dumps({**facts, "timeout": timeout})]
-    return Worker(command, max(timeout, PREPARE) + 30, {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
 
 
 def main() -> None:

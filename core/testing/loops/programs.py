@@ -240,26 +240,35 @@ class _Builder:
         loops = self.outer + self.inner
         shape = tuple(v.extent for v in loops)
         coords = [v.index for v in loops]
-        kind = self.one_of(("plain", "flipped", "reshaped", "padded", "gather", "dropped", "number"))
-        if kind == "flipped" and loops:
-            at = self.chooser.integer(0, len(loops) - 1)
-            coords[at] = Index.constant(shape[at] - 1) - coords[at]
-        elif kind == "reshaped" and loops:
-            whole = product(shape)
-            divisors = [d for d in range(1, whole + 1) if whole % d == 0] if isinstance(whole, int) else [1]
-            first = self.one_of(divisors)
-            target = (first, whole // first if isinstance(whole, int) else whole)
-            shape, coords = target, list(unflatten(flatten(coords, shape), target))
-        elif kind == "padded" and loops:
-            return self.padded(dtype, shape, coords)
-        elif kind == "gather" and loops:
-            return self.gathered(dtype, loops)
-        elif kind == "dropped" and loops:
-            at = self.chooser.integer(0, len(loops) - 1)
-            shape, coords = shape[:at] + shape[at + 1 :], coords[:at] + coords[at + 1 :]
-        elif kind == "number" and loops and family(dtype) != "bool" and dtype.itemsize > 2:
-            return cast(index_value(self.one_of(coords) * self.chooser.integer(1, 3) - 5), dtype)
+        ways = (
+            self.plain, self.flipped, self.reshaped, self.padded, self.gathered, self.dropped, self.number_of_place,
+        )  # fmt: skip
+        way = self.one_of(ways)
+        return way(dtype, shape, coords) if loops else self.plain(dtype, shape, coords)
+
+    def plain(self, dtype: torch.dtype, shape: tuple[Size, ...], coords: list[Index]) -> Expr:
         return load(self.fresh_tensor(shape, dtype), coords, dtype)
+
+    def flipped(self, dtype: torch.dtype, shape: tuple[Size, ...], coords: list[Index]) -> Expr:
+        at = self.chooser.integer(0, len(shape) - 1)
+        coords[at] = Index.constant(shape[at] - 1) - coords[at]
+        return self.plain(dtype, shape, coords)
+
+    def reshaped(self, dtype: torch.dtype, shape: tuple[Size, ...], coords: list[Index]) -> Expr:
+        whole = product(shape)
+        divisors = [d for d in range(1, whole + 1) if whole % d == 0] if isinstance(whole, int) else [1]
+        first = self.one_of(divisors)
+        target = (first, whole // first if isinstance(whole, int) else whole)
+        return self.plain(dtype, target, list(unflatten(flatten(coords, shape), target)))
+
+    def dropped(self, dtype: torch.dtype, shape: tuple[Size, ...], coords: list[Index]) -> Expr:
+        at = self.chooser.integer(0, len(shape) - 1)
+        return self.plain(dtype, shape[:at] + shape[at + 1 :], coords[:at] + coords[at + 1 :])
+
+    def number_of_place(self, dtype: torch.dtype, shape: tuple[Size, ...], coords: list[Index]) -> Expr:
+        if family(dtype) == "bool" or dtype.itemsize <= 2:
+            return self.plain(dtype, shape, coords)
+        return cast(index_value(self.one_of(coords) * self.chooser.integer(1, 3) - 5), dtype)
 
     def padded(self, dtype: torch.dtype, shape: tuple[Size, ...], coords: list[Index]) -> Expr:
         at = self.chooser.integer(0, len(shape) - 1)
@@ -275,16 +284,18 @@ class _Builder:
         value = load(source, [*coords[:at], coords[at] - before, *coords[at + 1 :]], dtype)
         return call("masked", inside, value, constant(1, dtype))
 
-    def gathered(self, dtype: torch.dtype, loops: tuple[Var, ...]) -> Expr:
+    def gathered(self, dtype: torch.dtype, shape: tuple[Size, ...], coords: list[Index]) -> Expr:
         table = self.fresh_tensor((7,), dtype)
-        variable = self.one_of(loops)
+        variable = self.one_of(self.outer + self.inner)
         places = torch.arange(self.number(variable.extent)) % 14 - 7
         name = self.named(f"x{len(self.tensors)}", places, (variable.extent,))
         at = check_index(wrap_index(load(name, (variable,), torch.int64), 7), 7)
         return load(table, (Index.of_value(at),), dtype)
 
-    def window(self, dtype: torch.dtype) -> Expr:
+    def window(self, depth: int, dtype: torch.dtype) -> Expr:
         """A reduction that is not along the row."""
+        if dtype in (torch.bfloat16, torch.uint8):
+            return self.leaf(depth, dtype)
         loops = self.outer + self.inner
         along = Var("q0", self.one_of((2, 3, 20)))
         source = self.fresh_tensor((*(v.extent for v in loops), along.extent), dtype)
@@ -292,46 +303,59 @@ class _Builder:
 
     def row(self, depth: int, dtype: torch.dtype) -> Expr:
         """A reduction along the row."""
+        if not self.inner or dtype in (torch.bfloat16, torch.uint8):
+            return self.leaf(depth, dtype)
+        below = depth - 1
         if dtype == torch.int64 and self.flag():
             number = index_value(flatten([v.index for v in self.inner], tuple(v.extent for v in self.inner)))
-            return reduce(self.one_of(("argmin", "argmax")), self.inner, self.value(depth, torch.int32), number)
+            return reduce(self.one_of(("argmin", "argmax")), self.inner, self.value(below, torch.int32), number)
         if dtype.is_floating_point and self.chooser.integer(0, 3) == 0:
-            return part(reduce("welford", self.inner, self.value(depth, dtype)), self.one_of(("mean", "m2")))
-        return reduce(self.one_of(REDUCTIONS[family(dtype)]), self.inner, self.value(depth, dtype))
+            return part(reduce("welford", self.inner, self.value(below, dtype)), self.one_of(("mean", "m2")))
+        return reduce(self.one_of(REDUCTIONS[family(dtype)]), self.inner, self.value(below, dtype))
 
     def value(self, depth: int, dtype: torch.dtype) -> Expr:
-        kinds = ("leaf", "unary", "binary", "binary", "where", "masked", "compare", "cast", "row", "scan", "window")
-        kind = self.one_of(kinds) if depth else "leaf"
-        group = family(dtype)
-        below = lambda d=dtype: self.value(depth - 1, d)  # noqa: E731
-        if kind == "unary":
-            return call(self.one_of(UNARY[group]), below())
-        if kind == "binary":
-            return call(self.one_of(BINARY[group]), below(), below())
-        if kind == "where":
-            return call("where", below(torch.bool), below(), below())
-        if kind == "masked":
-            return call("masked", below(torch.bool), below(), constant(1, dtype))
-        if kind == "compare":
-            other = self.one_of(DTYPES[:6])
-            compared = call(self.one_of(("lt", "eq", "ge")), below(other), below(other))
-            return cast(compared, dtype)
-        if kind == "cast":
-            source = self.one_of(DTYPES)
-            if source.is_floating_point and not dtype.is_floating_point and dtype != torch.bool:
-                # Scaled, for no value may lie where one unit in the last place decides the integer.
-                bounded = call("mul", call("tanh", below(source)), constant(0.75, source))
-                return cast(call("floor", bounded), dtype)
-            return cast(below(source), dtype)
-        if kind == "row" and self.inner and dtype not in (torch.bfloat16, torch.uint8):
-            return self.row(depth - 1, dtype)
-        if kind == "scan" and len(self.inner) == 1 and dtype in (torch.float32, torch.float64, torch.int64):
-            return scan(self.one_of(("sum", "min", "max")), self.inner[0], below())
-        if kind == "window" and dtype not in (torch.bfloat16, torch.uint8):
-            return self.window(dtype)
-        if self.flag() and depth == 0 and group != "bool":
+        """An expression of at most so many levels above its leaves."""
+        ways = (
+            self.leaf, self.unary, self.binary, self.binary, self.where, self.masked, self.compare, self.cast,
+            self.row, self.scan, self.window,
+        )  # fmt: skip
+        return self.one_of(ways)(depth, dtype) if depth else self.leaf(depth, dtype)
+
+    def leaf(self, depth: int, dtype: torch.dtype) -> Expr:
+        if self.flag() and depth == 0 and family(dtype) != "bool":
             return constant(self.chooser.integer(0, 5), dtype)
         return self.load(dtype)
+
+    def unary(self, depth: int, dtype: torch.dtype) -> Expr:
+        return call(self.one_of(UNARY[family(dtype)]), self.value(depth - 1, dtype))
+
+    def binary(self, depth: int, dtype: torch.dtype) -> Expr:
+        op = self.one_of(BINARY[family(dtype)])
+        return call(op, self.value(depth - 1, dtype), self.value(depth - 1, dtype))
+
+    def where(self, depth: int, dtype: torch.dtype) -> Expr:
+        return call("where", *(self.value(depth - 1, d) for d in (torch.bool, dtype, dtype)))
+
+    def masked(self, depth: int, dtype: torch.dtype) -> Expr:
+        return call("masked", self.value(depth - 1, torch.bool), self.value(depth - 1, dtype), constant(1, dtype))
+
+    def compare(self, depth: int, dtype: torch.dtype) -> Expr:
+        other = self.one_of(DTYPES[:6])
+        op = self.one_of(("lt", "eq", "ge"))
+        return cast(call(op, self.value(depth - 1, other), self.value(depth - 1, other)), dtype)
+
+    def cast(self, depth: int, dtype: torch.dtype) -> Expr:
+        source = self.one_of(DTYPES)
+        value = self.value(depth - 1, source)
+        if source.is_floating_point and not dtype.is_floating_point and dtype != torch.bool:
+            # Scaled, for no value may lie where one unit in the last place decides the integer.
+            value = call("floor", call("mul", call("tanh", value), constant(0.75, source)))
+        return cast(value, dtype)
+
+    def scan(self, depth: int, dtype: torch.dtype) -> Expr:
+        if len(self.inner) != 1 or dtype not in (torch.float32, torch.float64, torch.int64):
+            return self.leaf(depth, dtype)
+        return scan(self.one_of(("sum", "min", "max")), self.inner[0], self.value(depth - 1, dtype))
 
     def loops(self) -> DrawnLoops:
         outputs = []

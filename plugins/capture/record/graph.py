@@ -25,7 +25,7 @@ from torch.utils._device import _device_constructors
 from turret.frames.guards import TensorProperties, dynamic_marks
 from turret.frames.sources import AttrSource, BoundSource, CallSource, ItemSource, SizeSource, Source, WeakSource
 from turret.hooks.devices import HOST
-from turret.pipeline.keys.op_code import OPERATORS, library_operator
+from turret.pipeline.keys.operators import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.facts.known_data import KnownData
 from turret.plugins.capture.facts.versions import Versions

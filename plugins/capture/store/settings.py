@@ -13,6 +13,7 @@ from turret.errors import warn
 from turret.frames import frame_hook, stances
 from turret.frames.few_guards import few_guards
 from turret.frames.guard_audit import GuardAudit
+from turret.frames.guard_tree import check_of
 from turret.hooks import plugin_manager
 from turret.pipeline.stage_calls import create_context
 from turret.plugins.capture.facts.policy import History
@@ -50,7 +51,7 @@ class FrameCache:
         if self.few[0] is not asked:
             kept = few_guards([u.checked_guards() for u in self.units], (g for u in self.units for g in u.failed()))
             fewer = zip(self.units, kept, strict=True)
-            self.few = asked, [attrs.evolve(u, guards=guards, check=guards.compile()) for u, guards in fewer]
+            self.few = asked, [attrs.evolve(u, guards=guards, check=check_of(guards)) for u, guards in fewer]
         return self.few[1]
 
     def drop_dead(self) -> None:

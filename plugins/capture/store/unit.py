@@ -70,7 +70,7 @@ def make_unit(
 
 def _check_natively(unit: weakref.ref[Unit]) -> None:
     if (made := unit()) is not None:
-        made.failed_before, made.check = frozenset(made.check.failed()), made.guards.compile()
+        made.failed_before, made.check = frozenset(made.check.failed()), guard_tree.check_of(made.guards)
 
 
 @attrs.frozen(eq=False)
@@ -92,7 +92,7 @@ def filtered(
         keep = all(answer[number] for answer in answers) or (audit is not None and audit.keeps(guard))
         (kept if keep else dropped).append(guard)
     made = GuardSet(tuple(kept), len(arguments))
-    return FilteredGuards(made, made.compile(), GuardSet(tuple(dropped), len(arguments)))
+    return FilteredGuards(made, guard_tree.check_of(made), GuardSet(tuple(dropped), len(arguments)))
 
 
 def _answers(context: CompileContext, guards: tuple[Guard, ...], function: Any, arguments: tuple) -> list[list[bool]]:

@@ -25,9 +25,10 @@ from torch import nn
 
 from turret.errors import CacheError
 from turret.frames import frame_hook
+from turret.frames.guard_tree import check_of
 from turret.frames.guards import Guard, storage_pattern
 from turret.frames.sources import BoundSource, Source
-from turret.pipeline.keys.graph_cache import Unstable, environment, operator_text, source_fingerprint
+from turret.pipeline.keys.graph_key import Unstable, environment, operator_text, source_fingerprint
 from turret.plugins.capture.facts import fingerprints
 from turret.plugins.capture.facts.provenance import OF_CLASSES, Fact, Provenance, guards_of, live_fact
 from turret.plugins.capture.python import resume
@@ -426,7 +427,7 @@ def _checked(settings: Settings, guards: tuple[Guard, ...], function: Any, argum
     """Guards that hold for this call, by the filters of this process; all of them hold, those filtered out too."""
     found = filtered(settings.context, guards, function, arguments, settings.audit)
     dropped = found.dropped
-    for part, check in ((found.kept, found.check), *([(dropped, dropped.compile())] if dropped.guards else ())):
+    for part, check in ((found.kept, found.check), *([(dropped, check_of(dropped))] if dropped.guards else ())):
         if not check(function, *arguments):
             raise Changed(part.explain(function, arguments) or "a guard does not hold")
     return found

@@ -12,6 +12,7 @@ contiguously.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 
 import attrs
 
@@ -110,7 +111,6 @@ def _unroll_row(nest: Nest) -> Nest:
     if count * sum(1 for _ in walk(*nest.roots)) > UNROLLED_NODES or nest.scan_variables:
         return nest
     at = points(nest.inner)
-    inner = frozenset(nest.inner)
 
     def flat(node: Expr) -> Expr | None:
         if node.op != "row":
@@ -118,12 +118,16 @@ def _unroll_row(nest: Nest) -> Nest:
         return combined(node.payload, [rewrite(node.args[0], p) for p in at], node.dtype)
 
     nest = map_roots(nest, flat)
-    stores: list[FlatStore] = []
-    for store in nest.stores:
-        free = inner & (store.offset.variables.union(*(root.variables for root in store.roots)))
-        single = attrs.evolve(nest, stores=(store,))
-        stores += [s for p in at for s in substitute(single, p)] if free else [store]
+    stores = [single for store in nest.stores for single in _at_points(nest, store, at)]
     return attrs.evolve(nest, inner=(), stores=tuple(stores))
+
+
+def _at_points(nest: Nest, store: FlatStore, at: Sequence[Mapping[Var, Index]]) -> list[FlatStore]:
+    """A store along the row as one for each point of it; any other by itself."""
+    if store.offset.variables.union(*(root.variables for root in store.roots)).isdisjoint(nest.inner):
+        return [store]
+    single = attrs.evolve(nest, stores=(store,))
+    return [changed for point in at for changed in substitute(single, point)]
 
 
 def _unroll_local(node: Expr) -> Expr | None:

@@ -83,7 +83,6 @@ def _write(
 
 
 def _written(kernel: Kernel, emitter: Emitter, waits: bool) -> TritonKernel:
-    nest = emitter.tiling.nest
     write_body(emitter)
     constants = [name for name, _ in emitter.tiling.configs[0].constants]
     parameters = [*emitter.pointers.values(), *emitter.symbols.values(), *emitter.streams.values()]
@@ -91,9 +90,7 @@ def _written(kernel: Kernel, emitter: Emitter, waits: bool) -> TritonKernel:
     lines = [*([_WAIT] if waits else []), *emitter.base.lines] or ["pass"]
     body = "\n".join(f"    {line}" for line in lines)
     prelude = prelude_for(body)
-    types = {p: f"*{triton_type(nest.tensors[t].dtype).short}" for t, p in emitter.pointers.items()}
-    types |= dict.fromkeys(emitter.symbols.values(), "i32" if emitter.narrow else "i64")
-    types |= dict.fromkeys(emitter.streams.values(), "i64")
+    types = _parameter_types(emitter)
     configs, options = emitter.tiling.configs, _options(emitter.asserts)
     # Equal text may stand for kernels of several types, since a store converts to its pointer's, and of several
     # block sizes: where a block is as long as a row, nothing in the text says how long.
@@ -101,8 +98,7 @@ def _written(kernel: Kernel, emitter: Emitter, waits: bool) -> TritonKernel:
     name = f"turret_{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
     imports = _IMPORTS + (_WAIT_IMPORT if waits else "")
     parts = [imports, *([prelude] if prelude else []), f"@triton.jit\ndef {name}({signature}):\n{body}\n"]
-    stored = tuple(t for t in emitter.pointers if any(s.tensor == t for s in nest.stores))
-    read = {tensor for tensor, _ in nest.accesses()[0]}
+    stored, inplace = _written_tensors(emitter)
     return TritonKernel(
         name=name,
         source="\n\n".join(parts),
@@ -115,11 +111,27 @@ def _written(kernel: Kernel, emitter: Emitter, waits: bool) -> TritonKernel:
         grid=(grid_text(emitter),),
         options=options,
         stored=stored,
-        inplace=tuple(t for t in stored if t in read or any(s.tensor == t and s.mode for s in nest.stores)),
+        inplace=inplace,
         origins=kernel.origins,
         comment=_comment(kernel),
         streams=tuple(emitter.streams),
     )
+
+
+def _parameter_types(emitter: Emitter) -> dict[str, str]:
+    """Triton's words for the types of pointers, sizes and streams, by parameter."""
+    tensors = emitter.tiling.nest.tensors
+    types = {p: f"*{triton_type(tensors[t].dtype).short}" for t, p in emitter.pointers.items()}
+    types |= dict.fromkeys(emitter.symbols.values(), "i32" if emitter.narrow else "i64")
+    return types | dict.fromkeys(emitter.streams.values(), "i64")
+
+
+def _written_tensors(emitter: Emitter) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Tensors that are written, and those of them that are read or updated as well."""
+    nest = emitter.tiling.nest
+    stored = tuple(t for t in emitter.pointers if any(s.tensor == t for s in nest.stores))
+    read = {tensor for tensor, _ in nest.accesses()[0]}
+    return stored, tuple(t for t in stored if t in read or any(s.tensor == t and s.mode for s in nest.stores))
 
 
 def _tiling(kernel: Kernel, nest: Nest) -> Tiling:

@@ -9,16 +9,16 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
-from torch._dispatch.python import enable_python_dispatcher
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import _pop_mode_temporarily
 
 from turret.errors import UnsupportedError
 from turret.graph.op_traits import erase_unread, is_random_call, storage_root
 from turret.plugins.joint.inputs import Inputs, make_inputs
+from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.recorder import BACKWARD
 from turret.plugins.joint.tracer import Tracer
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.dispatch import DisableAutocast, enable_python_dispatcher, pop_dispatch_mode
+from turret.torch_compat.trees import pytree
 
 aten = torch.ops.aten
 
@@ -31,24 +31,24 @@ class Branch:
     results: list[Any]
 
 
-def trace_branch(outer: Tracer, module: Any, operands: Sequence[Any]) -> Branch:
+def trace_branch(run: CapturedRun, module: Any, operands: Sequence[Any]) -> Branch:
     """Trace a branch.  It may not mutate its operands; results in their memory, or in one another's, are copied."""
-    with _pop_mode_temporarily(), torch.no_grad():
-        tracer, _, results = _run(outer, module, operands, gradients=False)
+    with pop_dispatch_mode(), torch.no_grad():
+        tracer, _, results = _run(run, module, operands, gradients=False)
         nodes = [_result(tracer, value) for value in results]
     return Branch(_finished(tracer, nodes), results)
 
 
 def trace_gradient(
-    outer: Tracer, module: Any, operands: Sequence[Any], wanted: Sequence[int], differentiable: Sequence[int]
+    run: CapturedRun, module: Any, operands: Sequence[Any], wanted: Sequence[int], differentiable: Sequence[int]
 ) -> fx.GraphModule:
     """The gradient of a branch: its operands, then one gradient for each of the results ``differentiable`` -> one
     gradient for each of the operands ``wanted``, zeros for one that has no influence.
 
     It computes again what it needs of the branch.  ``UnsupportedError`` for one that draws random numbers.
     """
-    with _pop_mode_temporarily(), torch.enable_grad():
-        tracer, inputs, results = _run(outer, module, operands, gradients=True)
+    with pop_dispatch_mode(), torch.enable_grad():
+        tracer, inputs, results = _run(run, module, operands, gradients=True)
         if any(is_random_call(node) for node in tracer.recorder.graph.nodes):
             raise UnsupportedError("gradients of a branch that draws random numbers, which would be drawn anew")
         tracer.recorder.tag, tracer.recorder.origin = BACKWARD, None
@@ -57,22 +57,20 @@ def trace_gradient(
         leaves = [inputs.leaves[n] for n in wanted]
         found: Sequence[Any] = [None] * len(leaves)
         if ends:
-            with torch._C._DisableAutocast(), tracer, enable_python_dispatcher():
+            with DisableAutocast(), tracer, enable_python_dispatcher():
                 found = torch.autograd.grad([e for e, _ in ends], leaves, [t for _, t in ends], allow_unused=True)
         nodes = [_gradient(tracer, leaf, value) for leaf, value in zip(leaves, found, strict=True)]
     return _finished(tracer, nodes)
 
 
-def _run(outer: Tracer, module: Any, operands: Sequence[Any], gradients: bool) -> tuple[Tracer, Inputs, list[Any]]:
-    from turret.plugins.joint.interpreter import CapturedRun
-
+def _run(run: CapturedRun, module: Any, operands: Sequence[Any], gradients: bool) -> tuple[Tracer, Inputs, list[Any]]:
     if not isinstance(module, fx.GraphModule):
         raise UnsupportedError(f"a branch that is a {type(module).__name__}, not a captured graph")
-    tracer = Tracer(outer.fake_mode, outer.table)
+    tracer = run.tracer.beside()
     names = [n.target for n in module.graph.nodes if n.op == "placeholder"]
     inputs = make_inputs(tracer, list(operands), names, gradients)
     with tracer, enable_python_dispatcher():
-        results = pytree.tree_leaves(CapturedRun(tracer).run(module, inputs.values))
+        results = pytree.tree_leaves(run.under(tracer).run(module, inputs.values))
     if any(isinstance(v, torch.Tensor) and tracer.tracked(v).storage.version for v in inputs.values):
         raise UnsupportedError("a branch of control flow that mutates its operands")
     return tracer, inputs, results
@@ -119,5 +117,5 @@ def empty_like(value: torch.Tensor) -> torch.Tensor:
 @contextmanager
 def untraced() -> Iterator[None]:
     """Outside of the trace under way."""
-    with _pop_mode_temporarily():
+    with pop_dispatch_mode():
         yield

@@ -13,6 +13,7 @@ import torch
 
 from turret.errors import UnsupportedError
 from turret.graph.ops.control_flow import scan_gradient, while_loop_gradient
+from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.ops.branches import empty_like, trace_branch, trace_gradient, untraced
 from turret.plugins.joint.sizes import same_sizes
 from turret.plugins.joint.tracer import Tracer
@@ -20,56 +21,54 @@ from turret.plugins.joint.tracer import Tracer
 aten = torch.ops.aten
 
 
-def cond(tracer: Tracer, predicate: Any, true_branch: Any, false_branch: Any, operands: Sequence[Any] = ()) -> Any:
+def cond(run: CapturedRun, predicate: Any, true_branch: Any, false_branch: Any, operands: Sequence[Any] = ()) -> Any:
     """One call of ``torch.cond`` over traced branches, which may not mutate."""
     if isinstance(predicate, bool):
-        from turret.plugins.joint.interpreter import CapturedRun
-
-        return CapturedRun(tracer).inline(true_branch if predicate else false_branch, operands)
-    modules = (true_branch, false_branch)
-    first, second = (trace_branch(tracer, module, operands) for module in modules)
+        return run.inline(true_branch if predicate else false_branch, operands)
+    tracer, modules = run.tracer, (true_branch, false_branch)
+    first, second = (trace_branch(run, module, operands) for module in modules)
     _check_same("cond", first.results, second.results)
     given = _Nodes(tracer)
     condition, values = given(predicate), given(tuple(operands))
 
-    def run() -> tuple:
+    def call() -> tuple:
         nodes = [tracer.recorder.submodule(branch.module) for branch in (first, second)]
         return _record(tracer, torch.ops.higher_order.cond, (condition, *nodes, values), first.results)
 
     wanted = _wanted(operands)
     if not wanted:
-        return run()
+        return call()
     differentiable = _floats(first.results)
-    gradients = [trace_gradient(tracer, module, operands, wanted, differentiable) for module in modules]
+    gradients = [trace_gradient(run, module, operands, wanted, differentiable) for module in modules]
 
     def pull(tangents: list[torch.Tensor]) -> tuple:
         nodes = [tracer.recorder.submodule(module) for module in gradients]
         arguments = (condition, *nodes, (*values, *given(tuple(tangents))))
         return _record(tracer, torch.ops.higher_order.cond, arguments, [operands[n] for n in wanted])
 
-    return _Call.apply(run, pull, wanted, differentiable, *operands)
+    return _Call.apply(call, pull, wanted, differentiable, *operands)
 
 
 def while_loop(
-    tracer: Tracer, condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()
+    run: CapturedRun, condition: Any, body: Any, carried: Sequence[Any], additional: Sequence[Any] = ()
 ) -> Any:
     """One call of ``while_loop`` over a traced condition and body."""
-    operands = (*carried, *additional)
-    test, step = (trace_branch(tracer, module, operands) for module in (condition, body))
+    tracer, operands = run.tracer, (*carried, *additional)
+    test, step = (trace_branch(run, module, operands) for module in (condition, body))
     _check_same("while_loop", step.results, list(carried))
     given = _Nodes(tracer)
     starts, rest = given(tuple(carried)), given(tuple(additional))
 
-    def run() -> tuple:
+    def call() -> tuple:
         nodes = [tracer.recorder.submodule(branch.module) for branch in (test, step)]
         return _record(tracer, torch.ops.higher_order.while_loop, (*nodes, starts, rest), step.results)
 
     wanted = _wanted(operands)
     if not wanted:
-        return run()
+        return call()
     states = _floats(carried)
     read = [n for n in wanted if n >= len(carried)]
-    gradient = trace_gradient(tracer, body, _requiring(operands, states), [*states, *read], states)
+    gradient = trace_gradient(run, body, _requiring(operands, states), [*states, *read], states)
 
     def pull(tangents: list[torch.Tensor]) -> tuple:
         nodes = [tracer.recorder.submodule(module) for module in (test.module, step.module, gradient)]
@@ -77,18 +76,19 @@ def while_loop(
         arguments = (*nodes, starts, rest, given(tuple(tangents)), totals)
         return _record(tracer, while_loop_gradient, arguments, [operands[n] for n in (*states, *read)])
 
-    return _Call.apply(run, pull, [*states, *read], states, *operands)
+    return _Call.apply(call, pull, [*states, *read], states, *operands)
 
 
 def scan(
-    tracer: Tracer, combine: Any, start: Sequence[Any], rows: Sequence[Any], additional: Sequence[Any] = ()
+    run: CapturedRun, combine: Any, start: Sequence[Any], rows: Sequence[Any], additional: Sequence[Any] = ()
 ) -> Any:
     """One call of ``scan`` over the first dimension of ``rows``."""
+    tracer = run.tracer
     with untraced():
         slices = [r.detach()[0] for r in rows]
     operands, inside = (*start, *rows, *additional), (*start, *slices, *additional)
     count, length = len(start), rows[0].shape[0]
-    step = trace_branch(tracer, combine, inside)
+    step = trace_branch(run, combine, inside)
     _check_same("scan", step.results[:count], list(start))
     given = _Nodes(tracer)
     starts, columns, rest = given(tuple(start)), given(tuple(rows)), given(tuple(additional))
@@ -96,19 +96,19 @@ def scan(
         stacked = [torch.empty((length, *v.shape), dtype=v.dtype, device=v.device) for v in step.results[count:]]
     results = [*step.results[:count], *stacked]
 
-    def run() -> tuple:
+    def call() -> tuple:
         node = tracer.recorder.submodule(step.module)
         return _record(tracer, torch.ops.higher_order.scan, (node, starts, columns, rest), results)
 
     wanted = _wanted(operands)
     if not wanted:
-        return run()
+        return call()
     states, end = _floats(start), count + len(rows)
     read_rows = [n for n in wanted if count <= n < end]
     read = [n for n in wanted if n >= end]
     differentiable = _floats(results)
     gradient = trace_gradient(
-        tracer, combine, _requiring(inside, [*states, *read_rows]), [*states, *read_rows, *read], differentiable
+        run, combine, _requiring(inside, [*states, *read_rows]), [*states, *read_rows, *read], differentiable
     )
 
     def pull(tangents: list[torch.Tensor]) -> tuple:
@@ -119,13 +119,13 @@ def scan(
         arguments = (*nodes, starts, columns, rest, found[: len(states)], found[len(states) :], totals)
         return _record(tracer, scan_gradient, arguments, [operands[n] for n in (*states, *read_rows, *read)])
 
-    return _Call.apply(run, pull, [*states, *read_rows, *read], differentiable, *operands)
+    return _Call.apply(call, pull, [*states, *read_rows, *read], differentiable, *operands)
 
 
-def map_rows(tracer: Tracer, function: Any, rows: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
+def map_rows(run: CapturedRun, function: Any, rows: Sequence[Any], additional: Sequence[Any] = ()) -> Any:
     """A ``scan`` without a state.  Rounds stay a loop: their number is no part of what is compiled, and a function may
     do anything in a round that it may do in a branch."""
-    return scan(tracer, function, (), rows, additional)
+    return scan(run, function, (), rows, additional)
 
 
 class _Call(torch.autograd.Function):
@@ -134,10 +134,10 @@ class _Call(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, run: Callable, pull: Callable, wanted: list[int], differentiable: list[int], *operands: Any
+        ctx: Any, call: Callable, pull: Callable, wanted: list[int], differentiable: list[int], *operands: Any
     ) -> tuple:
         ctx.pull, ctx.wanted, ctx.differentiable, ctx.count = pull, wanted, differentiable, len(operands)
-        return run()
+        return call()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple:

@@ -14,11 +14,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch._prims_common import suggest_memory_format
 from torch.overrides import TorchFunctionMode
 
 from turret.errors import UnsupportedError
 from turret.hooks.devices import uses_host_kernels
+from turret.torch_compat.dispatch import DisablePythonDispatcher
+from turret.torch_compat.layouts import suggest_memory_format
+from turret.torch_compat.ops import OpOverload
 
 _WHOLE = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
 _WHOLE += ("softshrink", "hardshrink", "aten::softshrink", "aten::hardshrink")
@@ -27,7 +29,7 @@ _WHOLE_OF_ANY_SIZE = ("multi_margin_loss", "multilabel_margin_loss", "aten::mult
 
 
 def _name(function: Any) -> str:
-    if isinstance(function, torch._ops.OpOverload):
+    if isinstance(function, OpOverload):
         return function._schema.name
     return getattr(function, "__name__", "")
 
@@ -55,7 +57,7 @@ class PreferEagerKernels(TorchFunctionMode):
         whole = name.startswith(_WHOLE) and not _symbolic([*args, *kwargs.values()])
         whole = whole or name.startswith(_WHOLE_OF_ANY_SIZE)
         if whole or (name in _DROPOUT and _keeps_all(*args[1:], **kwargs)):
-            with torch._C._DisablePythonDispatcher():
+            with DisablePythonDispatcher():
                 return func(*args, **kwargs)
         if name == "lstm" and torch.is_grad_enabled() and not args[0].requires_grad:
             # oneDNN's layer, which torch decomposes to here, has a workspace whose size nobody can tell beforehand.

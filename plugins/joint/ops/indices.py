@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_false, statically_known_true
 
 from turret.errors import UnsupportedError
 from turret.graph.ops.host_scalars import bound_of_slice, end_of_slice, position_of_element
-
-if TYPE_CHECKING:
-    from turret.plugins.joint.tracer import Tracer
+from turret.plugins.joint.tracer import Rule, Tracer
 
 aten = torch.ops.aten
-Rule = Callable[..., Any]
 
 
 def with_known_indices(rule: Rule, func: Any) -> Rule:
@@ -60,7 +57,7 @@ def _settle_slice(tracer: Tracer, given: dict[str, Any]) -> None:
     end = extent if end is None or statically_known_true(end == sys.maxsize) else _bound(tracer, end, extent)
     if not guard_or_false(end >= start):
         backed = _are_backed(start, end)
-        end = start if backed else tracer.recorder.numbers.compute(end_of_slice, end, start, least=start, most=extent)
+        end = start if backed else tracer.numbers.compute(end_of_slice, end, start, least=start, most=extent)
     given |= {"start": start, "end": end, "step": given.get("step", 1)}
 
 
@@ -72,9 +69,9 @@ def _settle_element(tracer: Tracer, given: dict[str, Any]) -> None:
         given["index"] = index + extent if index < 0 else index
         return
     if not guard_or_false(index >= 0):
-        index = tracer.recorder.numbers.compute(position_of_element, index, extent)
-    tracer.recorder.numbers.assume(index >= 0, "index out of range")
-    tracer.recorder.numbers.assume(index < extent, "index out of range")
+        index = tracer.numbers.compute(position_of_element, index, extent)
+    tracer.numbers.assume(index >= 0, "index out of range")
+    tracer.numbers.assume(index < extent, "index out of range")
     given["index"] = index
 
 
@@ -99,7 +96,7 @@ def _bound(tracer: Tracer, index: Any, extent: Any) -> Any:
         return 0 if position < 0 else extent if position > extent else position
     if guard_or_false(torch.sym_not(index < 0)) and guard_or_false(index <= extent):
         return index
-    return tracer.recorder.numbers.compute(bound_of_slice, index, extent, least=0, most=extent)
+    return tracer.numbers.compute(bound_of_slice, index, extent, least=0, most=extent)
 
 
 _SETTLERS: dict[Any, Callable[[Any, dict[str, Any]], None]] = {

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sympy
 import torch
@@ -20,9 +20,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.graph.op_traits import BINDS
 from turret.ir.program import Binding
-
-if TYPE_CHECKING:
-    from turret.plugins.joint.recorder import Recorder
+from turret.plugins.joint.recorder import Recorder
 
 aten = torch.ops.aten
 
@@ -31,10 +29,14 @@ CONDITION = "condition"
 
 
 class DataNumbers:
-    """The numbers of one graph; ``shape_env`` makes the symbols (None: there are no symbols at all)."""
+    """The numbers of one graph; ``shape_env`` makes the symbols (None: there are no symbols at all).
+
+    In front of each call that is recorded from here on stand the checks of what was assumed.
+    """
 
     def __init__(self, recorder: Recorder, shape_env: Any) -> None:
         self._recorder, self._env = recorder, shape_env
+        recorder.before_call = self.check_assumptions
         self._met: set[int] = set()
         self._bound: list[sympy.Symbol] = []
         self._computed: dict[tuple, torch.SymInt] = {}

@@ -34,6 +34,11 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> Overlap:
         return Overlap.NONE if _follows(one, other) or _follows(other, one) else Overlap.PARTIAL
     if one.numel() == 0 or other.numel() == 0:
         return Overlap.NONE
+    return Overlap.PARTIAL if _share_bytes(one, other) else Overlap.NONE
+
+
+def _share_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of known layouts, in one storage, may have a byte in common."""
     width, other_width = one.element_size(), other.element_size()
     terms = [(stride * width, 1 - extent, 0) for extent, stride in zip(one.shape, one.stride(), strict=True)]
     terms += [(s * other_width, 0, extent - 1) for extent, s in zip(other.shape, other.stride(), strict=True)]
@@ -41,7 +46,7 @@ def overlap(one: torch.Tensor, other: torch.Tensor) -> Overlap:
         terms += [(1, 1 - width, other_width - 1)]
     distance = one.storage_offset() * width - other.storage_offset() * other_width
     terms = sorted((term for term in terms if term[0] and term[1] < term[2]), reverse=True)
-    return Overlap.PARTIAL if _is_sum(distance, terms, [_STEPS]) else Overlap.NONE
+    return _is_sum(distance, terms, [_STEPS])
 
 
 def _follows(first: torch.Tensor, second: torch.Tensor) -> bool:

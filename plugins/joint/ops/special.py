@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
@@ -13,10 +13,8 @@ from turret.graph.ops.functional_ops import bound_arguments, functional_op
 from turret.plugins.joint.ops.overlap import refused_by_eager
 from turret.plugins.joint.sizes import same_sizes
 from turret.plugins.joint.storage import Tracked, ViewStep, keep_values
+from turret.plugins.joint.tracer import Tracer
 from turret.plugins.joint.views import contiguous, reshape, steps_from_base
-
-if TYPE_CHECKING:
-    from turret.plugins.joint.tracer import Tracer
 
 aten = torch.ops.aten
 
@@ -199,7 +197,7 @@ def _item(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any
 
 def _assert_scalar(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
     """A condition on numbers, or one that was known when the program was captured."""
-    tracer.recorder.numbers.assume(*args)
+    tracer.numbers.assume(*args)
 
 
 def _skip(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:

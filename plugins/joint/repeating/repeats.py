@@ -15,6 +15,8 @@ import attrs
 import torch
 from torch import fx
 
+from turret.torch_compat.ops import OpOverload, OpOverloadPacket
+
 SHORTEST = 6
 """Calls of a stretch that is worth the bookkeeping."""
 
@@ -23,7 +25,7 @@ _MOST_DISTANCES = 64
 
 _CALLABLE = (
     types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
-    types.GetSetDescriptorType, torch._ops.OpOverload, torch._ops.OpOverloadPacket, type(torch.relu),
+    types.GetSetDescriptorType, OpOverload, OpOverloadPacket, type(torch.relu),
 )  # fmt: skip
 _PLAIN = (
     int,

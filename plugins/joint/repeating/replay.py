@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor
 
 from turret.frames.trace_modes import autocast_state
 from turret.graph.tensor_versions import version_of
@@ -29,6 +28,8 @@ from turret.plugins.joint.fakes import TensorRecipe, layout_key
 from turret.plugins.joint.recorder import FORWARD_ONLY, CallLog, inherited
 from turret.plugins.joint.repeating.repeats import CallSegment, find_repeats
 from turret.plugins.joint.storage import Storage, Tracked, ViewStep
+from turret.torch_compat.autograd import sequence_number
+from turret.torch_compat.fakes import FakeTensor
 
 if TYPE_CHECKING:
     from turret.plugins.joint.tracer import Tracer
@@ -197,7 +198,7 @@ class Replays:
             (self.tracer.tracked(v).storage.version, version_of(v)) if isinstance(v, torch.Tensor) else None
             for v in given
         ]
-        autograd = torch.autograd._get_sequence_nr()
+        autograd = sequence_number()
         self.recording = _Recording(
             stretch, key, given, versions, len(recorder.graph.nodes), recorder.calls, autograd, _modes()
         )
@@ -259,10 +260,7 @@ class Replays:
             raise _Refused
         tracked = self.tracer.tracked(value)
         number = numbers.get(tracked.node, -1)
-        plain = not tracked.chain and not tracked.layout_changes and tracked.version == tracked.storage.version
-        if not plain or number < inputs or tracked.stale or tracked.replaced or value._is_view():
-            raise _Refused
-        if value.requires_grad == value.is_leaf:
+        if number < inputs or not _is_as_made(tracked) or value._is_view() or value.requires_grad == value.is_leaf:
             raise _Refused
         recipe = TensorRecipe(value, views_first=False)
         size = value.untyped_storage().nbytes()
@@ -515,3 +513,9 @@ def _check_apart(outside: Iterable[Any]) -> None:
             if below is not None and below not in met:
                 met.add(below)
                 pending.append(below)
+
+
+def _is_as_made(tracked: Tracked) -> bool:
+    """Whether a tensor is no view, and neither its elements nor its layout were changed since it was made."""
+    changed = tracked.layout_changes or tracked.stale or tracked.replaced
+    return not tracked.chain and not changed and tracked.version == tracked.storage.version

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import turret
 from turret.errors import OptionError, TurretWarning
 from turret.frames.guard_audit import GuardAudit
+from turret.frames.guard_tree import check_of
 from turret.frames.guards import Guard, GuardSet
 from turret.frames.sources import LocalSource
 
@@ -120,7 +121,7 @@ def test_an_audited_check_answers_as_if_nothing_had_been_dropped(kept, calls):
     reports = []
     audit = GuardAudit(1.0, reports.append)
     chosen = GuardSet(parts[0], 4)
-    check = audit.watch(chosen, chosen.compile(), GuardSet(parts[1], 4))
+    check = audit.watch(chosen, check_of(chosen), GuardSet(parts[1], 4))
     for call in calls:
         assert check(None, *call) == (not any(call))
     subjects = [r.split("EQUALS ")[1].split()[0] for r in reports]

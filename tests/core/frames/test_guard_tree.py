@@ -805,7 +805,7 @@ def test_guards_are_checked_in_python_where_nothing_can_be_built(
 
     monkeypatch.setattr(guard_tree, "load", fail)
     for _ in range(2):
-        check = GuardSet((Guard("EQUALS", SELF, 1),), 1).compile()
+        check = guard_tree.check_of(GuardSet((Guard("EQUALS", SELF, 1),), 1))
         assert isinstance(check, types.FunctionType) and check(None, 1) and not check(None, 2)
         join_builders()
     assert "no C++ compiler" in guard_tree.unavailable()
@@ -823,8 +823,8 @@ def test_nothing_waits_for_the_extension_to_be_built(
 
     monkeypatch.setattr(guard_tree, "load", load_slowly)
     guards = GuardSet((Guard("EQUALS", SELF, 1),), 1)
-    assert isinstance(guards.compile(), types.FunctionType)
-    guard_tree.when_built(lambda: done.append(guards.compile()))
+    assert isinstance(guard_tree.check_of(guards), types.FunctionType)
+    guard_tree.when_built(lambda: done.append(guard_tree.check_of(guards)))
     assert not done and guard_tree.unavailable() == ""
     built.set()
     join_builders()

@@ -116,7 +116,7 @@ def test_devices_are_named_in_their_rooms_alone() -> None:
         for line in path.read_text().splitlines()
         if quoted.search(line)
     }
-    assert found == {'core/hooks/devices.py: HOST = torch.device("cpu")'}
+    assert found == {'core/hooks/host.py: HOST = torch.device("cpu")'}
 
 
 # ---------------------------------------------------------------- a device without kernels

@@ -16,7 +16,7 @@ from turret.graph.op_set import Family, family_of
 from turret.graph.scalar_ops import OPS, ScalarOp
 from turret.ir import call, constant
 from turret.ir.text import parse
-from turret.pipeline.keys.graph_cache import graph_key
+from turret.pipeline.keys.graph_key import graph_key
 from turret.plugins.codegen.cpp.emission.operators import TEXTS as CPP
 from turret.plugins.codegen.triton.emission.operators import TEXTS as TRITON
 from turret.plugins.partition.cost import recompute_cost

@@ -56,15 +56,16 @@ def operation(name: str, family: str) -> Callable[[Draw], Draw]:
 
 def table(features: Features, layouts: int = 1) -> list[tuple[list[Operation], int]]:
     """Operations that ``features`` allow, by family, with the family's weight; ``layouts``: kinds of calls."""
+    conditional = {
+        "inplace": features.mutation,
+        "random": features.random,
+        "number": layouts > 1,
+        "complex": features.complex,
+        "checkpoint": features.settings,
+    }
     rows = []
     for family, weight in FAMILIES.items():
-        if features.families and family not in features.families:
-            continue
-        if (family == "inplace" and not features.mutation) or (family == "random" and not features.random):
-            continue
-        if (family == "number" and layouts == 1) or (family == "complex" and not features.complex):
-            continue
-        if family == "checkpoint" and not features.settings:
+        if (features.families and family not in features.families) or not conditional.get(family, True):
             continue
         allowed = [op for op in OPERATIONS.values() if op.family == family and op.name not in features.skip]
         if allowed:

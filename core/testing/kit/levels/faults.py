@@ -32,7 +32,7 @@ from turret.testing.kit.broken import (
 from turret.testing.kit.isolation import Death
 from turret.testing.kit.levels.level import Level, Settings, Symptom, file_text, symptom_of
 from turret.testing.kit.subject import Compiler, Subject, hooks_of, not_installed
-from turret.testing.kit.worker import worker_for
+from turret.testing.kit.workers import worker_for
 
 TIMES = (5.0, 30.0)
 """Seconds that a hook is given that hangs; more where the first were up before it was come to."""

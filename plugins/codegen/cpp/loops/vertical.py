@@ -111,6 +111,19 @@ class Vertical(RowEmitter):
 
     def _prepare(self, scope: Scope, phase: int) -> None:
         """Compute once a block what the row's loops need of each lane: means, scales and the like."""
+        names = {expr: self.emitter.fresh("lane") for expr in self._needed_of_lanes(phase)}
+        if not names:
+            return
+        for expr, name in names.items():
+            scope.line(f"{lane_type(ctype(expr.dtype))} {name}[{self.lanes}];")
+        body = self._lane_loop(scope)
+        for expr, name in names.items():
+            body.line(f"{name}[{self._slot(body)}] = {self.emitter.value(expr, body)};")
+        body.close()
+        self.ready |= names
+
+    def _needed_of_lanes(self, phase: int) -> list[Expr]:
+        """What the loops of a phase read that varies along lanes, not along the row, and is worth an array."""
         wanted: dict[Expr, None] = {}
         pending = [self.emitter.key(*root) for root in self.roots(phase)]
         seen: set[Key] = set()
@@ -126,16 +139,7 @@ class Vertical(RowEmitter):
                 continue
             if key[0].op != "row":
                 pending += [self.emitter.key(*operand) for operand in self.operands(key)]
-        if not wanted:
-            return
-        names = {expr: self.emitter.fresh("lane") for expr in wanted}
-        for expr, name in names.items():
-            scope.line(f"{lane_type(ctype(expr.dtype))} {name}[{self.lanes}];")
-        body = self._lane_loop(scope)
-        for expr, name in names.items():
-            body.line(f"{name}[{self._slot(body)}] = {self.emitter.value(expr, body)};")
-        body.close()
-        self.ready |= names
+        return list(wanted)
 
     def _accumulate(self, scope: Scope, phase: int, part: Range | None) -> list[str]:
         """Run over the rows of the block (or a part of the first loop); the arrays of totals."""

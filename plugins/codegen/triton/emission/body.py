@@ -7,6 +7,7 @@ from turret.ir.index import Var, product, unflatten
 from turret.ir.nest import FlatStore
 from turret.plugins.codegen.triton.emission.emitter import Emitter
 from turret.plugins.codegen.triton.emission.operators import scalar_text
+from turret.plugins.codegen.triton.emission.passes import write_passes
 from turret.plugins.codegen.triton.emission.reductions import RowWriter
 from turret.plugins.codegen.triton.emission.scopes import Scope
 from turret.plugins.codegen.triton.tiles.dtypes import triton_type
@@ -41,7 +42,7 @@ def write_body(emitter: Emitter) -> None:
         if not tiling.persistent:
             along = [store for store in stores if row.variable in store.variables]
             stores = tuple(store for store in stores if row.variable not in store.variables)
-            writer.passes(along, lambda chosen, inside: _store_all(emitter, chosen, inside))
+            write_passes(writer, along, lambda chosen, inside: _store_all(emitter, chosen, inside))
     _store_all(emitter, list(stores), scope)
 
 

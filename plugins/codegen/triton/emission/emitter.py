@@ -10,12 +10,21 @@ from collections.abc import Callable
 import torch
 
 from turret.errors import UnsupportedError
+from turret.graph.ops.random_ops import UNIFORM_BITS
+from turret.graph.scalar_ops import neutral_value
 from turret.ir.emit.emitter import Mask, TextEmitter
 from turret.ir.expr import OPS, Expr
 from turret.ir.index import Div, Mod, Size, Value, Var, product, provably_nonnegative
-from turret.plugins.codegen.triton.emission.operators import bitcast_text, cast_text, scalar_text
+from turret.plugins.codegen.triton.emission.operators import bitcast_text, cast_text, combine_text, scalar_text
 from turret.plugins.codegen.triton.emission.scopes import Scope
-from turret.plugins.codegen.triton.tiles.dtypes import literal, triton_type, typed_literal
+from turret.plugins.codegen.triton.tiles.dtypes import (
+    accumulator,
+    from_accumulator,
+    literal,
+    to_accumulator,
+    triton_type,
+    typed_literal,
+)
 from turret.plugins.codegen.triton.tiles.facts import Facts
 from turret.plugins.codegen.triton.tiles.sizes import size_text
 from turret.plugins.codegen.triton.tiles.tiling import Tile, Tiling
@@ -240,16 +249,37 @@ class Emitter(TextEmitter):
             return f"random_{kind}_double({arguments})"
         if kind == "normal":
             return where.round(f"random_normal({arguments})")
-        digits = {"tl.float32": 24, "tl.float16": 11, "tl.bfloat16": 8}[where.element]
-        return f"random_uniform({arguments}, {digits})"
+        return f"random_uniform({arguments}, {UNIFORM_BITS[expr.dtype]})"
 
     def write_reduce(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         row = self.tiling.row
         if row is not None and expr.payload.variables == (row.variable,):
             return self.row_writer(expr, scope)
-        from turret.plugins.codegen.triton.emission.reductions import serial_reduction
+        return self._serial_reduction(expr, scope, mask)
 
-        return serial_reduction(self, expr, scope, mask)
+    def _serial_reduction(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+        """A reduction of its own, not along the row: a loop inside the tile."""
+        kind, variables = expr.payload.kind, expr.payload.variables
+        if kind in ("welford", "argmin", "argmax"):
+            raise UnsupportedError(f"{kind} over {', '.join(map(str, variables))}, which is not the row of the kernel")
+        dtype = accumulator(kind, expr.dtype)
+        neutral = literal(neutral_value(kind, dtype), dtype)
+        varying = self.span(expr, mask) & self.tiles.keys()
+        total = self.fresh("q")
+        inside, opened = scope, []
+        for variable in variables:
+            step, name = self.fresh("step"), self.fresh("k")
+            inside = Scope(inside, f"for {step} in range(0, {self.size(variable.extent)}):")
+            inside.line(f"{name} = tl.full([], 0, {self.index_type}) + {step}")
+            inside.variables[variable] = name
+            opened.append(inside)
+        value = to_accumulator(self.value(expr.args[0], inside, mask), expr.dtype, dtype)
+        inside.line(f"{total} = {combine_text(kind, dtype.is_floating_point, total, value)}")
+        shape = self.shape(varying) if varying else "[]"
+        scope.line(f"{total} = tl.full({shape}, {neutral}, {triton_type(dtype).register})")
+        for loop in reversed(opened):
+            loop.close()
+        return triton_type(expr.dtype).round(from_accumulator(total, dtype, expr.dtype))
 
     def write_part(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         return self.row_writer(expr, scope)

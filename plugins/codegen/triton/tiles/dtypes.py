@@ -115,3 +115,17 @@ def accumulator(kind: str, dtype: torch.dtype) -> torch.dtype:
     if kind in ("any", "all") or dtype in (torch.bool, torch.int8, torch.int16, torch.uint8, torch.uint16):
         return torch.int32
     return dtype
+
+
+def to_accumulator(value: str, source: torch.dtype, target: torch.dtype) -> str:
+    """A register value of ``source`` as an accumulator."""
+    have, want = triton_type(source).register, triton_type(target).register
+    return value if have == want else f"{value}.to({want})"
+
+
+def from_accumulator(value: str, source: torch.dtype, target: torch.dtype) -> str:
+    """An accumulator as a register value of ``target``."""
+    have, want = triton_type(source).register, triton_type(target).register
+    if target == torch.bool:
+        return f"({value} != 0)"
+    return value if have == want else f"{value}.to({want})"

@@ -60,25 +60,9 @@ def _once(store: FlatStore) -> FlatStore:
 
 
 def _without_trivial_loops(nest: Nest) -> Nest:
-    """What is left where some loops run over nothing, or once.
-
-    Reductions over no elements are their neutral values, those over one element that element.
-    """
-
-    def neutral(node: Expr) -> Expr | None:
-        if node.op == "part" and not node.args[0].payload.variables:
-            value = node.args[0].args[0]
-            return value if node.payload == "mean" else call("square", call("sub", value, value))
-        if node.op == "reduce" and node.payload.kind in ("argmin", "argmax") and not node.payload.variables:
-            return node.args[1]
-        if node.op == "part" and 0 in (v.extent for v in node.args[0].payload.variables):
-            return constant(float("nan") if node.payload == "mean" else 0.0, node.dtype)
-        if node.op != "reduce" or node.payload.kind == "welford" or 0 not in (v.extent for v in node.payload.variables):
-            return None
-        return combined(node.payload.kind, [], node.dtype)
-
-    if any(0 in [v.extent for v in n.payload.variables] or not n.payload.variables for n in nest.reductions):
-        nest = map_roots(nest, neutral)
+    """What is left where some loops run over nothing, or once."""
+    if any(_is_over_nothing(node) or not node.payload.variables for node in nest.reductions):
+        nest = map_roots(nest, _without_elements)
     empty = frozenset(v for v in nest.loops if v.extent == 0)
     if not empty:
         return nest
@@ -88,6 +72,34 @@ def _without_trivial_loops(nest: Nest) -> Nest:
         inner=tuple(v for v in nest.inner if v not in empty),
         stores=() if empty & set(nest.outer) else tuple(s for s in nest.stores if not s.variables & empty),
     )
+
+
+def _is_over_nothing(reduction: Expr) -> bool:
+    return any(v.extent == 0 for v in reduction.payload.variables)
+
+
+def _without_elements(node: Expr) -> Expr | None:
+    """A reduction over no elements as its neutral value, one over one element as that element; else None."""
+    if node.op == "part":
+        return _moment_without_elements(node)
+    if node.op != "reduce":
+        return None
+    if node.payload.kind in ("argmin", "argmax") and not node.payload.variables:
+        return node.args[1]
+    if node.payload.kind == "welford" or not _is_over_nothing(node):
+        return None
+    return combined(node.payload.kind, [], node.dtype)
+
+
+def _moment_without_elements(part: Expr) -> Expr | None:
+    """The same of a mean, or of a sum of squared differences from it."""
+    reduction = part.args[0]
+    if not reduction.payload.variables:
+        value = reduction.args[0]
+        return value if part.payload == "mean" else call("square", call("sub", value, value))
+    if _is_over_nothing(reduction):
+        return constant(float("nan") if part.payload == "mean" else 0.0, part.dtype)
+    return None
 
 
 # ---------------------------------------------------------------- rows

@@ -48,29 +48,41 @@ def _shape(loops: tuple[Var, ...]) -> list:
 
 
 def _pairs(schedule: Schedule, properties: DeviceProperties) -> Iterator[tuple[int, int, int]]:
-    """Numbers of a row kernel and a later column kernel that can go along, and shares of rows."""
-    steps, borders = schedule.steps, {section.first for section in schedule.sections}
-    for first, host in enumerate(steps):
+    """Numbers of a row kernel and of a column kernel that can go along, and shares of rows."""
+    borders = {section.first for section in schedule.sections}
+    for first, host in enumerate(schedule.steps):
         parts = _shares(host, properties)
         if not parts:
             continue
-        made: set[str] = set()
-        for second in range(first + 1, len(steps)):
-            guest = steps[second]
-            if second in borders or not isinstance(guest, (Kernel, StridedView)):
-                break  # a call or a copy may write to what the guest would now read earlier
-            if isinstance(guest, Kernel):
-                if _fits(host, guest) and not made & {node.tensor for node in loads(*_roots(guest))}:
-                    yield first, second, parts
-                made |= {store.tensor for store in guest.stores}
-            else:
-                made.add(guest.tensor.name)
-        for second in range(first - 1, -1, -1):
-            guest = steps[second]
-            if second + 1 in borders or not isinstance(guest, (Kernel, StridedView)):
-                break
-            if isinstance(guest, Kernel) and _fits(host, guest) and _may_wait(schedule, second, first):
-                yield first, second, parts
+        for second in _later_guests(schedule, first, borders):
+            yield first, second, parts
+        for second in _earlier_guests(schedule, first, borders):
+            yield first, second, parts
+
+
+def _later_guests(schedule: Schedule, host: int, borders: set[int]) -> Iterator[int]:
+    """Kernels behind a row kernel that read nothing which is made between the two."""
+    made: set[str] = set()
+    for number in range(host + 1, len(schedule.steps)):
+        guest = schedule.steps[number]
+        if number in borders or not isinstance(guest, (Kernel, StridedView)):
+            return  # a call or a copy may write to what the guest would now read earlier
+        if isinstance(guest, Kernel):
+            if _fits(schedule.steps[host], guest) and not made & {node.tensor for node in loads(*_roots(guest))}:
+                yield number
+            made |= {store.tensor for store in guest.stores}
+        else:
+            made.add(guest.tensor.name)
+
+
+def _earlier_guests(schedule: Schedule, host: int, borders: set[int]) -> Iterator[int]:
+    """Kernels in front of a row kernel that can wait for it."""
+    for number in range(host - 1, -1, -1):
+        guest = schedule.steps[number]
+        if number + 1 in borders or not isinstance(guest, (Kernel, StridedView)):
+            return
+        if isinstance(guest, Kernel) and _fits(schedule.steps[host], guest) and _may_wait(schedule, number, host):
+            yield number
 
 
 def _reads(step: Step) -> set[str]:
@@ -103,7 +115,7 @@ def _postponed(schedule: Schedule, guest: int, host: int) -> Schedule:
 
 def _shares(host: Step, properties: DeviceProperties) -> int:
     """Into how many shares to divide the rows of a kernel; 0 where it does not qualify."""
-    if not isinstance(host, Kernel) or any(s.mode is not None or s.condition is not None for s in host.stores):
+    if not isinstance(host, Kernel) or _has_updates(host):
         return 0
     inner, outer = product(v.extent for v in host.inner), product(v.extent for v in host.outer)
     if not (isinstance(inner, int) and isinstance(outer, int)) or not host.inner or inner * outer < LEAST_ELEMENTS:
@@ -121,16 +133,27 @@ def _fits(host: Kernel, guest: Kernel) -> bool:
     if _shape(guest.outer) != _shape(host.inner) or _shape(guest.inner) != _shape(host.outer):
         return False
     rows = _rows(guest)
-    if not rows or any(s.mode is not None or s.condition is not None for s in guest.stores):
+    if not rows or _has_updates(guest) or not all(_is_plain_sum(node, guest.inner) for node in rows):
         return False
-    for node in rows:
-        nested = any(m.op in ("reduce", "scan", "check_index") for m in walk(*node.args))
-        if node.payload.kind != "sum" or node.payload.variables != guest.inner or nested:
-            return False
-        if node.dtype not in (torch.float32, torch.float64):
-            return False
     if any(set(guest.inner) & root.variables for root in _roots(guest)):
         return False
+    return _reads_as_host(host, guest, rows)
+
+
+def _has_updates(kernel: Kernel) -> bool:
+    """Whether a kernel stores anything but plain results everywhere."""
+    return any(store.mode is not None or store.condition is not None for store in kernel.stores)
+
+
+def _is_plain_sum(node: Expr, loops: tuple[Var, ...]) -> bool:
+    """Whether a reduction is a sum of floats over exactly these loops, of values without reductions or checks."""
+    nested = any(inner.op in ("reduce", "scan", "check_index") for inner in walk(*node.args))
+    is_sum = node.payload.kind == "sum" and node.payload.variables == loops
+    return is_sum and not nested and node.dtype in (torch.float32, torch.float64)
+
+
+def _reads_as_host(host: Kernel, guest: Kernel, rows: list[Expr]) -> bool:
+    """Whether the sums ``rows`` are of what the host reads or makes, and nothing else of the guest is."""
     mapping = _mapping(host, guest)
     values = _values(host)
     read = [n for node in rows for n in loads(rewrite(node.args[0], mapping))]

@@ -74,9 +74,7 @@ def _parts(
 ) -> int:
     """Into how many parts to split each row; 1 for none."""
     rows, row = (hinted(product(v.extent for v in loops), hints) for loops in (outer, inner))
-    if rows is None:
-        return 1
-    if -(-rows // COLUMNS) >= properties.multiprocessors:
+    if rows is None or -(-rows // COLUMNS) >= properties.multiprocessors:
         return 1
     nest = normalise(kernel, declarations, hints)
     contiguous = bool(nest.inner) and is_along_row(nest)
@@ -85,15 +83,18 @@ def _parts(
         return 1
     if row is None:
         return SYMBOLIC_PARTS if rows <= 4 else 1
-    if rows * row < LEAST_WORK:
+    # Rows that lie in one block: programs that take fewer of them spare the second launch.
+    short = not contiguous and row <= PERSISTENT_OUTER and rows // NARROWEST >= properties.multiprocessors
+    if rows * row < LEAST_WORK or short:
         return 1
-    if not contiguous and row <= PERSISTENT_OUTER and rows // NARROWEST >= properties.multiprocessors:
-        return 1  # rows this short lie in one block: programs that take fewer of them spare the second launch
     resident = RESIDENT[contiguous] * properties.multiprocessors
     wanted = min(-(-resident // programs), row // LEAST_CHUNK[contiguous])
     head = hinted(inner[0].extent, hints)
-    length = head if head >= wanted else row
-    # A divisor near the wanted number spares every part its mask.
+    return _near_divisor(wanted, head if head >= wanted else row)
+
+
+def _near_divisor(wanted: int, length: int) -> int:
+    """A divisor of ``length`` near the wanted number of parts, which spares each part its mask; else that number."""
     return next((p for p in range(wanted, wanted // 2, -1) if p > 1 and length % p == 0), wanted)
 
 

@@ -188,9 +188,21 @@ def is_along_row(nest: Nest) -> bool:
 
 def _contiguous_groups(nest: Nest, loops: tuple[Var, ...]) -> list[tuple[str, tuple[Var, ...]]]:
     """Loops in runs, each ending with one that some access is contiguous along; empty where one run serves."""
-    reads, writes = nest.accesses()
-    if not loops:
+    leads = _leads(nest, loops) if loops else set()
+    if len(leads) < 2:
         return []
+    runs: list[list[Var]] = [[]]
+    for loop in loops:
+        runs[-1].append(loop)
+        if loop in leads:
+            runs.append([])
+    runs = [run for run in runs if run]
+    return [(letter, tuple(run)) for letter, run in zip("zyx"[-len(runs) :], runs, strict=True)]
+
+
+def _leads(nest: Nest, loops: tuple[Var, ...]) -> set[Var]:
+    """The last loop, and up to two that large accesses are contiguous along and no other lead is."""
+    reads, writes = nest.accesses()
     hints = nest.hints
     total = math.prod(estimate(v.extent, hints) for v in loops)
     leads = {loops[-1]}
@@ -204,15 +216,7 @@ def _contiguous_groups(nest: Nest, loops: tuple[Var, ...]) -> list[tuple[str, tu
         # Worth a dimension of its own only where the fast loops jump through memory.
         if contiguous and any(strides[v] not in (0, 1) for v in leads):
             leads.add(contiguous[0])
-    if len(leads) == 1:
-        return []
-    runs: list[list[Var]] = [[]]
-    for loop in loops:
-        runs[-1].append(loop)
-        if loop in leads:
-            runs.append([])
-    runs = [run for run in runs if run]
-    return [(letter, tuple(run)) for letter, run in zip("zyx"[-len(runs) :], runs, strict=True)]
+    return leads
 
 
 _SHAPES: dict[int, tuple[tuple[tuple[int, ...], int], ...]] = {

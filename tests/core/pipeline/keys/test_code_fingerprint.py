@@ -15,7 +15,8 @@ import numpy
 import pytest
 import torch
 
-from turret.pipeline.keys.code_fingerprint import Opaque, all_codes, fingerprint
+from turret.pipeline.keys.code_fingerprint import all_codes, fingerprint
+from turret.pipeline.keys.operators import Opaque
 
 BASE = """
 import functools, enum, collections, torch, numpy, re, weakref, types

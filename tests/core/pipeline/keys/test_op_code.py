@@ -13,9 +13,11 @@ from unittest import mock
 import pytest
 import torch
 
-from turret.pipeline.keys.code_fingerprint import Opaque, fingerprint
+from turret.pipeline.keys.code_fingerprint import fingerprint
 from turret.pipeline.keys.executed_code import recorded, unrecorded
-from turret.pipeline.keys.op_code import extension_text, library_operator, library_patches, registrations
+from turret.pipeline.keys.libraries import extension_text
+from turret.pipeline.keys.op_code import library_patches
+from turret.pipeline.keys.operators import Opaque, library_operator, registrations
 
 _names = itertools.count()
 

@@ -1,0 +1,30 @@
+"""Torch's modes of a thread, on which guards are taken and which traces set."""
+
+from __future__ import annotations
+
+import torch
+
+set_grad_enabled = torch._C._set_grad_enabled
+"""Turn gradients on or off: the public one is an object that remembers what was before."""
+is_any_autocast_enabled = torch._C._is_any_autocast_enabled
+"""Whether autocast is on, for whatever device."""
+is_tracing = torch._C._is_tracing
+"""Whether ``torch.jit.trace`` looks at calls."""
+dispatch_mode_count = torch._C._len_torch_dispatch_stack
+"""How many modes see ops below autograd."""
+function_mode_count = torch._C._len_torch_function_stack
+"""How many modes see calls of torch's functions."""
+function_mode_at = torch._C._get_function_stack_at
+"""One of them, the outermost being 0."""
+functorch_level = torch._C._functorch.maybe_current_level
+"""The level of the innermost transform of ``torch.func``; None outside of them."""
+functorch_is_active = torch._C._are_functorch_transforms_active
+"""Whether there is one."""
+flash_attention_enabled = torch._C._get_flash_sdp_enabled
+"""Whether attention may run by this kernel."""
+memory_efficient_attention_enabled = torch._C._get_mem_efficient_sdp_enabled
+"""And by this one."""
+math_attention_enabled = torch._C._get_math_sdp_enabled
+"""And by this one."""
+cudnn_attention_enabled = torch._C._get_cudnn_sdp_enabled
+"""And by this one."""

@@ -1,0 +1,17 @@
+"""Arithmetic of symbolic sizes: what ``SymInt.node.expr`` is made of beside sympy's own classes.  It imports sympy."""
+
+from __future__ import annotations
+
+import torch.utils._sympy.interp
+import torch.utils._sympy.printers
+import torch.utils._sympy.reference
+from torch.utils._sympy import functions
+
+of_sizes = functions
+"""Divisions, minima and conversions as sympy functions."""
+PythonPrinter = torch.utils._sympy.printers.PythonPrinter
+"""Writes such an expression as Python."""
+PythonReferenceAnalysis = torch.utils._sympy.reference.PythonReferenceAnalysis
+"""Computes one with Python's operators, on proxies too."""
+sympy_interp = torch.utils._sympy.interp.sympy_interp
+"""Runs one by such an analysis."""

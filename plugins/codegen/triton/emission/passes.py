@@ -1,0 +1,179 @@
+"""Passes over a row that is walked in a loop: accumulators, what each block adds to them, and their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import torch
+
+from turret.graph.scalar_ops import neutral_value
+from turret.ir.expr import Expr, walk
+from turret.ir.nest import FlatStore
+from turret.plugins.codegen.triton.emission import online_softmax
+from turret.plugins.codegen.triton.emission.operators import combine_text
+from turret.plugins.codegen.triton.emission.reductions import RowWriter, number_type
+from turret.plugins.codegen.triton.emission.scopes import Scope
+from turret.plugins.codegen.triton.tiles.dtypes import accumulator, from_accumulator, literal, triton_type
+from turret.plugins.codegen.triton.tiles.softmax import softmax_sums
+
+
+def write_passes(writer: RowWriter, along: list[FlatStore], store: Callable[[list[FlatStore], Scope], None]) -> None:
+    """Write every pass over the row: those that reduce, and the stores ``along`` the row.
+
+    Where there is one pass and what is stored needs none of its results, the stores go along with it.  With more
+    passes they come last: they may take over memory that a later pass reads.
+    """
+    facts = writer.emitter.facts
+    found = [n for n in walk(*(root for s in writer.tiling.stores for root in s.roots)) if facts.is_row(n)]
+    facts.together |= softmax_sums(found, facts.is_row)
+    levels = {node: facts.level(node) for node in found}
+    count = max(levels.values(), default=0)
+    at_once = count == 1 and not any(facts.level(root) for s in along for root in s.roots)
+    for level in range(1, count + 1):
+        scope = _open_pass(writer)
+        ends = _pass(writer, [node for node in found if levels[node] == level], scope)
+        if at_once:
+            store(along, scope)
+        scope.close()
+        for carried in ends:
+            carried.finish(writer.emitter.base)
+        writer.emitter.base.level = level
+    if along and not at_once:
+        scope = _open_pass(writer)
+        store(along, scope)
+        scope.close()
+
+
+def _open_pass(writer: RowWriter) -> Scope:
+    """A loop over the blocks of the row, with the row's variable bound in it."""
+    emitter, tile = writer.emitter, writer.row
+    offset = emitter.fresh("roffset")
+    scope = Scope(emitter.base, f"for {offset} in range(0, {emitter.size(tile.extent)}, {tile.block}):")
+    scope.line(f"r = {offset} + rbase")
+    scope.variables[tile.variable] = "r"
+    return scope
+
+
+def _pass(writer: RowWriter, nodes: list[Expr], scope: Scope) -> list[_Carried]:
+    together = writer.emitter.facts.together
+    sums = {together[node]: node for node in nodes if node in together}
+    ends = []
+    for node in nodes:
+        if node in together:
+            continue
+        carried = _Carried(writer, node, sums.get(node))
+        carried.step(scope)
+        ends.append(carried)
+    return ends
+
+
+@attrs.define(init=False)
+class _Carried:
+    """The accumulators of one reduction (with its sum, for a maximum that starts an online softmax) in a pass."""
+
+    writer: RowWriter
+    node: Expr
+    softmax_sum: Expr | None
+    names: list[str]
+
+    def __init__(self, writer: RowWriter, node: Expr, softmax_sum: Expr | None) -> None:
+        self.writer, self.node, self.softmax_sum = writer, node, softmax_sum
+        self.names = []
+
+    @property
+    def kind(self) -> str:
+        return self.node.payload.kind
+
+    def _start(self, stem: str, value: str, dtype: torch.dtype, shape: str | None = None) -> str:
+        name = self.writer.emitter.fresh(stem)
+        shape = shape or self.writer.emitter.shape(self.writer.full)
+        self.writer.emitter.base.line(f"{name} = tl.full({shape}, {value}, {triton_type(dtype).register})")
+        self.names.append(name)
+        return name
+
+    def step(self, scope: Scope) -> None:
+        """Take in one block."""
+        if self.softmax_sum is not None:
+            shape, dtype = online_softmax.lane_shape(self.writer, self.node), self.node.dtype
+            best = self._start("max", online_softmax.NOTHING, dtype, shape)
+            total = self._start("sum", "0.0", dtype, shape)
+            online_softmax.write_step(self.writer, self.node, best, total, scope)
+        elif self.kind == "welford":
+            self._welford_step(scope)
+        elif self.kind in ("argmin", "argmax"):
+            self._arg_step(scope)
+        else:
+            self._plain_step(scope)
+
+    def finish(self, scope: Scope) -> None:
+        """Reduce the accumulators, and name the results."""
+        emitter, writer, node = self.writer.emitter, self.writer, self.node
+        if self.softmax_sum is not None:
+            best, total = online_softmax.write_end(writer, *self.names, scope)
+            scope.names[node, None], scope.names[self.softmax_sum, None] = best, total
+        elif self.kind == "welford":
+            self._welford_end(scope)
+        elif self.kind in ("argmin", "argmax"):
+            results = emitter.fresh("best"), emitter.fresh("at")
+            scope.line(f"{', '.join(results)} = {writer.collapsed_by(f'{self.kind}_of', *self.names)}")
+            scope.line(f"{results[1]} = {results[1]}.to(tl.int64)")
+            scope.names[node, None] = results[1]
+        else:
+            dtype = accumulator(self.kind, node.dtype)
+            text = from_accumulator(writer.total(self.kind, dtype, self.names[0]), dtype, node.dtype)
+            emitter.named(scope, (node, None), "t", text)
+
+    def _plain_step(self, scope: Scope) -> None:
+        dtype = accumulator(self.kind, self.node.dtype)
+        neutral = literal(neutral_value(self.kind, dtype), dtype)
+        name = self._start("acc", neutral, dtype)
+        value = self.writer.element(self.node.args[0], dtype, scope)
+        value = self.writer.inside(value, neutral, scope)
+        scope.line(f"{name} = {combine_text(self.kind, dtype.is_floating_point, name, value)}")
+
+    def _arg_step(self, scope: Scope) -> None:
+        value, number = self.node.args
+        dtype = accumulator("max", value.dtype)
+        best = self._start("best", literal(neutral_value(self.kind, dtype), dtype), dtype)
+        numbers = number_type(number)
+        at = self._start("at", str(torch.iinfo(numbers).max), numbers)
+        candidate, position = self.writer.candidates(self.node, scope)
+        scope.line(f"{best}, {at} = {self.kind}_of({best}, {at}, {candidate}, {position})")
+
+    def _welford_step(self, scope: Scope) -> None:
+        emitter, dtype = self.writer.emitter, self.node.dtype
+        mean, m2 = self._start("mean", "0.0", dtype), self._start("m2", "0.0", dtype)
+        seen = emitter.fresh("seen")
+        emitter.base.line(f"{seen} = tl.full([], 0.0, {triton_type(dtype).register})")
+        value = self.writer.element(self.node.args[0], dtype, scope)
+        delta, new, share = emitter.fresh("delta"), emitter.fresh("new"), emitter.fresh("share")
+        scope.line(f"{seen} = {seen} + 1.0")
+        scope.line(f"{share} = 1.0 / {seen}")
+        scope.line(f"{delta} = {value} - {mean}")
+        scope.line(f"{new} = {mean} + {delta} * {share}")
+        scope.line(f"{m2} = {self.writer.inside(f'{m2} + {delta} * ({value} - {new})', m2, scope)}")
+        scope.line(f"{mean} = {self.writer.inside(new, mean, scope)}")
+
+    def _welford_end(self, scope: Scope) -> None:
+        """The moments of all lanes from those of each: two sums, where merging two by two divides at each step."""
+        emitter, writer, node = self.writer.emitter, self.writer, self.node
+        (lane_mean, lane_m2), count = self.names, self._lane_count(scope)
+        whole = emitter.count((writer.row.variable,), triton_type(node.dtype).register)
+        total = writer.collapsed("tl.sum", f"{lane_mean} * {count}")
+        mean = emitter.fresh("mean")
+        scope.line(f"{mean} = {total} / {whole}")
+        off = emitter.fresh("off")
+        scope.line(f"{off} = {lane_mean} - {mean}")
+        m2 = emitter.fresh("m2")
+        scope.line(f"{m2} = {writer.collapsed('tl.sum', f'{lane_m2} + {count} * {off} * {off}')}")
+        for which, name in (("mean", mean), ("m2", m2)):
+            scope.names[Expr.make("part", (node,), node.dtype, which), None] = name
+
+    def _lane_count(self, scope: Scope) -> str:
+        """How many elements each lane of the block has seen."""
+        emitter, tile = self.writer.emitter, self.writer.row
+        register = triton_type(self.node.dtype).register
+        count = f"(({emitter.size(tile.extent)} - rbase + ({tile.block} - 1)) // {tile.block})"
+        name = emitter.named(scope, ("lanes", register), "lanes", f"tl.maximum({count}, 0).to({register})")
+        return emitter.spread(name, frozenset((tile.variable,)), self.writer.full)
