@@ -8,9 +8,9 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from product_lab import PROGRAMS, difference, products
 
 import turret
+from tests.core.ir.product_lab import PROGRAMS, difference, products
 from turret.errors import StageError, TextError
 from turret.ir import Definition, Extern, LoopProgram, Number, Ref, Schedule, TensorDecl, Var, call, constant, load
 from turret.ir.notation import SHOWN_ELEMENTS
