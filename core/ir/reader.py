@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import operator
 import re
@@ -18,9 +19,9 @@ from torch.utils._sympy import functions as of_sizes
 
 from turret.errors import TextError
 from turret.hooks.devices import HOST
+from turret.hooks.notation import NAME, row_major, span
 from turret.ir.expr import OPS, Expr, Reduction
 from turret.ir.index import Div, Index, Mod, Size, Value, Var
-from turret.ir.notation import NAME, row_major, span
 from turret.ir.program import Ref, TensorDecl
 
 _TOKEN = re.compile(
@@ -136,8 +137,14 @@ class Reader:
             return torch.device(self.many(self.name, ")")[0])
         if self.accept("complex", "("):
             return complex(*self.many(self.size, ")"))
+        if self.accept("slice", "("):
+            return slice(*self.many(self.value, ")"))
+        if self.accept("..."):
+            return ...
         if token in self.scope.records:
             return self._record()
+        if token.partition(".")[0] in self.scope.records:
+            return self._member()
         return self.size()
 
     def _pair(self) -> tuple[Any, Any]:
@@ -149,6 +156,12 @@ class Reader:
         cls = self.scope.records[self.name()]
         self.expect("(")
         return self.made(cls, dict(self.many(self._field, ")")))
+
+    def _member(self) -> enum.Enum:
+        """``Class.NAME`` of an enum."""
+        cls = self.next.partition(".")[0]
+        members = getattr(self.scope.records[cls], "__members__", {})
+        return self.known({f"{cls}.{name}": member for name, member in members.items()}, f"a {cls}")
 
     def _field(self) -> tuple[str, Any]:
         name = self.name("a field")

@@ -228,7 +228,7 @@ def restored(graph: StoredGraph, name: str) -> CapturedGraph:
     from turret.graph.fake_corrections import CorrectedFakeTensorMode
 
     mode = CorrectedFakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    inputs = tuple(_fake(mode, i) for i in graph.inputs)
+    inputs = tuple(fake_input(mode, i) for i in graph.inputs)
     return CapturedGraph(
         module=new_graph_module(torch.nn.Module(), graph_of(graph.nodes)),
         example_inputs=inputs,
@@ -241,7 +241,8 @@ def restored(graph: StoredGraph, name: str) -> CapturedGraph:
     )
 
 
-def _fake(mode: Any, item: StoredInput) -> torch.Tensor:
+def fake_input(mode: Any, item: StoredInput) -> torch.Tensor:
+    """A fake tensor of ``mode`` that is laid out as the input, with a history where it is no leaf."""
     with torch.inference_mode(False), torch.enable_grad(), mode:
         extent = item.offset + 1 + sum((n - 1) * s for n, s in zip(item.shape, item.stride, strict=True))
         memory = torch.empty(0 if 0 in item.shape else extent, dtype=item.dtype, device=item.device)

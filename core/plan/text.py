@@ -13,7 +13,7 @@ import attrs
 import torch
 
 from turret.errors import TextError
-from turret.ir.notation import constant_text, name_text, set_fields, tail_text, value_text
+from turret.hooks.notation import constant_text, name_text, set_fields, tail_text, value_text
 from turret.ir.reader import Reader, Scope
 from turret.ir.text import Line, blocks
 from turret.plan.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, Slot, SlotRef, Step, View
