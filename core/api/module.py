@@ -89,7 +89,7 @@ def wrap_module(original: nn.Module, call: Callable, compile_again: Callable[[nn
     """
     try:
         cls = _compiled_class(type(original))
-        wrapper = object.__new__(cls)
+        wrapper: nn.Module = object.__new__(cls)
     except Exception as error:
         raise OptionError(
             f"turret.compile was given a module of {type(original).__qualname__}, and no class can be derived from "

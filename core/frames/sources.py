@@ -177,7 +177,7 @@ class BaseItemSource(Source):
     """An item of an instance of a subclass of a container, read past what the subclass makes of ``[]``."""
 
     base: Source
-    cast: type
+    cast: type[Any]
     key: Any = attrs.field(eq=lambda k: (type(k), k))
 
     def __str__(self) -> str:

@@ -76,6 +76,7 @@ class Expr:
     dtype: torch.dtype
     payload: Any
     variables: frozenset[Var]
+    _text: str | None
     reports: bool
     """Whether evaluating it may report an error: a ``check_index`` or an integer division is here or below."""
 

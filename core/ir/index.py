@@ -178,6 +178,7 @@ class Var:
     name: str
     extent: Size
     key: str
+    _index: Index | None
 
     def __new__(cls, name: str, extent: Size) -> Var:
         found = cls._interned.get((name, extent))
@@ -326,6 +327,8 @@ class Index:
     const: Size
     variables: frozenset[Var]
     values: tuple[Expr, ...]
+    _bounds: Bounds | None
+    _text: str | None
 
     @classmethod
     def make(cls, terms: tuple[tuple[Atom, Size], ...], const: Size) -> Index:

@@ -231,9 +231,13 @@ class Pipeline:
             steady = saved_inputs(partitioned, steady)
         with autocast_disabled():
             graph, placement = self.placed(self.stage_graph(partitioned, role, name, target, static_inputs))
-            made = self.compiled_elsewhere(graph, placement)
-            plan = self.plan_placed(graph, placement) if made is None else None
-        if made is None:
+            elsewhere = self.compiled_elsewhere(graph, placement)
+            plan = None if elsewhere is not None else self.plan_placed(graph, placement)
+        made: tuple[Executable, BoxedCallable]
+        if plan is None:
+            assert elsewhere is not None
+            made = elsewhere
+        else:
             plan = attrs.evolve(plan, static_inputs=tuple(sorted(steady)))
             with self.failures("load"):
                 made = plan, load(plan, self.context.store("load"))

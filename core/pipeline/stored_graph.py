@@ -197,22 +197,22 @@ def graph_of(text: str) -> fx.Graph:
                 return nodes[number]
             case SliceRef(parts):
                 return slice(*map(value, parts))
-            case FunctionRef(text):
-                return function(text)
+            case FunctionRef(name):
+                return known_function(name)
             case dict():
                 return {k: value(v) for k, v in item.items()}
             case tuple() | list():
                 return type(item)(map(value, item))
         return item
 
-    def function(text: str) -> Any:
-        found = _function(text)
+    def known_function(name: str) -> Any:
+        found = _function(name)
         if found is None:
-            raise CacheError(f"a stored graph calls {text}, which is not there")
+            raise CacheError(f"a stored graph calls {name}, which is not there")
         return found
 
     for stored_node in codec.loads(text):
-        target = function(stored_node.target) if stored_node.op == "call_function" else stored_node.target
+        target = known_function(stored_node.target) if stored_node.op == "call_function" else stored_node.target
         node = made.create_node(
             stored_node.op, target, value(stored_node.args), value(stored_node.kwargs), stored_node.name
         )

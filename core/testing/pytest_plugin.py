@@ -133,7 +133,7 @@ class Kit:
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         outcome = dict(report.user_properties).get(_OUTCOME)
-        if report.when == "call" and outcome is not None and outcome["status"] == "eager":
+        if report.when == "call" and isinstance(outcome, dict) and outcome["status"] == "eager":
             return "passed", "e", "EAGER"
         return None
 

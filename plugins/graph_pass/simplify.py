@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -209,8 +209,9 @@ def _permute_of_permute(node: fx.Node) -> tuple | None:
     if source.target is not aten.permute.default:
         return _through_alias(node)
     rank = len(node.args[1])
-    inner = [d % rank for d in source.args[1]]
-    return (source.args[0], [inner[d % rank] for d in node.args[1]])
+    first, second = cast(list[int], source.args[1]), cast(list[int], node.args[1])
+    inner = [d % rank for d in first]
+    return (source.args[0], [inner[d % rank] for d in second])
 
 
 def _convert_of_convert(node: fx.Node) -> tuple | None:

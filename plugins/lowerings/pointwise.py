@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
@@ -22,7 +22,7 @@ from turret.ir import OPS, Expr, Index, call, cast, constant
 from turret.ir.lowering import Builder, Lowering, Number, TensorValue
 from turret.plugins.lowerings.registry import lowering
 
-Operand = TensorValue | Number
+Operand: TypeAlias = TensorValue | Number
 
 
 def promoted(b: Builder) -> torch.dtype:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -16,7 +16,7 @@ from turret.ir.program import ScatterMode
 from turret.plugins.lowerings.indexing import advanced, taken
 from turret.plugins.lowerings.registry import lowering
 
-Source = TensorValue | Number
+Source: TypeAlias = TensorValue | Number
 Coords = Callable[[tuple[Index, ...]], Sequence[Index]]
 
 

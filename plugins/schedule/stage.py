@@ -60,7 +60,7 @@ def schedule(context: Any, program: LoopProgram, target: Target | None = None) -
             sections = () if cut is None else cut.sections(steps)
             memory = plan_memory(program, steps, roots, sections, targets, found)
         plans.append((steps, memory, sections))
-    steps, memory, sections = min(plans, key=lambda plan: plan[1].peak_bytes)
+    steps, memory, sections = min(plans, key=lambda plan: plan[1].peak_bytes or 0)
     return Schedule(program, steps, memory, tuple(fuser.decisions), sections)
 
 
