@@ -21,6 +21,9 @@ class CompiledModule(nn.Module):
     """
 
     __slots__ = ()
+    _turret_call: Callable[..., Any]
+    _turret_compile: Callable[[nn.Module], nn.Module]
+    _turret_original: nn.Module
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """What the module's class does for subclasses is for those that the program writes: none of it happens."""

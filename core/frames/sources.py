@@ -57,6 +57,7 @@ class BoundSource(Source):
 
     __slots__ = ("_held", "_identity", "label")
     __match_args__ = ("label", "value")
+    label: str
 
     def __init__(self, label: str, value: Any) -> None:
         for name, content in (("label", label), ("_held", self.hold(value)), ("_identity", id(value))):

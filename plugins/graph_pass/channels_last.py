@@ -166,7 +166,7 @@ def _recompute(node: fx.Node, fake_mode: Any) -> bool:
 
 def _restored(graph: fx.Graph, node: fx.Node, wanted: torch.Tensor, fake_mode: Any) -> fx.Node:
     """A copy of an output with the memory order of dims that ``wanted`` has."""
-    order = sorted(range(wanted.dim()), key=lambda d: (-wanted.stride(d), -wanted.shape[d], d))
+    order = sorted(range(wanted.dim()), key=lambda d: (-wanted.stride()[d], -wanted.shape[d], d))
     if order == list(range(wanted.dim())):
         return _clone(graph, node, torch.contiguous_format, fake_mode)
     packed = _clone(graph, _permute(graph, node, order, fake_mode), torch.contiguous_format, fake_mode)

@@ -258,7 +258,7 @@ def _strided_pool(
         _spread(dilation, rank),
         strict=True,
     )
-    return _Pool(tuple(_Strided(*setting, counts_padding=counts_padding) for setting in settings))
+    return _Pool(tuple(_Strided(n, count, k, s, p, d, counts_padding) for n, count, k, s, p, d in settings))
 
 
 def _adaptive_pool(x: Sequence[Size], result: Sequence[Size], rank: int) -> _Pool | None:

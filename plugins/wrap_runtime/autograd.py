@@ -300,7 +300,10 @@ def _unreached_dropper(signature: GraphSignature, given: Sequence[int]) -> Calla
 def _needs_sizes(signature: GraphSignature) -> bool:
     """Whether shapes or strides of tangents depend on size symbols."""
     return any(
-        isinstance(s, str) for o in signature.graph_outputs if o.differentiable for s in (*o.shape, *o.tangent_stride)
+        isinstance(s, str)
+        for o in signature.graph_outputs
+        if o.differentiable
+        for s in (*o.shape, *(o.tangent_stride or ()))
     )
 
 
