@@ -158,7 +158,7 @@ class Builder:
 
     # ------------------------------------------------ the node being lowered
 
-    def whole(self, reason: str) -> Any:
+    def fallback(self, reason: str) -> Any:
         """What a lowering returns that leaves this call to ATen's kernel, because of ``reason``."""
         self.reason = reason
         return NotImplemented

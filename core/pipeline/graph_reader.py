@@ -21,7 +21,7 @@ from turret.hooks.products import CapturedGraph, JointGraph
 from turret.hooks.signature import GraphSignature, InputInfo
 from turret.ir import LoopProgram, Schedule
 from turret.ir.program import Ref
-from turret.ir.reader import Reader, Scope
+from turret.ir.reader import Names, Reader
 from turret.ir.text import Line, blocks
 from turret.ir.text import parse as parse_loops
 from turret.pipeline.passes import give_values
@@ -52,7 +52,7 @@ class _GraphReader:
         from turret.graph.fake_corrections import CorrectedFakeTensorMode
 
         self.lines = lines
-        self.scope = Scope(records={CheckpointPolicy.__name__: CheckpointPolicy})
+        self.names = Names(records={CheckpointPolicy.__name__: CheckpointPolicy})
         self.mode = CorrectedFakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
         self.made = fx.Graph()
         self.held = torch.nn.Module()
@@ -83,14 +83,14 @@ class _GraphReader:
         """A call's value in the strides of its line: a trace may have had it in others than the call by itself has."""
         if not isinstance(value, torch.Tensor) or said in ("", described(value)) or said[0] == "(":
             return value
-        decl = Reader(f"_: {said}", 0, self.scope).declaration()
+        decl = Reader(f"_: {said}", 0, self.names).declaration()
         if (decl.shape, decl.dtype, decl.device) != (tuple(value.shape), value.dtype, value.device):
             return value
         with self.mode:
             return torch.empty_strided(decl.shape, decl.stride, dtype=decl.dtype, device=decl.device)
 
     def _line(self, line: Line, read: Any) -> None:
-        Reader(line[1], line[0], self.scope).read(read)
+        Reader(line[1], line[0], self.names).read(read)
 
     def _title(self, line: Reader) -> None:
         line.expect("graph")
@@ -130,7 +130,7 @@ class _GraphReader:
         return facts
 
     def _input(self, line: Reader, name: str, said: str) -> fx.Node:
-        decl = Reader(f"_: {said}", line.number, self.scope).declaration()
+        decl = Reader(f"_: {said}", line.number, self.names).declaration()
         facts = line.tail()
         known = {
             "requires_grad": facts.pop("requires_grad", False),
@@ -214,7 +214,7 @@ def _declared(line: Reader) -> str:
 
 def _joint(lines: list[Line], captured: CapturedGraph) -> JointGraph:
     """A joint graph of its signature's lines and its graph."""
-    scope = Scope(records=record_types())
+    names = Names(records=record_types())
     found: dict[str, dict[int, Any]] = {"input": {}, "output": {}, "graph_output": {}}
     fields: dict[str, Any] = {}
 
@@ -233,7 +233,7 @@ def _joint(lines: list[Line], captured: CapturedGraph) -> JointGraph:
             fields[key] = line.value()
 
     for number, text in lines:
-        Reader(text, number, scope).read(read)
+        Reader(text, number, names).read(read)
     inputs = tuple(found["input"].get(n, InputInfo()) for n in range(fields.pop("inputs", 0)))
     graph_outputs = tuple(found["graph_output"].values())
     known = {a.name for a in attrs.fields(GraphSignature)}
