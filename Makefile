@@ -17,18 +17,18 @@ quick: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --sample $(or $(SAMPLE),150) tests
 
 fuzz: $(STAMP)
-	$(BIN)/python tests/fuzz/run.py --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 --out fuzz.jsonl
+	$(BIN)/python -m tests.fuzz.run --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 --out fuzz.jsonl
 	for way in placed graph_compilers sections aot_eager; do \
-		$(BIN)/python tests/fuzz/run.py --compiler turret_$$way --programs $(or $(PROGRAMS),2000) --batch 5 \
+		$(BIN)/python -m tests.fuzz.run --compiler turret_$$way --programs $(or $(PROGRAMS),2000) --batch 5 \
 			--seed $(or $(SEED),0) --workers 2 --out fuzz_$$way.jsonl || exit; done
-	$(BIN)/python tests/fuzz/functions.py --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \
+	$(BIN)/python -m tests.fuzz.functions --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \
 		--out functions.jsonl
-	$(BIN)/python tests/fuzz/graph_calls.py --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \
+	$(BIN)/python -m tests.fuzz.graph_calls --programs $(or $(PROGRAMS),20000) --seed $(or $(SEED),0) --workers 2 \
 		--out graph_calls.jsonl
 
 bench: $(STAMP)
-	$(BIN)/python tests/benchmarks/bench.py
-	$(BIN)/python tests/benchmarks/cold.py
+	$(BIN)/python -m tests.benchmarks.bench
+	$(BIN)/python -m tests.benchmarks.cold
 
 # The native parts under AddressSanitizer and UndefinedBehaviorSanitizer, with the kernels that their tests compile.
 SANITIZED := g++ -g -fsanitize=address,undefined -fno-omit-frame-pointer

@@ -1,7 +1,7 @@
 """Lay the sources out as the package that gets installed: ``turret``, with ``plugins`` and ``contrib`` inside, and what
 names its entry points.  With that folder on PYTHONPATH the tests run in an environment that has Turret's dependencies.
 
-    python tests/package_tree.py build/tree
+    python -m tests.package_tree build/tree
 """
 
 from __future__ import annotations

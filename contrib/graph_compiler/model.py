@@ -96,6 +96,7 @@ def _call(builder: Builder, node: fx.Node, translations: dict[Any, Callable[...,
     if node.target in translations:
         return translations[node.target](builder, *node.args, **node.kwargs)
     source, number = node.args  # an item of a call with several results
+    assert isinstance(source, fx.Node) and isinstance(number, int)
     return builder.values[source][number]
 
 

@@ -48,7 +48,7 @@ def emit(kernel: Kernel, tensors: dict[str, TensorDecl], hints: Mapping[str, int
     body = "".join(f"  {line}\n" for line in [*emitter.declarations(), *emitter.base.lines])
     name = f"kernel_{hashlib.sha256(body.encode()).hexdigest()[:16]}"
     source = f"int {name}(ulong frame, __global const long* places) {{\n{body}  return error;\n}}\n"
-    return Function(name, source, *map(tuple, (emitter.pointers, emitter.symbols, emitter.streams)), groups)
+    return Function(name, source, tuple(emitter.pointers), tuple(emitter.symbols), tuple(emitter.streams), groups)
 
 
 class Emitter(CEmitter):

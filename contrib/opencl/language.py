@@ -67,10 +67,10 @@ TEXTS = OpTexts("OpenCL", {kind: _table(_COMMON + own) for kind, own in _OWN.ite
 _POWERS = {0.5: "{0} == -INFINITY ? INFINITY : sqrt({0} + 0)", 2.0: "{0} * {0}", 3.0: "{0} * {0} * {0}"}
 
 
-def op_text(op: str, where: CType, args: list[str], constant: object = None) -> str:
+def op_text(op: str, where: CType, args: list[str], constant: float | None = None) -> str:
     """A scalar op on values of one type, not rounded yet."""
     template = TEXTS.template(op, where.half or where.value, *["half"] * bool(where.half), where.kind)
-    if op == "pow" and where.is_float:
+    if op == "pow" and where.is_float and constant is not None:
         template = _POWERS.get(constant, template)
     return template.format(*args, T=where.value, U="ulong" if where.bits == 64 else "uint")
 

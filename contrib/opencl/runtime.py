@@ -96,7 +96,7 @@ def _run(driver: Driver, kernel: cl.Kernel, launches: list[Any], slots: int, siz
 def opencl_device(host: type[Device]) -> Device:
     """A device of the host as its class has it, but for the kernels, which are OpenCL's."""
 
-    class OpenClDevice(host):
+    class OpenClDevice(host):  # type: ignore[misc, valid-type]
         kernel_languages = frozenset({"opencl"})
 
         def properties(self, index: int) -> Properties:

@@ -7,6 +7,10 @@ import ast
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from turret.hooks.products import Role
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,9 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("build", help="build the native parts ahead of time, for this Python environment")
     cache = commands.add_parser("cache", help="the artifact cache")
     cache.add_argument("action", choices=("size", "clear"), nargs="?", default="size")
-    stage = commands.add_parser("run-stage", help="one stage on a loop program or a schedule that was written as text")
-    stage.add_argument("stage", choices=("schedule", "codegen"))
+    stage = commands.add_parser("run-stage", help="one stage on a product that was written as text")
+    stage.add_argument("stage", choices=("joint", "partition", "lower", "schedule", "codegen"))
     stage.add_argument("file", help="what a debug folder holds of the stage before; - is standard input")
+    stage.add_argument("--role", choices=("forward", "backward"), help="which half of a joint graph lower takes")
     stage.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option, as in options=")
     options = parser.parse_args(arguments)
     from turret.errors import TurretError
@@ -44,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.command == "build":
         return _build()
     if options.command == "run-stage":
-        return _run_stage(options.stage, options.file, options.option)
+        return _run_stage(options.stage, options.file, options.role, options.option)
     return _doctor()
 
 
@@ -131,17 +136,29 @@ def _doctor() -> int:
     return int(missing)
 
 
-def _run_stage(stage: str, file: str, given: Sequence[str]) -> int:
+def _run_stage(stage: str, file: str, role: Role | None, given: Sequence[str]) -> int:
     from turret.api import stages
-    from turret.ir.text import parse
+    from turret.errors import OptionError
+    from turret.hooks.products import CapturedGraph
+    from turret.pipeline.graph_reader import parse
 
-    product = parse(_text_of(file))
+    product: Any = parse(_text_of(file))
     options = dict(map(_option, given))
-    if stage == "schedule":
-        print(stages.schedule(product, options=options))
-    else:
-        plan = stages.codegen(product, options=options)
-        print(plan.source, plan, sep="\n")
+    match stage:
+        case "joint":
+            if not isinstance(product, CapturedGraph):
+                raise OptionError(f"expected the text of a captured graph; given a {type(product).__name__}")
+            made = stages.joint_graph(product, options=options)
+        case "partition":
+            made = stages.partition(product, options=options)
+        case "lower":
+            made = stages.lower(stages.partition(product, options=options), role, options=options)
+        case "schedule":
+            made = stages.schedule(product, options=options)
+        case _:
+            made = stages.codegen(product, options=options)
+            print(made.source)
+    print(made)
     return 0
 
 

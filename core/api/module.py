@@ -21,6 +21,9 @@ class CompiledModule(nn.Module):
     """
 
     __slots__ = ()
+    _turret_call: Callable[..., Any]
+    _turret_compile: Callable[[nn.Module], nn.Module]
+    _turret_original: nn.Module
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """What the module's class does for subclasses is for those that the program writes: none of it happens."""
@@ -89,7 +92,7 @@ def wrap_module(original: nn.Module, call: Callable, compile_again: Callable[[nn
     """
     try:
         cls = _compiled_class(type(original))
-        wrapper = object.__new__(cls)
+        wrapper: nn.Module = object.__new__(cls)
     except Exception as error:
         raise OptionError(
             f"turret.compile was given a module of {type(original).__qualname__}, and no class can be derived from "

@@ -57,6 +57,7 @@ class BoundSource(Source):
 
     __slots__ = ("_held", "_identity", "label")
     __match_args__ = ("label", "value")
+    label: str
 
     def __init__(self, label: str, value: Any) -> None:
         for name, content in (("label", label), ("_held", self.hold(value)), ("_identity", id(value))):
@@ -177,7 +178,7 @@ class BaseItemSource(Source):
     """An item of an instance of a subclass of a container, read past what the subclass makes of ``[]``."""
 
     base: Source
-    cast: type
+    cast: type[Any]
     key: Any = attrs.field(eq=lambda k: (type(k), k))
 
     def __str__(self) -> str:

@@ -5,7 +5,7 @@ Each entry says what it corrects and up to which version; it may go when that ve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,7 +27,9 @@ def corrected(func: Any, run: Run, args: tuple, kwargs: Mapping[str, Any]) -> An
 class CorrectedFakeTensorMode(FakeTensorMode):
     """A fake tensor mode whose ops give ``corrected`` results."""
 
-    def dispatch(self, func: Any, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def dispatch(
+        self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if func not in _CORRECTIONS:
             return super().dispatch(func, types, args, kwargs)

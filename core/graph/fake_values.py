@@ -31,6 +31,7 @@ def fake_mode_of(graph: fx.Graph) -> Any | None:
 def compute_value(node: fx.Node, fake_mode: Any) -> Any:
     """What a call returns on the fake values of its arguments; whatever error the op raises passes through."""
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), value_of)
+    assert callable(node.target), node
     if fake_mode is None:
         return node.target(*args, **kwargs)
     with fake_mode, torch.no_grad():

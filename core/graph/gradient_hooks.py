@@ -11,7 +11,8 @@ _MARK = "turret_gradient_hook"
 
 def note_hook(tensor: torch.Tensor) -> None:
     """Remember that a hook was registered on a tensor with a history."""
-    tensor.grad_fn.metadata[_MARK] = True
+    node: Any = tensor.grad_fn
+    node.metadata[_MARK] = True
 
 
 def has_hook(node: Any) -> bool:

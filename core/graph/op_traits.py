@@ -248,7 +248,7 @@ def is_random_call(node: fx.Node) -> bool:
     position = names.index("dropout_p")
     default = node.target._schema.arguments[position].default_value
     dropout = node.args[position] if len(node.args) > position else node.kwargs.get("dropout_p", default)
-    return dropout != 0.0
+    return bool(dropout != 0.0)
 
 
 def is_pure_call(node: fx.Node) -> bool:

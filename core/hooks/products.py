@@ -14,11 +14,10 @@ The way of the data (``pipeline.py`` drives it)::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import attrs
-import torch
 from torch import fx
 
 from turret.hooks.signature import GraphSignature
@@ -89,7 +88,16 @@ class CapturedGraph:
     tangents: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
-        return _print_graph(self.name, self.module)
+        fields = {
+            "static_inputs": tuple(sorted(self.static_inputs)),
+            "steady_inputs": tuple(sorted(self.steady_inputs)),
+            "grad_enabled": self.grad_enabled,
+            "inference_mode": self.inference_mode,
+            "tangents": self.tangents,
+        }
+        usual = {"static_inputs": (), "steady_inputs": (), "grad_enabled": True, "inference_mode": False}
+        said = {key: value for key, value in fields.items() if value != usual.get(key)}
+        return _print_graph(self.name, self.module, said)
 
 
 @attrs.frozen(eq=False)
@@ -194,17 +202,7 @@ class StageGraph:
         return _print_graph(self.name, self.module)
 
 
-def _print_graph(name: str, module: fx.GraphModule) -> str:
-    """Readable text of an FX graph: one line a node, with dtype, shape and stride where known."""
-    lines = [f"graph {name}:"]
-    for node in module.graph.nodes:
-        value = node.meta.get("val", node.meta.get("example_value"))
-        lines.append(f"  {_describe(value)}{node.format_node()}")
-    return "\n".join(lines)
+def _print_graph(name: str, module: fx.GraphModule, fields: Mapping[str, Any] | None = None) -> str:
+    from turret.hooks.graph_text import graph_text  # brings sympy, which a warm start does without
 
-
-def _describe(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        dtype = str(value.dtype).removeprefix("torch.")
-        return f"{dtype}{list(value.shape)} "
-    return ""
+    return graph_text(name, module, fields)

@@ -234,10 +234,12 @@ class GraphSignature:
         return value
 
     def __str__(self) -> str:
-        lines = [f"signature ({'training' if self.training else 'inference'}):"]
-        for number, info in enumerate(self.inputs):
-            if info.mutation is not Mutation.NONE or info.requires_grad:
-                grad = ", requires grad" if info.requires_grad else ""
-                lines.append(f"  input {number}: mutation {info.mutation.value}{grad}")
-        lines += [f"  output {n}: {o.kind.value} {o.index}" for n, o in enumerate(self.outputs)]
+        from turret.hooks.notation import set_fields, value_text  # brings sympy, which a warm start does without
+
+        lines = [f"signature ({'training' if self.training else 'inference'}):", f"  inputs: {len(self.inputs)}"]
+        lines += [f"  input {n}: {value_text(i)}" for n, i in enumerate(self.inputs) if i != InputInfo()]
+        lines += [f"  output {n}: {value_text(o)}" for n, o in enumerate(self.outputs)]
+        lines += [f"  graph_output {n}: {value_text(o)}" for n, o in enumerate(self.graph_outputs)]
+        elsewhere = ("inputs", "outputs", "graph_outputs", "training")
+        lines += [f"  {name}: {value_text(value)}" for name, value in set_fields(self) if name not in elsewhere]
         return "\n".join(lines)

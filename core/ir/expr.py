@@ -22,8 +22,8 @@ import torch
 from turret.errors import VerificationError
 from turret.graph.dtypes import INTEGERS
 from turret.graph.scalar_ops import OPS, ScalarOp
+from turret.hooks.notation import dtype_text, name_text
 from turret.ir.index import Index, Size, Var
-from turret.ir.notation import dtype_text, name_text
 
 STRUCTURAL = frozenset(
     [
@@ -76,6 +76,7 @@ class Expr:
     dtype: torch.dtype
     payload: Any
     variables: frozenset[Var]
+    _text: str | None
     reports: bool
     """Whether evaluating it may report an error: a ``check_index`` or an integer division is here or below."""
 

@@ -176,6 +176,7 @@ class Var:
     name: str
     extent: Size
     key: str
+    _index: Index | None
 
     def __new__(cls, name: str, extent: Size) -> Var:
         found = cls._interned.get((name, extent))
@@ -338,6 +339,8 @@ class Index:
     variables: frozenset[Var]
     values: tuple[Any, ...]
     """The expressions (``turret.ir.expr.Expr``) in it."""
+    _bounds: Bounds | None
+    _text: str | None
 
     @classmethod
     def make(cls, terms: tuple[tuple[Atom, Size], ...], const: Size) -> Index:

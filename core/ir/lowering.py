@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import sympy
@@ -139,7 +139,7 @@ def dense_strides(shape: Sequence[Size]) -> tuple[Size, ...]:
     return tuple(reversed(strides))
 
 
-Number = int | float | bool | sympy.Expr
+Number: TypeAlias = int | float | bool | sympy.Expr
 
 
 class Builder:
@@ -158,7 +158,7 @@ class Builder:
 
     # ------------------------------------------------ the node being lowered
 
-    def whole(self, reason: str) -> Any:
+    def fallback(self, reason: str) -> Any:
         """What a lowering returns that leaves this call to ATen's kernel, because of ``reason``."""
         self.reason = reason
         return NotImplemented

@@ -76,16 +76,18 @@ def _check_overlaps(schedule: Schedule, born: dict[str, int], dies: dict[str, in
 
 
 def _check_heir(schedule: Schedule, name: str, buffer: BufferPlan, born: dict[str, int], dies: dict[str, int]) -> None:
-    if name in born and buffer.reuses == schedule.program.overwritten.get(name):
-        _check_overwritten(schedule, name, buffer.reuses, born, dies)
+    reused = buffer.reuses
+    assert reused is not None
+    if name in born and reused == schedule.program.overwritten.get(name):
+        _check_overwritten(schedule, name, reused, born, dies)
         return
-    donor = schedule.memory.buffers.get(buffer.reuses)
+    donor = schedule.memory.buffers.get(reused)
     if donor is None or name not in born:
         _fail(schedule, f"{name} reuses {buffer.reuses}, which the program does not make")
     if donor.bytes != buffer.bytes or donor.arena_offset != buffer.arena_offset:
         _fail(schedule, f"{name} reuses {buffer.reuses}, but lies elsewhere or has another size")
-    if dies[buffer.reuses] > born[name] or not isinstance(schedule.steps[born[name]], Kernel):
-        _fail(schedule, f"{name} reuses {buffer.reuses}, which step {dies[buffer.reuses]} still reads")
+    if dies[reused] > born[name] or not isinstance(schedule.steps[born[name]], Kernel):
+        _fail(schedule, f"{name} reuses {reused}, which step {dies[reused]} still reads")
     heirs = [n for n, b in schedule.memory.buffers.items() if b.reuses == buffer.reuses]
     if len(heirs) > 1:
         _fail(schedule, f"{', '.join(sorted(heirs))} all reuse {buffer.reuses}")

@@ -1,10 +1,11 @@
 """Reads a line of the text of programs, schedules and plans: values, sizes, indices and expressions.
 
-``notation`` and the ``__str__`` of each class write what is read here.  A ``Scope`` knows what names stand for.
+``notation`` and the ``__str__`` of each class write what is read here.  ``Names`` are what names stand for.
 """
 
 from __future__ import annotations
 
+import enum
 import json
 import operator
 import re
@@ -17,9 +18,9 @@ import torch
 
 from turret.errors import TextError
 from turret.hooks.host import HOST
+from turret.hooks.notation import NAME, row_major, span
 from turret.ir.expr import OPS, Expr, Reduction
 from turret.ir.index import Div, Index, Mod, Size, Value, Var
-from turret.ir.notation import NAME, row_major, span
 from turret.ir.program import Ref, TensorDecl
 from turret.torch_compat.sizes import of_sizes
 
@@ -38,7 +39,7 @@ _PRODUCTS = {"*": operator.mul, "/": lambda a, b: sympy.sympify(a) / b, "//": of
 
 
 @attrs.define
-class Scope:
+class Names:
     """What names stand for: tensors, size symbols, loop variables, and classes of records."""
 
     tensors: dict[str, TensorDecl] = attrs.field(factory=dict)
@@ -50,8 +51,8 @@ class Scope:
 class Reader:
     """A line, read from left to right; ``TextError`` says where it is not as expected."""
 
-    def __init__(self, line: str, number: int, scope: Scope) -> None:
-        self.line, self.number, self.scope = line, number, scope
+    def __init__(self, line: str, number: int, names: Names) -> None:
+        self.line, self.number, self.names = line, number, names
         self.tokens = [match["token"] for match in _TOKEN.finditer(line)]
         self.at = 0
 
@@ -136,8 +137,14 @@ class Reader:
             return torch.device(self.many(self.name, ")")[0])
         if self.accept("complex", "("):
             return complex(*self.many(self.size, ")"))
-        if token in self.scope.records:
+        if self.accept("slice", "("):
+            return slice(*self.many(self.value, ")"))
+        if self.accept("..."):
+            return ...
+        if token in self.names.records:
             return self._record()
+        if token.partition(".")[0] in self.names.records:
+            return self._member()
         return self.size()
 
     def _pair(self) -> tuple[Any, Any]:
@@ -146,9 +153,15 @@ class Reader:
         return key, self.value()
 
     def _record(self) -> Any:
-        cls = self.scope.records[self.name()]
+        cls = self.names.records[self.name()]
         self.expect("(")
         return self.made(cls, dict(self.many(self._field, ")")))
+
+    def _member(self) -> enum.Enum:
+        """``Class.NAME`` of an enum."""
+        cls = self.next.partition(".")[0]
+        members = getattr(self.names.records[cls], "__members__", {})
+        return self.known({f"{cls}.{name}": member for name, member in members.items()}, f"a {cls}")
 
     def _field(self) -> tuple[str, Any]:
         name = self.name("a field")
@@ -225,14 +238,14 @@ class Reader:
             return Index.make(((Value(value), 1),), 0)
         if self.accept("("):
             return self._group()
-        if token in self.scope.variables:
-            return Index.make(((self.scope.variables[self.take()], 1),), 0)
-        if token in self.scope.symbols:
-            return self.scope.symbols[self.take()]
+        if token in self.names.variables:
+            return Index.make(((self.names.variables[self.take()], 1),), 0)
+        if token in self.names.symbols:
+            return self.names.symbols[self.take()]
         found = getattr(of_sizes, token, None) or getattr(sympy, token or "-", None)
         if isinstance(found, type) and issubclass(found, sympy.Basic) and self.accept(token, "("):
             return _plain(found(*self.many(self.size, ")")))
-        self.fail(f"a number or one of: {', '.join((*self.scope.variables, *self.scope.symbols)) or 'none declared'}")
+        self.fail(f"a number or one of: {', '.join((*self.names.variables, *self.names.symbols)) or 'none declared'}")
 
     def _group(self) -> Any:
         """What stands in round brackets: one item, or a tuple of values."""
@@ -255,12 +268,12 @@ class Reader:
 
     def within(self, variables: tuple[Var, ...], read: Callable[[], Any]) -> Any:
         """What is read where these variables are known, too."""
-        around = self.scope.variables
-        self.scope.variables = {**around, **{v.name: v for v in variables}}
+        around = self.names.variables
+        self.names.variables = {**around, **{v.name: v for v in variables}}
         try:
             return read()
         finally:
-            self.scope.variables = around
+            self.names.variables = around
 
     # ------------------------------------------------------------ expressions
     def expression(self) -> Expr:
@@ -293,13 +306,13 @@ class Reader:
         self.fail("a number")
 
     def _load(self) -> Expr:
-        decl = self.known(self.scope.tensors, "a tensor")
+        decl = self.known(self.names.tensors, "a tensor")
         self.expect("[")
         return Expr.make("load", (), decl.dtype, (decl.name, self.many(self.index, "]")))
 
     def _reduction(self, kind: str) -> Expr:
         if kind.startswith("scan."):
-            variable = self.known(self.scope.variables, "a loop variable")
+            variable = self.known(self.names.variables, "a loop variable")
             self.expect(">", "(")
             (body,) = self.many(self.expression, ")")
             return Expr.make("scan", (body,), body.dtype, (kind.removeprefix("scan."), variable))

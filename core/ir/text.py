@@ -15,8 +15,8 @@ import torch
 
 from turret.errors import TextError
 from turret.graph.externs import define_own_ops, resolve_op
+from turret.hooks.notation import SYMBOL_KINDS
 from turret.hooks.size_source import SizeSource
-from turret.ir.notation import SYMBOL_KINDS
 from turret.ir.program import (
     CopyInto,
     Definition,
@@ -30,7 +30,7 @@ from turret.ir.program import (
     TensorDecl,
     defined,
 )
-from turret.ir.reader import Reader, Scope
+from turret.ir.reader import Names, Reader
 from turret.ir.schedule import (
     BufferPlan,
     FusionDecision,
@@ -82,7 +82,7 @@ class _ProgramReader:
     """Gathers what the lines of a loop program say."""
 
     def __init__(self) -> None:
-        self.scope = Scope(records=_records())
+        self.names = Names(records=_records())
         self.inputs: list[TensorDecl | None] = []
         self.statements: list[Statement] = []
         self.constants: dict[str, torch.Tensor] = {}
@@ -109,13 +109,13 @@ class _ProgramReader:
             self._declare(*defined(statement))
 
     def _declare(self, *declarations: TensorDecl) -> None:
-        self.scope.tensors.update({decl.name: decl for decl in declarations})
+        self.names.tensors.update({decl.name: decl for decl in declarations})
 
     def _size(self, line: Reader) -> None:
         name = line.name("the name of a size")
         line.expect(":")
         kind = line.known(SYMBOL_KINDS, "what is known of the size")
-        self.scope.symbols[name] = sympy.Symbol(name, **kind)
+        self.names.symbols[name] = sympy.Symbol(name, **kind)
         if line.accept("="):
             self.sources[name] = line.value()
         tail = line.tail()
@@ -155,22 +155,22 @@ class _ProgramReader:
 
 def _program(lines: list[Line]) -> LoopProgram:
     reader = _ProgramReader()
-    name = _title(lines[0], reader.scope, "loop", "program")
+    name = _title(lines[0], reader.names, "loop", "program")
     for number, line in lines[1:]:
-        Reader(line, number, reader.scope).read(reader.read)
+        Reader(line, number, reader.names).read(reader.read)
     return reader.program(name)
 
 
-def _title(line: Line, scope: Scope, *words: str) -> str:
-    names: list[str] = []
+def _title(line: Line, names: Names, *words: str) -> str:
+    found: list[str] = []
 
     def read(reader: Reader) -> None:
         reader.expect(*words)
-        names.append(reader.name())
+        found.append(reader.name())
         reader.expect(":")
 
-    Reader(line[1], line[0], scope).read(read)
-    return names[0]
+    Reader(line[1], line[0], names).read(read)
+    return found[0]
 
 
 def read_statement(line: Reader) -> Statement:
@@ -260,11 +260,11 @@ def _operator(line: Reader, name: str) -> Any:
 
 def _schedule(lines: list[Line], program: LoopProgram) -> Schedule:
     """A schedule over a program; steps that the program has as statements are the same objects."""
-    scope = _scope_of(program)
-    _title(lines[0], scope, "schedule")
-    made = _ScheduleReader(program, scope)
+    names = _names_of(program)
+    _title(lines[0], names, "schedule")
+    made = _ScheduleReader(program, names)
     for number, line in lines[1:]:
-        Reader(line, number, scope).read(made.read)
+        Reader(line, number, names).read(made.read)
     return made.schedule()
 
 
@@ -272,17 +272,17 @@ def _records() -> dict[str, type]:
     return {**record_types(), ScheduleSection.__name__: ScheduleSection}
 
 
-def _scope_of(program: LoopProgram) -> Scope:
+def _names_of(program: LoopProgram) -> Names:
     """What the names of a program stand for."""
     symbols = {symbol.name: symbol for symbol in symbols_within(program)}
-    return Scope(tensors=program.declarations(), symbols=symbols, records=_records())
+    return Names(tensors=program.declarations(), symbols=symbols, records=_records())
 
 
 class _ScheduleReader:
     """Gathers what the lines of a schedule say."""
 
-    def __init__(self, program: LoopProgram, scope: Scope) -> None:
-        self.program, self.scope = program, scope
+    def __init__(self, program: LoopProgram, names: Names) -> None:
+        self.program, self.names = program, names
         self.known = {str(statement): statement for statement in program.statements}
         self.steps: list[Step] = []
         self.dead: dict[int, tuple[str, ...]] = {}
@@ -348,7 +348,7 @@ class _ScheduleReader:
         self.memory["peak_bytes"] = line.value()
 
     def _buffer(self, line: Reader) -> None:
-        decl = line.known(self.scope.tensors, "a tensor of the program")
+        decl = line.known(self.names.tensors, "a tensor of the program")
         self.buffers[decl.name] = line.made(BufferPlan, {"tensor": decl, **line.tail()})
 
     _heads: dict[str, Callable[[_ScheduleReader, Reader], None]] = {  # noqa: RUF012

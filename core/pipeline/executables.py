@@ -34,9 +34,13 @@ def executable(
         steady = saved_inputs(partitioned, steady)
     with autocast_disabled():
         graph, placement = pipeline.placed(pipeline.stage_graph(partitioned, role, name, target, static_inputs))
-        made = _compiled_elsewhere(pipeline, graph, placement)
-        plan = pipeline.plan_placed(graph, placement) if made is None else None
-    if made is None:
+        elsewhere = _compiled_elsewhere(pipeline, graph, placement)
+        plan = None if elsewhere is not None else pipeline.plan_placed(graph, placement)
+    made: tuple[Executable, BoxedCallable]
+    if plan is None:
+        assert elsewhere is not None
+        made = elsewhere
+    else:
         plan = attrs.evolve(plan, static_inputs=tuple(sorted(steady)))
         with pipeline.failures("load"):
             made = plan, load(plan, pipeline.context.store("load"))

@@ -8,7 +8,7 @@ epilogue does, after it), so the graph can then run again from its start, with t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
@@ -19,7 +19,7 @@ from turret.plan import Call, Plan
 if TYPE_CHECKING:
     from turret.pipeline.graph_compilers.assembly import Assembly
 
-    Executable = Plan | Assembly
+    Executable: TypeAlias = Plan | Assembly
 
 
 def trusts_fake_implementations(plan: Executable) -> bool:

@@ -57,7 +57,7 @@ def overwritten_inputs(signature: GraphSignature) -> dict[int, int]:
     return {
         info.updated: number
         for number, info in enumerate(signature.inputs)
-        if info.is_hidden_write and not info.negated
+        if info.updated is not None and info.is_hidden_write and not info.negated
         if taken.count(info.updated) == 1 and not signature.bases
     }
 

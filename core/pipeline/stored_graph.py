@@ -197,22 +197,22 @@ def graph_of(text: str) -> fx.Graph:
                 return nodes[number]
             case SliceRef(parts):
                 return slice(*map(value, parts))
-            case FunctionRef(text):
-                return function(text)
+            case FunctionRef(name):
+                return known_function(name)
             case dict():
                 return {k: value(v) for k, v in item.items()}
             case tuple() | list():
                 return type(item)(map(value, item))
         return item
 
-    def function(text: str) -> Any:
-        found = _function(text)
+    def known_function(name: str) -> Any:
+        found = _function(name)
         if found is None:
-            raise CacheError(f"a stored graph calls {text}, which is not there")
+            raise CacheError(f"a stored graph calls {name}, which is not there")
         return found
 
     for stored_node in codec.loads(text):
-        target = function(stored_node.target) if stored_node.op == "call_function" else stored_node.target
+        target = known_function(stored_node.target) if stored_node.op == "call_function" else stored_node.target
         node = made.create_node(
             stored_node.op, target, value(stored_node.args), value(stored_node.kwargs), stored_node.name
         )
@@ -228,7 +228,7 @@ def restored(graph: StoredGraph, name: str) -> CapturedGraph:
     from turret.graph.fake_corrections import CorrectedFakeTensorMode
 
     mode = CorrectedFakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    inputs = tuple(_fake(mode, i) for i in graph.inputs)
+    inputs = tuple(fake_input(mode, i) for i in graph.inputs)
     return CapturedGraph(
         module=new_graph_module(torch.nn.Module(), graph_of(graph.nodes)),
         example_inputs=inputs,
@@ -241,7 +241,8 @@ def restored(graph: StoredGraph, name: str) -> CapturedGraph:
     )
 
 
-def _fake(mode: Any, item: StoredInput) -> torch.Tensor:
+def fake_input(mode: Any, item: StoredInput) -> torch.Tensor:
+    """A fake tensor of ``mode`` that is laid out as the input, with a history where it is no leaf."""
     with torch.inference_mode(False), torch.enable_grad(), mode:
         extent = item.offset + 1 + sum((n - 1) * s for n, s in zip(item.shape, item.stride, strict=True))
         memory = torch.empty(0 if 0 in item.shape else extent, dtype=item.dtype, device=item.device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import torch
@@ -298,7 +298,8 @@ class _Splitter:
 
 def _end(slot: Slot) -> int:
     """Where in the arena the memory of a slot ends, in bytes; what has no elements has a place there, too."""
-    elements = 1 if 0 in slot.shape else 1 + sum((n - 1) * s for n, s in zip(slot.shape, slot.stride, strict=True))
+    shape, stride = cast(tuple[int, ...], slot.shape), cast(tuple[int, ...], slot.stride)  # as all in the arena have
+    elements = 1 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
     return slot.number + elements * slot.torch_dtype.itemsize
 
 

@@ -77,8 +77,8 @@ def _code(text: str) -> Any:
 
 def compile_sizes(texts: Sequence[SizeText]) -> Callable[[Sizes], tuple[int, ...]]:
     """A function of the size symbols' values that gives a shape or strides."""
-    if all(not isinstance(t, str) for t in texts):
-        fixed = tuple(texts)
+    fixed = tuple(t for t in texts if not isinstance(t, str))
+    if len(fixed) == len(texts):
         return lambda sizes: fixed
     parts = tuple(map(compile_size, texts))
     return lambda sizes: tuple(part(sizes) for part in parts)
@@ -88,6 +88,6 @@ def compile_layout(layout: Layout) -> Callable[[Sizes], tuple[tuple[int, ...], t
     """A function of the size symbols' values that gives shape, strides and offset."""
     shape, stride, offset = compile_sizes(layout.shape), compile_sizes(layout.stride), compile_size(layout.offset)
     if all(not isinstance(t, str) for t in (*layout.shape, *layout.stride, layout.offset)):
-        fixed = (layout.shape, layout.stride, layout.offset)
+        fixed = (shape({}), stride({}), offset({}))
         return lambda sizes: fixed
     return lambda sizes: (shape(sizes), stride(sizes), offset(sizes))

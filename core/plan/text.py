@@ -12,7 +12,7 @@ import attrs
 import torch
 
 from turret.errors import TextError
-from turret.ir.reader import Reader, Scope
+from turret.ir.reader import Names, Reader
 from turret.ir.text import Line, blocks
 from turret.plan.plan import (
     FIELDS_WRITTEN_APART,
@@ -167,7 +167,7 @@ class _Line(Reader):
     """A line of a plan: ``%name`` is a slot, ``plan name`` the plan of the next block."""
 
     def __init__(self, line: str, number: int, plan: _PlanReader) -> None:
-        super().__init__(line, number, Scope(records=record_types()))
+        super().__init__(line, number, Names(records=record_types()))
         self.plan = plan
 
     def value(self) -> Any:

@@ -129,11 +129,12 @@ class Kit:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Note what came of an item, which may have run in another process (pytest-xdist)."""
         if report.when == "call" or (report.when == "setup" and report.skipped):
-            self.outcomes += [value for name, value in report.user_properties if name == _OUTCOME]
+            found = (value for name, value in report.user_properties if name == _OUTCOME)
+            self.outcomes += [value for value in found if isinstance(value, dict)]
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         outcome = dict(report.user_properties).get(_OUTCOME)
-        if report.when == "call" and outcome is not None and outcome["status"] == "eager":
+        if report.when == "call" and isinstance(outcome, dict) and outcome["status"] == "eager":
             return "passed", "e", "EAGER"
         return None
 

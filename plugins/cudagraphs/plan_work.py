@@ -181,12 +181,13 @@ def into_buffers(plan: Plan) -> tuple[Plan, tuple[int, ...]]:
 
 def _told_where(plan: Plan, kept: frozenset[int]) -> dict[int, Call]:
     """For slots that a library call makes, the call that writes to memory it is given, where its op has one."""
-    found = {}
+    found: dict[int, Call] = {}
     for step in plan.steps:
         if isinstance(step, Call) and len(step.outputs) == 1 and step.outputs[0] in kept and not step.binds:
             variant = out_variant(resolve_op(step.op))
             if variant is not None:
                 (slot,) = step.outputs
+                assert slot is not None
                 found[slot] = attrs.evolve(step, op=op_name(variant), outputs=(), into=slot)
     return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import torch
@@ -235,7 +235,7 @@ def _words(
         (one, two) = (address_words(recording, other, moved, again) for other, moved in others)
     except ValueError as error:
         return {}, dict.fromkeys(free, str(error))
-    unclear = {key: str(reason) for key, reason in {**two.unclear, **one.unclear}.items()}
+    unclear = {cast(Item, key): str(reason) for key, reason in {**two.unclear, **one.unclear}.items()}
     for key in free:
         if key not in unclear and one.words[key] != two.words[key]:
             unclear[key] = "a third recording has its address in other words"

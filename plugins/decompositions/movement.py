@@ -112,9 +112,10 @@ def to_copy(
     if dtype != x.dtype:
         if dtype.is_complex or x.dtype.is_complex:
             return NotImplemented
-        x = torch.ops.prims.convert_element_type.default(x, dtype)
+        converted: torch.Tensor = torch.ops.prims.convert_element_type.default(x, dtype)
         if memory_format in (None, torch.preserve_format):
-            return x
+            return converted
+        x = converted
     return aten.clone.default(x, memory_format=memory_format)
 
 

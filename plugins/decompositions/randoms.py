@@ -6,6 +6,7 @@ eager checks by value (a tensor of probabilities or of standard deviations) stay
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,7 +60,7 @@ def normal_around(mean: torch.Tensor, std: float = 1.0, *, generator: Any = None
     return convert(aten.add.Tensor(aten.mul.Scalar(_randn(mean), std), mean), mean.dtype)
 
 
-RANDOM = {
+RANDOM: dict[str, Callable[..., Any]] = {
     "native_dropout": native_dropout,
     "uniform": uniform,
     "exponential": exponential,

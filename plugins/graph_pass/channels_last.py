@@ -115,7 +115,7 @@ def _pays(node: fx.Node) -> bool:
     forward = node.target is aten.convolution.default
     transposed, groups = node.args[6 if forward else 7], node.args[8 if forward else 9]
     if not uses_host_kernels(value_of(node.args[0]).device):
-        return groups == 1 or value_of(node.args[1 if forward else 2]).shape[1] == 1
+        return bool(groups == 1 or value_of(node.args[1 if forward else 2]).shape[1] == 1)
     activations = [node, node.args[0]] if forward else [node.args[0], node.args[1]]
     weight = value_of(node.args[1 if forward else 2])
     elements = sum(value_of(n).numel() for n in activations)
@@ -166,7 +166,7 @@ def _recompute(node: fx.Node, fake_mode: Any) -> bool:
 
 def _restored(graph: fx.Graph, node: fx.Node, wanted: torch.Tensor, fake_mode: Any) -> fx.Node:
     """A copy of an output with the memory order of dims that ``wanted`` has."""
-    order = sorted(range(wanted.dim()), key=lambda d: (-wanted.stride(d), -wanted.shape[d], d))
+    order = sorted(range(wanted.dim()), key=lambda d: (-wanted.stride()[d], -wanted.shape[d], d))
     if order == list(range(wanted.dim())):
         return _clone(graph, node, torch.contiguous_format, fake_mode)
     packed = _clone(graph, _permute(graph, node, order, fake_mode), torch.contiguous_format, fake_mode)

@@ -112,5 +112,6 @@ def _evaluate(node: fx.Node, uniform: dict[fx.Node, torch.Tensor]) -> torch.Tens
 
     args, kwargs = fx.node.map_arg((node.args, node.kwargs), operand)
     kwargs = {key: value for key, value in kwargs.items() if key != "device"}
+    assert callable(node.target), node
     result = node.target(*args, **kwargs)
     return result.reshape(()) if result.dtype == node.meta["val"].dtype else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -199,7 +199,7 @@ def _view_chain(node: fx.Node) -> tuple | None:
 def _expand_of_expand(node: fx.Node) -> tuple | None:
     """The outer shape, given without -1, is all that counts."""
     source = _first(node)
-    if source.target is aten.expand.default and -1 not in node.args[1]:
+    if source.target is aten.expand.default and -1 not in cast(list[int], node.args[1]):
         return (source.args[0], *node.args[1:])
     return _through_alias(node)
 
@@ -208,9 +208,10 @@ def _permute_of_permute(node: fx.Node) -> tuple | None:
     source = _first(node)
     if source.target is not aten.permute.default:
         return _through_alias(node)
-    rank = len(node.args[1])
-    inner = [d % rank for d in source.args[1]]
-    return (source.args[0], [inner[d % rank] for d in node.args[1]])
+    first, second = cast(list[int], source.args[1]), cast(list[int], node.args[1])
+    rank = len(second)
+    inner = [d % rank for d in first]
+    return (source.args[0], [inner[d % rank] for d in second])
 
 
 def _convert_of_convert(node: fx.Node) -> tuple | None:

@@ -239,11 +239,7 @@ def _tangent(tracer: Tracer, number: int, value: torch.Tensor) -> torch.Tensor:
 def _finish(tracer: Tracer, captured: CapturedGraph, forward: ForwardOutputs, gradients: list[Any]) -> fx.GraphModule:
     graph = tracer.recorder.graph
     tracer.numbers.check_assumptions()
-    output = graph.output((*forward.nodes, *gradients))
-    output.meta["forward_strides"] = tuple(
-        tuple(t.stride()) if isinstance(t, torch.Tensor) and d.visible else None
-        for t, d in zip(forward.tensors, forward.described, strict=True)
-    )
+    graph.output((*forward.nodes, *gradients))
     erase_unread(graph)
     with captured.fake_mode, torch.no_grad():
         _forget_history(tracer, graph)

@@ -38,7 +38,7 @@ def embedding_bag(
         and (weights is None or (scaled is not None and scaled[0][0] == 1))
     )
     if not quick:
-        return b.whole("library kernel")
+        return b.fallback("library kernel")
     result, bags, *rest = b.result
     args = (weight, indices, offsets, scale_by_frequency, mode, sparse, weights, include_last, padding)
     return b.extern(b.node.target, args, {}, [result, bags.new_empty(0), *rest], "library kernel")

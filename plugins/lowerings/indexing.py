@@ -247,7 +247,7 @@ def constant_pad(b: Builder, x: TensorValue, pad: Sequence[Size], value: Number 
 
 
 def _mirrored(b: Builder, *_: Any) -> Any:
-    return b.whole("eager's kernel copies rows where loops compute an index for every element")
+    return b.fallback("eager's kernel copies rows where loops compute an index for every element")
 
 
 for _rank in (1, 2, 3):

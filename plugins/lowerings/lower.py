@@ -234,6 +234,7 @@ class _Lowerer:
         value = node.meta.get("val")
         if isinstance(value, bool | float):
             return value
+        assert callable(node.target), node
         return node.target(*args, **kwargs)
 
     def _number(self, node: fx.Node, value: Any) -> Any:

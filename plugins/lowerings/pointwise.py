@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -22,7 +22,7 @@ from turret.ir.lowering import Builder, Lowering, Number, TensorValue
 from turret.plugins.lowerings.registry import lowering
 from turret.torch_compat.layouts import TypePromotion, elementwise_dtypes
 
-Operand = TensorValue | Number
+Operand: TypeAlias = TensorValue | Number
 
 
 def promoted(b: Builder) -> torch.dtype:

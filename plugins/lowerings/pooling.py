@@ -258,7 +258,7 @@ def _strided_pool(
         _spread(dilation, rank),
         strict=True,
     )
-    return _Pool(tuple(_Strided(*setting, counts_padding) for setting in settings))
+    return _Pool(tuple(_Strided(n, count, k, s, p, d, counts_padding) for n, count, k, s, p, d in settings))
 
 
 def _adaptive_pool(x: Sequence[Size], result: Sequence[Size], rank: int) -> _Pool | None:
@@ -317,7 +317,7 @@ def _max_pool(b: Builder, x: TensorValue, pool: _Pool) -> tuple[TensorValue, Ten
 def _max_pool_backward(b: Builder, grad: TensorValue, indices: TensorValue, pool: _Pool) -> TensorValue:
     """Each input element's gradients from the windows whose maximum it was."""
     if _overlaps_on_cpu(grad, pool):
-        return b.whole(OVERLAPPING)
+        return b.fallback(OVERLAPPING)
     dtype = compute_dtype(grad.dtype)
 
     def body(index: Sequence[Index]) -> Expr:
@@ -341,7 +341,7 @@ def _max_pool_lowering(rank: int) -> Callable[..., Any]:
         ceil_mode: bool = False,
     ) -> Any:
         if _channels_last_on_cpu(x):
-            return b.whole(CHANNELS_LAST)
+            return b.fallback(CHANNELS_LAST)
         shape = b.result_shape(0)
         return _max_pool(b, x, _strided_pool(x.shape, shape, rank, kernel, stride, padding, dilation))
 
@@ -403,7 +403,7 @@ def _average_pool_backward(b: Builder, grad: TensorValue, pool: _Pool, divisor: 
     if not dtype.is_floating_point:
         return NotImplemented
     if _overlaps_on_cpu(grad, pool):
-        return b.whole(OVERLAPPING)
+        return b.fallback(OVERLAPPING)
 
     def body(index: Sequence[Index]) -> Expr:
         variables, position, inside = pool.coverings(index)

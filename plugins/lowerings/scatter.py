@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -16,7 +16,7 @@ from turret.ir.program import ScatterMode
 from turret.plugins.lowerings.indexing import advanced, taken
 from turret.plugins.lowerings.registry import lowering
 
-Source = TensorValue | Number
+Source: TypeAlias = TensorValue | Number
 Coords = Callable[[tuple[Index, ...]], Sequence[Index]]
 
 
@@ -143,7 +143,9 @@ def scatter_reduce(
     flags = b.result.to(torch.bool)
     clear = b.define(flags, lambda index: constant(False, torch.bool), f"{b.node.name}_none")
     hit = b.scatter(flags, clear, along.loops, along.coords, lambda index: constant(True, torch.bool), "set")
-    start = b.number(OPS[_MODES[reduce]].neutral(x.dtype), x.dtype)
+    neutral = OPS[_MODES[reduce]].neutral
+    assert neutral is not None
+    start = b.number(neutral(x.dtype), x.dtype)
     base = b.define(
         b.result, lambda index: call("where", hit.load(index), start, x.load(index)), f"{b.node.name}_start"
     )

@@ -41,7 +41,7 @@ def _nearest_lowering(rank: int, exact: bool) -> Callable[..., Any]:
         scales = scales or (None,) * rank
         factors = _factors(x.shape[-rank:], b.result_shape()[-rank:], scales, exact)
         if factors is None:
-            return b.whole(UNEVEN)
+            return b.fallback(UNEVEN)
 
         def body(index: Sequence[Index]) -> Expr:
             places = [i // f for i, f in zip(index[-rank:], factors, strict=True)]
@@ -59,7 +59,7 @@ def _nearest_backward_lowering(rank: int, exact: bool) -> Callable[..., Any]:
         scales = scales or (None,) * rank
         factors = _factors(b.result_shape()[-rank:], grad.shape[-rank:], scales, exact)
         if factors is None:
-            return b.whole(UNEVEN)
+            return b.fallback(UNEVEN)
         dtype = compute_dtype(grad.dtype)
         variables = tuple(Var(f"r{k}", f) for k, f in enumerate(factors))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from turret.ir import Index, Size, flatten, product, unflatten
@@ -196,6 +197,14 @@ def as_strided(b: Builder, x: TensorValue, shape: Sequence[Size], stride: Sequen
     return TensorValue.of(decl)
 
 
+def _moved_along(dim: int, first: Size, index: Sequence[Index]) -> list[Index]:
+    return [i + first if d == dim else i for d, i in enumerate(index)]
+
+
+def _with_constant(dim: int, number: int, index: Sequence[Index]) -> list[Index]:
+    return [*index[:dim], Index.constant(number), *index[dim:]]
+
+
 @lowering("split.Tensor", "split_with_sizes")
 def split(b: Builder, x: TensorValue, sizes: Size | Sequence[Size], dim: int = 0) -> list[TensorValue]:
     dim %= len(x.shape)
@@ -203,10 +212,7 @@ def split(b: Builder, x: TensorValue, sizes: Size | Sequence[Size], dim: int = 0
     parts = []
     for number in range(len(b.result)):
         target = b.result_shape(number)
-        first = start
-        parts.append(
-            x.view(target, lambda index, first=first: [i + first if d == dim else i for d, i in enumerate(index)])
-        )
+        parts.append(x.view(target, functools.partial(_moved_along, dim, start)))
         start = start + target[dim]
     return parts
 
@@ -215,6 +221,4 @@ def split(b: Builder, x: TensorValue, sizes: Size | Sequence[Size], dim: int = 0
 def unbind(b: Builder, x: TensorValue, dim: int = 0) -> list[TensorValue]:
     dim %= len(x.shape)
     target = (*x.shape[:dim], *x.shape[dim + 1 :])
-    return [
-        x.view(target, lambda index, k=k: [*index[:dim], Index.constant(k), *index[dim:]]) for k in range(len(b.result))
-    ]
+    return [x.view(target, functools.partial(_with_constant, dim, k)) for k in range(len(b.result))]

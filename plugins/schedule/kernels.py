@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping, Sequence
 
 import attrs
 
-from turret.ir import Kernel, Scatter, Step, Store, Var, load
+from turret.ir import Definition, Kernel, Scatter, Step, Store, Var, load
 from turret.plugins.schedule.groups import Group, values
 from turret.plugins.schedule.inline import at
 from turret.plugins.schedule.units import Unit
@@ -40,7 +40,10 @@ class StepMaker:
     def _steps(self, item: Group | Unit) -> tuple[Step, ...]:
         if isinstance(item, Group):
             return (kernel_of(item, self.stored(item), "", self.elide_casts),)
-        return _scatter(item) if isinstance(item.statement, Scatter) else (item.statement,)
+        if isinstance(item.statement, Scatter):
+            return _scatter(item)
+        assert not isinstance(item.statement, Definition)
+        return (item.statement,)
 
 
 def kernel_of(group: Group, stored: Container[str], name: str, elide_casts: bool) -> Kernel:

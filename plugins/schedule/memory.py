@@ -90,7 +90,7 @@ class _Planner:
         by_the_call = not all(map(self._is_kept, planned))
         for least in SMALLER_SEPARATE_BYTES if by_the_call else ():
             other = self._laid_out(planned, kept, views, least)
-            if best.peak_bytes - other.peak_bytes >= WORTH_ALLOCATING:
+            if (best.peak_bytes or 0) - (other.peak_bytes or 0) >= WORTH_ALLOCATING:
                 best = other
         return best
 

@@ -67,7 +67,7 @@ def schedule(context: Any, program: LoopProgram, target: Target | None = None) -
     for order in dict.fromkeys(orders):
         order = order if cut is None else cut.ordered(order, followers)
         plans.append(planner.plan([step for number in order for step in maker.steps(items[number])]))
-    steps, memory, sections = min(plans, key=lambda plan: plan[1].peak_bytes)
+    steps, memory, sections = min(plans, key=lambda plan: plan[1].peak_bytes or 0)
     return Schedule(program, steps, memory, tuple(fuser.decisions), sections)
 
 

@@ -101,7 +101,7 @@ def _recorded(
 ) -> Callable[[Sequence[Any]], Sequence[Any]]:
     """``run(inputs)``: a node of autograd where gradients are on, else ``run_alone``."""
     # What lies above the binding looks at each argument in Python for what guards have ruled out (0.3 us each).
-    apply = super(torch.autograd.Function, node).apply
+    apply = super(torch.autograd.Function, node).apply  # type: ignore[misc]  # of the classes in C
 
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         if torch.is_grad_enabled():
@@ -309,7 +309,10 @@ def _unreached_dropper(signature: GraphSignature, given: Sequence[int]) -> Calla
 def _needs_sizes(signature: GraphSignature) -> bool:
     """Whether shapes or strides of tangents depend on size symbols."""
     return any(
-        isinstance(s, str) for o in signature.graph_outputs if o.differentiable for s in (*o.shape, *o.tangent_stride)
+        isinstance(s, str)
+        for o in signature.graph_outputs
+        if o.differentiable
+        for s in (*o.shape, *(o.tangent_stride or ()))
     )
 
 

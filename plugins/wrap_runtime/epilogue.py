@@ -36,7 +36,9 @@ def hidden_writes(signature: GraphSignature) -> Writer | None:
     gradients off.  A result that is the very input was written in place by the executable: then only the version
     counter moves.  Results that were written are dropped from ``results``.
     """
-    pairs = [(n, i.updated, i.counted) for n, i in enumerate(signature.inputs) if i.is_hidden_write]
+    pairs = [
+        (n, i.updated, i.counted) for n, i in enumerate(signature.inputs) if i.is_hidden_write and i.updated is not None
+    ]
     if not pairs:
         return None
     counted = [(n, updated) for n, updated, moves in pairs if moves]
@@ -171,6 +173,7 @@ def _ensure_memory(target: torch.Tensor, shape: Sequence[int], stride: Sequence[
 
 def _write_effect(number: int, info: InputInfo) -> Effect:
     updated, tracked, counted = info.updated, info.tracked, info.counted
+    assert updated is not None
 
     def write(inputs: Sequence[Any], results: Sequence[Any], sizes: Sizes) -> None:
         target, value = inputs[number], results[updated]

@@ -1,6 +1,6 @@
 """Capture of the architectures of transformers by Turret and by torch._dynamo: graphs, breaks, equality, time.
 
-    python tests/benchmarks/architectures.py [NAME ...] [--training] [--record results.jsonl]
+    python -m tests.benchmarks.architectures [NAME ...] [--training] [--record results.jsonl]
 
 Each architecture is a small model of random weights (``architecture_zoo.py``), and each capture runs in a forked
 process of its own, after one of a small function that loads what is loaded once.  Graphs run as they are,
@@ -25,10 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from architecture_zoo import ARCHITECTURES, OTHER_SIZES, SIZES, Architecture
-from bench_capture import small
-from crawled_modules import Discrepancy, same, short
-from measure import geometric_mean, table
+
+from tests.benchmarks.architecture_zoo import ARCHITECTURES, OTHER_SIZES, SIZES, Architecture
+from tests.benchmarks.bench_capture import small
+from tests.benchmarks.crawled_modules import Discrepancy, same, short
+from tests.benchmarks.measure import geometric_mean, table
 
 SECONDS = 300.0
 """How long one capture may take."""

@@ -1,6 +1,6 @@
 """Run time and error of models under several systems, in one process and in turns.
 
-    python tests/benchmarks/bench.py --systems eager,inductor,turret --models bert,gpt2 --json bench.json
+    python -m tests.benchmarks.bench --systems eager,inductor,turret --models bert,gpt2 --json bench.json
 
 For each model, inference and training: the relative error (norm) of outputs, gradients and buffers against
 eager, the median seconds per call, each system's time over the baseline's, and geometric means at the end.
@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import measure
-import models
-import systems
 import torch
+
+from tests.benchmarks import measure, models, systems
 
 
 @attrs.define

@@ -1,6 +1,6 @@
 """Capture of BERT and GPT-2 by Turret and by torch._dynamo: graphs, equality with eager, time.
 
-    python tests/benchmarks/bench_capture.py --layers 12
+    python -m tests.benchmarks.bench_capture --layers 12
 
 Each capture runs in a process of its own, after one capture of a small function that loads what is loaded once; the
 graphs are not compiled.  ``cpu`` is the time that the process had a processor, on a machine that others use as well.
@@ -102,7 +102,7 @@ def run(systems: tuple[str, ...], layers: int) -> list[dict[str, Any]]:
     cases = [(name, attention) for name in MODELS for attention in ("eager", "sdpa")]
     for name, attention in cases:
         for system in systems:
-            command = [sys.executable, __file__, "--one", system, name, attention, str(layers)]
+            command = [sys.executable, "-m", __spec__.name, "--one", system, name, attention, str(layers)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
             rows.append(json.loads(done.stdout.splitlines()[-1]))
     return rows

@@ -1,6 +1,6 @@
 """Times of generated C++ kernels against eager PyTorch and torch.compile, kernel by kernel.
 
-    python tests/benchmarks/bench_cpp_kernels.py [--threads 2] [--rounds 30] [--only softmax]
+    python -m tests.benchmarks.bench_cpp_kernels [--threads 2] [--rounds 30] [--only softmax]
 
 Every kernel is built by hand in the loop IR, as the scheduler would make it, and checked against eager first.
 Times are the least of all rounds, in milliseconds; the three contenders take turns within a round.

@@ -1,6 +1,6 @@
 """Dispatch: what a call of compiled code costs before and around its graph.
 
-    python tests/benchmarks/bench_dispatch.py [--only bert]
+    python -m tests.benchmarks.bench_dispatch [--only bert]
 
 The graphs run as captured, operation by operation, in every system, so that the difference between a call and
 eager is the dispatch: guards, frame hook, entry.  Least time of many calls, in microseconds.  Each system runs in a
@@ -30,7 +30,7 @@ def small(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def nested() -> tuple[Callable, tuple]:
     """Small modules in modules: many guards, little work."""
-    from models import NestedModule
+    from tests.benchmarks.models import NestedModule
 
     return NestedModule().eval(), (torch.randn(1, 2),)
 
@@ -126,9 +126,8 @@ def main() -> None:
     print(f"{'program':8} {'system':26} {'call us':>9} {'check us':>9} {'first s':>8}")
     for name in [options.only] if options.only else PROGRAMS:
         for system in SYSTEMS:
-            done = subprocess.run(
-                [sys.executable, __file__, "--one", name, system], capture_output=True, text=True, timeout=600
-            )
+            command = [sys.executable, "-m", __spec__.name, "--one", name, system]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600)
             if done.returncode:
                 raise RuntimeError(done.stderr)
             figures = json.loads(done.stdout.splitlines()[-1])

@@ -1,6 +1,6 @@
 """Cold compile time in a fresh process with empty caches, and the warm start of a second process.
 
-    python tests/benchmarks/cold.py --systems inductor,turret --models bert-2,bert-12 --repeat 3
+    python -m tests.benchmarks.cold --systems inductor,turret --models bert-2,bert-12 --repeat 3
 
 Each measurement is a process of its own: import torch and transformers, build the model, call it once eagerly;
 then import the system (``import``), compile and run the first step (``compile``: forward, and backward in
@@ -48,10 +48,9 @@ class ColdResult:
 
 def child(model: str, system: str, training: bool, threads: int) -> dict[str, float]:
     """What one fresh process measures; run by ``main --child``."""
-    import measure
-    import models
-    import systems
     import torch
+
+    from tests.benchmarks import measure, models, systems
 
     torch.set_num_threads(threads)
     workload = models.build(model, training=training)
@@ -93,7 +92,7 @@ def launch(model: str, system: str, training: bool, threads: int, caches: Path, 
     if environment.pop("PYTHONDONTWRITEBYTECODE", None):  # compiling modules would be most of a warm start
         environment["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir(), "turret-benchmark-bytecode"))
     environment |= {"OMP_NUM_THREADS": str(threads), "TMPDIR": str(caches), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, __file__, "--child", "--models", model, "--systems", system]
+    command = [sys.executable, "-m", __spec__.name, "--child", "--models", model, "--systems", system]
     command += ["--kinds", "training" if training else "inference", "--threads", str(threads)]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
@@ -154,7 +153,7 @@ def _line(result: ColdResult) -> str:
 
 def report(results: list[ColdResult], names: list[str]) -> str:
     """A line a case; the ratios are over the first system."""
-    import measure
+    from tests.benchmarks import measure
 
     columns = {(r.model, r.kind, r.system): r for r in results}
     keys = list(dict.fromkeys((r.model, r.kind) for r in results))

@@ -1,6 +1,6 @@
 """Capture of modules crawled from public repositories: Turret, torch._dynamo and eager, module by module.
 
-    python tests/benchmarks/crawled_modules.py PARITYBENCH --every 20 --record results.jsonl
+    python -m tests.benchmarks.crawled_modules PARITYBENCH --every 20 --record results.jsonl
 
 ``PARITYBENCH`` is a checkout of github:jansel/pytorch-jit-paritybench.  Each test case of ``generated/`` is built and
 called twice: eagerly (two times over, to see that it runs and gives the same again), captured by Turret and by
@@ -31,8 +31,8 @@ from typing import Any
 
 import numpy
 import torch
-from measure import table
 
+from tests.benchmarks.measure import table
 from turret.testing.kit.isolation import run_jobs, serve
 
 SECONDS = {"eager": 15.0, "turret": 120.0, "breaks": 120.0, "dynamo": 120.0}
@@ -294,8 +294,9 @@ def handle(job: dict[str, Any]) -> list[dict[str, Any]]:
 
 def work() -> None:
     """A worker process."""
-    import crawled_stubs
     import torch._dynamo
+
+    from tests.benchmarks import crawled_stubs
 
     with_turret(False)(torch.nn.ReLU())(torch.ones(2))
     with_dynamo(torch.nn.ReLU())(torch.ones(2))
@@ -408,7 +409,7 @@ def main() -> None:
         add(job, [{"file": Path(job["path"]).stem, "case": 0, "module": "", "eager": "?", "reason": reason}])
 
     environment = {"OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, "--worker"]
+    command = [sys.executable, "-m", __spec__.name, "--worker"]
     run_jobs(command, jobs, add, add_death, workers=options.workers, environment=environment)
     print(report(rows))
 

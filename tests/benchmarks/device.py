@@ -1,6 +1,6 @@
 """Run time, error, peak memory and compile time of models on a GPU, under several systems, in one run.
 
-    python tests/benchmarks/device.py --systems eager,inductor,turret --models bert,gpt2 --json device.json
+    python -m tests.benchmarks.device --systems eager,inductor,turret --models bert,gpt2 --json device.json
 
 Each model and kind (inference, training) is a process of its own.  All compile at once, each system with an empty
 cache folder, and then wait for the parent, which lets one after the other time its systems in turns, so that
@@ -28,11 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import bench
-import device_models
-import measure
-import systems
 import torch
+
+from tests.benchmarks import bench, device_models, measure, systems
 
 
 @attrs.define
@@ -184,7 +182,7 @@ def graph_captures() -> str:
 
 def _start(name: str, kind: str, cache: str, options: argparse.Namespace) -> subprocess.Popen:
     folders = {f"{v}_CACHE_DIR": f"{cache}/{v}" for v in ("TURRET", "TORCHINDUCTOR", "TRITON")}
-    command = [sys.executable, __file__, *sys.argv[1:], "--child", f"{name} {kind}"]
+    command = [sys.executable, "-m", __spec__.name, *sys.argv[1:], "--child", f"{name} {kind}"]
     return subprocess.Popen(command, env=os.environ | folders, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 

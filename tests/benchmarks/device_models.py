@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-import models
 import torch
-from models import CausalLM, MaskedLM, Workload, _itself, _mean_square
 from torch import Tensor, nn
+
+from tests.benchmarks import models
+from tests.benchmarks.models import CausalLM, MaskedLM, Workload, _itself, _mean_square
 
 
 @attrs.frozen

@@ -1,6 +1,6 @@
 """``generate()`` with a static cache, the model captured by Turret and by torch._dynamo: tokens, graphs, time.
 
-    python tests/benchmarks/generation.py [NAME ...]
+    python -m tests.benchmarks.generation [NAME ...]
 
 Small decoders of random weights (``architecture_zoo.py``); graphs run as they are, uncompiled.  Captured is
 ``model.forward``, set by hand (prefill and decoding), or the call that transformers itself compiles (decoding).
@@ -17,9 +17,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from architecture_zoo import ARCHITECTURES, VOCABULARY
-from architectures import SYSTEMS, in_child
-from measure import table
+
+from tests.benchmarks.architecture_zoo import ARCHITECTURES, VOCABULARY
+from tests.benchmarks.architectures import SYSTEMS, in_child
+from tests.benchmarks.measure import table
 
 DECODERS = ("llama", "gpt2")
 TARGETS = ("forward", "call")

@@ -1,6 +1,6 @@
 """Host time of a replay over other memory: recordings of ten inputs, all moved or none, of one to many nodes.
 
-Usage, on a machine with a GPU: ``python tests/benchmarks/graph_replay.py [--nodes 1 10 100]``.  Beside it stands what a
+Usage, on a machine with a GPU: ``python -m tests.benchmarks.graph_replay [--nodes 1 10 100]``.  Beside it stands what a
 runtime does that cannot patch: ten copies into fixed buffers, and torch's own replay.
 """
 

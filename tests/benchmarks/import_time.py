@@ -1,6 +1,6 @@
 """What ``import turret`` adds to ``import torch``, and which modules cost most of it.
 
-    python tests/benchmarks/import_time.py --repeat 7
+    python -m tests.benchmarks.import_time --repeat 7
 
 Each figure is a fresh process that imports torch first.  Names of the package load on first use, so the import is
 counted together with the first ``turret.compile`` (the name, not a call).  Fails when the median of both is over

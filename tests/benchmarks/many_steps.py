@@ -1,7 +1,7 @@
 """Training over many steps as programs do it: other inputs each time, another learning rate, other lengths.
 
-    python tests/benchmarks/many_steps.py --systems eager,inductor,inductor:reduce-overhead,turret --models bert,llama
-    python tests/benchmarks/many_steps.py --systems eager,inductor:reduce-overhead,turret --models gpt2 --lengths 40
+    python -m tests.benchmarks.many_steps --systems eager,inductor,inductor:reduce-overhead,turret --models bert,llama
+    python -m tests.benchmarks.many_steps --systems eager,inductor:reduce-overhead,turret --models gpt2 --lengths 40
 
 Every system trains a copy of the same weights on the same batches.  What is reported is how far its losses and its
 last weights are from eager's (relative norms; float32 shows mistakes where bfloat16 shows roundings), the median time
@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import device_models
-import measure
-import systems
 import torch
-from models import Workload
+
+from tests.benchmarks import device_models, measure, systems
+from tests.benchmarks.models import Workload
 
 
 @attrs.define

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
-import architectures
 import pytest
+
+from tests.benchmarks import architectures
 
 pytest.importorskip("transformers")
 

@@ -6,14 +6,10 @@ import json
 import math
 import time
 
-import bench
-import cold
-import device
-import many_steps
-import measure
-import models
 import pytest
 import torch
+
+from tests.benchmarks import bench, cold, device, many_steps, measure, models
 
 
 def test_relative_error_is_the_norm_over_all_tensors():

@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import crawled_modules
 import pytest
 import torch
+
+from tests.benchmarks import crawled_modules
 
 FILE = """
 import torch, scipy.special
@@ -49,7 +50,7 @@ def test_every_tenth_file_is_held_back(checkout: Path):
 
 def test_each_system_gets_its_outcome_and_the_table_counts_them(checkout: Path):
     record = checkout / "results.jsonl"
-    command = [sys.executable, crawled_modules.__file__, str(checkout), "--record", str(record), "--workers", "1"]
+    command = [sys.executable, "-m", crawled_modules.__name__, str(checkout), "--record", str(record), "--workers", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     doubles, branches, fails = sorted(map(json.loads, record.read_text().splitlines()), key=lambda row: row["case"])
     assert [doubles[s]["outcome"] for s in ("turret", "breaks", "dynamo")] == ["ok"] * 3

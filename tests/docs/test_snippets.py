@@ -11,8 +11,8 @@ from pathlib import Path
 import attrs
 import pytest
 import torch
-from opencl_machine import require_opencl
 
+from tests.contrib.opencl.opencl_machine import require_opencl
 from tests.torch_versions import is_pinned_torch
 from turret.hooks import hookspecs
 

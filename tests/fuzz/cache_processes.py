@@ -1,7 +1,7 @@
 """Processes over one cache folder that are killed at random moments, or that start cold all at once.
 
-    python tests/fuzz/cache_processes.py --kills 100 --seed 0
-    python tests/fuzz/cache_processes.py --at-once 8 --rounds 3
+    python -m tests.fuzz.cache_processes --kills 100 --seed 0
+    python -m tests.fuzz.cache_processes --at-once 8 --rounds 3
 
 Each process is a fork of this one, which has torch loaded and nothing compiled.  It compiles and runs the programs of
 ``cache_lab`` over the folder and compares them with eager; it must come out right whatever the killed ones left.
@@ -19,8 +19,6 @@ import time
 import traceback
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "core" / "storage"))
-
 _SHORTEST = 0.02
 """Seconds before the first moment at which a process is killed."""
 
@@ -32,7 +30,7 @@ def start(folder: Path, traces_nothing: bool = False) -> int:
         return process
     status = 1
     try:
-        import cache_lab
+        from tests.core.storage import cache_lab
 
         watch = cache_lab.run(folder)
         fine = not traces_nothing or (set(watch.stages) == {"runtime"} and not watch.failures)
@@ -92,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--at-once", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args(arguments)
-    import cache_lab  # noqa: F401 (loads torch before processes are forked)
+    from tests.core.storage import cache_lab  # noqa: F401 (loads torch before processes are forked)
 
     with tempfile.TemporaryDirectory() as scratch:
         wrong = kills(options.kills, options.seed, Path(scratch)) if options.kills else []

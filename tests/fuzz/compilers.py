@@ -30,7 +30,7 @@ def compiler_of(name: str, options: dict[str, Any]) -> Callable[[Callable], Call
         chosen = {"on_error": "fallback", "check_bounds": True, **options}
         if name == "turret":
             return lambda function: turret.compile(function, options=chosen)
-        from outsiders import WAYS
+        from tests.fuzz.outsiders import WAYS
 
         return functools.partial(WAYS[name.removeprefix("turret_")], chosen)
     if name == "eager":

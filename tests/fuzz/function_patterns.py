@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from function_expressions import Expressions, rule
+from tests.fuzz.function_expressions import Expressions, rule
 
 _KINDS = ("ValueError", "KeyError", "(KeyError, IndexError)", "ProgramError", "ArithmeticError", "TypeError")
 

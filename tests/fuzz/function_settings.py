@@ -3,7 +3,7 @@ conjugate and negative views."""
 
 from __future__ import annotations
 
-from function_expressions import Expressions, rule
+from tests.fuzz.function_expressions import Expressions, rule
 
 LATER_FEATURES = ("signed", "checkpoints", "inference", "conjugates")
 """Drawn apart from the others, so that a seed without them gives the program that it always gave."""

@@ -6,7 +6,7 @@ import ast
 import copy
 from collections.abc import Callable, Iterator
 
-from function_prelude import MARK
+from tests.fuzz.function_prelude import MARK
 
 Fails = Callable[[str], bool]
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from function_snapshot import Snapshot, difference_of
 from torch.utils.checkpoint import _checkpoint_without_reentrant_generator, checkpoint
 
+from tests.fuzz.function_snapshot import Snapshot, difference_of
 from turret.errors import RecomputationError
 from turret.frames.saved_tensor_hooks import top_hooks
 

@@ -7,10 +7,10 @@ import random
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from function_expressions import FEATURES, rule, rules_of
-from function_patterns import Patterns
-from function_prelude import MARK, PRELUDE
-from function_settings import LATER_FEATURES, Settings
+from tests.fuzz.function_expressions import FEATURES, rule, rules_of
+from tests.fuzz.function_patterns import Patterns
+from tests.fuzz.function_prelude import MARK, PRELUDE
+from tests.fuzz.function_settings import LATER_FEATURES, Settings
 
 ENTRIES = ("function", "function", "function", "method", "closure", "module", "keywords")
 """How the program is called: as a function, a method, a closure over state, a module, or by keywords."""

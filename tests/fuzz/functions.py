@@ -1,6 +1,6 @@
 """Checks many drawn functions of Python, captured by Turret's own capture, against plain execution.
 
-    python tests/fuzz/functions.py --programs 20000 --seed 0 --workers 2 --out functions.jsonl
+    python -m tests.fuzz.functions --programs 20000 --seed 0 --workers 2 --out functions.jsonl
 
 A program (``function_writer``) is called several times, plainly and captured, with arguments and state that change in
 between; results, exceptions, printed text, identity and every object in reach must be the same (``function_worlds``).
@@ -21,13 +21,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from function_capture import Watch, captured, compiled
-from function_prelude import MARK
-from function_shrink import shrink
-from function_worlds import Difference, check
-from function_writer import program_of
-from record import Job, Record, add_arguments
 
+from tests.fuzz.function_capture import Watch, captured, compiled
+from tests.fuzz.function_prelude import MARK
+from tests.fuzz.function_shrink import shrink
+from tests.fuzz.function_worlds import Difference, check
+from tests.fuzz.function_writer import program_of
+from tests.fuzz.record import Job, Record, add_arguments
 from turret.testing.kit.isolation import serve
 
 _SAME = ("batch", "seed", "compile_every")
@@ -131,7 +131,7 @@ def main() -> int:
         print(text.partition(MARK)[2] + "\n" + (fault or "no difference"))
         return 0 if fault is None else 1
     record = Record(options, _SAME, lambda job: "\n\n".join(program_of(s).partition(MARK)[2] for s in range(*job)))
-    record.run(__file__)
+    record.run(__spec__.name)
     counts = ", ".join(f"{count} {kind}s" for kind, count in sorted(record.counts.items()))
     print(record.summary("functions", counts or "nothing captured"))
     return 0 if record.complete else 1

@@ -1,7 +1,7 @@
 """Fuzz graph capture: random sequences of calls of recorded functions, on a machine in Python, against eager.
 
-    python tests/fuzz/graph_calls.py --programs 10000 --seed 0 --workers 2 --out graph_calls.jsonl
-    python tests/fuzz/graph_calls.py --replay 4711
+    python -m tests.fuzz.graph_calls --programs 10000 --seed 0 --workers 2 --out graph_calls.jsonl
+    python -m tests.fuzz.graph_calls --replay 4711
 
 A program is a seed: a third each with fresh outputs, outputs in the pool, and as before trees.  Exits with 1 where a
 sequence gives something else than eager.
@@ -15,17 +15,13 @@ import random
 import sys
 import traceback
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
-from record import Job, Record, add_arguments
 
+from tests.fuzz.record import Job, Record, add_arguments
+from tests.plugins.cudagraphs.sequences import Play
 from turret.testing.kit.isolation import serve
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "cudagraphs"))
-
-from sequences import Play
 
 _SAME = ("batch", "seed")
 _OUTPUTS = ("fresh", "pool", "legacy")
@@ -84,7 +80,7 @@ def main() -> int:
         print(f"{source_of(options.replay)}\n{fault or 'no difference'}")
         return 0 if fault is None else 1
     record = Record(options, _SAME, lambda job: "\n\n".join(map(source_of, range(*job))))
-    record.run(__file__)
+    record.run(__spec__.name)
     print(record.summary("graph calls", ", ".join(f"{n} {kind}" for kind, n in sorted(record.counts.items()))))
     return 0 if record.complete else 1
 

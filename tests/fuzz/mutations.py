@@ -1,6 +1,6 @@
 """Changes whatever a compiled function can reach between its calls, and compares each call with eager.
 
-    python tests/fuzz/mutations.py --programs 4000 --seed 0 --out mutations.jsonl
+    python -m tests.fuzz.mutations --programs 4000 --seed 0 --out mutations.jsonl
 
 A program (of ``mutation_world``) is compiled once.  Then changes are drawn, one after the other: of instances,
 classes, bases, code, globals, closures, functions of libraries, containers, modules, hooks, modes and arguments.  After
@@ -26,10 +26,11 @@ from typing import Any
 
 import attrs
 import torch
-from mutation_world import World
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.modules import module as module_code
+
+from tests.fuzz.mutation_world import World
 
 Change = Callable[[random.Random, World, contextlib.ExitStack], str | None]
 CHANGES: dict[str, Change] = {}

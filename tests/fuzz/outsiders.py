@@ -6,18 +6,14 @@ Draws follow from the function's code, so that a seed of a program stands for th
 from __future__ import annotations
 
 import random
-import sys
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import turret
+from tests.core.plan.section_lab import OPS, Sectioned, compiler
 from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import NodePlacement, Placement, StageGraph
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "core" / "plan"))
-from section_lab import OPS, Sectioned, compiler
 
 
 def drawn_for(function: Callable) -> random.Random:

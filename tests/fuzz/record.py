@@ -65,9 +65,9 @@ class Record:
             if first not in self.done:
                 yield [first, min(first + self.options.batch, end)]
 
-    def run(self, script: str) -> None:
-        """Do what is left in workers, which are ``script`` with the same arguments and ``--worker``."""
-        command = [sys.executable, script, *sys.argv[1:], "--worker"]
+    def run(self, module: str) -> None:
+        """Do what is left in workers, which are ``module`` with the same arguments and ``--worker``."""
+        command = [sys.executable, "-m", module, *sys.argv[1:], "--worker"]
         run_jobs(command, self.jobs(), self.add, self.add_death, workers=self.options.workers)
 
     def add(self, job: Job, answer: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Checks many drawn programs against eager, in worker processes, and records seeds and failures.
 
-    python tests/fuzz/run.py --programs 20000 --seed 0 --workers 2 --compiler turret --out fuzz.jsonl
+    python -m tests.fuzz.run --programs 20000 --seed 0 --workers 2 --compiler turret --out fuzz.jsonl
 
 Every job of ``--batch`` seeds is a line of the output file, and a run with the same file and arguments goes
 on where the last one stopped. A worker that dies or hangs costs the programs it was on, which are recorded as
@@ -19,9 +19,8 @@ import json
 import sys
 from typing import Any
 
-from compilers import MAKE_KERNELS, NAMES, compiler_of
-from record import Job, Record, add_arguments
-
+from tests.fuzz.compilers import MAKE_KERNELS, NAMES, compiler_of
+from tests.fuzz.record import Job, Record, add_arguments
 from turret.testing.kit.isolation import serve
 
 _SAME = ("compiler", "option", "skip", "families", "max_steps", "batch", "random", "seed", "unchecked_every")
@@ -138,7 +137,7 @@ def main() -> int:
     if options.replay is not None:
         return replay(options)
     record = Record(options, _SAME, functools.partial(source_of, options))
-    record.run(__file__)
+    record.run(__spec__.name)
     shared = ", ".join(map(str, record.shared)) or "none"
     also = f"{len(record.shared)} errors shared with torch.compile (seeds: {shared}), {len(record.counts)} operations"
     print(record.summary(options.compiler, also))

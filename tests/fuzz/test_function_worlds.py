@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from function_worlds import close_checkpoints
 from torch.utils.checkpoint import _checkpoint_without_reentrant_generator
 
+from tests.fuzz.function_worlds import close_checkpoints
 from turret.frames.saved_tensor_hooks import top_hooks
 
 

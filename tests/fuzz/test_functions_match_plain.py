@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import functions
 import pytest
-from function_capture import Watch
-from function_prelude import MARK
-from function_shrink import shrink
-from function_writer import program_of
-from functions import fault_of
+
+from tests.fuzz import functions
+from tests.fuzz.function_capture import Watch
+from tests.fuzz.function_prelude import MARK
+from tests.fuzz.function_shrink import shrink
+from tests.fuzz.function_writer import program_of
+from tests.fuzz.functions import fault_of
 
 
 @pytest.mark.parametrize("first", range(0, 40, 10))

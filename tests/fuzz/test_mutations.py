@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import mutations
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.fuzz import mutations
 
 
 @settings(max_examples=25)

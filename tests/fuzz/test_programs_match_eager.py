@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from compilers import TURRET, compiler_of
 from hypothesis import HealthCheck, Phase, given, settings
 
 import turret
+from tests.fuzz.compilers import TURRET, compiler_of
 from turret.testing import Features, Program, check, program_of_seed, programs
 from turret.testing.kit.levels.programs import check_seeds
 

@@ -7,11 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-RUN = Path(__file__).with_name("run.py")
-
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, str(RUN), *arguments], capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-m", "tests.fuzz.run", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 def test_a_second_run_goes_on_where_the_first_one_stopped(tmp_path: Path):

@@ -1,6 +1,6 @@
 """Checks a GPU in one run: correctness against eager, streams and memory, speed beside torch.compile.
 
-Usage, from the root of a checkout (nothing needs to be installed): ``python tests/gpu/check.py [--only WORD]
+Usage, from the root of a checkout (nothing needs to be installed): ``python -m tests.gpu.check [--only WORD]
 [--skip-timing] [--budget SECONDS]``.  Exits with 1 where anything is wrong.
 """
 
@@ -14,11 +14,11 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import tree_import  # isort: skip  (makes turret importable)
+from tests.gpu import tree_import  # isort: skip  (makes turret importable)
 import torch
-from cases import CASES, DEVICE, Case
 
 import turret
+from tests.gpu.cases import CASES, DEVICE, Case
 
 
 def describe(error: BaseException) -> str:
@@ -64,7 +64,7 @@ class Report:
 
 
 def check_case(case: Case, dtype: torch.dtype, train: bool, dynamic: bool | None) -> str | None:
-    from compare import check
+    from tests.gpu.compare import check
 
     found, allowed = check(case, dtype, train, dynamic=dynamic)
     return None if found <= allowed else f"relative error {found:.2e}, allowed {allowed:.2e}"
@@ -85,7 +85,7 @@ def correctness(report: Report, only: str) -> None:
 
 
 def special(report: Report, only: str) -> None:
-    from special import SPECIAL
+    from tests.gpu.special import SPECIAL
 
     for run in SPECIAL:
         if only in run.__name__ and report.alive():
@@ -96,8 +96,7 @@ def special(report: Report, only: str) -> None:
 
 def recordings(report: Report, only: str) -> None:
     """The checks of graph capture, with what each saw."""
-    from graph_checks import GRAPH_CHECKS, Place
-
+    from tests.gpu.graph_checks import GRAPH_CHECKS, Place
     from turret.hooks.devices import device_for
 
     place = Place(device_for(DEVICE).graphs, torch.device(DEVICE, 0))
@@ -125,14 +124,14 @@ def dynamic_systems() -> dict[str, Callable]:
 
 
 def timings(report: Report) -> None:
-    import timing
+    from tests.gpu import timing
 
     for title, run in (
         ("tiny kernels", lambda: timing.launch_cost(systems())),
         ("memory-bound kernels", lambda: timing.bandwidth_table(systems(), report.alive)),
         ("of dynamic sizes", lambda: timing.kernel_table(dynamic_systems(), report.alive)),
         ("models", lambda: timing.model_table(systems(), report.alive)),
-        ("first training step of 12 blocks", lambda: timing.compile_times(Path(__file__))),
+        ("first training step of 12 blocks", lambda: timing.compile_times(__spec__.name)),
     ):
         if report.alive():
             print(f"{title}:", flush=True)
@@ -154,7 +153,7 @@ def main() -> int:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{options.cache}/inductor"
         os.environ["TRITON_CACHE_DIR"] = f"{options.cache}/triton"
     if options.compile_once:
-        import timing
+        from tests.gpu import timing
 
         timing.compile_once(systems()[options.compile_once])
         return 0

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from cases import Case
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import turret
+from tests.gpu.cases import Case
 
 FLOOR = {torch.float32: 2e-5, torch.bfloat16: 8e-3}
 """Relative error that is always allowed: of float32 sums in another order, and one rounding of bfloat16."""

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from cases import randn
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 import turret
+from tests.gpu.cases import randn
 from turret.hooks.hookspecs import hookimpl
 
 _OPTIONS = {

@@ -1,6 +1,6 @@
 """Random sequences of calls of recorded functions on a device, against eager: in any order, whatever is kept.
 
-    python tests/gpu/graph_sequences.py --sequences 500
+    python -m tests.gpu.graph_sequences --sequences 500
 
 The state machine alone is fuzzed without a device (``tests/fuzz/graph_calls.py``); here kernels, libraries, allocator
 and autograd are those of the device.
@@ -19,10 +19,10 @@ from typing import Any
 import attrs
 import torch
 import torch.nn.functional as F
-from graph_checks import Place
 from torch import Tensor, nn
 
 import turret
+from tests.gpu.graph_checks import Place
 from turret.hooks.devices import device_for
 
 SIZES = (24, 40)

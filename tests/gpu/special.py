@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from cases import Block, randn
-from data_sizes import DATA_SIZES
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import turret
+from tests.gpu.cases import Block, randn
+from tests.gpu.data_sizes import DATA_SIZES
 
 RAISE = {"on_error": "raise"}
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from cases import CASES, Case
-from compare import check
-from graph_checks import GRAPH_CHECKS, Place
-from graph_sequences import play
-from special import SPECIAL
 
+from tests.gpu.cases import CASES, Case
+from tests.gpu.compare import check
+from tests.gpu.graph_checks import GRAPH_CHECKS, Place
+from tests.gpu.graph_sequences import play
+from tests.gpu.special import SPECIAL
 from turret.hooks.devices import device_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]

@@ -10,15 +10,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from cases import Block, _rms_norm, _rotary, convolutions, perceptron, randn
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import turret
+from tests.gpu.cases import Block, _rms_norm, _rotary, convolutions, perceptron, randn
 from turret.hooks.devices import device_for
 from turret.plan import Launch, Plan
 from turret.plan.launch.device import DeviceLibrary
@@ -288,13 +287,13 @@ def _model_time(compiler: Callable, model: nn.Module, x: Tensor, train: bool) ->
         return type(error).__name__[:18]
 
 
-def compile_times(script: Path) -> None:
+def compile_times(module: str) -> None:
     """Seconds to the first result of a training step, cold and warm, each in a process of its own."""
     for system in ("turret", "torch.compile"):
         with tempfile.TemporaryDirectory(prefix="cold-") as cache:
             for temperature in ("cold", "warm"):
                 done = subprocess.run(
-                    [sys.executable, str(script), "--compile-once", system, "--cache", cache],
+                    [sys.executable, "-m", module, "--compile-once", system, "--cache", cache],
                     capture_output=True,
                     text=True,
                     timeout=300,

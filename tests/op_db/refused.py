@@ -1,6 +1,6 @@
 """Calls of torch's own table of operations that eager refuses: whether a compiled program refuses them, too.
 
-    python tests/op_db/refused.py --out refused.txt
+    python -m tests.op_db.refused --out refused.txt
 
 A line for each call that ran: the operation, what was wrong with the call, and eager's error.  Each operation runs in a
 process of its own: what eager refuses may crash what does not.

@@ -1,7 +1,7 @@
 """Runs torch's table of operations through a compiler and compares with eager, forward and backward.
 
-    python tests/op_db/run.py --compiler turret --workers 2 --out op_db.jsonl
-    python tests/op_db/run.py --compiler turret --only '^nn.functional.*pool'
+    python -m tests.op_db.run --compiler turret --workers 2 --out op_db.jsonl
+    python -m tests.op_db.run --compiler turret --only '^nn.functional.*pool'
 
 Each operation at float32 and at one other dtype, its first ``--samples`` samples, in worker processes: a crash or a
 hang costs one case and is reported as such.  The output file has a line a case, and a run with the same file goes on
@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from opinfo_check import RIGHT, Subject, check_case
 
+from tests.op_db.opinfo_check import RIGHT, Subject, check_case
 from turret.testing.corpus.op_table import cases
 from turret.testing.kit.isolation import run_jobs, serve
 
@@ -123,7 +123,7 @@ def main() -> int:
     def jobs() -> Iterator[str]:
         return (case for case in wanted if case not in record.outcomes)
 
-    command = [sys.executable, __file__, *sys.argv[1:], "--worker"]
+    command = [sys.executable, "-m", __spec__.name, *sys.argv[1:], "--worker"]
     run_jobs(command, jobs(), record.add, record.add_death, workers=options.workers)
     outcomes = {case: record.outcomes[case] for case in wanted}
     print(summary(outcomes))

@@ -6,8 +6,7 @@ import pytest
 
 pytest.importorskip("expecttest", reason="torch's table of operations imports it")
 
-from opinfo_check import RIGHT, Subject, check_case
-
+from tests.op_db.opinfo_check import RIGHT, Subject, check_case
 from turret.testing.corpus.op_table import SKIPPED, Case, cases, samples
 
 CASES = cases()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from refused import refused, runs
 from torch.testing._internal.common_methods_invocations import op_db
+
+from tests.op_db.refused import refused, runs
 
 NAMES = (
     "addmv",

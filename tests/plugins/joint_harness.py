@@ -133,7 +133,7 @@ def check_joint(joint: JointGraph) -> None:
 
 def executable(module: fx.GraphModule, signature: GraphSignature | None) -> Callable[[list], list]:
     """A boxed callable that interprets a graph and gives visible outputs the strides that are asked for."""
-    strides = module.graph.output_node().meta["forward_strides"] if signature is not None else ()
+    strides = [o.stride if o.visible else None for o in signature.graph_outputs] if signature is not None else []
 
     def run(args: list) -> list:
         given = list(args)

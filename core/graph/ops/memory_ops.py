@@ -47,16 +47,16 @@ _COUNTED_FROM_TENSORS = {
 def count_from_tensors(graph: fx.Graph) -> None:
     """Replace ATen's ops by those that count from the tensor, so that the graph is right wherever its inputs lie."""
     for node in graph.nodes:
-        if node.op == "call_function" and node.target in _COUNTED_FROM_TENSORS:
-            _count_from_tensor(node)
+        if isinstance(node.target, torch._ops.OpOverload) and node.target in _COUNTED_FROM_TENSORS:
+            _count_from_tensor(node, node.target)
 
 
-def _count_from_tensor(node: fx.Node) -> None:
-    names = [argument.name for argument in node.target._schema.arguments]
+def _count_from_tensor(node: fx.Node, op: torch._ops.OpOverload) -> None:
+    names = [argument.name for argument in op._schema.arguments]
     given = dict(zip(names, node.args, strict=False)) | node.kwargs
     offset = given.pop("storage_offset", None)
     start = 0 if offset is None else _less(node, offset, given["self"])
-    node.target, node.kwargs = _COUNTED_FROM_TENSORS[node.target], {}
+    node.target, node.kwargs = _COUNTED_FROM_TENSORS[op], {}
     node.args = (*(given[name] for name in names if name in given), start)
 
 

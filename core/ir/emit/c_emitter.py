@@ -396,8 +396,8 @@ class CEmitter(TextEmitter):
     # ------------------------------------------------------------ loops and stores
 
     def open_loops(
-        self, scope: Scope, variables: Iterable[Var], parts: Mapping[Var, tuple[str, str]] = _WHOLE, stem: str = "i"
-    ) -> Scope:
+        self, scope: Block, variables: Iterable[Var], parts: Mapping[Var, tuple[str, str]] = _WHOLE, stem: str = "i"
+    ) -> Block:
         """Loops in a block, each in the one before it; the innermost block.  ``parts``: bounds of those cut short."""
         for variable in variables:
             low, high = parts.get(variable) or ("0", self.size(variable.extent))

@@ -18,7 +18,7 @@ import threading
 import types
 import typing
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy
@@ -231,7 +231,8 @@ class _Walk:
         self.value(type(kind))
         members = {n: raw for n, raw in vars(kind).items() if n not in UNSEEN}
         if isinstance(kind, enum.EnumMeta):
-            members = {n: m.value for n, m in kind.__members__.items()} | {
+            enumerated: Mapping[str, enum.Enum] = kind.__members__
+            members = {n: m.value for n, m in enumerated.items()} | {
                 n: raw for n, raw in members.items() if isinstance(raw, (types.FunctionType, property))
             }
         self._attributes("members", members)

@@ -230,7 +230,7 @@ class _Expression:
             result = join(result, item)
         return result
 
-    def _join(self, op: type, left: Words, right: Words) -> Words:
+    def _join(self, op: type[ast.operator], left: Words, right: Words) -> Words:
         if op in (ast.FloorDiv, ast.Mod) and right == (NUMBER, 0):
             raise self.unsupported("a division by zero")
         code, fold = _BINARY[op]

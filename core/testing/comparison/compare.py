@@ -8,6 +8,7 @@ its own sign only.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -50,7 +51,7 @@ def differences(expected: Observation, got: Observation, samples: Samples) -> li
     found: list[Difference] = []
     for where, kind, index in _places(expected):
         a, b = getattr(expected, kind)[index], getattr(got, kind)[index]
-        found += _leaf_differences(where, kind, a, b, lambda n, k=kind, i=index: _at(samples(n), k, i))
+        found += _leaf_differences(where, kind, a, b, functools.partial(_sampled, samples, kind, index))
     for index, (a, b) in enumerate(zip(expected.aliases, got.aliases, strict=True)):
         if a != b:
             found.append(Difference(f"output {index}", "aliasing", a or "fresh memory", b or "fresh memory"))
@@ -61,6 +62,10 @@ def _places(observation: Observation) -> Iterator[tuple[str, str, int]]:
     for kind, name in (("outputs", "output"), ("inputs", "input after the call"), ("gradients", "gradient of leaf")):
         for index in range(len(getattr(observation, kind))):
             yield f"{name} {index}", kind, index
+
+
+def _sampled(samples: Samples, kind: str, index: int, count: int) -> list[Tensor]:
+    return _at(samples(count), kind, index)
 
 
 def _at(samples: Sequence[Observation], kind: str, index: int) -> list[Tensor]:

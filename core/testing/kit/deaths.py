@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import Any
 
@@ -18,7 +19,7 @@ def run_eagerly(level: str, item: str, subject: Subject, settings: Settings) -> 
     """Run an item without compiling anything: the process may not survive it."""
     if LEVELS[level].has_eager:
         for candidate in LEVELS[level].candidates(item, subject, settings):
-            symptom_of(lambda candidate=candidate: LEVELS[level].try_out(candidate, lambda function: function, subject))
+            symptom_of(functools.partial(LEVELS[level].try_out, candidate, lambda function: function, subject))
 
 
 def shrunk(

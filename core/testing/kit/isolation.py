@@ -86,8 +86,13 @@ class Worker:
 
     def _start(self) -> None:
         self._printed = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the process)
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._printed}
-        self._process = subprocess.Popen(self._command, **pipes, env=self._environment)
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._printed,
+            env=self._environment,
+        )
 
     def _line(self) -> bytes | None:
         """The next line of results; nothing at the end of the process, None when time has run out."""

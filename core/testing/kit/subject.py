@@ -161,17 +161,28 @@ class Subject:
         """Folders that modules of the plugins come from and that a new process would not find by itself."""
         subject = self.made if self.compiler is None else (self.compiler,)
         names = [getattr(p, "__module__", None) or type(p).__module__ for p in subject]
-        names += [given.replace(":", ".").partition(".")[0] for given in self.plugins if isinstance(given, str)]
+        names += [given.replace(":", ".") for given in self.plugins if isinstance(given, str)]
         installed = {Path(path) for path in sysconfig.get_paths().values()}
         found: dict[str, None] = {}
         for name in names:
-            file = getattr(sys.modules.get(name.partition(".")[0]), "__file__", None)
-            if file is None or name.partition(".")[0] in ("turret", "__main__"):
+            if name.partition(".")[0] in ("turret", "__main__"):
                 continue
-            folder = Path(file).parents["." in name or Path(file).name == "__init__.py"]
-            if not any(folder == path or path in folder.parents for path in installed):
+            folder = _import_folder(name)
+            if folder and not any(folder == path or path in folder.parents for path in installed):
                 found[str(folder)] = None
         return list(found)
+
+
+def _import_folder(name: str) -> Path | None:
+    """The folder that the import path needs for ``name``: that above the outermost of its packages that has a file.
+
+    A package without ``__init__.py`` has none, and what is in it is asked."""
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1):
+        file = getattr(sys.modules.get(".".join(parts[:depth])), "__file__", None)
+        if file is not None:
+            return Path(file).parents[depth if Path(file).name == "__init__.py" else depth - 1]
+    return None
 
 
 def not_installed(plugins: Sequence[Any]) -> list[Any]:

@@ -111,7 +111,7 @@ def _signature(kernel: Kernel, tensors: dict[str, TensorDecl]) -> tuple[Any, lis
     their numbers."""
     names: dict[str, int] = {}
     streams: dict[int, int] = {}
-    nodes: dict[Expr, int] = {}
+    nodes: dict[object, int] = {}
 
     def index_key(index: Index) -> Any:
         if not index.values:

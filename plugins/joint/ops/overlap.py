@@ -91,7 +91,7 @@ def _is_sum(target: int, terms: Sequence[tuple[int, int, int]], steps: list[int]
 def sharing(values: Sequence[Any], storages: Sequence[Any]) -> list[tuple[int, int, Overlap]]:
     """Pairs of tensors among ``values`` that have an element in common; ``storages`` say which memory each lies in."""
     found: dict[int, list[int]] = {}
-    pairs = []
+    pairs: list[tuple[int, int, Overlap]] = []
     for number, storage in enumerate(storages):
         if storage is None:
             continue

@@ -94,7 +94,7 @@ def test_bert_gives_what_eager_gives_in_recipes_made_once(recipes, dynamic):
 
 
 def test_resnet_gives_what_eager_gives(recipes):
-    from models import ResNet  # tests/benchmarks
+    from tests.benchmarks.models import ResNet  # tests/benchmarks
 
     torch.manual_seed(0)
     model, x, watch = ResNet((2, 2, 2, 2), bottleneck=False).eval(), torch.randn(2, 3, 64, 64), Watch()

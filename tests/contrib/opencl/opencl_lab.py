@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from kernel_lab import Case, compare, evaluate
-from opencl_machine import NEEDS, require_opencl
+
+from tests.contrib.opencl.opencl_machine import NEEDS, require_opencl
+from tests.plugins.codegen.cpp.kernel_lab import Case, compare, evaluate
 
 pytest.importorskip("pyopencl", reason=NEEDS)
 

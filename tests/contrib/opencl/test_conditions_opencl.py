@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conditional_kernels import KINDS, PROGRAMS, arguments, conditional
-from opencl_lab import check, compiled
+
+from tests.contrib.opencl.opencl_lab import check, compiled
+from tests.plugins.codegen.cpp.conditional_kernels import KINDS, PROGRAMS, arguments, conditional
 
 SHAPES = ((5, 3), (4, 40), (3, 3000), (300, 20))
 

@@ -6,8 +6,9 @@ import copy
 
 import pytest
 import torch
-from models import build
-from opencl_lab import Kernels, compiled
+
+from tests.benchmarks.models import build
+from tests.contrib.opencl.opencl_lab import Kernels, compiled
 
 STEPS = 2
 

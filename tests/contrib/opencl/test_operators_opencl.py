@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 import torch
-from kernel_lab import Case, element
-from opencl_lab import check
-from operator_values import DTYPES, FLOATS, LOOSE, operands, ops_of, special_values
 
+from tests.contrib.opencl.opencl_lab import check
+from tests.plugins.codegen.cpp.kernel_lab import Case, element
+from tests.plugins.codegen.cpp.operator_values import DTYPES, FLOATS, LOOSE, operands, ops_of, special_values
 from turret.errors import UnsupportedError
 from turret.ir import Expr, Kernel, Store, call, cast
 from turret.ir.index import Var

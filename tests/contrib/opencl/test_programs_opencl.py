@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from hypothesis import given, settings
-from opencl_lab import Kernels, compiled
-from opinfo_check import RIGHT, Subject, check_case
 from torch.nn import functional as F
 
 import turret
+from tests.contrib.opencl.opencl_lab import Kernels, compiled
+from tests.op_db.opinfo_check import RIGHT, Subject, check_case
 from turret.contrib.opencl import Plugin, language
 from turret.testing import Program, assert_same, check, programs
 from turret.testing.corpus.op_table import cases

@@ -6,9 +6,10 @@ import os
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_lab import Case
-from opencl_lab import check
-from random_kernels import cases, has_half
+
+from tests.contrib.opencl.opencl_lab import check
+from tests.plugins.codegen.cpp.kernel_lab import Case
+from tests.plugins.codegen.cpp.random_kernels import cases, has_half
 
 EXAMPLES = int(os.environ.get("TURRET_KERNEL_EXAMPLES", "12"))
 

@@ -159,7 +159,19 @@ def _written(folder, stage):
     return found
 
 
+def _unsourced(text):
+    """Without the lines of the program, which the text of a graph does not have."""
+    return re.sub(r', source: "[^"]*"', "", text)
+
+
 def test_run_stage_makes_of_a_debug_folders_text_what_the_compile_made(capsys, debug_folder):
+    assert cli.main(["run-stage", "joint", str(_written(debug_folder, "capture"))]) == 0
+    joint = _written(debug_folder, "joint")
+    assert capsys.readouterr().out.rstrip() == joint.read_text()
+    assert cli.main(["run-stage", "partition", str(joint)]) == 0
+    assert capsys.readouterr().out.rstrip() == _written(debug_folder, "partition").read_text()
+    assert cli.main(["run-stage", "lower", str(joint)]) == 0
+    assert _unsourced(capsys.readouterr().out.rstrip()) == _unsourced(_written(debug_folder, "lower").read_text())
     assert cli.main(["run-stage", "schedule", str(_written(debug_folder, "lower"))]) == 0
     schedule = _written(debug_folder, "schedule")
     assert capsys.readouterr().out.rstrip() == schedule.read_text()
@@ -180,6 +192,12 @@ def test_run_stage_takes_options_and_standard_input(capsys, debug_folder, monkey
     ("stage", "text", "says"),
     [
         ("schedule", "loop program p:\n  return %x +\n", "turret: line 2: given '+', expected ,"),
+        (
+            "joint",
+            "loop program p:\n  return 1\n",
+            "turret: expected the text of a captured graph; given a LoopProgram",
+        ),
+        ("lower", "graph g:\n  x: float32[2]  = input\n", "turret: line 2: the graph ends here, expected 'return ...'"),
         ("codegen", "loop program p:\n  return 1\n", "turret: expected a Schedule, the product of the stage before"),
         ("schedule", None, "which cannot be read as text"),
     ],

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 import torch
-from operator_values import torch_has
 
+from tests.plugins.codegen.cpp.operator_values import torch_has
 from turret.errors import OptionError
 from turret.graph import scalar_ops
 from turret.graph.dtypes import COMPILED, HALF, INTEGERS

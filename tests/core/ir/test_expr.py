@@ -10,8 +10,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_lab import at, number, value_at
 
+from tests.plugins.loop_lab import at, number, value_at
 from turret.errors import VerificationError
 from turret.ir import Expr, Index, Var, call, cast, constant, load, loads, reduce, rewrite, scan, walk
 from turret.ir.expr import bitcast, check_index, index_value, part, random, wrap_index

@@ -8,9 +8,9 @@ import pytest
 import sympy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_lab import index_at, points
 from torch.utils._sympy import functions
 
+from tests.plugins.loop_lab import index_at, points
 from turret.ir import Index, Var, flatten, size, unflatten
 from turret.ir.index import (
     Div,

@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_lab import at, index_at, number, points, value_at
 
+from tests.plugins.loop_lab import at, index_at, number, points, value_at
 from turret.errors import UnsupportedError
 from turret.ir import Expr, Index, Kernel, Store, TensorDecl, Var, call, constant, index_value, load, reduce, scan
 from turret.ir.nest import (

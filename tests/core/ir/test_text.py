@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from product_lab import PROGRAMS, difference, products
 
 import turret
+from tests.core.ir.product_lab import PROGRAMS, difference, products
 from turret.errors import StageError, TextError
+from turret.hooks.notation import SHOWN_ELEMENTS
 from turret.ir import Definition, Extern, LoopProgram, Number, Ref, Schedule, TensorDecl, Var, call, constant, load
-from turret.ir.notation import SHOWN_ELEMENTS
 from turret.ir.text import parse
 from turret.testing.corpus.chooser import DrawnChooser
 from turret.testing.loops.programs import draw_loops

@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 import torch
-from loop_lab import CPU, I64, at, declare, loops_of, number, pointwise, program, row_sum, schedule
 
+from tests.plugins.loop_lab import CPU, I64, at, declare, loops_of, number, pointwise, program, row_sum, schedule
 from turret.errors import VerificationError
 from turret.ir import (
     CopyInto,

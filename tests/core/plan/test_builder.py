@@ -8,14 +8,14 @@ import subprocess
 from pathlib import Path
 
 import attrs
-import loop_lab
 import pytest
 import sympy
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loop_lab import at, declare, pointwise, program, programs, row_sum, run_program, schedule
 
+from tests.plugins import loop_lab
+from tests.plugins.loop_lab import at, declare, pointwise, program, programs, row_sum, run_program, schedule
 from turret.ir import Extern, Kernel, Ref, Schedule, Store, StridedView, TensorDecl, Var, call, constant, verify
 from turret.ir import load as load_expr
 from turret.plan import Allocate, Call, Copy, Free, Launch, Plan, SlotRef, Step, View

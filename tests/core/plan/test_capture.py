@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 import torch
-from section_lab import Recording
 
+from tests.core.plan.section_lab import Recording
 from turret.graph.obstacles import Obstacle
 from turret.hooks import plugin_manager
 from turret.hooks.devices import devices_of

@@ -10,9 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from section_lab import OPS, Recording, Sectioned, compiler, stages
 
 import turret
+from tests.core.plan.section_lab import OPS, Recording, Sectioned, compiler, stages
 from turret.graph.obstacles import Obstacle
 from turret.hooks.size_source import Binding, SizeSource
 from turret.plan import Allocate, Call, Copy, Launch, Plan, Section, SizeRef, Slot, SlotRef, View

@@ -6,8 +6,8 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from product_lab import PROGRAMS, difference, products
 
+from tests.core.ir.product_lab import PROGRAMS, difference, products
 from turret.errors import TextError
 from turret.graph.obstacles import Obstacle
 from turret.hooks.size_source import Binding, SizeSource

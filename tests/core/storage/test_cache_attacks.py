@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from cache_lab import X, damage, entries, run, scaled
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import turret
+from tests.core.storage.cache_lab import X, damage, entries, run, scaled
 from turret.errors import CacheError
 from turret.storage import artifact_cache
 from turret.storage.artifact_cache import FORMAT, ArtifactCache

@@ -6,26 +6,23 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-_HERE = Path(__file__).parent
 _PROGRAM = """
 import json, sys
-sys.path.insert(0, sys.argv[1])
-import cache_lab
 from pathlib import Path
+from tests.core.storage import cache_lab
 from turret.storage.artifact_cache import default_folder
 watch = cache_lab.Watch()
-cache_lab.results(watch, **json.loads(sys.argv[2]))
+cache_lab.results(watch, **json.loads(sys.argv[1]))
 print(json.dumps([watch.stages, watch.failures]))
 """
 
 
 def run(environment: dict[str, str], **options: object) -> tuple[list[str], list[str], str]:
     """Stages, failures of the cache, and warnings of a process of its own."""
-    command = [sys.executable, "-c", _PROGRAM, str(_HERE), json.dumps(options)]
+    command = [sys.executable, "-c", _PROGRAM, json.dumps(options)]
     merged = {k: v for k, v in {**os.environ, "OMP_NUM_THREADS": "1", **environment}.items() if v}
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=merged)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -34,7 +31,7 @@ def run(environment: dict[str, str], **options: object) -> tuple[list[str], list
 
 def script(*arguments: str) -> str:
     """What the long run of kills prints; it must find nothing wrong."""
-    command = [sys.executable, str(_HERE.parents[2] / "tests" / "fuzz" / "cache_processes.py"), *arguments]
+    command = [sys.executable, "-m", "tests.fuzz.cache_processes", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return done.stdout

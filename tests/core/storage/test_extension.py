@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from extension_lab import SOURCE
 
+from tests.core.storage.extension_lab import SOURCE
 from turret.errors import CodegenError
 from turret.frames import frame_hook
 from turret.storage.extension import Extension

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import attrs
 import pytest
-from extension_lab import SOURCE
 
+from tests.core.storage.extension_lab import SOURCE
 from turret.errors import CodegenError, TurretError
 from turret.frames import frame_hook, guard_tree
 from turret.plan.launch.driver_library import GRAPHS, LAUNCHER

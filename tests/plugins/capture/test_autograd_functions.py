@@ -6,9 +6,9 @@ import copy
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same, outcome
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
 from turret.errors import CaptureError
 
 OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}

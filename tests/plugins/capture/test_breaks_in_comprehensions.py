@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same, outcome
+
+from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
 
 
 def outside(value):

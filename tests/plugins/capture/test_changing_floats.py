@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+
+from tests.plugins.capture.capture_lab import Observed, assert_same
 
 X, Y = torch.tensor([0.5, 1.5, 2.5]), torch.tensor([2.0, -1.0, 0.25])
 _NUMBERS = (0.1, 0.3, 0.7, 0.05, 1e-3)

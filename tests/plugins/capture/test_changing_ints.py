@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+
+from tests.plugins.capture.capture_lab import Observed, assert_same
 
 X = torch.arange(12.0).reshape(3, 4)
 

@@ -6,7 +6,6 @@ import functools
 
 import pytest
 import torch
-from capture_lab import Observed
 from torch import nn
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -16,6 +15,7 @@ from torch.utils.checkpoint import (
 )
 
 import turret
+from tests.plugins.capture.capture_lab import Observed
 
 NET = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 4), nn.Tanh())
 OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}

@@ -6,7 +6,6 @@ import copy
 
 import pytest
 import torch
-from capture_lab import Observed, check
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import cond
@@ -17,6 +16,7 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, check
 from turret.hooks.events import Event
 from turret.hooks.hookspecs import hookimpl
 from turret.plan import Plan

@@ -7,9 +7,9 @@ import warnings
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same, check
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, assert_same, check
 from turret.errors import CaptureError
 from turret.hooks.hookspecs import hookimpl
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from capture_lab import Observed, check
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, check
 
 X = torch.ones(4)
 OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}

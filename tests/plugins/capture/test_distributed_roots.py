@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.multiprocessing
-from capture_lab import Observed
 from torch import nn
+
+from tests.plugins.capture.capture_lab import Observed
 
 if not torch.distributed.is_available():
     pytest.skip("needs torch.distributed", allow_module_level=True)

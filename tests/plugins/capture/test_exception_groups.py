@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same
+
+from tests.plugins.capture.capture_lab import Observed, assert_same
 
 X = torch.ones(2)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import generation
 import pytest
 import torch
-from architecture_zoo import ARCHITECTURES
-from capture_lab import Observed
 
 import turret
+from tests.benchmarks import generation
+from tests.benchmarks.architecture_zoo import ARCHITECTURES
+from tests.plugins.capture.capture_lab import Observed
 
 pytest.importorskip("transformers")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same
 from torch import fx, nn
+
+from tests.plugins.capture.capture_lab import Observed, assert_same
 
 X = torch.arange(6.0).reshape(2, 3)
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import io
 import warnings
 
+import pytest
 import torch
-from capture_lab import Observed, check
 from torch import nn
 
+import turret
+from tests.plugins.capture.capture_lab import Observed, assert_same, check, outcome
 from turret.frames import guard_tree
 
 X = torch.arange(8.0).reshape(2, 4)
@@ -212,3 +217,77 @@ def test_nested_functions_with_other_cells_share_a_capture():
 
 def test_random_numbers_are_those_of_plain_execution():
     check(lambda x: torch.nn.functional.dropout(x, 0.5) + torch.rand(2, 4), X, calls=3)
+
+
+def test_identity_of_lists_is_guarded():
+    mine = Observed(lambda x, a, b: (x + 1, a is b))
+    one = [1]
+    assert mine(X, one, [1])[1] is False
+    assert mine(X, one, one)[1] is True
+
+
+@turret.disable
+def fail():
+    raise KeyError
+
+
+def test_a_bound_method_of_a_list_is_no_reason_to_compile_again():
+    def program(x, items):
+        append = items.append
+        with contextlib.suppress(KeyError):
+            fail()
+        append(1)
+        return x + 1
+
+    mine = Observed(program)
+    for _ in range(4):
+        assert mine(X, items := [])[0, 0] == 1
+        assert items == [1]
+    assert len(mine.recompiles) == 0
+
+
+class Remembering:
+    def __init__(self, value):
+        self.value, self.asked = value, []
+
+    @functools.cached_property
+    def cached(self):
+        self.asked.append("cached")
+        return self.value * 2
+
+    def __getattr__(self, name):
+        self.asked.append(name)
+        return 3
+
+
+def test_guards_run_no_code_of_the_program_for_attributes_that_are_missing():
+    def program(x, box):
+        return x + box.cached.sum() + box.level
+
+    observed = Observed(program)
+    first = Remembering(torch.ones(2))
+    for _ in range(2):
+        first.level = 5
+        assert_same(observed(torch.ones(2), first), torch.full((2,), 10.0))
+    assert first.asked == ["cached"]
+    second = Remembering(torch.ones(2))
+    assert_same(observed(torch.ones(2), second), torch.full((2,), 8.0))
+    assert second.asked == ["cached", "level"]
+
+
+class Summand:
+    def __add__(self, other):
+        return other + 1
+
+
+def test_a_global_that_is_gone_and_was_only_handed_on_raises_the_name_error():
+    scope = {"torch": torch, "summand": Summand(), "print_to": io.StringIO()}
+    exec("def program(y):\n    print(1, file=print_to)\n    return summand + y", scope)
+    observed = Observed(scope["program"])
+    for present in (True, False, True, False):
+        held = scope["summand"] if present else scope.pop("summand")
+        assert outcome(observed, (torch.ones(2),), {})[0] == outcome(scope["program"], (torch.ones(2),), {})[0]
+        scope["summand"] = held
+    del scope["print_to"]
+    with pytest.raises(NameError, match="print_to"):
+        observed(torch.ones(2))

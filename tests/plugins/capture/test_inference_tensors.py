@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same, outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._pytree import tree_leaves
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
 
 _MODES = {
     "none": contextlib.nullcontext, "no_grad": torch.no_grad, "inference": torch.inference_mode,

@@ -16,7 +16,8 @@ import os
 
 import pytest
 import torch
-from capture_lab import check
+
+from tests.plugins.capture.capture_lab import check
 
 X = torch.arange(6.0).reshape(2, 3)
 FACTOR = 3

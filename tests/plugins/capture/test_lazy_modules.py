@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same
 from torch import nn
 
+from tests.plugins.capture.capture_lab import Observed, assert_same
 from turret.errors import CaptureError
 
 

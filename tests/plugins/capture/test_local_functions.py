@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same, outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
 from turret.frames.sources import LocalSource
 from turret.plugins.capture.facts.policy import History
 

@@ -8,9 +8,9 @@ import math
 
 import pytest
 import torch
-from capture_lab import Observed, check
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, check
 from turret.errors import CaptureError, OptionError
 
 X = torch.arange(1.0, 5.0)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import architectures
-import bench_capture
 import pytest
 import torch
-from architecture_zoo import ARCHITECTURES, OTHER_SIZES, SIZES
-from capture_lab import Observed
-from crawled_modules import same
+
+from tests.benchmarks import architectures, bench_capture
+from tests.benchmarks.architecture_zoo import ARCHITECTURES, OTHER_SIZES, SIZES
+from tests.benchmarks.crawled_modules import same
+from tests.plugins.capture.capture_lab import Observed
 
 pytest.importorskip("transformers")
 

@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same
 from torch import nn
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, assert_same
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}

@@ -6,8 +6,9 @@ import copy
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same, check
 from torch import nn
+
+from tests.plugins.capture.capture_lab import Observed, assert_same, check
 
 INNER = nn.Linear(4, 4)
 HOLDER = nn.Module()

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from capture_lab import Observed
 from torch import nn
 from torch.fx import graph_module
 
 import turret
+from tests.plugins.capture.capture_lab import Observed
 from turret.frames import guard_tree
 
 X = torch.linspace(-2, 2, 8).reshape(2, 4)

@@ -6,7 +6,8 @@ import math
 
 import numpy
 import torch
-from capture_lab import Observed, check
+
+from tests.plugins.capture.capture_lab import Observed, check
 
 X = torch.arange(1.0, 5.0)
 SCALE, TABLE = numpy.float64(2.5), numpy.arange(4, dtype=numpy.float32)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim import lr_scheduler
@@ -17,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 import turret
 import turret.testing
+from tests.plugins.capture.capture_lab import Observed, assert_same
 
 _MATRICES = ((4, 3), (5, 2))
 _ALL = [

@@ -6,7 +6,8 @@ import sys
 import types
 
 import torch
-from capture_lab import Observed, assert_same
+
+from tests.plugins.capture.capture_lab import Observed, assert_same
 
 X = torch.tensor([0.5, -1.5, 2.5])
 

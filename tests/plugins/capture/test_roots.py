@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same
 from torch import nn
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, assert_same
 
 X = torch.tensor([0.5, -1.5, 2.5])
 OPTIONS = {"cache": False, "on_error": "raise"}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import enum
+import operator
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import turret
 from tests.plugins.capture.capture_lab import Observed, check
 
 ELEMENTS = st.one_of(
@@ -216,3 +219,33 @@ def test_a_set_is_looked_for_by_the_frozen_one_that_is_equal(kind):
         return x + 1, found, among
 
     check(program, torch.ones(2), graphs=1)
+
+
+class Grade(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+SETS = [
+    ({Grade.LOW, 9}, {1}),
+    ({1}, {Grade.LOW, 9}),
+    ({Grade.LOW}, {1}),
+    ({True, 2}, {1.0, Grade.HIGH, 7}),
+    (frozenset({Grade.LOW}), {1, 5}),
+]
+SET_OPERATIONS = [
+    *(operator.or_, operator.and_, operator.sub, operator.xor, operator.ior, operator.iand),
+    lambda one, other: one.union([*other]),
+    lambda one, other: one.intersection([*other]),
+    lambda one, other: set(one).update(other) or one,
+    lambda one, other: [kept := set(one), kept.intersection_update([*other])][0],
+]
+
+
+@pytest.mark.parametrize("sets", SETS, ids=str)
+def test_of_equal_elements_of_two_sets_the_one_stays_that_python_keeps(sets):
+    def program(x):
+        return x + 1, [operation(type(sets[0])(sets[0]), set(sets[1])) for operation in SET_OPERATIONS]
+
+    expected, found = program(torch.ones(1))[1], turret.compile(program)(torch.ones(1))[1]
+    assert [sorted(map(repr, s)) for s in found] == [sorted(map(repr, s)) for s in expected]

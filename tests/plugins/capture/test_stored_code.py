@@ -7,9 +7,9 @@ import sys
 
 import pytest
 import torch
-from stored_lab import Programs, Watch
 
 import turret
+from tests.plugins.capture.stored_lab import Programs, Watch
 
 _names = itertools.count()
 

@@ -15,11 +15,11 @@ from unittest import mock
 import pytest
 import torch
 import torch.nn.functional as F
-from capture_lab import Observed
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import turret
+from tests.plugins.capture.capture_lab import Observed
 
 X = torch.linspace(-2, 2, 8).reshape(2, 4)
 

@@ -87,7 +87,7 @@ def test_in_cpp_kernels(cases: list[tuple[str, float]], dtype: torch.dtype) -> N
 @example(cases=EVERY, dtype=torch.float32)
 def test_in_triton_kernels(cases: list[tuple[str, float]], dtype: torch.dtype) -> None:
     pytest.importorskip("triton")
-    from interpreted_codegen import InterpretedCodegen
+    from tests.plugins.codegen.triton.interpreted_codegen import InterpretedCodegen
 
     plugins, options = [InterpretedCodegen()], {"on_error": "raise", "cache": False}
     run = turret.compile(lambda x: every_result(cases, x), dynamic=False, options=options, plugins=plugins)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
-from interpreted_codegen import InterpretedCodegen
 
 import turret
+from tests.plugins.codegen.triton.interpreted_codegen import InterpretedCodegen
 from turret.errors import VerificationError
 from turret.graph import scalar_ops
 from turret.graph.op_set import Family, family_of

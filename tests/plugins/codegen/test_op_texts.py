@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from operator_values import torch_has
 
+from tests.plugins.codegen.cpp.operator_values import torch_has
 from turret.contrib.opencl import language as opencl
 from turret.errors import OptionError, UnsupportedError
 from turret.graph.dtypes import COMPILED, HALF

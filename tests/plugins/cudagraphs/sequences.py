@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 import torch
-from recording_machine import ARITY, Machine, Program, Step, is_overwritten
 
+from tests.plugins.cudagraphs.recording_machine import ARITY, Machine, Program, Step, is_overwritten
 from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
 from turret.plugins.cudagraphs.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.trees import GraphTrees

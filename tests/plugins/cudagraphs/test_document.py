@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from acme_world import World, on_acme, rand
 
 import turret
+from tests.plugins.devices.acme_world import World, on_acme, rand
 from turret.api import cudagraphs
 
 BOTH = pytest.mark.parametrize("outputs", ["fresh", "pool"])

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from acme_world import World, on_acme, rand
 
 import turret
+from tests.plugins.devices.acme_world import World, on_acme, rand
 from turret.api import cudagraphs
 from turret.plugins.cudagraphs import replay
 from turret.testing import Features, check, program_of_seed

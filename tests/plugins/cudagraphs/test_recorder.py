@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from recording_machine import Machine
 
+from tests.plugins.cudagraphs.recording_machine import Machine
 from turret.plugins.cudagraphs.recorder import Item, Recorded, Recorder, other_host_memory
 
 X: Item = ("input", 0)

@@ -8,7 +8,8 @@ import warnings
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sequences import play
+
+from tests.plugins.cudagraphs.sequences import play
 
 QUICK = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 

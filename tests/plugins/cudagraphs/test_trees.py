@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from recording_machine import Machine, Program, Step, is_overwritten
 
+from tests.plugins.cudagraphs.recording_machine import Machine, Program, Step, is_overwritten
 from turret.api import cudagraphs
 from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
 from turret.plugins.cudagraphs.graphed import Graphed, Settings

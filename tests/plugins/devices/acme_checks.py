@@ -8,12 +8,12 @@ import traceback
 import warnings
 from typing import Any
 
-import acme_shim
 import torch
 import torch.nn.functional as F
-from acme_world import World, rand
 
 import turret
+from tests.plugins.devices import acme_shim
+from tests.plugins.devices.acme_world import World, rand
 from turret.hooks.graph_capture import AddressWord, Moved, Patch, address_words
 from turret.plan.launch.functions import NativeFunctions
 

@@ -1,9 +1,12 @@
-"""The device "acme" for the conformance kit: ``pytest --turret-plugin acme_kit:plugin --turret-device acme``."""
+"""The device "acme" for the conformance kit.
+
+pytest --turret-plugin tests.plugins.devices.acme_kit:plugin --turret-device acme
+"""
 
 from __future__ import annotations
 
-import acme_shim
-from acme_plugin import AcmePlugin
+from tests.plugins.devices import acme_shim
+from tests.plugins.devices.acme_plugin import AcmePlugin
 
 
 def plugin() -> AcmePlugin:

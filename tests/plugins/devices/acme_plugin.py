@@ -14,9 +14,9 @@ from typing import Any
 
 import attrs
 import torch
-from acme_graphs import AcmeCapture, Launched, selected
 
 import turret
+from tests.plugins.devices.acme_graphs import AcmeCapture, Launched, selected
 from turret.hooks.devices import Device, KernelFamily, PlanLibrary, Properties, Segment
 from turret.hooks.products import Target
 from turret.plan import Launch, Plan

@@ -1,6 +1,6 @@
 """Tests on the device "acme", which is torch's PrivateUse1 and so needs a process that has it for good.
 
-    from acme_world import World, on_acme, rand
+    from tests.plugins.devices.acme_world import World, on_acme, rand
 
     @on_acme
     def test_a_sum_is_eager_s(world: World) -> None:
@@ -9,7 +9,7 @@
 A decorated test runs in one further process, which this one starts with its first and keeps: its module is imported
 there, too, and the function called with a fresh ``World`` and the test's parameters.  ``@given`` goes below
 ``@on_acme``, ``@pytest.mark.parametrize`` above; fixtures of pytest are not to be had.  For a debugger, and for
-scripts: ``python acme_world.py test_file.py test_name`` runs a test in its own process.
+scripts: ``python -m tests.plugins.devices.acme_world test_file.py test_name`` runs a test in its own process.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from typing import Any
 
 import pytest
 import torch
-from acme_plugin import AcmePlugin
 
 import turret
+from tests.plugins.devices.acme_plugin import AcmePlugin
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[3]
 SECONDS = 280
 """What a test may take."""
 
@@ -81,7 +81,7 @@ def environment(cache: Path | None = None) -> dict[str, str]:
     """That of a process that finds the device's modules; the test is skipped where it could not be built."""
     if not any(map(shutil.which, ("g++", "clang++"))):
         pytest.skip("needs a C++ compiler")
-    found = os.pathsep.join([str(HERE), *filter(None, sys.path)])
+    found = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     folder = {} if cache is None else {"TURRET_CACHE_DIR": str(cache)}
     return {**os.environ, "PYTHONPATH": found, **folder}
 
@@ -113,7 +113,7 @@ class DeviceProcess:
 
     def __init__(self) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (the process writes to it as long as it lives)
-        command = [sys.executable, str(HERE / "acme_world.py")]
+        command = [sys.executable, "-m", __name__]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self._log}
         self._process = subprocess.Popen(command, env=environment(), **pipes)
 
@@ -182,11 +182,13 @@ def _outcome(native: Any, path: str, name: str, arguments: Mapping[str, Any]) ->
 
 def _device() -> Any:
     """Makes this the device's process."""
-    import acme_shim
-    import acme_world  # the module that tests import, where this file is run as a program
+    from tests.plugins.devices import (
+        acme_shim,
+        acme_world,  # the module that tests import, where this file is run as a program
+    )
 
     acme_world._in_device_s_process = True
-    runpy.run_path(str(HERE.parents[1] / "conftest.py"))  # hypothesis's profile
+    runpy.run_path(str(ROOT / "tests" / "conftest.py"))  # hypothesis's profile
     return acme_shim.load()
 
 

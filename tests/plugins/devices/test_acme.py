@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from acme_world import environment
 
-HERE = Path(__file__).parent
+from tests.plugins.devices.acme_world import environment
+
 NAMES = [
     line[4:].partition("(")[0]
-    for line in (HERE / "acme_checks.py").read_text().splitlines()
+    for line in Path(__file__).with_name("acme_checks.py").read_text().splitlines()
     if "(world: World) ->" in line
 ]
 
@@ -30,7 +30,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def results(cache: Path) -> dict[str, str]:
     """What came of each check: nothing, or a traceback."""
-    command = [sys.executable, str(HERE / "acme_checks.py")]
+    command = [sys.executable, "-m", "tests.plugins.devices.acme_checks"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment(cache))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -43,7 +43,8 @@ def test_acme(name: str, results: dict[str, str]) -> None:
 
 def test_acme_passes_the_conformance_kit_with_its_own_memory(cache: Path, tmp_path: Path) -> None:
     chosen = ["--turret-level=cases,kernels", "--turret-count=cases=12", "--turret-count=kernels=6"]
-    kit = ["-p", "turret.testing.pytest_plugin", "--turret-plugin=acme_kit:plugin", "--turret-device=acme", *chosen]
+    device = ["--turret-plugin=tests.plugins.devices.acme_kit:plugin", "--turret-device=acme"]
+    kit = ["-p", "turret.testing.pytest_plugin", *device, *chosen]
     command = [sys.executable, "-m", "pytest", "-q", "--turret-json=out.json", *kit]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, env=environment(cache))
     assert done.returncode == 0, done.stdout + done.stderr

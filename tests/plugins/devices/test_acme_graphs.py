@@ -7,16 +7,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import graph_replay
 import pytest
 import torch
 import torch.nn.functional as F
-from acme_world import World, on_acme, rand
-from graph_checks import GRAPH_CHECKS, Place
-from graph_sequences import play
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.benchmarks import graph_replay
+from tests.gpu.graph_checks import GRAPH_CHECKS, Place
+from tests.gpu.graph_sequences import play
+from tests.plugins.devices.acme_world import World, on_acme, rand
 from turret.errors import TurretError
 from turret.hooks.graph_capture import Moved, Patch, address_words, tensor_at
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from acme_world import World, on_acme, rand
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from section_lab import OPS, Sectioned
 
 import turret
+from tests.core.plan.section_lab import OPS, Sectioned
+from tests.plugins.devices.acme_world import World, on_acme, rand
 from turret.hooks.devices import HOST
 from turret.plan.capture import capture_obstacles
 from turret.plan.sections import PlanSection

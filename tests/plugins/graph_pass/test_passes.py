@@ -205,17 +205,6 @@ def test_clone_that_changes_strides_stays():
 # common_subexpressions
 
 
-def test_equal_calls_are_merged_and_random_ones_are_not():
-    def function(x):
-        noise = [torch.rand_like(x) for _ in range(2)]
-        return [(x.sin() + 1) * (x.sin() + 1) + noise[0] - noise[1]]
-
-    module = raw(function, torch.randn(3))
-    assert apply("common_subexpressions", module)
-    assert ops(module).count(aten.sin.default) == 1 and ops(module).count(aten.add.Tensor) == 2
-    assert ops(module).count(aten.rand_like.default) == 2
-
-
 @pytest.mark.parametrize(("a", "b"), [(1, 1.0), (1, True), (0.0, -0.0), (2.0, 3.0)])
 def test_constants_of_another_kind_or_sign_are_not_merged(a, b):
     module = raw(lambda x: [x.mul(a).neg() + x.mul(b).neg()], torch.tensor([1, 2]))

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from lowering_lab import check
+
+from tests.plugins.lowerings.lowering_lab import check
 
 DTYPES = (
     torch.bool,

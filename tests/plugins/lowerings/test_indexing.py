@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from lowering_lab import check, externs, lowered
 
+from tests.plugins.lowerings.lowering_lab import check, externs, lowered
 from turret.ir import Definition
 from turret.ir.expr import walk
 from turret.testing.loops.interpreter import run_program

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lowering_lab import lowered
 
 import turret
+from tests.plugins.lowerings.lowering_lab import lowered
 from turret.testing.loops.interpreter import run_program
 
 Program = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

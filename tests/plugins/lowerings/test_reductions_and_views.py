@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from lowering_lab import check, lowered
 
+from tests.plugins.lowerings.lowering_lab import check, lowered
 from turret.ir import Definition, StridedView
 from turret.testing.loops.interpreter import run_program
 

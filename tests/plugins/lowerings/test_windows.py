@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from lowering_lab import check, externs, lowered
+
+from tests.plugins.lowerings.lowering_lab import check, externs, lowered
 
 aten = torch.ops.aten
 

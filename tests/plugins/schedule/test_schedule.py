@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import loop_lab
 import pytest
 import sympy
 import torch
 from hypothesis import given, settings
-from loop_lab import (
+
+import turret
+from tests.plugins import loop_lab
+from tests.plugins.loop_lab import (
     CPU,
     I64,
     arguments,
@@ -25,8 +27,6 @@ from loop_lab import (
     run_schedule,
     schedule,
 )
-
-import turret
 from turret.hooks.hookspecs import hookimpl
 from turret.ir import (
     Binding,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 
 import attrs
-import loop_lab
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from section_lab import Recording, stages
 
 import turret
+from tests.core.plan.section_lab import Recording, stages
+from tests.plugins import loop_lab
 from turret.errors import VerificationError
 from turret.graph.obstacles import Obstacle
 from turret.hooks import plugin_manager

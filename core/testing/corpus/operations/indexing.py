@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -253,6 +255,10 @@ def _outer(b: Builder) -> object:
 # -- creation -------------------------------------------------------------------------------------------------------
 
 
+def _of_any(name: str, template: str, b: Builder) -> object:
+    return b.step(name, template, b.pick())
+
+
 for _name, _template in {
     "zeros_like": "torch.zeros_like({0})",
     "ones_like": "torch.ones_like({0})",
@@ -262,7 +268,7 @@ for _name, _template in {
     "arange_size": "torch.arange({0}.dim() + 2)",
     "zeros_like_double": "torch.zeros_like({0}, dtype=torch.float64)",
 }.items():
-    operation(_name, "create")(lambda b, name=_name, template=_template: b.step(name, template, b.pick()))
+    operation(_name, "create")(functools.partial(_of_any, _name, _template))
 
 
 @operation("arange_add", "create")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from torch import Tensor
 
 from turret.testing.corpus.builder import Builder, Declined
@@ -10,6 +12,10 @@ from turret.testing.corpus.operations.registry import is_float, is_wide_float, o
 
 def _image(tensor: Tensor) -> bool:
     return tensor.dim() == 4 and is_float(tensor) and 0 not in tensor.shape and min(tensor.shape[-2:]) >= 3
+
+
+def _of_an_image(name: str, template: str, b: Builder) -> object:
+    return b.step(name, template, _pick_image(b))
 
 
 def _pick_image(b: Builder) -> str:
@@ -78,7 +84,7 @@ for _name, _template in {
     "upsample_nearest": "F.interpolate({0}, scale_factor=2, mode='nearest')",
     "pixel_unshuffle": "F.pixel_unshuffle(F.pad({0}, (0, {0}.shape[3] % 2, 0, {0}.shape[2] % 2)), 2)",
 }.items():
-    operation(_name, "layer")(lambda b, name=_name, template=_template: b.step(name, template, _pick_image(b)))
+    operation(_name, "layer")(functools.partial(_of_an_image, _name, _template))
 
 
 for _name, _template in {

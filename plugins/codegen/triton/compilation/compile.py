@@ -116,10 +116,11 @@ class KernelCompiler:
         """
         requests = [request_of(variant, self.backend, self.arch) for variant in variants]
         keys = [request_key(request) for request in requests]
-        made: dict[str, CompiledKernel | None] = {key: self._stored(key) for key in dict.fromkeys(keys)}
+        stored = {key: self._stored(key) for key in dict.fromkeys(keys)}
+        made = {key: kernel for key, kernel in stored.items() if kernel is not None}
         waiting: dict[Future, tuple[str, str]] = {}
         for key, request in zip(keys, requests, strict=True):
-            if made[key] is None and key not in {k for k, _ in waiting.values()}:
+            if key not in made and key not in {k for k, _ in waiting.values()}:
                 waiting[self.pool().submit(request)] = key, request["source"]
         wanted = len(waiting)
         for done, future in enumerate(as_completed(waiting), 1):

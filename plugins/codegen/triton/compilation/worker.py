@@ -45,6 +45,7 @@ def compile_kernel(request: dict[str, Any], folder: str) -> dict[str, Any]:
     )
     metadata = compiled.metadata
     entry = _ENTRY.search(compiled.asm["ptx"])
+    assert entry is not None, "PTX without an entry"
     hidden = entry["parameters"].count(".param") - len(parameters)
     if hidden < 0:
         raise ValueError(f"{request['name']} compiled to {len(parameters) + hidden} of {len(parameters)} parameters")

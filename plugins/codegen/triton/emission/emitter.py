@@ -254,7 +254,7 @@ class Emitter(TextEmitter):
     def write_reduce(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         row = self.tiling.row
         if row is not None and expr.payload.variables == (row.variable,):
-            return self.row_writer(expr, scope)
+            return self._of_row(expr, scope)
         return self._serial_reduction(expr, scope, mask)
 
     def _serial_reduction(self, expr: Expr, scope: Scope, mask: Mask) -> str:
@@ -282,9 +282,14 @@ class Emitter(TextEmitter):
         return triton_type(expr.dtype).round(from_accumulator(total, dtype, expr.dtype))
 
     def write_part(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+        return self._of_row(expr, scope)
+
+    def _of_row(self, expr: Expr, scope: Scope) -> str:
+        assert self.row_writer is not None, f"{expr} is of no row"
         return self.row_writer(expr, scope)
 
     def write_scan(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+        assert self.scan_writer is not None, f"{expr} is in no row"
         return self.scan_writer(expr, scope)
 
     def count(self, variables: tuple[Var, ...], register: str) -> str:

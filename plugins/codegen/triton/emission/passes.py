@@ -110,7 +110,8 @@ class _Carried:
         """Reduce the accumulators, and name the results."""
         emitter, writer, node = self.writer.emitter, self.writer, self.node
         if self.softmax_sum is not None:
-            best, total = online_softmax.write_end(writer, *self.names, scope)
+            best, total = self.names
+            best, total = online_softmax.write_end(writer, best, total, scope)
             scope.names[node, None], scope.names[self.softmax_sum, None] = best, total
         elif self.kind == "welford":
             self._welford_end(scope)

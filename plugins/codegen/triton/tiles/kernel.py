@@ -95,13 +95,15 @@ class TritonKernel:
 
     def chosen_for(self, sizes: dict[str, int]) -> TritonKernel:
         """Which of ``alternatives`` to run for values of the size symbols."""
-        fits = self.otherwise is None or all(_value(text, sizes) <= 0 for text in self.assumes)
-        return self if fits else self.otherwise
+        if self.otherwise is None or all(_value(text, sizes) <= 0 for text in self.assumes):
+            return self
+        return self.otherwise
 
     def grid_for(self, config: Config, sizes: dict[str, int]) -> tuple[int, int, int]:
         """Numbers of programs for values of the size symbols."""
         counts = [_value(text, {**sizes, **dict(config.constants)}) for text in self.grid]
-        return (*counts, *(1,) * (3 - len(counts)))
+        x, y, z = (*counts, *(1,) * (3 - len(counts)))
+        return x, y, z
 
     def __str__(self) -> str:
         head = f"# {self.name}({', '.join(self.buffers + self.sizes)}) grid ({', '.join(self.grid)})"

@@ -73,7 +73,8 @@ def _parts(
     hints: Mapping[str, int],
 ) -> int:
     """Into how many parts to split each row; 1 for none."""
-    rows, row = (hinted(product(v.extent for v in loops), hints) for loops in (outer, inner))
+    rows = hinted(product(v.extent for v in outer), hints)
+    row = hinted(product(v.extent for v in inner), hints)
     if rows is None or -(-rows // COLUMNS) >= properties.multiprocessors:
         return 1
     nest = normalise(kernel, declarations, hints)
@@ -90,6 +91,7 @@ def _parts(
     resident = RESIDENT[contiguous] * properties.multiprocessors
     wanted = min(-(-resident // programs), row // LEAST_CHUNK[contiguous])
     head = hinted(inner[0].extent, hints)
+    assert head is not None, "part of a row whose size is known"
     return _near_divisor(wanted, head if head >= wanted else row)
 
 

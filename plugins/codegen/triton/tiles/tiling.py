@@ -103,7 +103,8 @@ def tile(nest: Nest) -> Tiling:
 def _over_tiles(
     nest: Nest, groups: list[tuple[str, tuple[Var, ...]]]
 ) -> tuple[tuple[Tile, ...], tuple[FlatStore, ...]]:
-    tiles, mapping = [], {}
+    tiles: list[Tile] = []
+    mapping: dict[Var, Index] = {}
     rebind = None
     for letter, loops in groups:
         variable = Var(letter, product(v.extent for v in loops))

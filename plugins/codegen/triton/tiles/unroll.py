@@ -40,7 +40,7 @@ def unroll(row: frozenset[Var]) -> Callable[[Expr], Expr | None]:
     return replace
 
 
-def _number_of_best(kind: str, terms: list[tuple[Expr, Expr]]) -> Expr:
+def _number_of_best(kind: str, terms: list[tuple[Expr, ...]]) -> Expr:
     """The number of the best value: a NaN is better than anything, and of equals the least number counts."""
     (best, at), *rest = terms
     for value, number in rest:

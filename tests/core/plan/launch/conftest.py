@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from driver_lab import FakeDriver
-from graph_lab import FakeGraph
 
+from tests.core.plan.launch.driver_lab import FakeDriver
+from tests.core.plan.launch.graph_lab import FakeGraph
 from turret.plan.launch.driver_library import GRAPHS, LAUNCHER
 from turret.storage.artifact_cache import ArtifactCache
 from turret.storage.libraries import open_anew

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from driver_lab import FakeDriver
 
+from tests.core.plan.launch.driver_lab import FakeDriver
 from turret.plan.launch.graphs import NativeGraph
 
 CONTEXT = 1001

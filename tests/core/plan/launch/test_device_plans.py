@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from driver_lab import FakeDriver, kernel
 
+from tests.core.plan.launch.driver_lab import FakeDriver, kernel
 from turret.hooks.devices import device_for
 from turret.ir import Binding, SizeSource
 from turret.plan import Allocate, Call, Free, Launch, Plan, SizeRef, Slot, SlotRef, View, frames

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from graph_lab import CONTEXT, FakeGraph, floats, size, words
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.core.plan.launch.graph_lab import CONTEXT, FakeGraph, floats, size, words
 from turret.errors import CodegenError, TurretError
 from turret.hooks.graph_capture import AddressWord, Patch
 from turret.plan.launch.driver_library import GRAPHS

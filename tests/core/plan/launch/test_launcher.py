@@ -11,8 +11,8 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from driver_lab import FakeDriver, kernel
 
+from tests.core.plan.launch.driver_lab import FakeDriver, kernel
 from turret.errors import CodegenError, TurretError
 from turret.plan.launch.driver_library import LAUNCHER
 from turret.plan.launch.enums import Status

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import planted
 import pytest
 
+from tests.core.testing.comparison import planted
 from turret.errors import PluginError
 from turret.testing import Outcome, Report, conformance, object_of
 from turret.testing.corpus.chooser import ListChooser, smaller_choices
@@ -18,12 +18,14 @@ from turret.testing.kit.levels import LEVELS, Settings
 from turret.testing.kit.subject import Subject
 from turret.testing.loops.programs import draw_loops
 
+ROOT = Path(__file__).parents[4]
+PLANTED = planted.__name__
 PLUGIN = ("-p", "turret.testing.pytest_plugin")
 
 
 def run_kit(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """pytest with the kit in a folder of its own."""
-    found = os.pathsep.join([str(Path(planted.__file__).parent), *filter(None, sys.path)])
+    found = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
     command = [sys.executable, "-m", "pytest", "-q", *PLUGIN, *arguments]
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=240, env={**os.environ, "PYTHONPATH": found}
@@ -84,7 +86,7 @@ FOUND = {
 @pytest.mark.parametrize("name", FOUND)
 def test_a_planted_fault_is_found_and_its_file_shows_it_by_itself(name: str, tmp_path: Path) -> None:
     level, told = FOUND[name]
-    report = conformance(plugins=[f"planted:{name}"], levels=[level], counts={level: 60}, max_failures=1)
+    report = conformance(plugins=[f"{PLANTED}:{name}"], levels=[level], counts={level: 60}, max_failures=1)
     (failure,) = report.failures
     assert failure.status == "wrong" and told in failure.message
     statements = [line for line in failure.source.splitlines() if line.startswith(("    v", "    x0."))]
@@ -95,21 +97,21 @@ def test_a_planted_fault_is_found_and_its_file_shows_it_by_itself(name: str, tmp
 
 
 def test_files_of_what_is_right_end_well(tmp_path: Path) -> None:
-    failure = check_item("kernels", "seed0", "planted:NoLaunches")
-    done = run_file(tmp_path, failure.source.replace("planted:NoLaunches", "planted:Correct"))
+    failure = check_item("kernels", "seed0", f"{PLANTED}:NoLaunches")
+    done = run_file(tmp_path, failure.source.replace(f"{PLANTED}:NoLaunches", f"{PLANTED}:Correct"))
     assert done.returncode == 0 and done.stdout.strip() == "as eager", done.stderr
 
 
 def test_a_wrong_operation_of_torch_s_table_is_found_and_named() -> None:
     pytest.importorskip("expecttest", reason="torch's table of operations imports it")
-    failure = check_item("ops", "maximum:float32", "planted:WrongOp")
+    failure = check_item("ops", "maximum:float32", f"{PLANTED}:WrongOp")
     assert failure.status == "wrong"
     operations = Report("", (failure,)).operations()
     assert operations["maximum"]["status"] == "wrong"
 
 
 def test_a_model_is_cut_down_to_the_part_that_is_wrong(tmp_path: Path) -> None:
-    failure = check_item("models", "perceptron", "planted:Garbage")
+    failure = check_item("models", "perceptron", f"{PLANTED}:Garbage")
     assert failure.status == "wrong"
     assert ", 0, 'cpu', '" in failure.source, "a part alone, without training"
     assert run_file(tmp_path, failure.source).returncode == 1
@@ -117,7 +119,7 @@ def test_a_model_is_cut_down_to_the_part_that_is_wrong(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_hangs_and_crashes_cost_their_items_and_are_shrunk_to_files(tmp_path: Path) -> None:
-    plugins = [f"--turret-plugin=planted:{name}" for name in ("Hangs", "Crashes")]
+    plugins = [f"--turret-plugin={PLANTED}:{name}" for name in ("Hangs", "Crashes")]
     chosen = ("--turret-level=kernels", "--turret-count=kernels=30", "-k", "seed4 or seed6 or seed25")
     done = run_kit(tmp_path, *plugins, *chosen, "--turret-timeout=5", "--turret-shrink=6", "--turret-json=out.json")
     found = json.loads((tmp_path / "out.json").read_text())
@@ -163,19 +165,20 @@ def test_a_run_without_the_options_is_untouched(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_cannot_be_are_refused(arguments: list[str], told: str, tmp_path: Path) -> None:
-    done = run_kit(tmp_path, "--turret-plugin=planted:Correct", *arguments)
+    done = run_kit(tmp_path, f"--turret-plugin={PLANTED}:Correct", *arguments)
     assert done.returncode == 4 and told in done.stderr
 
 
 def test_a_plugin_that_cannot_be_made_is_an_error_that_says_so(tmp_path: Path) -> None:
-    done = run_kit(tmp_path, "--turret-plugin=planted:Nobody")
-    assert done.returncode == 4 and "no plugin 'planted:Nobody'" in done.stderr and "INTERNALERROR" not in done.stdout
+    done = run_kit(tmp_path, f"--turret-plugin={PLANTED}:Nobody")
+    assert done.returncode == 4 and f"no plugin '{PLANTED}:Nobody'" in done.stderr
+    assert "INTERNALERROR" not in done.stdout
 
 
 def test_plugins_are_named_as_module_and_object() -> None:
-    assert object_of("planted:Correct") is planted.Correct and object_of("planted.Correct") is planted.Correct
-    assert object_of("planted") is planted
-    for name in ("planted:Nobody", "no_such_module:Plugin", "no_such_module"):
+    assert object_of(f"{PLANTED}:Correct") is planted.Correct and object_of(f"{PLANTED}.Correct") is planted.Correct
+    assert object_of(PLANTED) is planted
+    for name in (f"{PLANTED}:Nobody", "no_such_module:Plugin", "no_such_module"):
         with pytest.raises(PluginError, match="no plugin"):
             object_of(name)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same, check, outcome
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, assert_same, check, outcome
 
 OPTIONS = {"capture": "turret", "on_error": "raise", "cache": False}
 LOG = []

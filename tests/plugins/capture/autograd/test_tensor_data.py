@@ -6,10 +6,10 @@ import copy
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same, check
 from torch import nn
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, assert_same, check
 from turret.errors import CaptureError
 
 

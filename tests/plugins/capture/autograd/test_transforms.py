@@ -6,11 +6,11 @@ import copy
 
 import pytest
 import torch
-from capture_lab import Observed, check, outcome
 from torch import nn
 from torch.func import functional_call, grad, grad_and_value, hessian, jacfwd, jacrev, jvp, linearize, vjp, vmap
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, check, outcome
 from tests.torch_versions import needs_torch
 
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, assert_same
 
 X = torch.arange(12.0).reshape(3, 4)
 NUMBERS = [0.5, 1.5]

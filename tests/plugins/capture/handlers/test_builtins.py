@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import heapq
 import keyword
+import math
 import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turret
-from tests.plugins.capture.capture_lab import Observed, check
+from tests.plugins.capture.capture_lab import Observed, assert_same, check
 
 X = torch.arange(3.0)
 T = TypeVar("T")
@@ -198,3 +199,80 @@ def test_calls_with_too_many_arguments_raise_what_python_raises(wrong):
             return x - 1
 
     torch.testing.assert_close(turret.compile(program, backend="eager")(X), X - 1)
+
+
+def test_numbers_that_are_symbols_compare_and_round_as_they_should():
+    mine = Observed(lambda x, n: (x + 1, (n == n) is True, math.floor(n * 0.5), (n | 2) > (n | 2), n is None))
+    for n in (5, 3, 8, 9):
+        assert mine(X, n)[1:] == (True, n // 2, False, False)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: next(), lambda x: len(1, 2), lambda x: iter(1, 2, 3), lambda x: isinstance(1), lambda x: sorted(),
+        lambda x: sum(), lambda x: any(items=[1]), lambda x: zip([1], by=2), lambda x: tuple(1, 2),
+        lambda x: [1].sort(1), lambda x: [].append(), lambda x: x.size(0, 1), lambda x: divmod(1),
+    ],
+)  # fmt: skip
+def test_arguments_that_a_builtin_does_not_take_raise_what_python_raises(call):
+    def program(x):
+        try:
+            call(x)
+        except TypeError as error:
+            return x + 1, str(error)
+
+    assert_same(Observed(program)(torch.ones(2)), program(torch.ones(2)))
+
+
+def test_words_of_exceptions_are_the_interpreters():
+    def required(a, b, *, c):
+        pass
+
+    def program(x, case):
+        try:
+            if case == 0:
+                required(1, 2, 3)
+            elif case == 1:
+                required(c=1)
+            elif case == 2:
+                [1].remove(2)
+            else:
+                [1].index(2)
+        except (TypeError, ValueError) as error:
+            return x + 1, str(error)
+
+    for case in range(4):
+        check(program, X, case)
+
+
+def test_vars_of_the_frame_are_its_variables():
+    def program(x):
+        y = x + 1
+        return y, sorted(vars())
+
+    assert_same(Observed(program)(torch.ones(2)), program(torch.ones(2)))
+
+
+@functools.cache
+def halves(text):
+    return [text[:1], text[1:]]
+
+
+@functools.cache
+def table_of(text):
+    return {"text": text, "made": []}
+
+
+def test_what_a_function_remembers_is_one_object():
+    def program(x, log):
+        log.append(halves("ab"))
+        log.append(table_of("t"))
+        table_of("t")["made"].append(1)
+        return x + len(halves("ab"))
+
+    observed, log = Observed(program), []
+    for _ in range(2):
+        assert_same(observed(torch.ones(2), log), torch.full((2,), 4.0) - 1)
+    assert log[0] is log[2] is halves("ab") and log[1] is log[3] is table_of("t")
+    assert table_of("t")["made"] == [1, 1]

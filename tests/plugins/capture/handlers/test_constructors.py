@@ -8,9 +8,9 @@ import typing
 import numpy
 import pytest
 import torch
-from capture_lab import assert_same, check
 
 import turret
+from tests.plugins.capture.capture_lab import assert_same, check
 
 
 def test_legacy_constructors_of_numbers_sizes_and_tensors():

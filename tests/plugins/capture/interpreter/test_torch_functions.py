@@ -8,8 +8,8 @@ from typing import Dict, List, Optional, Tuple, Union
 
 import pytest
 import torch
-from capture_lab import Observed, check
 
+from tests.plugins.capture.capture_lab import Observed, check
 from turret.errors import CaptureError
 
 

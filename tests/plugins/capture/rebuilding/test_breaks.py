@@ -7,9 +7,9 @@ import sys
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same, check, outcome
 from torch import nn
 
+from tests.plugins.capture.capture_lab import Observed, assert_same, check, outcome
 from turret.errors import CaptureError
 
 X = torch.arange(1.0, 5.0)
@@ -356,3 +356,37 @@ def test_code_that_is_read_in_the_scope_of_the_frame_runs_there():
     captured, logs = Observed(program), [[], []]
     assert_same(captured(torch.ones(2), logs[0]), program(torch.ones(2), logs[1]))
     assert_same(*logs)
+
+
+def test_after_a_break_an_unbound_variable_of_a_closure_is_still_a_local_one():
+    def program(x, rows):
+        print(end="")
+        for row in rows:
+
+            def later():
+                return row
+
+        return row
+
+    for function in (program, Observed(program)):
+        kind, error = outcome(function, (torch.ones(2), []), {})[:2]
+        assert kind == "raised" and type(error) is UnboundLocalError
+
+
+def test_a_break_while_a_handler_has_an_exception_keeps_what_is_around_it_compiled():
+    def program(x, log):
+        y = x * 2
+        try:
+            raise KeyError(1)
+        except KeyError as error:
+            fail_quietly(log, error)
+        return y + 1
+
+    def fail_quietly(log, error):
+        log.append(str(error))
+
+    fail_quietly._torchdynamo_disable = True
+    observed, log = Observed(program), []
+    assert_same(observed(torch.ones(2), log), torch.full((2,), 3.0))
+    assert log == ["1"]
+    assert len(observed.graphs) == 2

@@ -6,9 +6,9 @@ import traceback
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same, outcome
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
 from turret.hooks.hookspecs import hookimpl
 
 
@@ -212,3 +212,18 @@ def test_parts_of_two_dtypes_raise_from_the_program_s_line_after_its_effects(fun
             except RuntimeError:
                 assert kind == torch.float64
             assert log == told
+
+
+def test_a_view_that_autograd_forbids_to_change_raises_after_what_came_before():
+    def program(x, items):
+        with torch.no_grad():
+            view = x[:]
+            view.add_(1)
+        print(end="")
+        items.insert(0, 1)
+        view[0] = 1
+
+    for function in (program, Observed(program)):
+        items: list = []
+        assert outcome(function, (torch.ones(2, 3, requires_grad=True), items), {})[0] == "raised"
+        assert items == [1]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import collections
 
 import torch
-from capture_lab import Observed, check
 from torch import nn
+
+from tests.plugins.capture.capture_lab import Observed, check
 
 X = torch.arange(4.0)
 COUNTER = 0

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same, outcome
+
+from tests.plugins.capture.capture_lab import Observed, assert_same, outcome
 
 _TAKES: dict[str, Callable] = {
     "select": lambda x, n: torch.select(x, 1, n),

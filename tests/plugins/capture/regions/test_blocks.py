@@ -7,12 +7,12 @@ import functools
 
 import pytest
 import torch
-from capture_lab import Observed, assert_same
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, assert_same
 from turret.errors import OptionError
 
 X = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))

@@ -7,10 +7,10 @@ import json
 
 import pytest
 import torch
-from stored_lab import Programs, Watch
 from torch import nn
 
 import turret
+from tests.plugins.capture.stored_lab import Programs, Watch
 from turret.storage import artifact_cache
 
 NET = """

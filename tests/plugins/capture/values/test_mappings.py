@@ -9,7 +9,7 @@ import typing
 import pytest
 import torch
 
-from tests.plugins.capture.capture_lab import Observed, check
+from tests.plugins.capture.capture_lab import Observed, assert_same, check
 
 X = torch.arange(3.0)
 
@@ -113,3 +113,42 @@ def test_counters_count():
         return x * made["a"], made, made.most_common(1), held
 
     check(function, X, collections.Counter("aab"), graphs=1, calls=1)
+
+
+class Defaults(dict):
+    def __missing__(self, key):
+        return -1
+
+
+def test_missing_keys_are_asked_for():
+    check(lambda x: x + Defaults(a=1)["b"], X)
+
+
+class Named:
+    def __init__(self, value):
+        self.value = value
+
+    @property
+    def level(self):
+        return self.value
+
+    @level.setter
+    def level(self, value):
+        self.value = value
+
+
+def test_keys_of_a_dict_of_attributes_need_not_be_attributes():
+    def program(x, box):
+        made = Named(1)
+        held = vars(made)
+        held[0] = x
+        held["level"] = 5
+        vars(box)["level"] = held.get("level", 0)
+        vars(box).update({1: 2, "other": 3})
+        return list(held.items()), made.level, box.value
+
+    def run(function):
+        box = Named(7)
+        return function(torch.ones(2), box), vars(box)
+
+    assert_same(run(Observed(program)), run(program))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from kernel_lab import Case
 
+from tests.plugins.codegen.cpp.kernel_lab import Case
 from turret.ir import (
     Expr,
     Index,

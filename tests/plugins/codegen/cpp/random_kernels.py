@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from kernel_lab import Case
 
+from tests.plugins.codegen.cpp.kernel_lab import Case
 from turret.testing.corpus.chooser import DrawnChooser
 from turret.testing.loops.programs import draw_loops
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conditional_kernels import KINDS, PROGRAMS, arguments, conditional
-from kernel_lab import check
 
 import turret
+from tests.plugins.codegen.cpp.conditional_kernels import KINDS, PROGRAMS, arguments, conditional
+from tests.plugins.codegen.cpp.kernel_lab import check
 
 SHAPES = ((5, 3), (4, 40), (3, 3000), (300, 20))
 

@@ -6,8 +6,9 @@ import os
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_lab import Case, check
-from random_kernels import cases, has_half
+
+from tests.plugins.codegen.cpp.kernel_lab import Case, check
+from tests.plugins.codegen.cpp.random_kernels import cases, has_half
 
 EXAMPLES = int(os.environ.get("TURRET_KERNEL_EXAMPLES", "10"))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernel_lab import build, declare, element, pointwise
 
+from tests.plugins.codegen.cpp.kernel_lab import build, declare, element, pointwise
 from turret.errors import CodegenError, UnsupportedError
 from turret.graph.ops.random_ops import random_reference
 from turret.ir import Kernel, Store, call, check_index, constant, index_value, load, random, reduce

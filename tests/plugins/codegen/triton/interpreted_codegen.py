@@ -9,8 +9,8 @@ from typing import Any
 
 import attrs
 import torch
-from triton_lab import launch
 
+from tests.plugins.codegen.triton.triton_lab import launch
 from turret.hooks.devices import INDEX_ERROR, Device, PlanLibrary, Segment, device_for
 from turret.hooks.hookspecs import hookimpl
 from turret.ir import Schedule, TensorDecl, verify

@@ -51,7 +51,7 @@ class Interpreter:
         if self.process is None or self.process.poll() is not None:
             environment = {**os.environ, "TRITON_INTERPRET": "1"}
             self.process = subprocess.Popen(
-                [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+                [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
             )
             atexit.register(self.close)
         _send(self.process.stdin, request)
@@ -83,7 +83,7 @@ def _serve() -> None:
     import traceback
     from pathlib import Path
 
-    from interpreter_shims import LIBDEVICE, give_memory, install, no_wait
+    from tests.plugins.codegen.triton.interpreter_shims import LIBDEVICE, give_memory, install, no_wait
 
     install()
     output = os.fdopen(os.dup(1), "wb")

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import attrs
 import pytest
-from kernel_samples import SOURCE, scale, variant
 
+from tests.plugins.codegen.triton.kernel_samples import SOURCE, scale, variant
 from turret.errors import CodegenError
 from turret.plugins.codegen.triton import KernelCompiler, WorkerPool
 from turret.plugins.codegen.triton.compilation import workers
@@ -173,8 +173,7 @@ def test_a_warm_start_does_not_import_triton(pool: WorkerPool, tmp_path: Path) -
     program = f"""
 import sys
 import threading
-sys.path[:0] = {[str(Path(__file__).parent)]!r}
-from kernel_samples import scale, variant
+from tests.plugins.codegen.triton.kernel_samples import scale, variant
 from turret.storage.artifact_cache import ArtifactCache
 from turret.plugins.codegen.triton import KernelCompiler
 _, fresh = KernelCompiler("cuda", 90, ArtifactCache({str(tmp_path)!r}), lambda: 1 / 0).compile([variant(scale())])

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from conditional_kernels import KINDS, PROGRAMS, arguments, conditional
-from interpreted_codegen import InterpretedCodegen
-from triton_lab import FORMS, check, compile_offline, rows_in
 
 import turret
+from tests.plugins.codegen.cpp.conditional_kernels import KINDS, PROGRAMS, arguments, conditional
+from tests.plugins.codegen.triton.interpreted_codegen import InterpretedCodegen
+from tests.plugins.codegen.triton.triton_lab import FORMS, check, compile_offline, rows_in
 from turret.plugins.codegen.triton import emit
 
 SHAPES = ((5, 3), (40, 17), (3, 900))

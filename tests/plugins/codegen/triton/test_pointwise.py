@@ -7,9 +7,15 @@ import itertools
 import pytest
 import sympy
 import torch
-from kernel_lab import CPU, Case, compare, declare, element, evaluate, pointwise
-from triton_lab import InterpretedFailure, check, compile_offline, run, waits_before_it_touches_memory
 
+from tests.plugins.codegen.cpp.kernel_lab import CPU, Case, compare, declare, element, evaluate, pointwise
+from tests.plugins.codegen.triton.triton_lab import (
+    InterpretedFailure,
+    check,
+    compile_offline,
+    run,
+    waits_before_it_touches_memory,
+)
 from turret.ir import (
     Index,
     Kernel,

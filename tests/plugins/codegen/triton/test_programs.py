@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, Phase, given, settings
-from interpreted_codegen import InterpretedCodegen
-from triton_lab import compile_offline
 
 import turret
+from tests.plugins.codegen.triton.interpreted_codegen import InterpretedCodegen
+from tests.plugins.codegen.triton.triton_lab import compile_offline
 from turret.errors import OutOfBoundsError
 from turret.ir import call
 from turret.plugins.codegen.triton import DeviceProperties

@@ -7,9 +7,10 @@ import os
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_lab import Case
-from random_kernels import cases, has_half
-from triton_lab import FORMS, check, rows_in
+
+from tests.plugins.codegen.cpp.kernel_lab import Case
+from tests.plugins.codegen.cpp.random_kernels import cases, has_half
+from tests.plugins.codegen.triton.triton_lab import FORMS, check, rows_in
 
 EXAMPLES = int(os.environ.get("TURRET_KERNEL_EXAMPLES", "300"))
 

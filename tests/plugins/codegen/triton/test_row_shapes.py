@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from kernel_lab import Case, element
-from triton_lab import check
 
+from tests.plugins.codegen.cpp.kernel_lab import Case, element
+from tests.plugins.codegen.triton.triton_lab import check
 from turret.ir import Kernel, Store, call, index_value, part, reduce
 from turret.ir.index import Var
 from turret.plugins.codegen.triton import DeviceProperties, emit

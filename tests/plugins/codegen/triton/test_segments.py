@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from kernel_samples import scale
 
+from tests.plugins.codegen.triton.kernel_samples import scale
 from turret.errors import UnsupportedError
 from turret.plan import Launch, Plan, Slot
 from turret.plan.builder import PlanDraft

@@ -12,9 +12,9 @@ from typing import Any
 from unittest import mock
 
 import torch
-from interpreter_process import InterpretedFailure, Interpreter
-from kernel_lab import Case, compare, evaluate
 
+from tests.plugins.codegen.cpp.kernel_lab import Case, compare, evaluate
+from tests.plugins.codegen.triton.interpreter_process import InterpretedFailure, Interpreter
 from turret.errors import OutOfBoundsError
 from turret.plugins.codegen.triton import Config, DeviceProperties, TritonKernel, emit
 from turret.plugins.codegen.triton.tiles import split, tiling

@@ -7,9 +7,9 @@ import math
 
 import pytest
 import torch
-from kernel_lab import Case, build_cases, check, element, pointwise, run
-from operator_values import DTYPES, FLOATS, LOOSE, operands, ops_of, special_values
 
+from tests.plugins.codegen.cpp.kernel_lab import Case, build_cases, check, element, pointwise, run
+from tests.plugins.codegen.cpp.operator_values import DTYPES, FLOATS, LOOSE, operands, ops_of, special_values
 from turret.ir import OPS, bitcast, call, cast, constant
 from turret.ir.index import Var
 from turret.ir.schedule import Kernel, Store

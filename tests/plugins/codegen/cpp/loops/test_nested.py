@@ -5,8 +5,18 @@ from __future__ import annotations
 import pytest
 import sympy
 import torch
-from kernel_lab import Case, at_sizes, build_cases, check, declare, element, evaluate, pointwise, run
 
+from tests.plugins.codegen.cpp.kernel_lab import (
+    Case,
+    at_sizes,
+    build_cases,
+    check,
+    declare,
+    element,
+    evaluate,
+    pointwise,
+    run,
+)
 from turret.ir import (
     Kernel,
     Store,

@@ -8,9 +8,9 @@ import math
 import pytest
 import sympy
 import torch
-from kernel_lab import Case, build_cases, check, declare, element, evaluate, run
 
 import turret
+from tests.plugins.codegen.cpp.kernel_lab import Case, build_cases, check, declare, element, evaluate, run
 from turret.errors import UnsupportedError
 from turret.ir import Expr, Kernel, Store, call, constant, index_value, load, part, reduce, scan
 from turret.ir.index import Var

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from kernel_samples import scale
 
+from tests.plugins.codegen.triton.kernel_samples import scale
 from turret.ir import TensorDecl, size
 from turret.plugins.codegen.triton import CompiledKernel
 from turret.plugins.codegen.triton.compilation.autotune import Candidate, Tuner

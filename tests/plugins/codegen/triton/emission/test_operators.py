@@ -7,10 +7,10 @@ import math
 import attrs
 import pytest
 import torch
-from kernel_lab import Case, element, pointwise
-from operator_values import torch_has
-from triton_lab import check, compile_offline, run
 
+from tests.plugins.codegen.cpp.kernel_lab import Case, element, pointwise
+from tests.plugins.codegen.cpp.operator_values import torch_has
+from tests.plugins.codegen.triton.triton_lab import check, compile_offline, run
 from turret.graph.ops.random_ops import random_reference
 from turret.ir import OPS, Expr, Kernel, Store, bitcast, call, cast, constant, index_value, random
 from turret.ir.index import Var

@@ -7,9 +7,9 @@ import math
 import pytest
 import sympy
 import torch
-from kernel_lab import Case, declare, element
-from triton_lab import check, compile_offline, run, waits_before_it_touches_memory
 
+from tests.plugins.codegen.cpp.kernel_lab import Case, declare, element
+from tests.plugins.codegen.triton.triton_lab import check, compile_offline, run, waits_before_it_touches_memory
 from turret.ir import Expr, Kernel, Store, call, cast, constant, index_value, load, part, reduce, scan
 from turret.ir.index import Var
 from turret.plugins.codegen.triton import DeviceProperties, emit

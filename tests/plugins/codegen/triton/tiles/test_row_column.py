@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from interpreted_codegen import InterpretedCodegen
-from kernel_lab import Case, declare
-from triton_lab import compile_offline, run
 
 import turret
+from tests.plugins.codegen.cpp.kernel_lab import Case, declare
+from tests.plugins.codegen.triton.interpreted_codegen import InterpretedCodegen
+from tests.plugins.codegen.triton.triton_lab import compile_offline, run
 from turret.ir import Kernel, Store, call, load, reduce
 from turret.ir.index import Var
 from turret.plugins.codegen.triton import DeviceProperties, TritonKernel, emit

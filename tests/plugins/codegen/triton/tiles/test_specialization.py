@@ -12,8 +12,8 @@ import sympy
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from triton_lab import compile_offline
 
+from tests.plugins.codegen.triton.triton_lab import compile_offline
 from turret.ir import Kernel, Store, TensorDecl, Var, call, load, reduce
 from turret.ir.expr import walk
 from turret.ir.index import Size, size

@@ -1,7 +1,8 @@
-"""How names and values are written in the text of programs, schedules and plans; ``reader`` reads them back."""
+"""How names and values are written in the text of products; ``ir.reader`` reads them back."""
 
 from __future__ import annotations
 
+import enum
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -60,6 +61,8 @@ def value_text(value: Any, leaf: Callable[[Any], str | None] = lambda value: Non
     if own is not None:
         return own
     match value:
+        case enum.Enum():
+            return f"{type(value).__name__}.{value.name}"
         case str():
             return json.dumps(value, ensure_ascii=False)
         case list():
@@ -98,8 +101,9 @@ def set_fields(product: Any) -> list[tuple[str, Any]]:
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    if isinstance(default, attrs.Factory):
-        default = default.factory()
+    factory = getattr(default, "factory", None)
+    if factory is not None:
+        default = factory()
     return type(value) is type(default) and bool(value == default)
 
 
@@ -119,7 +123,9 @@ def span(shape: Iterable[int], stride: Iterable[int]) -> int:
     return 0 if 0 in shape else 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
 
 
-def layout_text(name: str, shape: tuple, stride: tuple, dtype: torch.dtype, device: torch.device) -> str:
+def layout_text(
+    name: str, shape: tuple[Any, ...], stride: tuple[Any, ...], dtype: torch.dtype, device: torch.device
+) -> str:
     """A declaration: ``x: float32[8, 16]``, with strides unless they are row-major, and a device unless the host."""
     text = f"{name_text(name)}: {dtype_text(dtype)}[{', '.join(map(str, shape))}]"
     if tuple(stride) != row_major(shape):
@@ -127,7 +133,7 @@ def layout_text(name: str, shape: tuple, stride: tuple, dtype: torch.dtype, devi
     return text + ("" if device == HOST else f" on {device}")
 
 
-def row_major(shape: tuple) -> tuple:
+def row_major(shape: tuple[Any, ...]) -> tuple[Any, ...]:
     """Strides of a contiguous tensor, in elements."""
     strides: list[Any] = []
     step: Any = 1
@@ -137,7 +143,7 @@ def row_major(shape: tuple) -> tuple:
     return tuple(reversed(strides))
 
 
-class _SizePrinter(StrPrinter):
+class _SizePrinter(StrPrinter):  # type: ignore[misc]
     """As sympy writes expressions, but everything that is no arithmetic as a call, and floats to the last bit."""
 
     def _call(self, expr: sympy.Basic) -> str:
