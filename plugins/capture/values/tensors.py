@@ -83,6 +83,14 @@ class Array(Value):
         raise NotImplementedError
 
 
+_NOT_A_LEAF = "you can only change requires_grad flags of leaf variables."
+_TO_DETACH = (
+    " If you want to use a computed variable in a subgraph that doesn't require differentiation use "
+    "var_no_grad = var.detach()."
+)
+"""What setting ``requires_grad`` raises, other than ``requires_grad_``, even where nothing would change."""
+
+
 class Tensor(Value):
     """A tensor of the graph: its node and its fake value; ``real`` where it existed before the call."""
 
@@ -169,7 +177,10 @@ class Tensor(Value):
             setter(t, self, value)
             return
         if name == "requires_grad" and self.source is None:
-            t.recorder.call_method("requires_grad_", [self, Constant(t.truth(value))], {})
+            wanted = t.truth(value)
+            if not self.fake.is_leaf:
+                raise t.raised(RuntimeError, Constant(_NOT_A_LEAF + ("" if wanted else _TO_DETACH)))
+            t.recorder.call_method("requires_grad_", [self, Constant(wanted)], {})
             return
         if name == "requires_grad" or name in KNOWN_ATTRIBUTES:
             raise Unsupported(f"setting {name!r} of a tensor")
