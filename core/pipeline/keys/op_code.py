@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from turret.graph.op_traits import has_registered_effect
 from turret.hooks.vouched_ops import voucher
 from turret.pipeline.keys.code_fingerprint import (
     LIBRARY_ROOTS,
@@ -128,6 +129,7 @@ def _of_overload(op: torch._ops.OpOverload, defined: bool) -> Iterator[Any]:
     entry = torch._library.simple_registry.singleton._data.get(name)  # ``find`` would make one
     fake = None if entry is None else entry.fake_impl.kernel
     if entry is not None:
+        yield has_registered_effect(op)
         yield from (None if fake is None else fake.func, list(entry.torch_dispatch_rules._data.items()))
     yield [table.get(op) for table in torch._decomp.global_decomposition_table.values()]
     in_python = {key for key in has_kernel if _in_python(name, key)} - ({"Meta"} if fake is not None else set())
