@@ -92,6 +92,14 @@ def _has_effect(target: Any) -> bool:
     return isinstance(target, HigherOrderOperator)
 
 
+def has_registered_effect(target: Any) -> bool:
+    """Whether a custom op was said to have an effect (``register_effect``), which may be said at any time."""
+    if not isinstance(target, torch._ops.OpOverload) or target.namespace == "aten":
+        return False
+    effect = getattr(torch._library.simple_registry.singleton.find(target._name), "effect", None)
+    return effect is not None and effect.effect is not None
+
+
 def is_effectful(node: fx.Node) -> bool:
     """Whether a node must run exactly once even when nobody reads its result: it writes, asserts, prints or may raise.
 
@@ -99,7 +107,8 @@ def is_effectful(node: fx.Node) -> bool:
     raise counts where nobody reads the result: whoever does read it runs it.
     """
     if node.op == "call_function":
-        return _has_effect(node.target) or (not node.users and may_refuse_data(node))
+        effect = _has_effect(node.target) or has_registered_effect(node.target)
+        return effect or (not node.users and may_refuse_data(node))
     return node.op in ("call_module", "call_method")
 
 

@@ -1,7 +1,7 @@
 """Activations and their gradients where torch's decompositions differ from eager at NaN, signed zeros or thresholds.
 
-Eager's CPU kernels have a vector path and a scalar one for what is left of a row, and at these points the two differ;
-the functions below give what the vector path does, which is what most elements of a tensor meet.
+Eager's CPU kernels have a vector path and a scalar one for what is left of a tensor, and at these points the two
+differ; each element is given what the path does that it meets (``vector_paths``).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 from turret.graph.dtypes import HALF
 from turret.hooks.devices import uses_host_kernels
 from turret.plugins.decompositions.registry import convert, decomposes, rounded, widen
+from turret.plugins.decompositions.vector_paths import by_vectors
 
 aten = torch.ops.aten
 
@@ -26,10 +27,14 @@ def _between(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
 
 @decomposes("softshrink", on_cpu=True)
 def softshrink(x: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
-    """``x`` moved to zero by ``lambd``, which is not rounded to a half type; +0 for both signs of what is nearer."""
+    """``x`` moved to zero by ``lambd``, which is not rounded to a half type.
+
+    What is nearer is +0 for both signs by vectors, and times 0 by scalars.
+    """
     wide = widen(x)
     moved = aten.where.self(aten.gt.Scalar(wide, lambd), aten.sub.Scalar(wide, lambd), aten.add.Scalar(wide, lambd))
-    return convert(aten.where.self(_between(wide, -lambd, lambd), _constant(0.0, wide), moved), x.dtype)
+    near = by_vectors(x, lambda: _constant(0.0, wide), lambda: aten.mul.Scalar(wide, 0.0))
+    return convert(aten.where.self(_between(wide, -lambd, lambd), near, moved), x.dtype)
 
 
 @decomposes("hardshrink", on_cpu=True)
@@ -40,11 +45,15 @@ def hardshrink(x: torch.Tensor, lambd: float = 0.5) -> torch.Tensor:
 
 @decomposes("hardshrink_backward", "softshrink_backward")
 def shrink_backward(grad: torch.Tensor, x: torch.Tensor, lambd: float) -> torch.Tensor:
-    """The upstream gradient further from zero than the rounded ``lambd``; on the CPU NaN has none, elsewhere it has."""
+    """The upstream gradient further from zero than the rounded ``lambd``; NaN has none by the CPU's vectors."""
     zero = _constant(0.0, grad)
-    if uses_host_kernels(x.device):
-        return aten.where.self(aten.gt.Scalar(aten.abs.default(x), lambd), grad, zero)
-    return aten.where.self(_between(x, -lambd, lambd), zero, grad)
+
+    def scalars() -> torch.Tensor:
+        return aten.where.self(_between(x, -lambd, lambd), zero, grad)
+
+    if not uses_host_kernels(x.device):
+        return scalars()
+    return by_vectors(x, lambda: aten.where.self(aten.gt.Scalar(aten.abs.default(x), lambd), grad, zero), scalars)
 
 
 @decomposes("threshold_backward", on_cpu=True)
@@ -56,18 +65,30 @@ def threshold_backward(grad: torch.Tensor, x: torch.Tensor, threshold: float) ->
 
 @decomposes("hardtanh_backward", on_cpu=True)
 def hardtanh_backward(grad: torch.Tensor, x: torch.Tensor, low: float, high: float) -> torch.Tensor:
-    """The upstream gradient strictly inside the bounds, 0 elsewhere and for NaN."""
-    wide = widen(x)
-    inside = aten.logical_and.default(aten.gt.Scalar(wide, low), aten.lt.Scalar(wide, high))
-    return aten.where.self(inside, grad, _constant(0.0, grad))
+    """The upstream gradient strictly inside the bounds, 0 elsewhere; NaN counts as outside by vectors alone."""
+    wide, zero = widen(x), _constant(0.0, grad)
+
+    def vectors() -> torch.Tensor:
+        inside = aten.logical_and.default(aten.gt.Scalar(wide, low), aten.lt.Scalar(wide, high))
+        return aten.where.self(inside, grad, zero)
+
+    def scalars() -> torch.Tensor:
+        outside = aten.logical_or.default(aten.le.Scalar(wide, low), aten.ge.Scalar(wide, high))
+        return aten.where.self(outside, zero, grad)
+
+    return by_vectors(x, vectors, scalars)
 
 
 @decomposes("hardswish_backward", on_cpu=True)
 def hardswish_backward(grad: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """NaN for NaN, whose gradient the scalar path takes for 1."""
+    """NaN for NaN, whose slope the scalar path takes for 1."""
     wide, upstream = widen(x), widen(grad)
-    slope = aten.add.Scalar(aten.div.Scalar(wide, 3.0), 0.5)
-    right = aten.where.self(aten.ge.Scalar(wide, 3.0), upstream, aten.mul.Tensor(upstream, slope))
+    sloped = aten.mul.Tensor(upstream, aten.add.Scalar(aten.div.Scalar(wide, 3.0), 0.5))
+    right = by_vectors(
+        x,
+        lambda: aten.where.self(aten.ge.Scalar(wide, 3.0), upstream, sloped),
+        lambda: aten.where.self(aten.lt.Scalar(wide, 3.0), sloped, upstream),
+    )
     result = aten.where.self(aten.le.Scalar(wide, -3.0), _constant(0.0, wide), right)
     return convert(result, grad.dtype)
 
@@ -102,14 +123,19 @@ def celu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
 def elu_backward(
     grad: torch.Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: torch.Tensor
 ) -> torch.Tensor:
-    """``x`` is elu's input, or with ``is_result`` its result; NaN goes the exponential's way and stays NaN."""
+    """``x`` is elu's input, or with ``is_result`` its result; NaN goes the exponential's way by vectors alone."""
     wide, upstream = widen(x), widen(grad)
     if is_result:
         below = aten.mul.Tensor(aten.mul.Scalar(upstream, input_scale), aten.add.Scalar(wide, alpha * scale))
     else:
         slope = aten.exp.default(aten.mul.Scalar(wide, input_scale))
         below = aten.mul.Tensor(aten.mul.Scalar(upstream, input_scale * alpha * scale), slope)
-    result = aten.where.self(aten.gt.Scalar(wide, 0.0), aten.mul.Scalar(upstream, scale), below)
+    above = aten.mul.Scalar(upstream, scale)
+    result = by_vectors(
+        x,
+        lambda: aten.where.self(aten.gt.Scalar(wide, 0.0), above, below),
+        lambda: aten.where.self(aten.le.Scalar(wide, 0.0), below, above),
+    )
     return convert(result, grad.dtype)
 
 
@@ -134,13 +160,22 @@ def _logit_bounds(eps: float, dtype: torch.dtype) -> tuple[float, float]:
 def logit_backward(grad: torch.Tensor, x: torch.Tensor, eps: float | None = None) -> torch.Tensor:
     """With ``eps`` the gradient outside its bounds is 0, and without it NaN.
 
-    With ``eps`` NaN counts as outside on the CPU; elsewhere it is handed on.
+    With ``eps`` NaN counts as outside by the CPU's vectors; elsewhere it is handed on.  By the CPU's scalars both zeros
+    have the slope of +0.
     """
     wide, upstream = widen(x), widen(grad)
     low, high = (0.0, 1.0) if eps is None else _logit_bounds(eps, x.dtype)
-    inside = _between(wide, low, high)
-    if not uses_host_kernels(x.device):
-        inside = aten.logical_or.default(inside, aten.isnan.default(wide))
-    slope = aten.div.Tensor(upstream, aten.mul.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1)))
     beyond = _constant(float("nan") if eps is None else 0.0, wide)
-    return convert(aten.where.self(inside, slope, beyond), x.dtype)
+    inside = _between(wide, low, high)
+    inside_or_nan = aten.logical_or.default(inside, aten.isnan.default(wide))
+    slope = aten.div.Tensor(upstream, aten.mul.Tensor(wide, aten.add.Scalar(aten.neg.default(wide), 1)))
+
+    def scalars() -> torch.Tensor:
+        steep = aten.where.self(aten.eq.Scalar(wide, 0), aten.mul.Scalar(upstream, float("inf")), slope)
+        return aten.where.self(inside_or_nan, steep, beyond)
+
+    if uses_host_kernels(x.device):
+        result = by_vectors(x, lambda: aten.where.self(inside, slope, beyond), scalars)
+    else:
+        result = aten.where.self(inside_or_nan, slope, beyond)
+    return convert(result, x.dtype)

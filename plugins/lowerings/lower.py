@@ -13,7 +13,7 @@ from torch import fx
 from turret.errors import UnsupportedError, VerificationError
 from turret.graph.externs import op_name
 from turret.graph.op_set import Family, family_of, is_compiled_dtype
-from turret.graph.op_traits import BINDS, may_refuse_data, refuses_data
+from turret.graph.op_traits import BINDS, has_registered_effect, may_refuse_data, refuses_data
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.host_scalars import expression
 from turret.hooks.blame import blaming, owner
@@ -420,7 +420,7 @@ def _without_dead(statements: list[Statement], outputs: tuple[Any, ...]) -> tupl
         )
         bound = numbers.intersection(bound_symbols(statement)) if binding else ()
         unread = not names and not bound_symbols(statement)
-        if effect or unread or bound or names & alive or _may_raise(statement):
+        if effect or unread or bound or names & alive or _is_noticed(statement):
             alive.update(used(statement))
             if binding:
                 numbers |= mentioned_symbols(statement)
@@ -428,8 +428,8 @@ def _without_dead(statements: list[Statement], outputs: tuple[Any, ...]) -> tupl
     return tuple(reversed(kept))
 
 
-def _may_raise(statement: Statement) -> bool:
-    """Whether eager would raise here for some data; a reader may have found that it needs none of the result."""
+def _is_noticed(statement: Statement) -> bool:
+    """Whether eager would raise here for some data, or shows otherwise that it ran; a reader may need no result."""
     match statement:
         case Definition():
             return statement.expr.reports
@@ -437,7 +437,7 @@ def _may_raise(statement: Statement) -> bool:
             values = [statement.expr, *(v for c in statement.coords for v in c.values)]
             return any(v.reports for v in (*values, statement.condition) if v is not None)
         case Extern():
-            return refuses_data(statement.op)
+            return refuses_data(statement.op) or has_registered_effect(statement.op)
     return False
 
 

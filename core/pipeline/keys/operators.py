@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from typing import Any
 
+from turret.graph.op_traits import has_registered_effect
 from turret.hooks.vouched_ops import voucher
 from turret.pipeline.keys.libraries import extensions_text, is_library
 from turret.torch_compat.decompositions import torch_tables
@@ -114,6 +115,7 @@ def _of_overload(op: OpOverload, defined: bool) -> Iterator[Any]:
     entry = fake_registry._data.get(name)  # ``find`` would make one
     fake = None if entry is None else entry.fake_impl.kernel
     if entry is not None:
+        yield has_registered_effect(op)
         yield from (None if fake is None else fake.func, list(entry.torch_dispatch_rules._data.items()))
     yield [table.get(op) for table in torch_tables.values()]
     in_python = {key for key in has_kernel if _in_python(name, key)} - ({"Meta"} if fake is not None else set())

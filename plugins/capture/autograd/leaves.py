@@ -7,7 +7,6 @@ they do in eager, whoever asks for them, and whenever.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Collection, Iterator
 
 import attrs
@@ -41,22 +40,30 @@ def new_leaf(leaf: Leaf) -> torch.Tensor:
 def expose(t: Tracer, outputs: list[fx.Node], parameters: Collection[fx.Node]) -> list[fx.Node]:
     """Make inputs of the leaves that matter outside of the graph; the outputs, with these in their places.
 
-    ``parameters``: those of the leaves that are an ``nn.Parameter``.  ``Unsupported`` where a leaf that the program
-    gets hold of cannot be one.
+    ``parameters``: those of the leaves that are an ``nn.Parameter``.  ``Unsupported`` where a leaf that matters cannot
+    be one.
     """
     leaves = [n for n in t.recorder.root_graph.nodes if n.op != "placeholder" and _is_leaf(n)]
     if not leaves:
         return outputs
-    differentiable = any(v.requires_grad for n in outputs for v in _tensors(n))
     known = any(v.requires_grad for item in t.recorder.inputs for v in _tensors(item.node))
     for node in leaves:
         if node in outputs:
             given = _Found(t, node, outputs).as_input(node in parameters)
             outputs = [given if n is node else n for n in outputs]
-        elif differentiable and not known:  # else results have gradients anyway, and nobody sees those of the leaf
-            with contextlib.suppress(Unsupported):
-                _Found(t, node, outputs).as_input(node in parameters)
+        elif not known and _differentiates(node, outputs):  # else nobody sees the leaf's gradients
+            _Found(t, node, outputs).as_input(node in parameters)
     return outputs
+
+
+def _differentiates(leaf: fx.Node, outputs: list[fx.Node]) -> bool:
+    """Whether an output that requires gradients is computed of a leaf."""
+    reached, left = {leaf}, [leaf]
+    while left:
+        new = set(left.pop().users) - reached
+        reached |= new
+        left += new
+    return any(n in reached and v.requires_grad for n in outputs for v in _tensors(n))
 
 
 def _is_leaf(node: fx.Node) -> bool:
@@ -85,7 +92,7 @@ class _Found:
     def unsupported(self, reason: str) -> Unsupported:
         """A break at the call that made the leaf: Python makes it, and what follows finds it."""
         step = self.t.recorder.leaf_steps.get(self.start, NOWHERE)
-        return Unsupported(f"a leaf of autograd that leaves the code that made it, and that {reason}", step=step)
+        return Unsupported(f"a leaf of autograd that matters outside of the graph, and that {reason}", step=step)
 
     def check(self) -> None:
         """Refuse where others see the tensor's memory: the input has memory of its own."""

@@ -83,6 +83,14 @@ class Array(Value):
         raise NotImplementedError
 
 
+_NOT_A_LEAF = "you can only change requires_grad flags of leaf variables."
+_TO_DETACH = (
+    " If you want to use a computed variable in a subgraph that doesn't require differentiation use "
+    "var_no_grad = var.detach()."
+)
+"""What setting ``requires_grad`` raises, other than ``requires_grad_``, even where nothing would change."""
+
+
 class Tensor(Value):
     """A tensor of the graph: its node and its fake value; ``real`` where it existed before the call."""
 
@@ -169,7 +177,10 @@ class Tensor(Value):
             setter(t, self, value)
             return
         if name == "requires_grad" and self.source is None:
-            t.recorder.call_method("requires_grad_", [self, Constant(t.truth(value))], {})
+            wanted = t.truth(value)
+            if not self.fake.is_leaf:
+                raise t.raised(RuntimeError, Constant(_NOT_A_LEAF + ("" if wanted else _TO_DETACH)))
+            t.recorder.call_method("requires_grad_", [self, Constant(wanted)], {})
             return
         if name == "requires_grad" or name in KNOWN_ATTRIBUTES:
             raise Unsupported(f"setting {name!r} of a tensor")
@@ -454,7 +465,31 @@ def _compute(t: Tracer, operation: Callable, left: Value, right: Value) -> Value
         right = Constant(right.fixed())  # type: ignore[attr-defined]
         if left.is_constant():
             return t.fold(operation, [left, right], {})
+    if operation in _SHIFTS and isinstance(left, Symbolic) and right.is_constant():
+        return _shifted(t, operation, left, right)
+    if operation in _DIVISIONS and isinstance(right, Symbolic) and right.is_known() and not right.truth(t):
+        return t.fold(operation, [_as_now(left), _as_now(right)], {})
     return t.recorder.call(operation, [left, right], {})
+
+
+_DIVISIONS = (operator.floordiv, operator.mod, operator.truediv)
+"""Operators that raise for zero; that torch's symbols simplify ``n % n`` does not say that ``n`` is none."""
+_SHIFTS = {operator.lshift: operator.mul, operator.rshift: operator.floordiv}
+_MOST_SHIFTED = 4096
+"""Bits by which symbols are shifted; numbers that are shifted further are constants."""
+
+
+def _shifted(t: Tracer, operation: Callable, number: Symbolic, count: Value) -> Value:
+    """A shift as a product or a quotient: torch's symbols take a power of two that 64 bits do not hold for infinity."""
+    bits = count.constant()
+    if not isinstance(bits, int) or not 0 <= bits <= _MOST_SHIFTED:
+        return t.fold(operation, [_as_now(number), count], {})
+    return t.recorder.call(_SHIFTS[operation], [number, Constant(1 << bits)], {})
+
+
+def _as_now(number: Value) -> Constant:
+    """A number, assumed to be what it is now."""
+    return Constant(number.fixed() if isinstance(number, Symbolic) else number.constant())
 
 
 _PARTS: dict[type, dict[str, Any]] = {

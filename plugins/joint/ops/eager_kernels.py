@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from turret.errors import UnsupportedError
 from turret.hooks.devices import uses_host_kernels
+from turret.plugins.joint.ops.eager_gradients import with_eagers_gradient
 from turret.torch_compat.dispatch import DisablePythonDispatcher
 from turret.torch_compat.layouts import suggest_memory_format
 from turret.torch_compat.ops import OpOverload
@@ -62,6 +63,9 @@ class PreferEagerKernels(TorchFunctionMode):
         if name == "lstm" and torch.is_grad_enabled() and not args[0].requires_grad:
             # oneDNN's layer, which torch decomposes to here, has a workspace whose size nobody can tell beforehand.
             args = (args[0].detach().requires_grad_(), *args[1:])
+        made = with_eagers_gradient(name, args, kwargs)
+        if made is not NotImplemented:
+            return made
         made = func(*args, **kwargs)
         if name in _ONE_HOT:
             return made.contiguous()

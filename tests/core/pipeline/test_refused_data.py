@@ -209,3 +209,27 @@ def test_what_is_computed_for_no_element_raises_where_eager_s_does(name):
             assert seen[1] is seen[0], (size, at)
         else:
             torch.testing.assert_close(seen[1], seen[0], rtol=0, atol=0)
+
+
+def test_a_custom_op_with_a_registered_effect_runs_though_nobody_reads_its_result() -> None:
+    seen: list[float] = []
+
+    @torch.library.custom_op("turret_tests::noticed", mutates_args=())
+    def noticed(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.sum().item())
+        return x.clone()
+
+    noticed.register_fake(torch.empty_like)
+    if not hasattr(noticed, "register_effect"):
+        pytest.skip("this version of torch has no effects to register")
+    noticed.register_effect(torch.library.EffectType.ORDERED)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = (x * 2).relu()
+        noticed(y)
+        noticed(y + 1)
+        return y * x
+
+    x = torch.ones(3, requires_grad=True)
+    turret.compile(program, fullgraph=True, options={"on_error": "raise", "cache": False})(x).sum().backward()
+    assert seen == [6.0, 9.0]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
@@ -262,6 +262,35 @@ ARITHMETIC = [
 @pytest.mark.parametrize("source", ARITHMETIC)
 def test_integers_of_any_size_are_eagers(source):
     check(function_of(source), [(within(10), n) for n in LARGE], dynamic=True)
+
+
+INT_OPERATIONS = (
+    "({0} + {1})", "({0} - {1})", "({0} * {1})", "({0} // {1})", "({0} % {1})", "({0} << 70)", "({0} >> 70)",
+    "({0} << 3 >> 1)", "({0} >> {1} % 70)", "({0} << {1} % 70)", "({0} << -1)", "({0} ** 3)", "({0} ** 2 % {1})",
+    "max({0}, {1})", "abs(-{0})", "({0} if {0} > {1} else -{1})", "int({0} / 3)",
+)  # fmt: skip
+INT_USES = ("x * {0}", "x.long() + {0}", "x[{0} % 5]", "x + 1 if {0} > 3 else x - 1", "{0}, x + 1", "torch.tensor({0})")
+
+
+@st.composite
+def int_expressions(draw: st.DrawFn, depth: int) -> str:
+    if not depth:
+        return draw(st.sampled_from(["n", "m", "x.shape[0]", "2**62", "2**63", "-2**70", "7"]))
+    operands = [draw(int_expressions(depth - 1)) for _ in range(2)]
+    return draw(st.sampled_from(INT_OPERATIONS)).format(*operands)
+
+
+@pytest.mark.filterwarnings("ignore")
+@given(
+    uses=st.tuples(st.sampled_from(INT_USES), int_expressions(2)),
+    numbers=st.lists(st.tuples(st.sampled_from((*SIGNED, *LARGE)), st.sampled_from(SIGNED)), min_size=2, max_size=3),
+)
+@example(("x * {0}", "((n << 70) >> 70)"), [(5, 2), (2**62, 2)])
+@example(("{0}, x + 1", "(n % n)"), [(5, 2), (0, 2)])
+@settings(max_examples=20)
+def test_drawn_expressions_of_ints_that_pass_64_bits_are_eagers(uses, numbers):
+    function = function_of(uses[0].format(uses[1]), "x, n, m")
+    check(function, [(within(10), n, m) for n, m in [(3, 5), *numbers]], dynamic=True, backend="aot_eager")
 
 
 # ---------------------------------------------------------------- drawn programs

@@ -118,7 +118,24 @@ def of_memory_that_is_used_again(x):
     return y, y * x, z
 
 
-@pytest.mark.parametrize("program", [of_the_caller_s_memory, of_memory_that_is_used_again])
+def a_view_of_the_caller_s_memory_that_results_depend_on(x):
+    y = x[0].requires_grad_()
+    return (y * 3,)
+
+
+def a_part_made_without_gradients(x):
+    with torch.no_grad():
+        y = x.expand(2, *x.shape)[1]
+    return (y.requires_grad_() * x,)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        of_the_caller_s_memory, of_memory_that_is_used_again, a_part_made_without_gradients,
+        a_view_of_the_caller_s_memory_that_results_depend_on,
+    ],
+)  # fmt: skip
 def test_a_leaf_whose_memory_others_see_breaks_the_graph(program):
     observed = Observed(program)
     same(program, observed, observed)
@@ -136,3 +153,20 @@ def test_a_leaf_that_stays_in_the_graph_is_no_input():
     observed = Observed(forces, fullgraph=True)
     torch.testing.assert_close(observed(X, w), forces(X, w))
     assert "leaf" not in [n.name for n in observed.graphs[0].module.graph.nodes if n.op == "placeholder"]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_flag_of_what_is_no_leaf_is_not_set(wanted: bool):
+    def program(x):
+        y = x * 2
+        try:
+            y.requires_grad = wanted
+        except RuntimeError as error:
+            return y + 1, str(error)
+        return y, None
+
+    x = X.clone().requires_grad_()
+    found, message = turret.compile(program, fullgraph=True, options=OPTIONS)(x)
+    expected, eagers = program(x)
+    assert message == eagers
+    torch.testing.assert_close(found, expected)
