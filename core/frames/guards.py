@@ -20,7 +20,7 @@ from torch.utils._device import DeviceContext
 
 from turret.frames.class_members import class_member, member_owner
 from turret.frames.sources import Source, SourceReader, SourceWriter, WeakSource
-from turret.frames.trace_modes import AUTOCAST_DEVICES, autocast_state
+from turret.frames.trace_modes import AUTOCAST_DEVICES, autocast_state, modes_in_use
 
 
 @attrs.frozen
@@ -78,7 +78,13 @@ class TensorProperties:
         return cls(type(value), value.dtype, value.device, value.requires_grad, leaf, shape, stride, known, keys)
 
     def holds(self, value: Any) -> bool:
-        """Whether a value has these properties."""
+        """Whether a value has these properties; no mode for torch's functions sees that they are asked for."""
+        if torch._C._len_torch_function_stack():
+            with torch._C.DisableTorchFunction():
+                return self._holds(value)
+        return self._holds(value)
+
+    def _holds(self, value: Any) -> bool:
         kind = type(value)
         return (
             kind is self.type
@@ -134,12 +140,10 @@ def dynamic_marks(value: Any) -> frozenset[int]:
 
 
 def function_modes() -> tuple[str | int, ...]:
-    """Torch function modes in use, outermost first: the device for one that is a default device, else an id."""
-    count = torch._C._len_torch_function_stack()
-    if not count:
+    """Torch function modes in use, outermost first: of a default device which one, else the id of the class."""
+    if not torch._C._len_torch_function_stack():
         return ()
-    modes = [torch._C._get_function_stack_at(n) for n in range(count)]
-    return tuple(str(m.device) if type(m) is DeviceContext else id(m) for m in modes)
+    return tuple(str(m.device) if type(m) is DeviceContext else id(type(m)) for m in modes_in_use())
 
 
 def global_state() -> tuple[Any, ...]:
@@ -206,7 +210,8 @@ def same_keys(found: Any, expected: tuple[Any, ...]) -> bool:
 def storage_pattern(values: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """For each tensor the number of the first one that lies in the same storage."""
     first: dict[int, int] = {}
-    return tuple(first.setdefault(v.untyped_storage()._cdata, n) for n, v in enumerate(values))
+    with torch._C.DisableTorchFunction():
+        return tuple(first.setdefault(v.untyped_storage()._cdata, n) for n, v in enumerate(values))
 
 
 Check = Callable[[Guard, SourceWriter, list[str]], str]

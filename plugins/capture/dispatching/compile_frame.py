@@ -164,6 +164,7 @@ class _Attempt:
         tracer = self.tracer
         seeds = torch.random.get_rng_state()
         try:
+            tracer.overrides.start()
             with tracer.recorder.fake_mode:
                 frame = self.start()
                 try:
@@ -180,6 +181,7 @@ class _Attempt:
                 if tail is not None:
                     tracer.effects.write(rebuilder)
                     tracer.state.finish(rebuilder)
+                    tracer.overrides.finish(rebuilder)
         finally:
             tracer.state.restore()
             torch.random.set_rng_state(seeds)
@@ -335,6 +337,7 @@ class _Attempt:
         )
         compiler = self.settings.compile_graph
         function, key = compiler.with_key(captured) if hasattr(compiler, "with_key") else (compiler(captured), None)
+        function = tracer.overrides.asking_nobody(function)
         return frame_hook.load().suspend(function), key
 
     def unit(self, run: Any, text: str) -> Unit:

@@ -20,6 +20,7 @@ from turret.plugins.capture.interpreter import wrap as wrapping
 from turret.plugins.capture.interpreter.calls import Caller
 from turret.plugins.capture.interpreter.frame import Generator
 from turret.plugins.capture.interpreter.namespaces import Namespaces
+from turret.plugins.capture.interpreter.overrides import Overrides
 from turret.plugins.capture.python import lookups, polyfills
 from turret.plugins.capture.record.effects import Effects
 from turret.plugins.capture.record.graph import GraphRecorder
@@ -72,6 +73,7 @@ class FrameTracer(Caller):
         self.guards.watchers.append(self.blocks.note_guard)
         self.state = TorchState(self)
         self.generators: list[Generator] = []
+        self.overrides = Overrides(self)
 
     # Objects and guards.
 
@@ -302,6 +304,8 @@ class FrameTracer(Caller):
 
     def unary(self, name: str, value: Value) -> Value:
         """A unary operator."""
+        if isinstance(value, Tensor) and self.overrides.sees_all():
+            return self.overrides.method(value, _UNARY_NAMES[name], [], {})
         if isinstance(value, (Tensor, Symbolic)):
             return self.recorder.call(_UNARY[name], [value], {})
         if isinstance(value, Instance):

@@ -49,6 +49,7 @@ from turret.plugins.capture.values.functions import (
 from turret.plugins.capture.values.mappings import Dict, DictView, LoadedModules
 from turret.plugins.capture.values.modules import LocalModule, Module
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
+from turret.plugins.capture.values.overriding import subclass_value
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
 
@@ -71,6 +72,7 @@ _IDENTITY_TYPES = (
     re.Match,
     type(torch.__version__),
     torch.iinfo,
+    typing.TypeVar,
 )
 _BUILTIN_TYPES = (
     types.BuiltinFunctionType,
@@ -314,6 +316,10 @@ def _tensor(t: Tracer, object: Any, source: Source) -> Value:
     return t.recorder.tensor_input(object, source)
 
 
+def _tensor_of_class(t: Tracer, object: Any, source: Source) -> Value:
+    return subclass_value(t, object, source) or _instance(t, object, source)
+
+
 def _module(t: Tracer, object: Any, source: Source) -> Value:
     if not isinstance(source, BoundSource) and t.policy.fresh_module(source, object):
         return LocalModule(t, object, source)
@@ -484,6 +490,7 @@ registry.base_wrappers += [
     (types.ModuleType, known(PythonModule)),
     (enum.Enum, identity),
     (nn.Module, _module),
+    (torch.Tensor, _tensor_of_class),
     (BaseException, _exception),
     (torch._ops.OpOverload, known(Builtin)),
     (torch._ops.OpOverloadPacket, known(Builtin)),

@@ -207,6 +207,7 @@ class Tracer(Protocol):
     arrays_read: list[torch.Tensor]
     ignored: list[list[tuple[type[Warning], str]]]
     hooks_refused: int
+    overrides: Any
 
     # Objects.
 

@@ -6,6 +6,7 @@ import abc
 import collections
 import enum
 import functools
+import operator
 import types
 from typing import Any
 
@@ -322,8 +323,8 @@ class Class(Known):
         owner, getter = look_up(t, self.object, "__class_getitem__")
         if isinstance(getter, classmethod) and isinstance(getter.__func__, types.FunctionType) and not t.trusted(owner):
             return t.call(Method(_unwrapped(t, owner, "__class_getitem__", getter), self), [key], {})
-        if getter is not None and key.is_constant():
-            return t.wrap_known(self.object[key.constant()])
+        if getter is not None:
+            return t.fold(operator.getitem, [self, key], {})
         return super().get_item(t, key)
 
     def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Value | None:
