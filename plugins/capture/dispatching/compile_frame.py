@@ -34,7 +34,7 @@ from turret.plugins.capture.record.graph import GraphInput, metadata
 from turret.plugins.capture.record.sizes import size_guards
 from turret.plugins.capture.store import units
 from turret.plugins.capture.store.unit import Unit, filtered, load_source, make_unit
-from turret.plugins.capture.values.arrays import check_arrays
+from turret.plugins.capture.values.arrays import check_arrays, check_views
 from turret.plugins.capture.values.base import Lazy
 from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.storage.source_lines import new_graph_module
@@ -176,6 +176,7 @@ class _Attempt:
                     raise Unsupported(f"a decision on a number that depends on data: {error.cond}") from error
                 check_copies(tracer)
                 check_arrays(tracer)
+                check_views(tracer)
                 rebuilder = FrameRebuilder(tracer)
                 tail = self.tail(frame, rebuilder, signal)
                 if tail is not None:

@@ -33,7 +33,7 @@ from turret.plugins.capture.values.modules import LocalModule
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict, Super, slot_hash
 from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set, is_stable
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
 
 # Types and attributes.
 
@@ -460,6 +460,8 @@ def abs_(t: Tracer, value: Value) -> Value:
         return t.recorder.call_method("abs", [value], {}) if patched is None else t.call(patched, [], {})
     if isinstance(value, Symbolic):
         return t.recorder.call(abs, [value], {})
+    if isinstance(value, Array):
+        return value.unary(t, abs)
     if isinstance(value, Instance):
         return value.need_special(t, "__abs__")
     return t.fold(abs, [value], {})

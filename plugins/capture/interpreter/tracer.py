@@ -37,7 +37,7 @@ from turret.plugins.capture.values.modules import LocalModule
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
 from turret.plugins.capture.values.sets import Set
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _UNARY = {"negative": operator.neg, "positive": operator.pos, "invert": operator.invert}
@@ -64,6 +64,10 @@ class FrameTracer(Caller):
         """Tensors in the memory of arrays that the program made of constants, by the array's id."""
         self.arrays_read: list[torch.Tensor] = []
         """Tensors in the memory of arrays whose numbers are constants of the graph."""
+        self.arrays_made: list[Any] = []
+        """Arrays that the program made of constants."""
+        self.copied_views: list[list[tuple[torch.Tensor, int]]] = []
+        """Tensors that are copies where arrays are views, with those that they show and all their versions."""
         self.ignored: list[list[tuple[type[Warning], str]]] = []
         """Warnings that the program ignores, by their kinds and starts: for each block under ``catch_warnings``."""
         self.hooks_refused = 0
@@ -308,6 +312,8 @@ class FrameTracer(Caller):
             return self.overrides.method(value, _UNARY_NAMES[name], [], {})
         if isinstance(value, (Tensor, Symbolic)):
             return self.recorder.call(_UNARY[name], [value], {})
+        if isinstance(value, Array):
+            return value.unary(self, _UNARY[name])
         if isinstance(value, Instance):
             return value.need_special(self, _UNARY_NAMES[name])
         return self.fold(_UNARY[name], [value], {})

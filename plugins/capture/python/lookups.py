@@ -138,3 +138,13 @@ def function_mode(number: int) -> Callable[[Any], Any]:
         return core._get_function_stack_at(number)
 
     return mode
+
+
+def float_errors(module: Any) -> tuple[str, ...]:
+    """What numpy does about errors of floats."""
+    return tuple(module.geterr().values())
+
+
+def is_writeable(array: Any) -> bool:
+    """Whether an array of numpy may be changed."""
+    return bool(array.flags.writeable)

@@ -84,6 +84,10 @@ class Array(Value):
         """A tensor of the same numbers, or (not ``copied``) in the same memory."""
         raise NotImplementedError
 
+    def unary(self, t: Tracer, operation: Callable) -> Value:
+        """A unary operator."""
+        return t.fold(operation, [self], {})
+
 
 def _answered(special: str) -> Callable[[Callable], Callable]:
     """A method of ``Tensor`` that stands for a special method, which modes or other arguments may answer for."""
