@@ -136,6 +136,22 @@ def program_asked_nothing() -> Iterator[None]:
         torch._C._set_torch_function_state(state)
 
 
+@contextlib.contextmanager
+def program_put_aside() -> Iterator[None]:
+    """Within ``program_asked_nothing``: the compiler's own classes are asked again, and no mode of the program."""
+    modes = modes_in_use() if has_modes() else []
+    state = torch._C._get_torch_function_state()
+    for _ in modes:
+        torch._C._pop_torch_function_stack()
+    torch._C._set_torch_function_state(torch._C._TorchFunctionState.ENABLED)
+    try:
+        yield
+    finally:
+        torch._C._set_torch_function_state(state)
+        for mode in modes:
+            torch._C._push_on_torch_function_stack(mode)
+
+
 def has_modes() -> bool:
     """Whether modes for torch's functions are in use that are more than default devices."""
     return any(type(mode) is not DeviceContext for mode in modes_in_use())

@@ -17,6 +17,7 @@ from turret.errors import CaptureError, is_internal
 from turret.frames import frame_hook, guard_tree, stances
 from turret.frames.guards import Guard, global_state, storage_pattern
 from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource
+from turret.frames.trace_modes import program_put_aside
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
@@ -337,7 +338,8 @@ class _Attempt:
             real_inputs=tuple(i.real if isinstance(i.example, torch.Tensor) else i.example for i in inputs),
         )
         compiler = self.settings.compile_graph
-        function, key = compiler.with_key(captured) if hasattr(compiler, "with_key") else (compiler(captured), None)
+        with program_put_aside():
+            function, key = compiler.with_key(captured) if hasattr(compiler, "with_key") else (compiler(captured), None)
         function = tracer.overrides.asking_nobody(function)
         return frame_hook.load().suspend(function), key
 
