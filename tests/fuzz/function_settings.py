@@ -142,6 +142,8 @@ class Settings(Expressions):
         self.line(f"{name} = ({self.var('tensor')} * 1).detach().numpy()")
         self.line(self.one(f"{name} += 1", f"{name}[0] = 2", f"{name}[:, 1:] *= 3", f"numpy.abs({name}, out={name})"))
         self.line(
-            self.one(f"log.append({name}.shape)", f"log.append({name}.sum())", f"log.append({name}.dtype)", "pass")
+            self.one(
+                f"log.append({name}.shape)", f"log.append({name}.sum().dtype)", f"log.append({name}.dtype)", "pass"
+            )
         )
         self.bind("tensor", f"torch.from_numpy({name})")

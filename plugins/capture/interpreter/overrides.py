@@ -146,7 +146,8 @@ class Overrides:
 
     def __init__(self, t: Tracer) -> None:
         self.t = t
-        self.inputs: list[SubclassTensor] = []
+        self.inputs: list[Any] = []
+        """Tensors of classes that existed before, to be checked in the end."""
         self.level = self.outer_level = _STATES.index(torch_function_state())
         self.modes: list[Value] = []
         self.outer_modes = self.untouched = 0

@@ -52,6 +52,7 @@ from turret.plugins.capture.values.objects import ExceptionInstance, Instance
 from turret.plugins.capture.values.overriding import subclass_value
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
+from turret.plugins.capture.values.wrappers import wrapper_value
 
 _EQUAL_TYPES = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
 _IDENTITY_TYPES = (
@@ -317,7 +318,8 @@ def _tensor(t: Tracer, object: Any, source: Source) -> Value:
 
 
 def _tensor_of_class(t: Tracer, object: Any, source: Source) -> Value:
-    return subclass_value(t, object, source) or _instance(t, object, source)
+    found = subclass_value(t, object, source) or wrapper_value(t, object, source)
+    return found or _instance(t, object, source)
 
 
 def _module(t: Tracer, object: Any, source: Source) -> Value:

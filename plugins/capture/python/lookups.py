@@ -14,6 +14,7 @@ import torch
 
 from turret.frames.class_members import class_member
 from turret.frames.trace_modes import torch_function_state
+from turret.graph.wrapper_tensors import Unwrap, WrapperForm
 
 
 def signature_of_method(function: types.FunctionType) -> inspect.Signature:
@@ -148,3 +149,17 @@ def float_errors(module: Any) -> tuple[str, ...]:
 def is_writeable(array: Any) -> bool:
     """Whether an array of numpy may be changed."""
     return bool(array.flags.writeable)
+
+
+def is_same_form(form: WrapperForm, value: Any) -> bool:
+    """Whether a wrapper has a form; False where what it says of itself cannot be compared."""
+    try:
+        return bool(WrapperForm.of(value) == form)
+    except Exception:  # code of the program
+        return False
+
+
+def parts_of_wrapper(value: Any) -> tuple[torch.Tensor, ...]:
+    """The plain tensors in a wrapper, through which gradients reach it."""
+    form = WrapperForm.of(value)
+    return Unwrap(form)(value) if value.requires_grad else tuple(form.parts(value))

@@ -40,6 +40,7 @@ from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
 from turret.storage.source_lines import new_graph_module
 
 
@@ -425,6 +426,9 @@ class GraphRecorder:
 
     def tensor(self, node: fx.Node, fake: torch.Tensor) -> Tensor:
         """The value of a new tensor."""
+        if is_followed(type(fake)):
+            made = self.by_fake[id(fake)] = WrapperTensor(node, fake)
+            return made
         if type(fake).__name__ not in ("FakeTensor", "Parameter", "Tensor"):
             raise Unsupported(f"a tensor subclass as a result: {type(fake).__name__}")
         value = Tensor(node, fake)
