@@ -119,6 +119,12 @@ def torch_function_state() -> Any:
     return torch._C._get_torch_function_state() if _paused.state is None else _paused.state
 
 
+def is_hop_skipped() -> bool:
+    """Whether the next function of torch is to ask nobody (``torch.overrides.redispatch_function``)."""
+    peek = getattr(torch._C, "_peek_should_skip_torch_function", None)  # since torch 2.13
+    return peek is not None and peek()
+
+
 @contextlib.contextmanager
 def program_asked_nothing() -> Iterator[None]:
     """Within it nobody in the program answers for torch's functions: what runs there is the compiler's own.

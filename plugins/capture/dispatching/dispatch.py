@@ -20,7 +20,7 @@ from turret.frames.class_members import class_member
 from turret.frames.frame_hook import keep_torch_off, set_torchs_callback
 from turret.frames.guards import GuardSet, global_state
 from turret.frames.saved_tensor_hooks import top_hooks
-from turret.frames.trace_modes import autograd_by_itself, program_asked_nothing
+from turret.frames.trace_modes import autograd_by_itself, is_hop_skipped, program_asked_nothing
 from turret.hooks import plugin_manager
 from turret.plugins.capture.dispatching import recomputation
 from turret.plugins.capture.errors import AskedFor, Postponed, Unsupported
@@ -363,6 +363,8 @@ def _modes_in_the_way() -> str:
     of forward-mode AD carry tangents that compiled code does not know of.
     """
     scripted, forward, _, dispatch, level = global_state()[-5:]
+    if is_hop_skipped():
+        return "the next function of torch asks nobody"
     if dispatch:
         return "a torch dispatch mode is in use"
     if level is not None:

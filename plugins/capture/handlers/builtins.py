@@ -65,8 +65,9 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
             if isinstance(value.object if isinstance(value, Known) else value.value, cls):
                 return Constant(True)
         elif isinstance(value, Tensor) and isinstance(cls, type) and not issubclass(actual, cls):
-            if type(cls).__instancecheck__ is not type.__instancecheck__ and isinstance(value.fake, cls):
-                return Constant(value.real is None or isinstance(value.real, cls))
+            known = value.fake if value.real is None else value.real
+            if type(cls).__instancecheck__ is not type.__instancecheck__ and isinstance(known, cls):
+                return Constant(True)
         elif getattr(value, "object", None) is not None and not isinstance(value, Method):
             if isinstance(value.object, cls):  # type: ignore[attr-defined]
                 return Constant(True)

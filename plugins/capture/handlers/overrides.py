@@ -161,6 +161,9 @@ def has_torch_function_variadic(t: Tracer, *arguments: Value) -> Value:
 
 def _answered(t: Tracer, values: list[Value]) -> Value:
     """Whether somebody answers for torch's functions of these."""
+    if t.overrides.skips:
+        t.overrides.skips = False
+        return Constant(False)
     asked = t.overrides.level == ENABLED and any(map(_answers, values))
     return Constant(t.overrides.sees_all() or asked)
 
@@ -171,6 +174,21 @@ def _answers(value: Value) -> bool:
     if isinstance(value, (Tensor, Constant)):
         return False
     return is_overriding(value) or answers(value.type())
+
+
+def redispatch(t: Tracer, func: Value, types: Value, args: Value, kwargs: Value) -> Value:
+    """A call of a function of which nobody is asked, while those that it calls ask as ever."""
+    given = args.realize().unpack(t)
+    named = {k.constant(): v for k, v in _pairs(t, kwargs)}
+    t.overrides.skips = True
+    try:
+        return t.call(func, given, named)
+    finally:
+        t.overrides.skips = False
+
+
+if hasattr(torch.overrides, "redispatch_function"):  # since torch 2.13
+    registry.functions[torch.overrides.redispatch_function] = redispatch
 
 
 @registry.function(torch.overrides.handle_torch_function)

@@ -153,6 +153,8 @@ class Overrides:
         self.outer_modes = self.untouched = 0
         """How many modes were in use at the start, and how many of them the program has not left."""
         self.assumed = False
+        self.skips = False
+        """Whether the next call that would ask somebody asks nobody."""
 
     def start(self) -> None:
         """Take the modes in use for the first ones, unless all are default devices, which graphs keep."""
@@ -192,6 +194,9 @@ class Overrides:
 
     def applies(self, values: Iterable[Value]) -> bool:
         """Whether somebody may answer for a call with these arguments."""
+        if self.skips:
+            self.skips = False
+            return False
         return self.sees_all() or (self.level == ENABLED and any(map(is_overriding, _flat(values))))
 
     @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from turret.frames.class_members import class_member
-from turret.frames.trace_modes import torch_function_state
+from turret.frames.trace_modes import is_hop_skipped, torch_function_state
 from turret.graph.wrapper_tensors import Unwrap, WrapperForm
 
 
@@ -128,7 +128,7 @@ def is_leaf(value: torch.Tensor) -> bool:
 
 def asked_for_answers(core: Any) -> int:
     """Who is asked for answers to torch's functions."""
-    return int(torch_function_state())
+    return -1 if is_hop_skipped() else int(torch_function_state())
 
 
 @functools.cache

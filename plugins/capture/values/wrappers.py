@@ -42,8 +42,11 @@ class WrapperTensor(Tensor):
             if any(form is not None for form in self.form.inner) or self.fake.requires_grad:
                 raise Unsupported(f"attribute {name!r} of a wrapper of wrappers, or one that requires gradients")
             return self.parts(t)[self.form.names.index(name)]
-        if name in self.fake.__dict__:
-            raise Unsupported(f"attribute {name!r} of a {self.form.kind.__qualname__}")
+        if self.real is None and name in self.fake.__dict__:
+            found = self.fake.__dict__[name]  # what the class made of contexts, which are guarded
+            if type(found) not in _PLAIN:
+                raise Unsupported(f"attribute {name!r} of a {self.form.kind.__qualname__}")
+            return t.wrap_known(found)
         return super().own_attribute(t, name)
 
     def check(self) -> None:
@@ -64,6 +67,9 @@ class WrapperTensor(Tensor):
         for attribute, value in self.stores.items():
             r.line(f"{name}.{attribute} = {r.load(value)}")
         return name
+
+
+_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 
 def is_followed(kind: type) -> bool:

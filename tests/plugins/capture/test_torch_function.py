@@ -282,3 +282,21 @@ def test_a_class_that_overrides_what_capture_reads():
             return super().to(*args) + 1
 
     same(lambda x: (x.shape, x.to(torch.float64), x * 2), lambda: of(Shaped))
+
+
+def test_one_hop_is_skipped():
+    redispatch = getattr(torch.overrides, "redispatch_function", None)
+    if redispatch is None:
+        pytest.skip("this torch skips no hops")
+
+    class Skipping(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            return redispatch(func, types, args, kwargs or {})
+
+    def total(x):
+        if torch.overrides.has_torch_function((x,)):
+            return torch.overrides.handle_torch_function(total, (x,), x)
+        return x.sum()
+
+    same(lambda x: total(x), lambda: of(Skipping), graphs=None)

@@ -168,3 +168,10 @@ def test_a_change_of_a_wrapper_that_requires_gradients_runs_as_python():
     assert_same(observed(mine), program(theirs))
     assert_same(mine, theirs)
     assert "requires gradients" in observed.fallbacks[0]
+
+
+def test_a_parameter_that_is_a_wrapper_is_one():
+    weight = torch.nn.Parameter(pair(tag=2))
+    observed = Observed(lambda v: v * 2 if isinstance(v, torch.nn.Parameter) else v * (v * 1).tag, fullgraph=True)
+    assert_same(observed(weight), weight * 2)
+    assert_same(observed(pair(tag=3)), pair(tag=3) * 3)
