@@ -20,12 +20,11 @@ from torch.utils._device import DeviceContext
 
 from turret.frames.class_members import class_member, member_owner
 from turret.frames.sources import Source, SourceReader, SourceWriter, WeakSource
-from turret.frames.trace_modes import AUTOCAST_DEVICES, autocast_state
+from turret.frames.trace_modes import AUTOCAST_DEVICES, autocast_state, modes_in_use
 from turret.torch_compat.modes import (
     cudnn_attention_enabled,
     dispatch_mode_count,
     flash_attention_enabled,
-    function_mode_at,
     function_mode_count,
     functorch_level,
     is_tracing,
@@ -89,7 +88,13 @@ class TensorProperties:
         return cls(type(value), value.dtype, value.device, value.requires_grad, leaf, shape, stride, known, keys)
 
     def holds(self, value: Any) -> bool:
-        """Whether a value has these properties."""
+        """Whether a value has these properties; no mode for torch's functions sees that they are asked for."""
+        if function_mode_count():
+            with torch._C.DisableTorchFunction():
+                return self._holds(value)
+        return self._holds(value)
+
+    def _holds(self, value: Any) -> bool:
         kind = type(value)
         return (
             kind is self.type
@@ -145,12 +150,10 @@ def dynamic_marks(value: Any) -> frozenset[int]:
 
 
 def function_modes() -> tuple[str | int, ...]:
-    """Torch function modes in use, outermost first: the device for one that is a default device, else an id."""
-    count = function_mode_count()
-    if not count:
+    """Torch function modes in use, outermost first: of a default device which one, else the id of the class."""
+    if not function_mode_count():
         return ()
-    modes = [function_mode_at(n) for n in range(count)]
-    return tuple(str(m.device) if type(m) is DeviceContext else id(m) for m in modes)
+    return tuple(str(m.device) if type(m) is DeviceContext else id(type(m)) for m in modes_in_use())
 
 
 def global_state() -> tuple[Any, ...]:
@@ -217,7 +220,8 @@ def same_keys(found: Any, expected: tuple[Any, ...]) -> bool:
 def storage_pattern(values: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """For each tensor the number of the first one that lies in the same storage."""
     first: dict[int, int] = {}
-    return tuple(first.setdefault(v.untyped_storage()._cdata, n) for n, v in enumerate(values))
+    with torch._C.DisableTorchFunction():
+        return tuple(first.setdefault(v.untyped_storage()._cdata, n) for n, v in enumerate(values))
 
 
 Check = Callable[[Guard, SourceWriter, list[str]], str]

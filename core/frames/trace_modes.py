@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
+from torch.utils._device import DeviceContext
 
 from turret.torch_compat.dispatch import DisableAutocast, DispatchKey, TorchDispatchMode
-from turret.torch_compat.modes import set_grad_enabled
+from turret.torch_compat.modes import function_mode_at, function_mode_count, set_grad_enabled
 
 
 def _with_autocast_keys() -> list[str]:
@@ -105,6 +107,67 @@ def autograd_by_itself() -> Iterator[None]:
     finally:
         torch._C._dynamo.compiled_autograd.set_autograd_compiler(*compiler)
         torch._C._autograd._saved_tensors_hooks_set_tracing(tracing)
+
+
+class _Paused(threading.local):
+    state: Any = None
+
+
+_paused = _Paused()
+
+
+def torch_function_state() -> Any:
+    """Who is asked for answers to torch's functions (``__torch_function__``) in the program of this thread."""
+    return torch._C._get_torch_function_state() if _paused.state is None else _paused.state
+
+
+def is_hop_skipped() -> bool:
+    """Whether the next function of torch is to ask nobody (``torch.overrides.redispatch_function``)."""
+    peek = getattr(torch._C, "_peek_should_skip_torch_function", None)  # since torch 2.13
+    return peek is not None and peek()
+
+
+@contextlib.contextmanager
+def program_asked_nothing() -> Iterator[None]:
+    """Within it nobody in the program answers for torch's functions: what runs there is the compiler's own.
+
+    Default devices are modes, too, and stay in use where there are no others.
+    """
+    state, outer = torch_function_state(), _paused.state
+    _paused.state = state
+    states = torch._C._TorchFunctionState
+    torch._C._set_torch_function_state(states.ALL_DISABLED if has_modes() else states.SUBCLASSES_DISABLED)
+    try:
+        yield
+    finally:
+        _paused.state = outer
+        torch._C._set_torch_function_state(state)
+
+
+@contextlib.contextmanager
+def program_put_aside() -> Iterator[None]:
+    """Within ``program_asked_nothing``: the compiler's own classes are asked again, and no mode of the program."""
+    modes = modes_in_use() if has_modes() else []
+    state = torch._C._get_torch_function_state()
+    for _ in modes:
+        torch._C._pop_torch_function_stack()
+    torch._C._set_torch_function_state(torch._C._TorchFunctionState.ENABLED)
+    try:
+        yield
+    finally:
+        torch._C._set_torch_function_state(state)
+        for mode in modes:
+            torch._C._push_on_torch_function_stack(mode)
+
+
+def has_modes() -> bool:
+    """Whether modes for torch's functions are in use that are more than default devices."""
+    return any(type(mode) is not DeviceContext for mode in modes_in_use())
+
+
+def modes_in_use() -> list[Any]:
+    """Modes for torch's functions, outermost first."""
+    return [function_mode_at(n) for n in range(function_mode_count())]
 
 
 ATTENTION = ("flash", "mem_efficient", "math", "cudnn", "overrideable")

@@ -18,6 +18,7 @@ from torch import fx
 
 from turret.errors import UnsupportedError, VerificationError
 from turret.graph.ops.functional_ops import bound_arguments, form_tokens, functional_op
+from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.blame import blaming, owner
 from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key, tensors_in
 from turret.plugins.joint.ops.layouts import has_layout_rule
@@ -84,6 +85,8 @@ class Tracer(TorchDispatchMode):
         self._rules: dict[Any, Rule] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if any(kind is not FakeTensor and is_wrapper(kind) for kind in types):
+            return NotImplemented  # what it is made of is computed with
         rule = self._rules.get(func)
         if rule is None:
             rule = self._rules[func] = self.rule_of(self, func)

@@ -4,10 +4,57 @@ from __future__ import annotations
 
 PRELUDE = '''
 import collections, contextlib, copy, dataclasses, enum, functools, heapq, itertools, math, operator
+import numpy
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+
+class Quiet(torch.Tensor):
+    """Says nothing of torch's functions."""
+
+
+class Doubling(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs or {})
+        return result * 2 if func is torch.sin else result
+
+
+class Noting(torch.Tensor):
+    seen = 2
+    def noted(self, by):
+        return self * self.seen + by
+
+
+class Holding:
+    """No tensor, but takes a part in torch's functions."""
+    def __init__(self, held):
+        self.held = held
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return cls(func(*[a.held if isinstance(a, cls) else a for a in args], **(kwargs or {})))
+
+
+class Halving(torch.overrides.TorchFunctionMode):
+    def __init__(self, by):
+        super().__init__()
+        self.by, self.calls = by, 0
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.calls += 1
+        result = func(*args, **(kwargs or {}))
+        return result / 2 + self.calls + self.by if func is torch.sin else result
+
+
+def under(mode, function):
+    with mode:
+        return function()
+
+
+def plain(value):
+    """A tensor of a class as one of none."""
+    return value.as_subclass(torch.Tensor)
 
 
 @dataclasses.dataclass(order=True)

@@ -1,5 +1,5 @@
-"""What came late to the random functions: indices that change sign or pass an end, checkpoints, inference mode, and
-conjugate and negative views."""
+"""What came late to the random functions: indices that change sign or pass an end, checkpoints, inference mode,
+conjugate and negative views, what answers for torch's functions, and arrays of numpy."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from tests.fuzz.function_expressions import Expressions, rule
 
 LATER_FEATURES = ("signed", "checkpoints", "inference", "conjugates")
 """Drawn apart from the others, so that a seed without them gives the program that it always gave."""
+LATEST_FEATURES = ("classes", "arrays")
+"""Drawn apart from those, for the same reason."""
 
 
 class Settings(Expressions):
@@ -98,3 +100,50 @@ class Settings(Expressions):
             )
         )  # fmt: skip
         self.bind("tensor", f"{name}.{self.one('imag', 'real', 'abs()')}")
+
+    # What answers for torch's functions.
+
+    @rule("tensor", 3, "classes")
+    def tensor_of_class(self, d: int) -> str:
+        t, u, i = self.some("tensor", d), self.var("tensor"), self.some("int", 0)
+        kind, other = self.one("Quiet", "Doubling", "Noting"), self.one("Quiet", "Noting")
+        return self.one(
+            f"plain(torch.sin({t}.as_subclass({kind})) + {u})", f"plain({u} - {t}.as_subclass({kind}) * {i})",
+            f"plain(torch.cat([{t}.as_subclass({kind}), {u}.as_subclass({kind})])[:{u}.shape[0]])",
+            f"plain(F.relu({t}.as_subclass({kind})).view(-1, 3) * {t}.as_subclass({kind}).shape[0])",
+            f"torch.add(Holding({t}), {u}).held", f"under(Halving({i}), lambda: torch.sin({t}) * 2 + {u}[0])",
+            f"plain({t}.as_subclass({other}).noted({i}))" if other == "Noting" else f"plain(-{t}.as_subclass({other}))",
+        )  # fmt: skip
+
+    @rule("simple", 1.5, "classes")
+    def change_of_class(self) -> None:
+        name = self.name("kept")
+        self.line(f"{name} = ({self.var('tensor')} * 1).as_subclass({self.one('Quiet', 'Doubling', 'Noting')})")
+        self.line(self.one(f"{name}.add_(1)", f"{name}[0] = 2", f"{name} *= 3", f"{name}.tag = {self.some('int', 0)}"))
+        self.line(self.one(f"log.append(type({name}).__name__)", f"log.append(getattr({name}, 'tag', 0))", "pass"))
+        self.bind("tensor", f"plain({name})")
+
+    # Arrays of numpy.
+
+    @rule("tensor", 3, "arrays")
+    def tensor_of_array(self, d: int) -> str:
+        t, i = f"{self.some('tensor', d)}.detach().resolve_neg()", self.some("int", 0)
+        return self.one(
+            f"torch.from_numpy(numpy.tanh({t}.numpy()) * 2)", f"torch.from_numpy({t}.numpy() - {t}.numpy().mean(0))",
+            f"torch.from_numpy(numpy.maximum({t}.numpy(), {i}))", f"torch.from_numpy({t}.numpy()[:, ::-1] + 1)",
+            f"torch.from_numpy(numpy.where({t}.numpy() > 0, {t}.numpy(), numpy.float32({i})))",
+            f"torch.from_numpy(numpy.concatenate([{t}.numpy()[:1], {t}.numpy()])[1:])",
+            f"torch.from_numpy({t}.numpy() * numpy.arange(3, dtype=numpy.float32))",
+        )  # fmt: skip
+
+    @rule("simple", 1.5, "arrays")
+    def change_array(self) -> None:
+        name = self.name("array")
+        self.line(f"{name} = ({self.var('tensor')} * 1).detach().numpy()")
+        self.line(self.one(f"{name} += 1", f"{name}[0] = 2", f"{name}[:, 1:] *= 3", f"numpy.abs({name}, out={name})"))
+        self.line(
+            self.one(
+                f"log.append({name}.shape)", f"log.append({name}.sum().dtype)", f"log.append({name}.dtype)", "pass"
+            )
+        )
+        self.bind("tensor", f"torch.from_numpy({name})")

@@ -17,6 +17,7 @@ from turret.errors import CaptureError, is_internal
 from turret.frames import frame_hook, guard_tree, stances
 from turret.frames.guards import Guard, global_state, storage_pattern
 from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource
+from turret.frames.trace_modes import program_put_aside
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
@@ -34,7 +35,7 @@ from turret.plugins.capture.record.graph import GraphInput, metadata
 from turret.plugins.capture.record.sizes import size_guards
 from turret.plugins.capture.store import units
 from turret.plugins.capture.store.unit import Unit, filtered, load_source, make_unit
-from turret.plugins.capture.values.arrays import check_arrays
+from turret.plugins.capture.values.arrays import check_arrays, check_views
 from turret.plugins.capture.values.base import Lazy
 from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.storage.source_lines import new_graph_module
@@ -166,6 +167,7 @@ class _Attempt:
         tracer = self.tracer
         seeds = torch.random.get_rng_state()
         try:
+            tracer.overrides.start()
             with tracer.recorder.fake_mode:
                 frame = self.start()
                 try:
@@ -177,11 +179,13 @@ class _Attempt:
                     raise Unsupported(f"a decision on a number that depends on data: {error.cond}") from error
                 check_copies(tracer)
                 check_arrays(tracer)
+                check_views(tracer)
                 rebuilder = FrameRebuilder(tracer)
                 tail = self.tail(frame, rebuilder, signal)
                 if tail is not None:
                     tracer.effects.write(rebuilder)
                     tracer.state.finish(rebuilder)
+                    tracer.overrides.finish(rebuilder)
         finally:
             tracer.state.restore()
             torch.random.set_rng_state(seeds)
@@ -336,7 +340,9 @@ class _Attempt:
             real_inputs=tuple(i.real if isinstance(i.example, torch.Tensor) else i.example for i in inputs),
         )
         compiler = self.settings.compile_graph
-        function, key = compiler.with_key(captured) if hasattr(compiler, "with_key") else (compiler(captured), None)
+        with program_put_aside():
+            function, key = compiler.with_key(captured) if hasattr(compiler, "with_key") else (compiler(captured), None)
+        function = tracer.overrides.asking_nobody(function)
         return frame_hook.load().suspend(function), key
 
     def unit(self, run: Any, text: str) -> Unit:

@@ -20,7 +20,7 @@ from turret.frames.class_members import class_member
 from turret.frames.frame_hook import keep_torch_off, set_torchs_callback
 from turret.frames.guards import GuardSet, global_state
 from turret.frames.saved_tensor_hooks import top_hooks
-from turret.frames.trace_modes import autograd_by_itself
+from turret.frames.trace_modes import autograd_by_itself, is_hop_skipped, program_asked_nothing
 from turret.hooks import plugin_manager
 from turret.plugins.capture.dispatching import recomputation
 from turret.plugins.capture.errors import AskedFor, Postponed, Unsupported
@@ -193,7 +193,7 @@ def _unit(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     if asked is not stances.DEFAULT and _is_held_back(asked, settings, cache, function, arguments):
         settings.waits = True
         return _this_time(arguments) if asked.name == "eager_then_compile" else None
-    with _lock, compiling.here(), autograd_by_itself():
+    with _lock, compiling.here(), autograd_by_itself(), program_asked_nothing():
         return _miss(settings, cache, function, arguments, is_root)
 
 
@@ -363,14 +363,14 @@ def _run_as_python(function: types.FunctionType, *values: Any) -> Any:
 
 
 def _modes_in_the_way() -> str:
-    """Why nothing is compiled now, or nothing: function or dispatch modes and transforms see every operation.
+    """Why nothing is compiled now, or nothing: dispatch modes and transforms see every operation.
 
-    Default devices are modes as well, and no obstacle: they are there again when the captured code runs.  Dual tensors
+    Modes for torch's functions are followed; default devices are there again when the captured code runs.  Dual tensors
     of forward-mode AD carry tangents that compiled code does not know of.
     """
-    scripted, forward, functions, dispatch, level = global_state()[-5:]
-    if any(isinstance(mode, int) for mode in functions):
-        return "a torch function mode is in use"
+    scripted, forward, _, dispatch, level = global_state()[-5:]
+    if is_hop_skipped():
+        return "the next function of torch asks nobody"
     if dispatch:
         return "a torch dispatch mode is in use"
     if level is not None:

@@ -33,7 +33,7 @@ from turret.plugins.capture.values.modules import LocalModule
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict, Super, slot_hash
 from turret.plugins.capture.values.sequences import Deque, List, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set, is_stable
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
 
 # Types and attributes.
 
@@ -65,8 +65,9 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
             if isinstance(value.object if isinstance(value, Known) else value.value, cls):
                 return Constant(True)
         elif isinstance(value, Tensor) and isinstance(cls, type) and not issubclass(actual, cls):
-            if type(cls).__instancecheck__ is not type.__instancecheck__ and isinstance(value.fake, cls):
-                return Constant(value.real is None or isinstance(value.real, cls))
+            known = value.fake if value.real is None else value.real
+            if type(cls).__instancecheck__ is not type.__instancecheck__ and isinstance(known, cls):
+                return Constant(True)
         elif getattr(value, "object", None) is not None and not isinstance(value, Method):
             if isinstance(value.object, cls):  # type: ignore[attr-defined]
                 return Constant(True)
@@ -465,6 +466,8 @@ def abs_(t: Tracer, value: Value) -> Value:
         return t.recorder.call_method("abs", [value], {}) if patched is None else t.call(patched, [], {})
     if isinstance(value, Symbolic):
         return t.recorder.call(abs, [value], {})
+    if isinstance(value, Array):
+        return value.unary(t, abs)
     if isinstance(value, Instance):
         return value.need_special(t, "__abs__")
     return t.fold(abs, [value], {})

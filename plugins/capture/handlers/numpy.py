@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy
@@ -11,7 +12,8 @@ from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.handlers.constructors import tensor_of_numbers, tensor_of_sequence
 from turret.plugins.capture.interpreter.wrap import equal, identity, known
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray, array_of_tensor, array_value
+from turret.plugins.capture.values.array_code import in_library
+from turret.plugins.capture.values.arrays import ArrayOfTensor, KnownArray, array_of_tensor, array_value, computed
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.functions import Builtin
 from turret.plugins.capture.values.sequences import List, Tuple
@@ -41,7 +43,13 @@ registry.makers[numpy.ndarray] = KnownArray
 
 
 def _number(cls: type) -> Any:
-    return lambda t, *args, **kwargs: t.fold(cls, list(args), kwargs)
+    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        value = args[0].realize() if len(args) == 1 and not kwargs else None
+        if isinstance(value, ArrayOfTensor) and not value.is_foldable() and issubclass(cls, numpy.generic):
+            return computed(t, cls.__name__, cls, lambda array: array.astype(cls.__name__), [value], {})
+        return t.fold(cls, list(args), kwargs)
+
+    return handler
 
 
 def _limits(cls: type) -> Any:
@@ -79,12 +87,43 @@ def _of_tensor(t: Tracer, name: str, original: Any, tensor: Tensor) -> Value:
 
 def _folded(name: str, original: Any) -> Any:
     def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
-        if "out" in kwargs or "where" in kwargs:
-            raise Unsupported(f"numpy.{name} with out= or where=")
         first = args[0].realize() if len(args) == 1 and not kwargs else None
         if isinstance(first, Tensor):
             return _of_tensor(t, name, original, first)
+        if (function := _as_tensor_code(original, args, kwargs)) is not None:
+            return computed(t, name, original, function, list(args), kwargs)
+        if "out" in kwargs or "where" in kwargs:
+            raise Unsupported(f"numpy.{name} with out= or where=")
         return t.fold(original, list(args), kwargs)
+
+    return handler
+
+
+def _as_tensor_code(original: Any, args: tuple[Value, ...], kwargs: dict[str, Value]) -> Any | None:
+    """The function of torch's library for a call with arrays that the graph computes; None where it has none."""
+    arrays = [a for v in (*args, *kwargs.values()) for a in _arrays(v)]
+    if all(a.is_foldable() for a in arrays):
+        return None
+    return in_library(original)
+
+
+def _arrays(value: Value) -> Iterator[ArrayOfTensor]:
+    value = value.realize()
+    if isinstance(value, ArrayOfTensor):
+        yield value
+    elif isinstance(value, (List, Tuple)):
+        for item in value.items:
+            yield from _arrays(item)
+
+
+def _of_arrays(name: str, original: Any) -> Any:
+    """A function that is not computed while capturing: its arguments change, or it is of no constants."""
+
+    def handler(t: Tracer, *args: Value, **kwargs: Value) -> Value:
+        function = _as_tensor_code(original, args, kwargs)
+        if function is None:
+            raise Unsupported(f"a call of {name}")
+        return computed(t, name.removeprefix("numpy."), original, function, list(args), kwargs)
 
     return handler
 
@@ -93,6 +132,10 @@ for _name in _PURE.split():
     _original = getattr(numpy, _name, None)
     if _original is not None and not isinstance(_original, type):
         registry.functions[_original] = _folded(_name, _original)
+for _module in (numpy, numpy.linalg, numpy.fft):
+    for _name, _original in vars(_module).items():
+        if isinstance(_original, (numpy.ufunc, type(numpy.mean))) and _original not in registry.functions:
+            registry.functions[_original] = _of_arrays(f"{_module.__name__}.{_name}", _original)
 
 
 @registry.function(torch.from_numpy)

@@ -97,30 +97,6 @@ def is_tensor_like(t: Tracer, inp: Value) -> Value:
     return t.call(t.wrap_known(hasattr), [value, Constant("__torch_function__")], {})
 
 
-@registry.function(torch.overrides.has_torch_function)
-def has_torch_function(t: Tracer, relevant_args: Value) -> Value:
-    return Constant(any(map(_has_torch_function, relevant_args.realize().unpack(t))))
-
-
-@registry.function(torch.overrides.has_torch_function_unary)
-def has_torch_function_unary(t: Tracer, argument: Value) -> Value:
-    return Constant(_has_torch_function(argument))
-
-
-@registry.function(torch.overrides.has_torch_function_variadic)
-def has_torch_function_variadic(t: Tracer, *arguments: Value) -> Value:
-    return Constant(any(map(_has_torch_function, arguments)))
-
-
-def _has_torch_function(value: Value) -> bool:
-    """Whether an object's class answers for torch's functions; plain tensors, all that capture follows, do not."""
-    value = value.realize()
-    if isinstance(value, (Tensor, Constant)):
-        return False
-    found = getattr(value.type(), "__torch_function__", None)
-    return found is not None and found is not torch._C._disabled_torch_function_impl
-
-
 @registry.function(torch.fx.graph_module._WrappedCall.__call__)
 def call_graph_module(t: Tracer, wrapped: Value, obj: Value, *args: Value, **kwargs: Value) -> Value:
     """The call of an ``fx.GraphModule``, without the message that it prints beside an exception."""

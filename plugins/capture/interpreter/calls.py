@@ -20,6 +20,7 @@ from turret.frames.sources import BoundSource
 from turret.frames.trace_modes import home_of, is_replaced
 from turret.plugins.capture.errors import AskedFor, Unsupported
 from turret.plugins.capture.interpreter.frame import RETURNED, Frame
+from turret.plugins.capture.interpreter.overrides import is_of_torch
 from turret.plugins.capture.interpreter.torch_functions import call_torch, is_graph_function, is_torch_builtin
 from turret.plugins.capture.interpreter.wrap import is_namedtuple
 from turret.plugins.capture.python import lookups
@@ -40,8 +41,10 @@ from turret.plugins.capture.values.groups import new_group
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module, is_module_call
 from turret.plugins.capture.values.objects import ExceptionInstance, FunctionInstance, Instance
+from turret.plugins.capture.values.overriding import OF_TORCH, is_plain_subclass
 from turret.plugins.capture.values.sequences import List, NamedTuple, Tuple
 from turret.plugins.capture.values.sets import Set
+from turret.plugins.capture.values.tensors import Tensor
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _NONE = Constant(None)
@@ -72,7 +75,7 @@ _TRANSPARENT = {
 
 
 _FOLLOWED = frozenset(
-    {"torch.fx._pytree", "torch.export._unlift", "torch.export._tree_utils", "torch.export.unflatten"}
+    {"unittest.case", "torch.fx._pytree", "torch.export._unlift", "torch.export._tree_utils", "torch.export.unflatten"}
 )
 """Modules inside those, whose functions are inlined: what exported programs call."""
 
@@ -126,6 +129,11 @@ class Caller:
         """The same, whether or not the function is marked as a region."""
         if isinstance(function, Function):
             function.note_code(self)
+            if is_graph_function(function.object):
+                answer = self.overrides.call(function.object, args, kwargs)
+                if answer is not None:
+                    return answer
+                args, kwargs = self.overrides.plain(args, kwargs)
             special = self.special_function(function, args, kwargs)
             if special is not None:
                 return special
@@ -156,6 +164,9 @@ class Caller:
                 return module.forward(self, args[1:], kwargs)
         if is_graph_function(object):
             self.finds_itself(object)
+            receiver = args[0].realize() if args else None
+            if object.__qualname__.startswith("TensorBase.") and isinstance(receiver, Tensor):
+                return receiver.call_torchs(self, object.__name__, args[1:], kwargs)  # no module has it under its name
             return self.recorder.call(object, args, kwargs)
         marked = self.call_marked(object, args, kwargs)
         if marked is not None:
@@ -294,6 +305,8 @@ class Caller:
             else:
                 self.call(bind_attribute(self, made, owner, "__init__", init), args, kwargs)
             return made
+        if issubclass(kind, torch.Tensor) and is_plain_subclass(kind):
+            return self.instantiate(cls, args, kwargs)
         if issubclass(kind, (torch.Tensor, torch.jit.ScriptModule)):
             raise Unsupported(f"making a {kind.__qualname__} in compiled code")
         if type(kind) not in ORDINARY_METACLASSES:
@@ -311,7 +324,7 @@ class Caller:
         if not isinstance(made, Instance) or not issubclass(made.kind, kind):
             return made
         owner, init = look_up(self, kind, "__init__")
-        if init is object.__init__:
+        if init is object.__init__ or owner in OF_TORCH:
             if (args or kwargs) and look_up(self, kind, "__new__")[1] is object.__new__:
                 raise self.raised(TypeError, f"{kind.__name__}() takes no arguments")
             return made
@@ -334,6 +347,8 @@ class Caller:
             return new_group(self, kind, args)
         if issubclass(kind, BaseException):
             return ExceptionInstance(kind, list(args))
+        if issubclass(kind, torch.Tensor):
+            return self.call_builtin(torch.Tensor.__new__, [self.wrap_known(kind), *args], {})
         base = builtin_base(kind)
         if base is object and _is_made_by_object(kind):
             return Instance(kind)
@@ -378,46 +393,61 @@ class Caller:
 
     def call_builtin(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A function written in C."""
+        if is_of_torch(object):
+            answer = self.overrides.call(object, args, kwargs)
+            if answer is not None:
+                return answer
+            args, kwargs = self.overrides.plain(args, kwargs)
         handler = registry.functions.get(object) if isinstance(object, Hashable) else None
         if handler is not None:
             return handled(handler, object, self, args, kwargs)
         if is_torch_builtin(object):
             return call_torch(self, object, args, kwargs)
-        marked = self.call_marked(object, args, kwargs)
-        if marked is not None:
-            return marked
+        found = self.call_marked(object, args, kwargs)
+        if found is None:
+            found = self.call_wrapping(object, args, kwargs)
+        return self.call_c(object, args, kwargs) if found is None else found
+
+    def call_wrapping(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """A call of what stands around a function of Python; None where nothing does."""
         if isinstance(object, functools._lru_cache_wrapper) and all(v.is_constant() for v in (*args, *kwargs.values())):
             if not self.trusted(object):
                 self.provenance.bound_to_process(f"{object.__qualname__} remembers its results")
             return self.fold(object, args, kwargs, remembered=True)  # as in plain execution: computed once
         if hasattr(object, "__wrapped__") and isinstance(object.__wrapped__, types.FunctionType):
             return self.call(self.wrap_known(object.__wrapped__), args, kwargs)
+        return None
+
+    def call_c(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A method of a kind of objects, or a function of a module, that is known to be pure."""
         if isinstance(object, _C_METHODS) and hasattr(object, "__objclass__") and args:
             return self.call_descriptor(object, args, kwargs)
         owner = getattr(object, "__self__", None)
         if isinstance(owner, tuple(registry.pure_owners)):
+            found = self.call_of_class(owner, object, args, kwargs) if isinstance(owner, type) else None
             if isinstance(owner, str) and object.__name__ == "join" and len(args) == 1:
                 args = [Tuple(args[0].realize().unpack(self))]
-            if owner in _DICTS and object.__name__ == "fromkeys":
-                named = owner is collections.OrderedDict or not kwargs
-                if not named or not takes(self.from_keys, len(args) + 1, kwargs):
-                    raise Unsupported(f"the arguments of {object.__qualname__}()")
-                return self.from_keys(owner, *args, **kwargs)
-            if isinstance(owner, type) and object.__name__ == "__new__" and not kwargs:
-                return self.blank(args[0].constant(), args[1:])
-            if isinstance(owner, type) and object.__name__ == "__subclasses__" and not args and not kwargs:
-                return self.subclasses(owner)
-            if (
-                isinstance(owner, type)
-                and owner.__module__ not in ("builtins", "torch", "numpy")
-                and not issubclass(owner, tuple)
-            ):
-                raise Unsupported(f"a call of {object.__qualname__}")
-            return self.fold(object, args, kwargs)
+            return self.fold(object, args, kwargs) if found is None else found
         if isinstance(owner, types.ModuleType) and owner.__name__ in registry.pure_modules:
             return self.fold(object, args, kwargs)
         name = getattr(object, "__qualname__", None) or repr(object)
         raise Unsupported(f"a call of {getattr(object, '__module__', None) or ''}.{name}, written in C")
+
+    def call_of_class(self, owner: type, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+        """A call of a method in C of a class; None for one that is pure.  Raises ``Unsupported`` for others."""
+        name = object.__name__
+        if owner in _DICTS and name == "fromkeys":
+            named = owner is collections.OrderedDict or not kwargs
+            if not named or not takes(self.from_keys, len(args) + 1, kwargs):
+                raise Unsupported(f"the arguments of {object.__qualname__}()")
+            return self.from_keys(owner, *args, **kwargs)
+        if name == "__new__" and not kwargs:
+            return self.blank(args[0].constant(), args[1:])
+        if name == "__subclasses__" and not args and not kwargs:
+            return self.subclasses(owner)
+        if owner.__module__ not in ("builtins", "torch", "numpy") and not issubclass(owner, tuple):
+            raise Unsupported(f"a call of {object.__qualname__}")
+        return None
 
     def subclasses(self, cls: type) -> Value:
         """``cls.__subclasses__()``, assumed to stay the same."""

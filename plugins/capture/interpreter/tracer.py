@@ -20,6 +20,7 @@ from turret.plugins.capture.interpreter import wrap as wrapping
 from turret.plugins.capture.interpreter.calls import Caller
 from turret.plugins.capture.interpreter.frame import Generator
 from turret.plugins.capture.interpreter.namespaces import Namespaces
+from turret.plugins.capture.interpreter.overrides import Overrides
 from turret.plugins.capture.python import lookups, polyfills
 from turret.plugins.capture.record.effects import Effects
 from turret.plugins.capture.record.graph import GraphRecorder
@@ -36,7 +37,7 @@ from turret.plugins.capture.values.modules import LocalModule
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance, InstanceDict
 from turret.plugins.capture.values.sequences import List, Range, Sequence, Size, Tuple, folded
 from turret.plugins.capture.values.sets import Set
-from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _UNARY = {"negative": operator.neg, "positive": operator.pos, "invert": operator.invert}
@@ -63,6 +64,10 @@ class FrameTracer(Caller):
         """Tensors in the memory of arrays that the program made of constants, by the array's id."""
         self.arrays_read: list[torch.Tensor] = []
         """Tensors in the memory of arrays whose numbers are constants of the graph."""
+        self.arrays_made: list[Any] = []
+        """Arrays that the program made of constants."""
+        self.copied_views: list[list[tuple[torch.Tensor, int]]] = []
+        """Tensors that are copies where arrays are views, with those that they show and all their versions."""
         self.ignored: list[list[tuple[type[Warning], str]]] = []
         """Warnings that the program ignores, by their kinds and starts: for each block under ``catch_warnings``."""
         self.hooks_refused = 0
@@ -72,6 +77,7 @@ class FrameTracer(Caller):
         self.guards.watchers.append(self.blocks.note_guard)
         self.state = TorchState(self)
         self.generators: list[Generator] = []
+        self.overrides = Overrides(self)
 
     # Objects and guards.
 
@@ -323,8 +329,12 @@ class FrameTracer(Caller):
 
     def unary(self, name: str, value: Value) -> Value:
         """A unary operator."""
+        if isinstance(value, Tensor) and self.overrides.sees_all():
+            return self.overrides.method(value, _UNARY_NAMES[name], [], {})
         if isinstance(value, (Tensor, Symbolic)):
             return self.recorder.call(_UNARY[name], [value], {})
+        if isinstance(value, Array):
+            return value.unary(self, _UNARY[name])
         if isinstance(value, Instance):
             return value.need_special(self, _UNARY_NAMES[name])
         return self.fold(_UNARY[name], [value], {})

@@ -49,8 +49,10 @@ from turret.plugins.capture.values.functions import (
 from turret.plugins.capture.values.mappings import Dict, DictView, LoadedModules
 from turret.plugins.capture.values.modules import LocalModule, Module
 from turret.plugins.capture.values.objects import ExceptionInstance, Instance
+from turret.plugins.capture.values.overriding import subclass_value
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
+from turret.plugins.capture.values.wrappers import wrapper_value
 
 _EQUAL_TYPES = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
 _IDENTITY_TYPES = (
@@ -74,6 +76,7 @@ _IDENTITY_TYPES = (
     re.Match,
     type(torch.__version__),
     torch.iinfo,
+    typing.TypeVar,
 )
 _BUILTIN_TYPES = (
     types.BuiltinFunctionType,
@@ -317,6 +320,11 @@ def _tensor(t: Tracer, object: Any, source: Source) -> Value:
     return t.recorder.tensor_input(object, source)
 
 
+def _tensor_of_class(t: Tracer, object: Any, source: Source) -> Value:
+    found = subclass_value(t, object, source) or wrapper_value(t, object, source)
+    return found or _instance(t, object, source)
+
+
 def _module(t: Tracer, object: Any, source: Source) -> Value:
     if not isinstance(source, BoundSource) and t.policy.fresh_module(source, object):
         return LocalModule(t, object, source)
@@ -487,6 +495,7 @@ registry.base_wrappers += [
     (types.ModuleType, known(PythonModule)),
     (enum.Enum, identity),
     (nn.Module, _module),
+    (torch.Tensor, _tensor_of_class),
     (BaseException, _exception),
     (torch._ops.OpOverload, known(Builtin)),
     (torch._ops.OpOverloadPacket, known(Builtin)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import inspect
 import types
@@ -9,7 +10,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from turret.frames.class_members import class_member
+from turret.frames.trace_modes import is_hop_skipped, torch_function_state
+from turret.graph.wrapper_tensors import Unwrap, WrapperForm
 
 
 def signature_of_method(function: types.FunctionType) -> inspect.Signature:
@@ -100,3 +105,66 @@ def has_saved_tensor_hooks(autograd: Any) -> bool:
 def never(value: Any) -> bool:
     """A condition that nothing fulfils."""
     return False
+
+
+def plain_tensor(value: torch.Tensor) -> torch.Tensor:
+    """A tensor of a class of the program's as a plain one in its memory, through which gradients reach it."""
+    with torch._C.DisableTorchFunction(), torch.enable_grad():
+        return torch.Tensor.as_subclass(value, torch.Tensor)
+
+
+def as_class(value: torch.Tensor, kind: type) -> torch.Tensor:
+    """A plain tensor as one of a class."""
+    with torch._C.DisableTorchFunction(), torch.enable_grad():
+        return torch.Tensor.as_subclass(value, kind)
+
+
+def gradient(value: torch.Tensor) -> torch.Tensor | None:
+    """The gradient of a tensor, whatever its class makes of attributes."""
+    with torch._C.DisableTorchFunction():
+        return torch.Tensor.grad.__get__(value)  # type: ignore[attr-defined]
+
+
+def is_leaf(value: torch.Tensor) -> bool:
+    """Whether a tensor is a leaf of autograd, whatever its class makes of attributes."""
+    with torch._C.DisableTorchFunction():
+        return torch.Tensor.is_leaf.__get__(value)  # type: ignore[attr-defined]
+
+
+def asked_for_answers(core: Any) -> int:
+    """Who is asked for answers to torch's functions."""
+    return -1 if is_hop_skipped() else int(torch_function_state())
+
+
+@functools.cache
+def function_mode(number: int) -> Callable[[Any], Any]:
+    """A lookup of one of the modes for torch's functions in use, from the outermost."""
+
+    def mode(core: Any) -> Any:
+        return core._get_function_stack_at(number)
+
+    return mode
+
+
+def float_errors(module: Any) -> tuple[str, ...]:
+    """What numpy does about errors of floats."""
+    return tuple(module.geterr().values())
+
+
+def is_writeable(array: Any) -> bool:
+    """Whether an array of numpy may be changed."""
+    return bool(array.flags.writeable)
+
+
+def is_same_form(form: WrapperForm, value: Any) -> bool:
+    """Whether a wrapper has a form; False where what it says of itself cannot be compared."""
+    try:
+        return bool(WrapperForm.of(value) == form)
+    except Exception:  # code of the program
+        return False
+
+
+def parts_of_wrapper(value: Any) -> tuple[torch.Tensor, ...]:
+    """The plain tensors in a wrapper, through which gradients reach it."""
+    form = WrapperForm.of(value)
+    return Unwrap(form)(value) if value.requires_grad else tuple(form.parts(value))

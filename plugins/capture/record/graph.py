@@ -40,6 +40,7 @@ from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
 from turret.storage.source_lines import new_graph_module
 
 
@@ -188,7 +189,7 @@ class GraphRecorder:
             path, source = source, WeakSource(str(source), real)
             self.t.guards.take("IS", path, others=(source,))
         dynamic = frozenset() if static else self.t.policy.dynamic_dimensions(source, real)
-        fake = self.fakify(real, source, dynamic)
+        fake = self.fakify(self.of_torchs_class(real), source, dynamic)
         self.versions.inference |= real.is_inference()
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
         properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
@@ -199,6 +200,17 @@ class GraphRecorder:
         value = Tensor(node, fake, source, real)
         self.by_fake[id(fake)] = value
         return value
+
+    def of_torchs_class(self, real: torch.Tensor) -> torch.Tensor:
+        """A tensor, or one of a class that torch itself makes fakes of, in the memory of one of a program's class."""
+        if type(real) in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            return real
+        with torch.utils._mode_utils.no_dispatch():
+            made = real.detach().requires_grad_(real.requires_grad)
+            if isinstance(real, torch.nn.Parameter):
+                made = torch.nn.Parameter(made, real.requires_grad)
+        self.t.kept.append(made)
+        return made
 
     def fakify(self, real: torch.Tensor, source: Source, dynamic: frozenset[int]) -> Any:
         """The fake twin of a tensor, with symbols for its dynamic dimensions."""
@@ -380,7 +392,7 @@ class GraphRecorder:
             known = self.by_fake.get(id(result))
             node = self.record(op, target, args, kwargs, result)
             if known is not None:
-                return known
+                return known.outer or known
             return self.tensor(node, result)
         if isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return Symbolic(self.record(op, target, args, kwargs, result), result)
@@ -396,7 +408,8 @@ class GraphRecorder:
         items: list[Value] = []
         for number, item in enumerate(result):
             if isinstance(item, (torch.Tensor, torch.SymInt, torch.SymFloat)) and id(item) in self.by_fake:
-                items.append(self.by_fake[id(item)])
+                seen = self.by_fake[id(item)]
+                items.append(seen.outer or seen)
                 continue
             if not isinstance(item, (torch.Tensor, torch.SymInt, torch.SymFloat, tuple, list)):
                 items.append(self.t.wrap_known(item))
@@ -414,6 +427,9 @@ class GraphRecorder:
 
     def tensor(self, node: fx.Node, fake: torch.Tensor) -> Tensor:
         """The value of a new tensor."""
+        if is_followed(type(fake)):
+            made = self.by_fake[id(fake)] = WrapperTensor(node, fake)
+            return made
         if type(fake).__name__ not in ("FakeTensor", "Parameter", "Tensor"):
             raise Unsupported(f"a tensor subclass as a result: {type(fake).__name__}")
         value = Tensor(node, fake)

@@ -11,10 +11,11 @@ import torch
 
 from turret.frames.sources import CallSource, LocalSource, Source
 from turret.hooks.devices import HOST
-from turret.plugins.capture.errors import NotConstant, Unsupported
+from turret.plugins.capture.errors import NOWHERE, NotConstant, Unsupported
 from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import registry
-from turret.plugins.capture.values.base import MethodOfValue, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.array_code import Call, in_library
+from turret.plugins.capture.values.base import Constant, MethodOfValue, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.sequences import folded
 from turret.plugins.capture.values.tensors import Array, Tensor
 
@@ -38,6 +39,8 @@ class _Numbers(Array):
         raise t.raised(TypeError, "unhashable type: 'numpy.ndarray'")
 
     def get_item(self, t: Tracer, key: Value) -> Value:
+        if isinstance(key, ArrayOfTensor):
+            return key.compute(t, "ndarray.__getitem__", operator.getitem, [self, key])
         return t.fold(operator.getitem, [self, key], {})
 
     def iterate(self, t: Tracer) -> Value:
@@ -58,12 +61,16 @@ class _Numbers(Array):
     def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Value | None:
         if isinstance(other, Tensor) or inplace:
             raise Unsupported(f"{operation.__name__} of a numpy array and {other.describe()}")
+        if isinstance(other, ArrayOfTensor):
+            return other.operated(t, operation, [self, other])
         return t.fold(operation, [self, other], {})
 
     def reflected(self, t: Tracer, operation: Any, other: Value) -> Value | None:
         return t.fold(operation, [other, self], {})
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if isinstance(other, ArrayOfTensor):
+            return other.compute(t, f"ndarray {symbol}", t.COMPARISONS[symbol], [self, other])
         return t.fold(t.COMPARISONS[symbol], [self, other], {})
 
 
@@ -72,6 +79,16 @@ class KnownArray(_Numbers):
 
     def __init__(self, t: Tracer, array: numpy.ndarray) -> None:
         self.t, self.array = t, array
+        self.computed: ArrayOfTensor | None = None
+        """What it is from when on numbers were put into it that the graph computes."""
+        self.alone = array.base is None
+        for other in t.arrays_made:
+            if _owner(other.array) == _owner(array):
+                self.alone = other.alone = False
+        t.arrays_made.append(self)
+
+    def realize(self) -> Value:
+        return self if self.computed is None else self.computed
 
     def folded(self) -> numpy.ndarray:
         """The array, unless a tensor that shares its memory was changed."""
@@ -111,9 +128,24 @@ class KnownArray(_Numbers):
         return t.fold(getattr(self.folded(), name), args, kwargs)
 
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        if any(isinstance(v.realize(), ArrayOfTensor) for v in (key, value)):
+            self.as_computed(t).set_item(t, key, value)
+            return
         self.change(t, lambda: operator.setitem(self.array, folded(key), folded(value)))
 
+    def as_computed(self, t: Tracer) -> ArrayOfTensor:
+        """The array as one that the graph computes, which it is from now on."""
+        self.check_own("a change of")
+        if not self.alone or _owner(self.array) in t.shared_arrays:
+            raise Unsupported("numbers of the graph put into a numpy array of which there are views")
+        held = self.tensor(t, copied=True).realize()
+        assert isinstance(held, Tensor)
+        self.computed = ArrayOfTensor(t, held)
+        return self.computed
+
     def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Value | None:
+        if inplace and isinstance(other, ArrayOfTensor):
+            return self.as_computed(t).binary(t, operation, other, inplace)
         if not inplace or isinstance(other, Tensor):
             return super().binary(t, operation, other, inplace)
         changed = getattr(operator, "i" + operation.__name__.rstrip("_"))
@@ -133,6 +165,8 @@ class KnownArray(_Numbers):
             raise t.raised_from(error) from None
 
     def rebuild(self, r: Rebuilder) -> str:
+        if self.computed is not None:
+            return r.load(self.computed)
         self.check_own("a result that is")
         if self.array.base is not None or _owner(self.array) in r.t.shared_arrays:
             raise Unsupported("a view of a numpy array, or one beside a tensor in its memory, after a graph break")
@@ -143,13 +177,30 @@ class ArrayOfTensor(_Numbers):
     """An array in the memory of a tensor: one that existed before (``source``), or ``Tensor.numpy()``."""
 
     def __init__(
-        self, t: Tracer, tensor: Tensor, source: Source | None = None, array: numpy.ndarray | None = None
+        self,
+        t: Tracer,
+        tensor: Tensor,
+        source: Source | None = None,
+        array: numpy.ndarray | None = None,
+        kind: type = numpy.ndarray,
     ) -> None:
-        self.t, self.held, self.source, self.array = t, tensor, source, array
+        """``kind``: an array's class, or that of a scalar of numpy, which has no memory of its own to be seen."""
+        self.view: tuple[Callable, list[Value], dict[str, Value]] | None = None
+        """A call of numpy that gives the array as a view of another, of which the graph has a copy."""
+        self.t, self.held, self.source, self.array, self.kind = t, tensor, source, array, kind
+
+    def type(self) -> type:
+        return self.kind
+
+    def describe(self) -> str:
+        return f"an array in the memory of {self.held.describe()}"
 
     def tensor(self, t: Tracer, copied: bool) -> Value:
         """The tensor that shares the array's memory."""
         return self.held
+
+    def beside(self, t: Tracer, tensor: Value) -> Value:
+        return self.held if self.kind is not numpy.ndarray else self
 
     def folded(self) -> numpy.ndarray:
         """The numbers of an array that the program keeps, assumed to stay; raises ``NotConstant`` for another one."""
@@ -166,6 +217,14 @@ class ArrayOfTensor(_Numbers):
         copy.flags.writeable = False
         return copy
 
+    def is_foldable(self) -> bool:
+        """Whether the numbers are assumed to stay, so that they are constants."""
+        try:
+            self.folded()
+        except NotConstant:
+            return False
+        return True
+
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name == "shape":
             return t.new_tuple(self.held.get_attr(t, "shape").unpack(t))
@@ -175,22 +234,133 @@ class ArrayOfTensor(_Numbers):
             return self.held.call_method(t, "numel", [], {})
         if name == "dtype":
             return t.wrap_known(numpy_dtype(self.held.fake.dtype))
+        if name in ("T", "mT", "real", "imag"):
+            return self.compute(t, name, operator.attrgetter(name), [self])
+        if name in _SIZES:
+            return self.sizes(t, name)
         if hasattr(numpy.ndarray, name) and callable(getattr(numpy.ndarray, name)):
             return MethodOfValue(self, name)
-        if name in ("T", "real", "imag"):
-            return t.fold(operator.attrgetter(name), [self], {})
         raise Unsupported(f"attribute {name!r} of a numpy array")
 
+    def sizes(self, t: Tracer, name: str) -> Value:
+        """Sizes in bytes."""
+        fake = self.held.fake
+        if not all(isinstance(s, int) for s in (*fake.shape, *fake.stride())):
+            raise Unsupported(f"attribute {name!r} of a numpy array whose size changes")
+        width = fake.element_size()
+        strides = tuple(s * width for s in fake.stride())
+        return t.made({"strides": strides, "itemsize": width, "nbytes": fake.numel() * width}[name])
+
     def call_method(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name not in _METHODS.split():
-            raise Unsupported(f"method {name!r} of a numpy array")
-        return t.fold(getattr(numpy.ndarray, name), [self, *args], kwargs)
+        if name in _READS or (name == "item" and not args):
+            return self.read(t, name)
+        if name in _CHANGES:
+            self.check_writeable(t)
+        if not hasattr(numpy.ndarray, name):
+            raise t.raised(AttributeError, f"'numpy.{self.kind.__name__}' object has no attribute {name!r}")
+        return self.compute(t, name, lambda array, *a, **k: getattr(array, name)(*a, **k), [self, *args], kwargs)
+
+    def read(self, t: Tracer, name: str) -> Value:
+        """The numbers of the array as Python's."""
+        if name in ("tolist", "__bool__") and self.held.fake.dim() > 0:
+            raise Unsupported(f"{name} of {self.describe()}")
+        found = self.held.read(t, "item" if name == "tolist" else name)
+        if found is None:
+            raise Unsupported(f"{name} of {self.describe()} reads its numbers")
+        return found
+
+    def truth(self, t: Tracer) -> bool:
+        return self.held.truth(t)
+
+    def unary(self, t: Tracer, operation: Callable) -> Value:
+        return self.compute(t, f"ndarray.__{operation.__name__.strip('_')}__", operation, [self])
+
+    def compute(
+        self,
+        t: Tracer,
+        name: str,
+        operation: Callable,
+        args: list[Value],
+        kwargs: dict[str, Value] | None = None,
+    ) -> Value:
+        """What numpy gives: of numbers that are assumed to stay, while capturing; else by the graph."""
+        try:
+            return t.made(operation(*map(folded, args), **{k: folded(v) for k, v in (kwargs or {}).items()}))
+        except NotConstant:
+            return computed(t, name, operation, in_library(operation) or operation, args, kwargs or {})
+        except Exception as error:
+            raise t.raised_from(error) from None
+
+    def get_item(self, t: Tracer, key: Value) -> Value:
+        return self.compute(t, "ndarray.__getitem__", operator.getitem, [self, key])
+
+    def set_item(self, t: Tracer, key: Value, value: Value) -> None:
+        self.check_writeable(t)
+        computed(t, "ndarray.__setitem__", operator.setitem, operator.setitem, [self, key, value], {})
+
+    def unpack(self, t: Tracer) -> list[Value]:
+        return [self.get_item(t, Constant(n)) for n in range(t.int_of(self.length(t)))]
+
+    def contains(self, t: Tracer, item: Value) -> Value:
+        raise Unsupported(f"`in` of {self.describe()} reads its numbers")
+
+    def binary(self, t: Tracer, operation: Any, other: Value, inplace: bool) -> Value | None:
+        if isinstance(other, Tensor):
+            raise Unsupported(f"{operation.__name__} of a numpy array and {other.describe()}")
+        if inplace and self.kind is numpy.ndarray:
+            self.check_writeable(t)
+            changed = getattr(operator, "i" + operation.__name__.rstrip("_"))
+            return computed(t, f"ndarray.__i{operation.__name__}__", changed, changed, [self, other], {})
+        return self.operated(t, operation, [self, other])
+
+    def operated(self, t: Tracer, operation: Any, operands: list[Value]) -> Value:
+        return self.compute(t, f"ndarray.__{operation.__name__}__", operation, operands)
+
+    def reflected(self, t: Tracer, operation: Any, other: Value) -> Value | None:
+        return self.operated(t, operation, [other, self])
+
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        return self.compute(t, f"ndarray {symbol}", t.COMPARISONS[symbol], [self, other])
+
+    def check_writeable(self, t: Tracer) -> None:
+        """Refuse to change an array that numpy keeps from that, or a scalar."""
+        if self.kind is not numpy.ndarray or (self.array is not None and not self.array.flags.writeable):
+            raise Unsupported(f"a change of {self.describe()}, which cannot be written to")
+        if self.source is not None:
+            t.guards.take("CALL", self.source, (lookups.is_writeable, True))
 
     def length(self, t: Tracer) -> Value:
         return self.held.length(t)
 
     def rebuild(self, r: Rebuilder) -> str:
-        return r.assign(f"{r.load(self.held)}.numpy()")
+        if self.view is not None:
+            function, args, kwargs = self.view
+            given = ", ".join([*map(r.load, args), *(f"{k}={r.load(v)}" for k, v in kwargs.items())])
+            return r.assign(f"{r.constant(function)}({given})")
+        return r.assign(f"{r.load(self.held)}.numpy(){'' if self.kind is numpy.ndarray else '[()]'}")
+
+
+_SIZES = frozenset({"strides", "itemsize", "nbytes"})
+_READS = frozenset({"tolist", "__float__", "__int__", "__bool__", "__index__"})
+_CHANGES = frozenset({"sort", "fill", "put", "resize", "partition"})
+
+
+def computed(
+    t: Tracer, name: str, original: Callable, function: Callable, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """A call of a function of numpy with arrays that the graph computes."""
+
+    def made(tensor: Value, kind: type, copied: bool) -> Value:
+        tensor = tensor.realize()
+        assert isinstance(tensor, Tensor)
+        value = ArrayOfTensor(t, tensor, kind=kind)
+        if copied:
+            value.view = (original, args, kwargs)
+            shown = [a for v in (*args, *kwargs.values()) if isinstance(a := v.realize(), ArrayOfTensor)]
+            t.copied_views.append([(v.held.fake, t.recorder.versions.of(v.held.fake)) for v in (value, *shown)])
+        return value
+
+    return Call(t, name, original, function, args, kwargs, made).run()
 
 
 def check_arrays(t: Tracer) -> None:
@@ -200,6 +370,13 @@ def check_arrays(t: Tracer) -> None:
             changed = isinstance(item.real, torch.Tensor) and t.recorder.versions.of(item.example)
             if changed and _overlap(item.real.untyped_storage(), held.untyped_storage()):
                 raise Unsupported("a numpy array that was read, and that a tensor in its memory changes")
+
+
+def check_views(t: Tracer) -> None:
+    """Copies that stand for views must not be changed, nor what they show."""
+    for pairs in t.copied_views:
+        if any(t.recorder.versions.of(fake) != version for fake, version in pairs):
+            raise Unsupported("a change of a numpy array beside a view that torch has no like of", step=NOWHERE)
 
 
 def _overlap(one: torch.UntypedStorage, other: torch.UntypedStorage) -> bool:

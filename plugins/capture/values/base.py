@@ -205,8 +205,11 @@ class Tracer(Protocol):
     recorder: Recorder
     shared_arrays: dict[int, torch.Tensor]
     arrays_read: list[torch.Tensor]
+    arrays_made: list[Any]
+    copied_views: list[list[tuple[torch.Tensor, int]]]
     ignored: list[list[tuple[type[Warning], str]]]
     hooks_refused: int
+    overrides: Any
 
     # Objects.
 

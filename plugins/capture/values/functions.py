@@ -328,6 +328,11 @@ class Builtin(Known):
         except AttributeError as error:
             raise t.raised_from(error) from None
 
+    def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if symbol in ("==", "!=") and isinstance(other, Builtin):  # ``Tensor.shape.__get__`` is another one each time
+            return Constant((self.object == other.object) == (symbol == "=="))
+        return super().compare(t, symbol, other)
+
     def call(self, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return t.call_builtin(self.object, args, kwargs)
 

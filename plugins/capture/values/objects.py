@@ -591,5 +591,7 @@ class Super(Callable_):
         t.provenance.bases(kind)
         for base in mro[mro.index(self.start) + 1 :]:
             if defines(t, base, name):
+                if base in (torch.Tensor, torch._C.TensorBase) and hasattr(self.owner, "from_torch"):
+                    return self.owner.from_torch(t, name, base.__dict__[name])
                 return bind_attribute(t, self.owner, base, name, base.__dict__[name], kind if on_class else None)
         raise t.raised(AttributeError, f"'super' object has no attribute {name!r}")

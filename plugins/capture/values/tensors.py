@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import types
 import warnings
@@ -13,6 +14,7 @@ import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_or_true
 
+from turret.frames.class_members import find_in_mro
 from turret.frames.sources import AttrSource, DictSource, Source
 from turret.graph.ops.host_scalars import element
 from turret.hooks.devices import HOST
@@ -22,7 +24,7 @@ from turret.plugins.capture.registry import handled, registry
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfValue, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.decisions import decide
-from turret.plugins.capture.values.functions import Known
+from turret.plugins.capture.values.functions import Handler, Known
 from turret.plugins.capture.values.iterators import ItemsIterator
 from turret.plugins.capture.values.sequences import List, Sequence, Size, Tuple
 
@@ -82,6 +84,31 @@ class Array(Value):
         """A tensor of the same numbers, or (not ``copied``) in the same memory."""
         raise NotImplementedError
 
+    def unary(self, t: Tracer, operation: Callable) -> Value:
+        """A unary operator."""
+        return t.fold(operation, [self], {})
+
+
+def _answered(special: str) -> Callable[[Callable], Callable]:
+    """A method of ``Tensor`` that stands for a special method, which modes or other arguments may answer for."""
+
+    def decorated(method: Callable) -> Callable:
+        @functools.wraps(method)
+        def either(self: Tensor, t: Tracer, *args: Value) -> Any:
+            if t.overrides.applies((self, *args)):
+                return t.overrides.method(self, special, list(args), {})
+            return method(self, t, *args)
+
+        return either
+
+    return decorated
+
+
+@functools.cache
+def _is_computed(name: str) -> bool:
+    """Whether tensors compute an attribute, so that modes for torch's functions see that it is asked for."""
+    return isinstance(find_in_mro(torch.Tensor, name)[1], (types.GetSetDescriptorType, property)) and name[:2] != "__"
+
 
 _NOT_A_LEAF = "you can only change requires_grad flags of leaf variables."
 _TO_DETACH = (
@@ -100,6 +127,8 @@ class Tensor(Value):
         self.node, self.fake, self.source, self.real = node, fake, source, real
         self.stores: dict[str, Value] = {}
         self.new_data: Tensor | None = None
+        self.outer: Value | None = None
+        """The tensor of a class of the program's that this one is the memory of, for which it stands in graphs."""
 
     def type(self) -> type:
         return type(self.real) if self.real is not None else torch.Tensor
@@ -114,6 +143,8 @@ class Tensor(Value):
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name in self.stores:
             return self.stores[name]
+        if t.overrides.sees_all() and _is_computed(name):
+            return t.overrides.attribute(self, name)
         if name in BUILT_IN_ATTRIBUTES and (patched := self.patched(t, name)) is not None:
             return patched
         if name == "shape":
@@ -153,6 +184,9 @@ class Tensor(Value):
         patched = self.patched(t, name)
         if patched is not None:
             return patched
+        owner, raw = look_up(t, self.type(), name)
+        if owner is not None and not t.trusted(owner):
+            return bind_attribute(t, self, owner, name, raw)
         if hasattr(torch.Tensor, name):
             if callable(getattr(torch.Tensor, name)):
                 return MethodOfValue(self, name)
@@ -160,6 +194,12 @@ class Tensor(Value):
         if self.real is not None and self.source is not None:
             t.guards.take("NO_KEY", DictSource(self.source), name)
         raise t.raised(AttributeError, f"'{self.type().__name__}' object has no attribute {name!r}")
+
+    def from_torch(self, t: Tracer, name: str, raw: Any) -> Value:
+        """What ``super()`` finds in torch's class."""
+        if callable(raw) and not isinstance(raw, type):
+            return Handler(f"Tensor.{name}", lambda t, *args, **kwargs: self.call_torchs(t, name, list(args), kwargs))
+        raise Unsupported(f"super().{name} of a tensor")
 
     def patched(self, t: Tracer, name: str) -> Value | None:
         """What a program put into the class of tensors under a name, bound to this one; None for torch's own."""
@@ -194,48 +234,35 @@ class Tensor(Value):
         patched = self.patched(t, name)
         if patched is not None:
             return t.call(patched, args, kwargs)
-        if name == "size" and len(args) + len(kwargs) <= 1:
-            return self.size(t, *args, **kwargs)
+        return self.call_torchs(t, name, args, kwargs)
+
+    def call_torchs(self, t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """The same of torch's own method, whatever a class has in its place."""
+        if t.overrides.applies((self, *args, *kwargs.values())):
+            return t.overrides.method(self, name, args, kwargs)
         if (handler := registry.tensor_methods.get(name)) is not None:
             return handled(handler, getattr(torch.Tensor, name), t, [self, *args], kwargs)
         if name in READS_DATA:
-            read = self.read(t, name)
-            if read is not None:
-                return read
-            raise Unsupported(
-                f"Tensor.{name} {READS_DATA[name]}",
-                "keep the value in a tensor, ask for a number of the graph by the option capture_scalar_outputs=True, "
-                "or move it out of the compiled function",
-            )
+            return self.reads(t, name)
         if name in NOT_IN_GRAPHS:
             part = name in _LOOK_AT_MEMORY and _shows_part_of_result(t, self.fake)
             # What leaves a graph may have memory of its own, so no break helps.
             where = "of a part of what compiled code made" if part else "in compiled code"
             raise Unsupported(f"Tensor.{name} {where}", step=NOWHERE if part else None)
-        if name == "requires_grad_" and self.source is not None:
-            if len(args) == 1 and t.truth(args[0]) == self.fake.requires_grad:
-                return self
-            raise Unsupported("Tensor.requires_grad_ of a tensor that existed before")
-        if name == "to_dense" and self.fake.layout is torch.strided and not args and not kwargs:
-            return self
-        if name == "__len__":
-            return self.length(t)
-        if name == "__iter__":
-            return self.iterate(t)
-        if name == "__setitem__":
-            self.set_item(t, *args)
-            return Constant(None)
-        if name == "__contains__":
-            return self.contains(t, *args)
-        if name == "get_device" or (name == "type" and not args and not kwargs):
-            return t.wrap_known(getattr(self.fake, name)()) if name == "get_device" else Constant(
-                type_name(self.fake)
-            )  # fmt: skip
-        if name == "type" and args and isinstance(args[0].realize(), Known):
-            return self.as_type(t, args[0].constant())
-        if name == "type_as" and isinstance(args[0].realize(), Tensor):
-            return t.recorder.call_method("to", [self, Constant(args[0].realize().fake.dtype)], {})
-        return t.recorder.call_method(name, [self, *args], kwargs)
+        known = _OWN_METHODS.get(name)
+        found = None if known is None else known(self, t, args, kwargs)
+        return t.recorder.call_method(name, [self, *args], kwargs) if found is None else found
+
+    def reads(self, t: Tracer, name: str) -> Value:
+        """What a method gives that looks at the numbers."""
+        read = self.read(t, name)
+        if read is not None:
+            return read
+        raise Unsupported(
+            f"Tensor.{name} {READS_DATA[name]}",
+            "keep the value in a tensor, ask for a number of the graph by the option capture_scalar_outputs=True, "
+            "or move it out of the compiled function",
+        )
 
     def read(self, t: Tracer, name: str) -> Value | None:
         """The tensor's value as a number: known, or a symbol where those are wanted; else None."""
@@ -294,6 +321,7 @@ class Tensor(Value):
         shape = Size([t.recorder.size_value(self, n) for n in range(self.fake.dim())])
         return shape if dim is None or t.is_none(dim) else shape.get_item(t, dim)
 
+    @_answered("__getitem__")
     def get_item(self, t: Tracer, key: Value) -> Value:
         if (patched := self.patched(t, "__getitem__")) is not None:
             return t.call(patched, [key], {})
@@ -303,6 +331,7 @@ class Tensor(Value):
             return t.call(t.wrap_known(element), [self, key], {})
         return t.recorder.call(operator.getitem, [self, index_of(t, key)], {})
 
+    @_answered("__setitem__")
     def set_item(self, t: Tracer, key: Value, value: Value) -> None:
         if (patched := self.patched(t, "__setitem__")) is not None:
             t.call(patched, [key, value], {})
@@ -314,19 +343,25 @@ class Tensor(Value):
             return
         t.recorder.call(operator.setitem, [self, index_of(t, key), value], {})
 
+    @_answered("__contains__")
     def contains(self, t: Tracer, item: Value) -> Value:
         raise Unsupported("`in` of a tensor branches on its values")
 
     def iterate(self, t: Tracer) -> Value:
+        if t.overrides.sees_all():
+            return t.overrides.method(self, "__iter__", [], {})
         return ItemsIterator(self.unpack(t))
 
     def unpack(self, t: Tracer) -> list[Value]:
+        if t.overrides.sees_all():
+            return list(t.drain(self.iterate(t)))
         self.refuse_patched(t, "__iter__")
         if self.fake.dim() == 0:
             raise t.raised(TypeError, "iteration over a 0-d tensor")
         t.int_of(t.recorder.size_value(self, 0))
         return t.recorder.call_method("unbind", [self, Constant(0)], {}).unpack(t)
 
+    @_answered("__len__")
     def length(self, t: Tracer) -> Value:
         if (patched := self.patched(t, "__len__")) is not None:
             return t.call(patched, [], {})
@@ -335,6 +370,8 @@ class Tensor(Value):
         return t.recorder.size_value(self, 0)
 
     def truth(self, t: Tracer) -> bool:
+        if t.overrides.sees_all():
+            return t.truth(t.overrides.method(self, "__bool__", [], {}))
         self.refuse_patched(t, "__bool__")
         known = self.known(t)
         if known is not None and known.numel() == 1:
@@ -342,6 +379,8 @@ class Tensor(Value):
         raise Unsupported("a branch on a tensor's value", "use torch.where or torch.cond")
 
     def binary(self, t: Tracer, operation: Callable, other: Value, inplace: bool) -> Value | None:
+        if t.overrides.applies((self, other)):
+            return t.overrides.special(self, f"__{'i' if inplace else ''}{BINARY_NAMES[operation]}__", other)
         patched = self.patched(t, f"__{'i' if inplace else ''}{BINARY_NAMES[operation]}__")
         if patched is not None:
             return t.call(patched, [other], {})
@@ -351,12 +390,16 @@ class Tensor(Value):
         return t.recorder.call(INPLACE[operation] if inplace else operation, [self, other], {})
 
     def reflected(self, t: Tracer, operation: Callable, other: Value) -> Value | None:
+        if t.overrides.applies((self, other)):
+            return t.overrides.special(self, f"__r{BINARY_NAMES[operation]}__", other)
         patched = self.patched(t, f"__r{BINARY_NAMES[operation]}__")
         if patched is not None:
             return t.call(patched, [other], {})
         return t.recorder.call(operation, [other, self], {}) if _operand(other) else None
 
     def compare(self, t: Tracer, symbol: str, other: Value) -> Value | None:
+        if t.overrides.applies((self, other)):
+            return t.overrides.special(self, f"__{COMPARISON_TARGETS[symbol].__name__}__", other)
         if (patched := self.patched(t, f"__{COMPARISON_TARGETS[symbol].__name__}__")) is not None:
             return t.call(patched, [other], {})
         other = other.beside(t, self)
@@ -378,6 +421,55 @@ class Tensor(Value):
             r.effect(f"{held}.data = {r.load(self.new_data)}")
         for name, value in self.stores.items():
             r.effect(f"{held}.{name} = {r.load(value)}")
+
+
+def _size(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    return value.size(t, *args, **kwargs) if len(args) + len(kwargs) <= 1 else None
+
+
+def _requires_grad(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    if value.source is None:
+        return None
+    if len(args) == 1 and t.truth(args[0]) == value.fake.requires_grad:
+        return value
+    raise Unsupported("Tensor.requires_grad_ of a tensor that existed before")
+
+
+def _to_dense(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    return value if value.fake.layout is torch.strided and not args and not kwargs else None
+
+
+def _set_item(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    value.set_item(t, *args)
+    return Constant(None)
+
+
+def _type(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    if not args and not kwargs:
+        return Constant(type_name(value.fake))
+    return value.as_type(t, args[0].constant()) if args and isinstance(args[0].realize(), Known) else None
+
+
+def _type_as(value: Tensor, t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    other = args[0].realize()
+    if not isinstance(other, Tensor):
+        return None
+    return t.recorder.call_method("to", [value, Constant(other.fake.dtype)], {})
+
+
+_OWN_METHODS: dict[str, Callable[[Tensor, Tracer, list[Value], dict[str, Value]], Value | None]] = {
+    "size": _size,
+    "requires_grad_": _requires_grad,
+    "to_dense": _to_dense,
+    "__len__": lambda value, t, args, kwargs: value.length(t),
+    "__iter__": lambda value, t, args, kwargs: value.iterate(t),
+    "__setitem__": _set_item,
+    "__contains__": lambda value, t, args, kwargs: value.contains(t, *args),
+    "get_device": lambda value, t, args, kwargs: t.wrap_known(value.fake.get_device()),
+    "type": _type,
+    "type_as": _type_as,
+}
+"""Methods that capture answers itself; None for calls of them that go to the graph."""
 
 
 def _shows_part_of_result(t: Tracer, tensor: torch.Tensor) -> bool:

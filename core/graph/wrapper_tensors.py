@@ -1,0 +1,110 @@
+"""Tensors that wrap others (``__tensor_flatten__``), taken apart and put together again, with gradients either way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import torch
+
+from turret.errors import UnsupportedError
+
+
+@attrs.frozen
+class WrapperForm:
+    """What a wrapper is beside the tensors in it: its class, their names, what it says of itself, and its layout."""
+
+    kind: type
+    names: tuple[str, ...]
+    context: Any = attrs.field(hash=False)
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    requires_grad: bool
+    inner: tuple[WrapperForm | None, ...]
+    """The forms of tensors in it that are wrappers, too."""
+
+    @classmethod
+    def of(cls, value: Any) -> WrapperForm:
+        """The form of a wrapper.  ``UnsupportedError`` for one that holds what is no strided tensor."""
+        names, context = value.__tensor_flatten__()
+        parts = [getattr(value, name) for name in names]
+        for part in parts:
+            if not is_wrapper(type(part)) and (not isinstance(part, torch.Tensor) or part.layout is not torch.strided):
+                raise UnsupportedError(f"a {type(value).__qualname__} that holds a {type(part).__qualname__}")
+        inner = tuple(cls.of(part) if is_wrapper(type(part)) else None for part in parts)
+        layout = tuple(value.shape), tuple(value.stride()), value.requires_grad
+        return cls(type(value), tuple(names), context, *layout, inner)
+
+    def count(self) -> int:
+        """Plain tensors in it."""
+        return sum(1 if form is None else form.count() for form in self.inner)
+
+    def parts(self, value: Any) -> list[torch.Tensor]:
+        """The plain tensors in a wrapper, in order."""
+        found: list[torch.Tensor] = []
+        for name, form in zip(self.names, self.inner, strict=True):
+            part = getattr(value, name)
+            found += [part] if form is None else form.parts(part)
+        return found
+
+    def build(self, parts: list[Any]) -> Any:
+        """A wrapper of this form around plain tensors, which it takes off ``parts``."""
+        held = {n: parts.pop(0) if f is None else f.build(parts) for n, f in zip(self.names, self.inner, strict=True)}
+        return self.kind.__tensor_unflatten__(held, self.context, self.size, self.stride)  # type: ignore[attr-defined]
+
+
+def is_wrapper(kind: type) -> bool:
+    """Whether tensors of a class wrap others and say how."""
+    return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+
+
+@attrs.frozen(eq=False)
+class Wrap:
+    """The function of a node that makes a wrapper of plain tensors; gradients reach these whatever the modes are."""
+
+    form: WrapperForm
+    __name__: str = "wrap"
+
+    def __call__(self, *parts: torch.Tensor) -> Any:
+        with torch.enable_grad():
+            return _Wrap.apply(self.form, *parts)
+
+
+@attrs.frozen(eq=False)
+class Unwrap:
+    """The function of a node that gives the plain tensors in a wrapper."""
+
+    form: WrapperForm
+    __name__: str = "unwrap"
+
+    def __call__(self, value: Any) -> tuple[torch.Tensor, ...]:
+        with torch.enable_grad():
+            return _Unwrap.apply(self.form, value)
+
+
+class _Wrap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, form: WrapperForm, *parts: torch.Tensor) -> Any:
+        ctx.form = form
+        return form.build([part.detach() for part in parts])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
+        if type(gradient) is not ctx.form.kind:
+            raise UnsupportedError(
+                f"a gradient of a {ctx.form.kind.__qualname__} that is a {type(gradient).__qualname__}"
+            )
+        return None, *ctx.form.parts(gradient)
+
+
+class _Unwrap(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, form: WrapperForm, value: Any) -> tuple[torch.Tensor, ...]:
+        ctx.form = form
+        parts = [part.detach() for part in form.parts(value)]
+        ctx.mark_non_differentiable(*(p for p in parts if not p.dtype.is_floating_point and not p.dtype.is_complex))
+        return tuple(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
+        return None, ctx.form.build(list(gradients))

@@ -1,0 +1,110 @@
+"""Tensors that wrap others, in the graph: made there of the plain tensors in them, which come in and go out."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils._mode_utils import no_dispatch
+
+from turret.frames.class_members import find_in_mro
+from turret.frames.sources import CallSource, ItemSource, Source
+from turret.graph.wrapper_tensors import Unwrap, Wrap, WrapperForm, is_wrapper
+from turret.plugins.capture.errors import NOWHERE, Unsupported
+from turret.plugins.capture.python import lookups
+from turret.plugins.capture.values.base import Rebuilder, Tracer, Value
+from turret.plugins.capture.values.sequences import Tuple
+from turret.plugins.capture.values.tensors import Tensor
+
+
+class WrapperTensor(Tensor):
+    """A tensor of the graph that wraps others."""
+
+    def __init__(
+        self, node: fx.Node, fake: torch.Tensor, source: Source | None = None, real: torch.Tensor | None = None
+    ) -> None:
+        super().__init__(node, fake, source, real)
+        self.form = WrapperForm.of(fake)
+        self.version = fake._version
+
+    def type(self) -> type:
+        return self.form.kind
+
+    def parts(self, t: Tracer) -> list[Value]:
+        """The plain tensors in it, as values."""
+        found = t.recorder.call_region(Unwrap(self.form), [self.node]).realize()
+        return found.items if isinstance(found, Tuple) else [found]
+
+    def own_attribute(self, t: Tracer, name: str) -> Value:
+        if name in self.form.names:
+            if any(form is not None for form in self.form.inner) or self.fake.requires_grad:
+                raise Unsupported(f"attribute {name!r} of a wrapper of wrappers, or one that requires gradients")
+            return self.parts(t)[self.form.names.index(name)]
+        if self.real is None and name in self.fake.__dict__:
+            found = self.fake.__dict__[name]  # what the class made of contexts, which are guarded
+            if type(found) not in _PLAIN:
+                raise Unsupported(f"attribute {name!r} of a {self.form.kind.__qualname__}")
+            return t.wrap_known(found)
+        return super().own_attribute(t, name)
+
+    def check(self) -> None:
+        """Refuse changes that the object itself would show, of which the graph has the parts."""
+        real = self.real
+        if real is None:
+            return
+        if tuple(self.fake.shape) != self.form.size or tuple(self.fake.stride()) != self.form.stride:
+            raise Unsupported(f"a change of the shape of {self.describe()}", step=NOWHERE)
+        if self.fake._version != self.version and self.form.requires_grad:
+            raise Unsupported(f"a change of {self.describe()}, which requires gradients", step=NOWHERE)
+        if self.new_data is not None:
+            raise Unsupported(f"a change of the data of {self.describe()}", step=NOWHERE)
+
+    def rebuild(self, r: Rebuilder) -> str:
+        parts = "".join(r.load(part) + "," for part in self.parts(r.t))
+        name = r.remember(self, r.assign(f"{r.constant(Wrap(self.form))}(*({parts}))"))
+        for attribute, value in self.stores.items():
+            r.line(f"{name}.{attribute} = {r.load(value)}")
+        return name
+
+
+_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
+
+
+def is_followed(kind: type) -> bool:
+    """Whether capture follows wrappers of a class: torch's functions ask nobody above its operators."""
+    answer = find_in_mro(kind, "__torch_function__")[1]
+    ordinary = answer in (torch._C._disabled_torch_function_impl, torch.Tensor.__dict__["__torch_function__"])
+    foreign = kind.__module__.startswith(("torch.nested", "torch.distributed", "torch._subclasses"))
+    return is_wrapper(kind) and ordinary and not foreign
+
+
+def wrapper_value(t: Tracer, object: Any, source: Source) -> Value | None:
+    """A wrapper that existed before: the tensors in it are inputs.  None for one that capture does not follow."""
+    kind = type(object)
+    if not is_followed(kind):
+        return None
+    try:
+        form = WrapperForm.of(object)
+    except Exception as error:  # code of the program, of an object that may be half made
+        raise Unsupported(f"taking a {kind.__qualname__} apart: {error}") from error
+    if not lookups.is_same_form(form, object):
+        raise Unsupported(f"a {kind.__qualname__} whose context cannot be compared")
+    t.guards.take("TYPE", source, kind)
+    t.guards.take("CALL", source, (functools.partial(lookups.is_same_form, form), True))
+    t.blocks.refuse(f"a {kind.__qualname__}")
+    t.provenance.bound_to_process(f"a {kind.__qualname__}, whose code the graph does not tell")
+    places = CallSource(source, lookups.parts_of_wrapper)
+    nodes = []
+    with no_dispatch():
+        parts = lookups.parts_of_wrapper(object)
+    for number, part in enumerate(parts):
+        value = t.recorder.tensor_input(part, ItemSource(places, number))
+        assert isinstance(value, Tensor)
+        nodes.append(value.node)
+    made = t.recorder.call_region(Wrap(form), nodes)
+    assert isinstance(made, WrapperTensor)
+    made.source, made.real = source, object
+    t.overrides.inputs.append(made)
+    return made

@@ -1,0 +1,240 @@
+"""Numpy's functions of arrays that the graph computes: their values, dtypes and kinds are numpy's, in one graph."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy
+import pytest
+import torch
+from capture_lab import Observed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import turret
+
+A = numpy.arange(1.0, 7.0).reshape(2, 3)
+B = numpy.arange(6, dtype=numpy.float32).reshape(2, 3) - 2
+INTS = numpy.arange(-2, 4).reshape(2, 3)
+SQUARE = numpy.array([[4.0, 1.0], [1.0, 3.0]])
+
+
+def assert_same(found, expected):
+    assert type(found) is type(expected)
+    if isinstance(expected, (tuple, list)):
+        assert len(found) == len(expected)
+        for mine, theirs in zip(found, expected, strict=True):
+            assert_same(mine, theirs)
+    elif isinstance(expected, (numpy.ndarray, numpy.generic)):
+        assert found.dtype == expected.dtype and found.shape == expected.shape
+        assert numpy.allclose(found, expected, equal_nan=True, rtol=1e-5, atol=1e-6)
+    else:
+        assert found == expected
+
+
+def copies(values):
+    return [v.copy() if isinstance(v, numpy.ndarray) else v for v in values]
+
+
+def same(program, *args, breaks=0, graphs=1):
+    observed = Observed(program)
+    for _ in range(2):
+        mine, theirs = copies(args), copies(args)
+        assert_same(observed(*mine), program(*theirs))
+        assert_same(mine, theirs)
+    if breaks is not None:
+        assert (len(observed.graphs), len(observed.breaks), observed.fallbacks) == (graphs, breaks, []), observed.breaks
+    return observed
+
+
+UNARY = [
+    numpy.sin, numpy.exp, numpy.abs, numpy.negative, numpy.square, numpy.floor, numpy.sqrt, numpy.isnan, numpy.cumsum,
+    numpy.sum, numpy.mean, numpy.max, numpy.argmin, numpy.std, numpy.any, numpy.ravel, numpy.transpose, numpy.flip,
+    numpy.sort, numpy.ones_like, numpy.round, numpy.sign, numpy.prod, numpy.fft.fft, numpy.median,
+]  # fmt: skip
+BINARY = [
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow,
+    operator.lt, operator.eq, numpy.maximum, numpy.hypot, numpy.arctan2, numpy.fmin, numpy.logaddexp, numpy.equal,
+]  # fmt: skip
+DTYPES = ["float64", "float32", "int64", "int32", "int8", "uint8", "bool", "complex64", "float16"]
+
+
+@st.composite
+def arrays(draw, shape=None):
+    dtype = numpy.dtype(draw(st.sampled_from(DTYPES)))
+    shape = draw(st.sampled_from([(), (3,), (2, 3), (1, 3)])) if shape is None else shape
+    number = st.integers(0 if dtype.kind == "u" else -4, 4)
+    values = numpy.array([draw(number) for _ in range(int(numpy.prod(shape)))]).reshape(shape).astype(dtype)
+    if dtype.kind == "f" and values.size and draw(st.booleans()):
+        values.flat[0] = draw(st.sampled_from([numpy.nan, numpy.inf, -0.0]))
+    return values.T if draw(st.booleans()) else values
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(UNARY), arrays())
+def test_a_function_gives_what_numpy_gives_or_breaks(function, array):
+    _agrees(function, array)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(BINARY), arrays((2, 3)), st.one_of(arrays(()), st.sampled_from([2, 2.5, True, numpy.float32(3)]))
+)
+def test_an_operator_gives_what_numpy_gives_or_breaks(function, array, other):
+    if isinstance(other, numpy.ndarray) and other.shape == () and array.shape != (2, 3):
+        other = other.reshape(1)
+    _agrees(function, array, other)
+
+
+def _agrees(function, *args):
+    with numpy.errstate(all="ignore"):
+        try:
+            expected = function(*copies(args))
+        except (TypeError, ValueError, IndexError) as error:
+            with pytest.raises(type(error)):
+                Observed(lambda *a: function(*a))(*copies(args))
+            return
+        observed = Observed(lambda *a: function(*a))
+        assert_same(observed(*copies(args)), expected)
+        assert_same(observed(*copies(args)), expected)
+
+
+def test_reductions_give_scalars_and_arrays():
+    same(
+        lambda a: (
+            a.sum(),
+            a.sum(0),
+            a.mean(axis=1, keepdims=True),
+            a.argmax(),
+            a.std() * 2,
+            isinstance(a.max(), float),
+        ),
+        A,
+    )
+    same(lambda a, b: ((a - a.mean(0)) / (a.std(0) + 1e-5), b.sum().dtype, numpy.float32(a.sum())), A, B)
+
+
+def test_indexing_and_views():
+    same(
+        lambda a: (
+            a[0],
+            a[0, 1],
+            a[..., 0],
+            a[:, None],
+            a[:, ::2],
+            a.T[1],
+            a[numpy.array([1, 0])],
+            [r.sum() for r in a],
+        ),
+        A,
+    )
+    same(lambda a: (a[::-1], (a * 2)[:, ::-1] + 1, numpy.diag(a @ a.T)), A)
+
+
+def test_changes_in_place():
+    def program(a):
+        a += 1
+        a[0] = 5
+        a[:, 1] *= 2
+        part = a[1]
+        part -= 3
+        other = a.astype(a.dtype)
+        other += 100
+        numpy.add(a, a, out=a)
+        return part, a.sum()
+
+    same(program, A)
+
+
+def test_a_change_beside_a_view_that_torch_has_no_like_of_runs_as_python():
+    def program(a):
+        back = a[::-1]
+        a += 1
+        return back
+
+    assert "view" in same(program, A, breaks=None).fallbacks[0]
+
+
+def test_a_view_that_leaves_is_one_of_the_same_memory():
+    array = A.copy()
+    found = Observed(lambda a: a[::-1])(array)
+    array[0] = 7
+    assert (found[1] == 7).all()
+
+
+def test_an_array_made_by_the_program_is_filled():
+    def program(a):
+        made = numpy.zeros(3)
+        made[0] = a.sum()
+        made[1:] += a[0, :2]
+        return made, numpy.array([a.max(), 1.0]), numpy.linspace(0, 1, 3) * a
+
+    same(program, A)
+
+
+def test_products_linear_algebra_and_transforms():
+    same(lambda a, b: (a @ b.T, numpy.einsum("ij,kj->ik", a, b), numpy.stack([a, b]), numpy.dot(a[0], a[0])), A, B)
+    same(
+        lambda s: (numpy.linalg.inv(s), numpy.linalg.det(s), numpy.linalg.solve(s, s[0]), numpy.linalg.norm(s)), SQUARE
+    )
+    same(lambda a, b: (numpy.fft.fft(a), numpy.fft.rfft(b), numpy.fft.ifft(a).real), A, B)
+
+
+def test_dtypes():
+    same(
+        lambda a, b: (a.astype(numpy.float32), b.astype("int64"), b + 2.5, b * numpy.float64(2), a.dtype, b.nbytes),
+        A,
+        B,
+    )
+    same(lambda i: (i / 2, i * 2.0, i // 2, i % 3, i & 1, ~i, numpy.sin(i), i.mean()), INTS)
+
+
+def test_what_integers_may_be_is_left_to_numpy():
+    for function in (operator.floordiv, numpy.mod, operator.lshift):
+        with numpy.errstate(all="ignore"):
+            same(lambda i, function=function: function(i, abs(i) // 2), INTS, breaks=None)
+
+
+def test_another_dtype_or_number_of_dimensions_is_another_graph():
+    observed = Observed(lambda a: a * 2 + 1, fullgraph=True)
+    for array in (A, A, B, A[0], A[:1]):
+        assert_same(observed(array), array * 2 + 1)
+    assert len(observed.graphs) <= 4
+
+
+def test_arrays_that_cannot_be_written_to():
+    fixed = A.copy()
+    fixed.flags.writeable = False
+
+    def program(a):
+        a += 1
+        return a
+
+    with pytest.raises(ValueError, match="read-only"):
+        Observed(program)(fixed)
+    observed = Observed(program)
+    observed(A.copy())
+    with pytest.raises(ValueError, match="read-only"):
+        observed(fixed)
+
+
+def test_a_mix_of_tensors_and_arrays():
+    def program(x, a):
+        y = numpy.sin((x + 1).numpy()) * a
+        return torch.from_numpy(y).sum() + x, y
+
+    x = torch.ones(3, dtype=torch.float64)
+    observed = Observed(program, fullgraph=True)
+    for _ in range(2):
+        found, expected = observed(x, A), program(x, A)
+        assert torch.allclose(found[0], expected[0]) and numpy.allclose(found[1], expected[1])
+
+
+def test_it_is_compiled():
+    def program(a, b):
+        scaled = (a - a.mean(axis=0)) / (a.std(axis=0) + 1)
+        return numpy.tanh(scaled @ b.T).sum(axis=1), scaled.max()
+
+    compiled = turret.compile(program, fullgraph=True)
+    for _ in range(2):
+        assert_same(compiled(A, B), program(A, B))

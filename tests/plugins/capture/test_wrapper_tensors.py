@@ -1,0 +1,177 @@
+"""Tensors that wrap others are these in the graph, and wrappers outside of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from capture_lab import Observed
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._pytree import tree_map_only
+
+import turret
+
+
+class Pair(torch.Tensor):
+    """Two tensors, with each of which everything is computed."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, first, second, tag=0):
+        given = {"dtype": first.dtype, "strides": first.stride(), "device": first.device}
+        return torch.Tensor._make_wrapper_subclass(cls, first.shape, requires_grad=first.requires_grad, **given)
+
+    def __init__(self, first, second, tag=0):
+        self.first, self.second, self.tag = first, second, tag
+
+    def __tensor_flatten__(self):
+        return ["first", "second"], {"tag": self.tag}
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, context, size, stride):
+        return cls(inner["first"], inner["second"], context["tag"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args, kwargs=None):
+        tag = max(a.tag for a in args if isinstance(a, Pair)) if any(isinstance(a, Pair) for a in args) else 0
+        results = [
+            func(*tree_map_only(Pair, lambda p, n=name: getattr(p, n), args), **(kwargs or {}))
+            for name in ("first", "second")
+        ]
+        if func._schema.is_mutable:
+            return args[0]
+        return cls(*results, tag) if isinstance(results[0], torch.Tensor) else results[0]
+
+
+class Scaled(torch.Tensor):
+    """A quantised weight: integers and a scale, that products see as floats."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, whole, scale):
+        given = {"dtype": scale.dtype, "strides": whole.stride(), "device": whole.device}
+        return torch.Tensor._make_wrapper_subclass(cls, whole.shape, **given)
+
+    def __init__(self, whole, scale):
+        self.whole, self.scale = whole, scale
+
+    def __tensor_flatten__(self):
+        return ["whole", "scale"], None
+
+    @classmethod
+    def __tensor_unflatten__(cls, inner, context, size, stride):
+        return cls(inner["whole"], inner["scale"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args, kwargs=None):
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.t.default):
+            return cls(func(args[0].whole), args[0].scale)
+        return func(*tree_map_only(Scaled, lambda v: v.whole.to(v.scale.dtype) * v.scale, args), **(kwargs or {}))
+
+
+def pair(tag=0, requires_grad=False, nested=False):
+    parts = [torch.arange(4.0).reshape(2, 2), torch.arange(4.0).reshape(2, 2) - 2]
+    if nested:
+        parts = [pair(tag), pair(tag + 1)]
+    return Pair(*parts, tag).requires_grad_(requires_grad)
+
+
+def assert_same(found, expected):
+    assert type(found) is type(expected)
+    if isinstance(expected, Pair):
+        assert (found.tag, found.shape, found.requires_grad) == (expected.tag, expected.shape, expected.requires_grad)
+        assert_same([found.first, found.second], [expected.first, expected.second])
+    elif isinstance(expected, torch.Tensor):
+        torch.testing.assert_close(found, expected)
+    elif isinstance(expected, (tuple, list)):
+        for mine, theirs in zip(found, expected, strict=True):
+            assert_same(mine, theirs)
+    else:
+        assert found == expected
+
+
+def same(program, *make):
+    observed = Observed(program)
+    for _ in range(2):
+        mine, theirs = [m() for m in make], [m() for m in make]
+        assert_same(observed(*mine), program(*theirs))
+        assert_same(mine, theirs)
+    assert (len(observed.graphs), observed.breaks, observed.fallbacks) == (1, [], [])
+    assert all(type(v) is not Pair for v in observed.graphs[0].example_inputs)
+    return observed
+
+
+STEPS = {
+    "sin": torch.sin, "double": lambda v: v * 2, "add": lambda v: v + v, "product": lambda v: v @ v.t(), "row": lambda v: v[0] + v,
+    "view": lambda v: v.reshape(4).reshape(2, 2), "plain": lambda v: v * torch.ones(2, 2), "sum": lambda v: v - v.sum(0),
+}  # fmt: skip
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=4), st.booleans(), st.booleans())
+def test_what_is_computed_of_wrappers_is_computed_of_what_they_hold(steps, nested, changes):
+    def program(value):
+        if changes:
+            value.add_(1)
+        for step in steps:
+            value = STEPS[step](value)
+        return value, value.shape, type(value) is Pair
+
+    same(program, lambda: pair(1, nested=nested))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_gradients_are_wrappers(nested):
+    mine, theirs = pair(requires_grad=True, nested=nested), pair(requires_grad=True, nested=nested)
+    compiled = turret.compile(lambda v: (v * v.sin()).sum(), fullgraph=True)
+    found, expected = compiled(mine), (theirs * theirs.sin()).sum()
+    found.backward()
+    expected.backward()
+    assert_same(found, expected)
+    assert_same(mine.grad, theirs.grad)
+
+
+def test_another_context_or_layout_is_another_graph():
+    observed = Observed(lambda v: v * 2, fullgraph=True)
+    for value, graphs in ((pair(), 1), (pair(), 1), (pair(tag=3), 2), (pair()[0], 3), (pair(requires_grad=True), 4)):
+        assert_same(observed(value), value * 2)
+        assert len(observed.graphs) == graphs
+
+
+def test_quantised_weights_of_modules():
+    def weight():
+        return torch.nn.Parameter(Scaled(torch.randint(-8, 8, (4, 4), dtype=torch.int8), torch.tensor(0.5)), False)
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+    model[0].weight, model[2].weight = weight(), weight()
+    x = torch.randn(3, 4)
+    compiled = turret.compile(model, fullgraph=True)
+    torch.testing.assert_close([compiled(x), compiled(x)], [model(x), model(x)])
+    model[0].weight = weight()
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_what_a_wrapper_holds_is_read():
+    same(lambda v: (v.first + 1, v.second * v), lambda: pair())
+
+
+def test_a_change_of_a_wrapper_that_requires_gradients_runs_as_python():
+    def program(v):
+        with torch.no_grad():
+            v.mul_(2)
+        return v.sin()
+
+    observed = Observed(program)
+    mine, theirs = pair(requires_grad=True), pair(requires_grad=True)
+    assert_same(observed(mine), program(theirs))
+    assert_same(mine, theirs)
+    assert "requires gradients" in observed.fallbacks[0]
+
+
+def test_a_parameter_that_is_a_wrapper_is_one():
+    weight = torch.nn.Parameter(pair(tag=2))
+    observed = Observed(lambda v: v * 2 if isinstance(v, torch.nn.Parameter) else v * (v * 1).tag, fullgraph=True)
+    assert_same(observed(weight), weight * 2)
+    assert_same(observed(pair(tag=3)), pair(tag=3) * 3)
