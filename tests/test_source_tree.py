@@ -4,6 +4,7 @@ and the modules that it shows import one another in one direction."""
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import re
 import tomllib
@@ -28,6 +29,12 @@ def test_the_mark_of_a_typed_package_ships():
     assert "py.typed" in packaging["package-data"]["turret"]
 
 
+@functools.cache
+def parsed(path: Path) -> list[ast.AST]:
+    """All nodes of a module."""
+    return list(ast.walk(ast.parse(path.read_text())))
+
+
 def imports(folders: dict[str, Path]) -> dict[str, set[str]]:
     """For each module, those that a statement in it imports: in functions and for annotations, too."""
     trees = {}
@@ -38,7 +45,7 @@ def imports(folders: dict[str, Path]) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for module, path in trees.items():
         named = found.setdefault(module, set())
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in parsed(path):
             if isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{path} imports relative to itself"
                 inner = [f"{node.module}.{alias.name}" for alias in node.names]
@@ -87,7 +94,7 @@ def test_no_function_makes_more_than_fourteen_decisions():
         f"{path.relative_to(ROOT)} {node.name}"
         for folder in PACKAGES.values()
         for path in folder.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in parsed(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and complexity(node) > 15
     }
     assert {name for name in found if not name.startswith("plugins/capture/")} == set()
@@ -96,7 +103,7 @@ def test_no_function_makes_more_than_fourteen_decisions():
 def private_names_of_torch(path: Path) -> set[str]:
     """Torch's names with a part that begins with an underscore, as a module imports and reads them."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in parsed(path):
         if isinstance(node, ast.ImportFrom):
             found.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Attribute):

@@ -246,9 +246,10 @@ class Recorder:
         return self.call(evaluated, arguments, {}, True if value is None else value)
 
     def _evaluate(self, expression: sympy.Expr) -> fx.Node:
-        shape_env_value = {s: self._symbol_node(s) for s in expression.free_symbols}
+        # In the order of their names: that of a set is another one in each process, and generated code would be, too.
+        nodes = {s: self._symbol_node(s) for s in sorted(expression.free_symbols, key=str)}
         last = next(iter(reversed(self.graph.nodes)), None)
-        proxies = {s: fx.Proxy(n) for s, n in shape_env_value.items()}
+        proxies = {s: fx.Proxy(n) for s, n in nodes.items()}
         result = sympy_interp(_Calls, proxies, expression)
         made = []
         for node in reversed(self.graph.nodes):
