@@ -172,14 +172,18 @@ def view_base(node: fx.Node) -> fx.Node | None:
     return None
 
 
+def _passes_on(node: fx.Node) -> bool:
+    """Whether the result lies in the first argument's memory although the call is no view: ``copy_``, items of views."""
+    of_views = node.target is operator.getitem and is_view(node.all_input_nodes[0])
+    return of_views or node.target is torch.ops.aten.copy_.default
+
+
 def storage_root(node: fx.Node) -> fx.Node:
     """The node that owns the storage of a node's tensor: follows views, ``getitem`` of views, and ``copy_``."""
     while True:
         base = view_base(node)
-        if base is None and node.target is operator.getitem and is_view(node.args[0]):
-            base = node.args[0]
-        if base is None and node.target is torch.ops.aten.copy_.default:
-            base = node.args[0]
+        if base is None and _passes_on(node):
+            base = node.all_input_nodes[0]
         if base is None:
             return node
         node = base

@@ -81,8 +81,8 @@ def _compile(pipeline: Pipeline, captured: CapturedGraph, keep_graph: bool) -> t
     if trusts_fake_implementations(stored.plan):
         alone = False
         if pipeline.config.on_error == "fallback":
-            report = pipeline.policy.report_fallback
-            function = fallback_on_fake_mismatch(function, eagerly(captured.module), stored.plan, report)
+            mismatch = pipeline.policy.report_fallback
+            function = fallback_on_fake_mismatch(function, eagerly(captured.module), stored.plan, mismatch)
     return function, key if alone else None
 
 

@@ -48,9 +48,10 @@ def autograd_function(
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            results = forward(list(inputs))
+            made = forward(list(inputs))
             if write is not None:
-                write(inputs, results)
+                write(inputs, made)
+            results: Sequence[Any] = made
             if not handover.idle:
                 results = handover(inputs, results)
             if in_place_of is not None:
@@ -90,10 +91,10 @@ def autograd_function(
     def run(inputs: Sequence[Any]) -> Sequence[Any]:
         if torch.is_grad_enabled():
             return Compiled.apply(*inputs) if _functorch_is_active() else apply(*inputs)
-        results = forward(list(inputs))
+        made = forward(list(inputs))
         if write is not None:
-            write(inputs, results)
-        results = handover(inputs, results)
+            write(inputs, made)
+        results = handover(inputs, made)
         return (results if in_place_of is None else in_place_of(inputs, results))[:outputs]
 
     return run

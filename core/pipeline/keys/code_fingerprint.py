@@ -341,9 +341,12 @@ class _Walk:
         for base in PLAIN[:6]:
             if isinstance(value, base):
                 self.text(base.__name__, base.__repr__(value))
-        for base, handler in ((dict, _Walk._mapping), ((list, tuple), _Walk._sequence), ((set, frozenset), _Walk._set)):
-            if isinstance(value, base):
-                handler(self, value)
+        if isinstance(value, dict):
+            self._mapping(value)
+        if isinstance(value, (list, tuple)):
+            self._sequence(value)
+        if isinstance(value, (set, frozenset)):
+            self._set(value)
         self._attributes("state", {**(own or {}), **state})
 
 

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from turret.errors import UnsupportedError
 from turret.hooks.devices import uses_host_kernels
 
-_WHOLE = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
+_WHOLE: tuple[str, ...] = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
 _WHOLE += ("softshrink", "hardshrink", "aten::softshrink", "aten::hardshrink")
 _WHOLE_OF_ANY_SIZE = ("multi_margin_loss", "multilabel_margin_loss", "aten::multi_margin", "aten::multilabel_margin")
 """Kernels that refuse dtypes and labels that their decompositions take, or that count other labels."""
