@@ -47,8 +47,8 @@ def _fake_inputs(placeholders: Sequence[fx.Node], example_inputs: Sequence[Any])
     """
     context = TracingContext.try_get()
     if context is not None and context.fake_mode is not None:
-        mode = context.fake_mode
-        return mode, [_fake(mode, context, n, x) for n, x in zip(placeholders, example_inputs, strict=True)]
+        known = context.fake_mode
+        return known, [_fake(known, context, n, x) for n, x in zip(placeholders, example_inputs, strict=True)]
     fakes = [n.meta.get("example_value", x) for n, x in zip(placeholders, example_inputs, strict=True)]
     mode = detect_fake_mode(fakes)
     if mode is None:

@@ -88,7 +88,7 @@ def observe_breaks(context_of: Callable[[Any], CompileContext | None]) -> None:
         return original(translator, *args, **kwargs)
 
     observed._turret_observed = True
-    InstructionTranslatorBase.log_graph_break = observed
+    InstructionTranslatorBase.log_graph_break = observed  # type: ignore[method-assign, assignment]
 
 
 def _break(reason: str, stack: Any) -> str:

@@ -32,7 +32,7 @@ def _keep_shapes_current() -> None:
 
     known = getattr(TensorVariable, "_sync_if_inplace_mutation", None)
     if known is not None:
-        TensorVariable._sync_if_inplace_mutation = _always_here(known)
+        TensorVariable._sync_if_inplace_mutation = _always_here(known)  # type: ignore[method-assign]
 
 
 def _always_here(known: Callable[..., None]) -> Callable[..., None]:

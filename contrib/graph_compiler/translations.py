@@ -172,8 +172,8 @@ def why_not(node: fx.Node) -> str:
     operands = tensors[1:] if tensors[0].dtype == torch.bool and len(tensors) > 1 else tensors  # comparisons
     if strange := {t.dtype for t in operands} - rule.dtypes:
         return f"{', '.join(map(str, strange))} of {node.target}"
-    if strange := [t for t in tensors if t.device.type != "cpu" or 0 in t.shape or not 0 <= t.dim() <= 8]:
-        return f"a tensor of shape {tuple(strange[0].shape)} on {strange[0].device}"
+    if odd := [t for t in tensors if t.device.type != "cpu" or 0 in t.shape or not 0 <= t.dim() <= 8]:
+        return f"a tensor of shape {tuple(odd[0].shape)} on {odd[0].device}"
     return rule.why_not(node)
 
 

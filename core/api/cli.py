@@ -143,6 +143,7 @@ def _run_stage(stage: str, file: str, role: Role | None, given: Sequence[str]) -
     from turret.pipeline.graph_reader import parse
 
     product: Any = parse(_text_of(file))
+    made: object
     options = dict(map(_option, given))
     match stage:
         case "joint":
@@ -156,8 +157,8 @@ def _run_stage(stage: str, file: str, role: Role | None, given: Sequence[str]) -
         case "schedule":
             made = stages.schedule(product, options=options)
         case _:
-            made = stages.codegen(product, options=options)
-            print(made.source)
+            made = plan = stages.codegen(product, options=options)
+            print(plan.source)
     print(made)
     return 0
 

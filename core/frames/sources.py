@@ -90,7 +90,10 @@ class WeakSource(BoundSource):
     """
 
     __slots__ = ()
-    hold = staticmethod(weakref.ref)
+
+    @staticmethod
+    def hold(value: Any) -> Any:
+        return weakref.ref(value)
 
     @property
     def value(self) -> Any:

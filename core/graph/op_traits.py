@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from turret.graph.scalar_ops import aten_ops
+from turret.torch_compat.library import fake_registry
 from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 
@@ -94,9 +95,9 @@ def _has_effect(target: Any) -> bool:
 
 def has_registered_effect(target: Any) -> bool:
     """Whether a custom op was said to have an effect (``register_effect``), which may be said at any time."""
-    if not isinstance(target, torch._ops.OpOverload) or target.namespace == "aten":
+    if not isinstance(target, OpOverload) or target.namespace == "aten":
         return False
-    effect = getattr(torch._library.simple_registry.singleton.find(target._name), "effect", None)
+    effect = getattr(fake_registry.find(target._name), "effect", None)
     return effect is not None and effect.effect is not None
 
 
@@ -178,14 +179,18 @@ def view_base(node: fx.Node) -> fx.Node | None:
     return None
 
 
+def _passes_on(node: fx.Node) -> bool:
+    """Whether the result lies in the first argument's memory although the call is no view (``copy_``)."""
+    of_views = node.target is operator.getitem and is_view(node.all_input_nodes[0])
+    return of_views or node.target is torch.ops.aten.copy_.default
+
+
 def storage_root(node: fx.Node) -> fx.Node:
     """The node that owns the storage of a node's tensor: follows views, ``getitem`` of views, and ``copy_``."""
     while True:
         base = view_base(node)
-        if base is None and node.target is operator.getitem and is_view(node.args[0]):
-            base = node.args[0]
-        if base is None and node.target is torch.ops.aten.copy_.default:
-            base = node.args[0]
+        if base is None and _passes_on(node):
+            base = node.all_input_nodes[0]
         if base is None:
             return node
         node = base

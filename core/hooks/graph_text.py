@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from turret.hooks.notation import constant_text, dtype_text, layout_text, name_text, value_text
+from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 META = ("original_aten", "captured_call", "partitioner_tag", "recompute", "ac_graph_id")
 """What the text has of ``node.meta`` beside values (see ``node_meta``); a node is of the forward if it says nothing."""
@@ -93,7 +94,7 @@ def _input_facts(name: str, value: Any, storages: dict[int, str]) -> dict[str, s
 
 
 def _meta_text(value: Any) -> str:
-    return value_text(str(value) if isinstance(value, torch._ops.OpOverload) else value)
+    return value_text(str(value) if isinstance(value, OpOverload) else value)
 
 
 def _tail(facts: Mapping[str, str]) -> str:
@@ -117,9 +118,9 @@ def _leaf(value: Any) -> str | None:
 
 def function_path(target: Callable[..., Any]) -> str:
     """Where Python finds a function: ``torch.ops.aten.mm.default``, ``torch.relu``, ``operator.add``."""
-    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+    if isinstance(target, (OpOverload, OpOverloadPacket)):
         return f"torch.ops.{target}"
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         return f"torch.ops.higher_order.{target.__name__}"
     name = getattr(target, "__name__", type(target).__name__)
     for home in (torch, torch.nn.functional):

@@ -13,7 +13,20 @@ import attrs
 import torch
 
 from turret.errors import UnsupportedError
-from turret.ir.expr import Expr, call, cast, constant, keep_checks, load, rebuild, reduce, rewrite, size_value, walk
+from turret.ir.expr import (
+    Expr,
+    ReductionKind,
+    call,
+    cast,
+    constant,
+    keep_checks,
+    load,
+    rebuild,
+    reduce,
+    rewrite,
+    size_value,
+    walk,
+)
 from turret.ir.index import Div, Index, Mod, Size, Var, divide_exactly, product, provably_nonnegative
 from turret.ir.program import ScatterMode, TensorDecl
 from turret.ir.schedule import Kernel
@@ -273,7 +286,7 @@ def accumulator_dtype(kind: str, dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype.is_floating_point and kind in ("sum", "prod") else dtype
 
 
-Reducer = Callable[[str, tuple[Var, ...], Expr], Expr]
+Reducer = Callable[[ReductionKind, tuple[Var, ...], Expr], Expr]
 
 
 def plain_reduction(

@@ -329,10 +329,11 @@ class Reader:
         if op in ("check_index", "wrap_index"):
             return self._bounded(op)
         if op.startswith("random."):
-            *args, offset = self.expression(), self._after_comma(self.expression), self._after_comma(self.size)
+            drawn = self.expression(), self._after_comma(self.expression)
+            offset = self._after_comma(self.size)
             self.expect(")")
             kind = op.removeprefix("random.")
-            return Expr.make("random", tuple(args), torch.int64 if kind == "bits" else torch.float32, (kind, offset))
+            return Expr.make("random", drawn, torch.int64 if kind == "bits" else torch.float32, (kind, offset))
         if op not in OPS and op not in _CASTS and not op.startswith("part."):
             self.at -= 2
             self.fail(f"an op of the loop IR: {', '.join(OPS)}, a dtype, or a tensor that is read at [coordinates]")

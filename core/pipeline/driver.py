@@ -97,8 +97,8 @@ def _with_fallbacks(
         report = functools.partial(pipeline.context.emit, "fallback", stage="runtime", name=captured.name)
         function = fallback_on_alias_mismatch(function, eagerly(captured.module), check, report)
     if trusts_fake_implementations(stored.plan) and pipeline.config.on_error == "fallback":
-        report = pipeline.policy.report_fallback
-        function = fallback_on_fake_mismatch(function, eagerly(captured.module), stored.plan, report)
+        mismatch = pipeline.policy.report_fallback
+        function = fallback_on_fake_mismatch(function, eagerly(captured.module), stored.plan, mismatch)
     return function, check is not None
 
 

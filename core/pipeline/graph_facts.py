@@ -78,7 +78,7 @@ def output_strides(partitioned: PartitionedGraph, role: Role) -> tuple[tuple[Any
     names: dict[str, torch.SymInt] | None = None
     for number, node in enumerate(output):
         value = node.meta.get("val") if isinstance(node, fx.Node) else None
-        stride = tuple(value.stride()) if isinstance(value, torch.Tensor) else None
+        stride: tuple[Any, ...] | None = tuple(value.stride()) if isinstance(value, torch.Tensor) else None
         if number < len(demanded) and stride is not None and demanded[number].stride != _texts(stride):
             stride = demanded[number].stride
             if not all(isinstance(s, int) for s in stride):

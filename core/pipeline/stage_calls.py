@@ -13,7 +13,7 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import pluggy
@@ -186,7 +186,8 @@ class Pipeline:
             for plugin, table in self.tables("turret_lowerings", target):
                 for op, function in table.items():
                     if op not in merged:
-                        merged[op] = function if plugin in plugin_manager.BUILTINS else Owned(function, plugin)
+                        lowering = cast(Callable, function)  # None stands in tables of decompositions alone
+                        merged[op] = lowering if plugin in plugin_manager.BUILTINS else Owned(lowering, plugin)
         return merged
 
     def traced(self, captured: CapturedGraph, decompositions: Mapping[Any, Callable]) -> JointGraph:

@@ -33,7 +33,7 @@ class PlanWork(Work):
         written: frozenset[int],
         own_memory: bool,
     ) -> None:
-        self.float_inputs, self.floats = _floats(plan)  # type: ignore[method-assign]
+        self.float_inputs, self.floats = _floats(plan)  # type: ignore[method-assign, assignment]
         self.name, self.role, self.static, self.written = plan.name, role, static, written
         self._plan, self._load, self._own_memory = plan, load, own_memory
         self._into_plan, self._buffers = into_buffers(plan)

@@ -90,10 +90,10 @@ def decomposition_table(fallback_random: bool = False) -> Mapping[Any, Callable]
             function = not_on_cpu(function) if op in whole_on_cpu else function
             table[op] = function if op in movement_ops else real_only(function)
     for name, entry in OWN.items():
-        op = resolve(name)
-        if op is not None:
-            function = on_cpu(entry.function, torch_table[op]) if entry.on_cpu else entry.function
-            table[op] = function if entry.any_dtype else real_only(function)
+        overload = resolve(name)
+        if overload is not None:
+            function = on_cpu(entry.function, torch_table[overload]) if entry.on_cpu else entry.function
+            table[overload] = function if entry.any_dtype else real_only(function)
     if not fallback_random:
         table.update({resolve(name): function for name, function in RANDOM.items() if resolve(name) is not None})
     return table

@@ -100,7 +100,7 @@ class LaunchedBinaries(PlanLibrary):
 
     def __init__(self, library: DeviceLibrary) -> None:
         self._library = library
-        self.prepare = library.prepare
+        self.prepare = library.prepare  # type: ignore[method-assign]
 
     def segment(self, launch: Launch) -> Segment:
         found = self._library.function(launch.function)

@@ -134,9 +134,9 @@ def make_inputs(
             inputs.values.append(value)
             inputs.before.append(None)
             continue
-        group = member_of.get(number)
-        if group is not None:
-            _add_member(tracer, inputs, group, number, value, name, storages, gradients)
+        shared = member_of.get(number)
+        if shared is not None:
+            _add_member(tracer, inputs, shared, number, value, name, storages, gradients)
         else:
             _add_lone(tracer, inputs, number, value, name, gradients)
         inputs.before.append(InputState.of(inputs.values[-1]))

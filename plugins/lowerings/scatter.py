@@ -34,7 +34,8 @@ def _scattered(
     """
     dtype = base.dtype if mode == "set" else compute_dtype(base.dtype)
     if base.dtype == torch.bool and mode != "set":
-        mode = {"add": "max", "mul": "min"}.get(mode, mode)
+        of_bools: dict[ScatterMode, ScatterMode] = {"add": "max", "mul": "min"}
+        mode = of_bools.get(mode, mode)
     if dtype == b.result.dtype:
         return b.scatter(b.result, base, loops, coords, value, mode)
     wide = b.result.to(dtype)

@@ -121,6 +121,7 @@ def memory_roots(units: list[Unit]) -> dict[str, frozenset[str]]:
 def _order_writes(units: list[Unit], readers: Mapping[str, list[int]], after: dict[int, list[int]]) -> None:
     """A write to a tensor's memory comes after what reads the old value and before what reads the new one."""
     roots = memory_roots(units)
+    written: tuple[str, ...]
     for unit in units:
         statement = unit.statement
         if isinstance(statement, CopyInto):

@@ -49,9 +49,10 @@ def autograd_function(
     class Compiled(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Any:
-            results = forward(list(inputs))
+            made = forward(list(inputs))
             if write is not None:
-                write(inputs, results)
+                write(inputs, made)
+            results: Sequence[Any] = made
             if not handover.idle:
                 results = handover(inputs, results)
             if in_place_of is not None:
@@ -87,10 +88,10 @@ def autograd_function(
     forward = without_autocast(forward)
 
     def run_alone(inputs: Sequence[Any]) -> Sequence[Any]:
-        results = forward(list(inputs))
+        made = forward(list(inputs))
         if write is not None:
-            write(inputs, results)
-        results = handover(inputs, results)
+            write(inputs, made)
+        results = handover(inputs, made)
         return (results if in_place_of is None else in_place_of(inputs, results))[:outputs]
 
     return _recorded(Compiled, run_alone)

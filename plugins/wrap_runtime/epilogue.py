@@ -63,15 +63,19 @@ def hidden_writes(signature: GraphSignature) -> Writer | None:
                 values.append(results[updated])
         if at_once is None:
             at_once = not any(map(_is_lazy, targets))
-        if len(targets) < _FEW or not at_once:
-            for target, value in zip(targets, values, strict=True):
-                target.copy_(value)
-        else:
-            torch._foreach_copy_(targets, values)
+        _copy_each(targets, values, at_once and len(targets) >= _FEW)
         for updated in written:
             results[updated] = None
 
     return write
+
+
+def _copy_each(targets: list[Any], values: list[Any], at_once: bool) -> None:
+    if at_once:
+        torch._foreach_copy_(targets, values)
+    else:
+        for target, value in zip(targets, values, strict=True):
+            target.copy_(value)
 
 
 def _is_lazy(tensor: torch.Tensor) -> bool:

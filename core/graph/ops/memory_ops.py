@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from turret.torch_compat.ops import OpOverload
+
 _library = torch.library.Library("turret", "FRAGMENT")
 _library.define("as_strided(Tensor(a) x, SymInt[] size, SymInt[] stride, SymInt offset) -> Tensor(a)")
 _library.define("as_strided_scatter(Tensor x, Tensor source, SymInt[] size, SymInt[] stride, SymInt offset) -> Tensor")
@@ -47,11 +49,11 @@ _COUNTED_FROM_TENSORS = {
 def count_from_tensors(graph: fx.Graph) -> None:
     """Replace ATen's ops by those that count from the tensor, so that the graph is right wherever its inputs lie."""
     for node in graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and node.target in _COUNTED_FROM_TENSORS:
+        if isinstance(node.target, OpOverload) and node.target in _COUNTED_FROM_TENSORS:
             _count_from_tensor(node, node.target)
 
 
-def _count_from_tensor(node: fx.Node, op: torch._ops.OpOverload) -> None:
+def _count_from_tensor(node: fx.Node, op: OpOverload) -> None:
     names = [argument.name for argument in op._schema.arguments]
     given = dict(zip(names, node.args, strict=False)) | node.kwargs
     offset = given.pop("storage_offset", None)

@@ -406,10 +406,11 @@ class CEmitter(TextEmitter):
             scope.bind(variable, name)
         return scope
 
-    def close_loops(self, scope: Scope, until: Scope) -> None:
+    def close_loops(self, scope: Block, until: Block) -> None:
         """Close the blocks from ``scope`` out to ``until``, which stays open."""
         while scope is not until:
             scope.close()
+            assert scope.parent is not None
             scope = scope.parent
 
     def write_nest(self, parts: Mapping[Var, tuple[str, str]] = _WHOLE) -> None:

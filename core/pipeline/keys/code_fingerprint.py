@@ -305,13 +305,7 @@ class _Walk:
 
     def _instance(self, value: Any) -> None:
         """An object of a class: the class, and what hangs on the object."""
-        kind = type(value)
-        state = {}
-        for base in kind.__mro__:
-            slots = vars(base).get("__slots__", ())
-            for name in (slots,) if isinstance(slots, str) else slots:
-                if hasattr(value, name) and name not in ("__dict__", "__weakref__"):
-                    state[name] = getattr(value, name)
+        kind, state = type(value), _slots(value)
         own = getattr(value, "__dict__", None)
         if not isinstance(own, dict) and not state and not (kind.__flags__ & HEAP_TYPE and is_plain_heap(kind)):
             raise Opaque(f"a {kind.__module__}.{kind.__qualname__} within reach of the code")
@@ -319,10 +313,24 @@ class _Walk:
         for base in PLAIN[:6]:
             if isinstance(value, base):
                 self.text(base.__name__, base.__repr__(value))
-        for base, handler in ((dict, _Walk._mapping), ((list, tuple), _Walk._sequence), ((set, frozenset), _Walk._set)):
-            if isinstance(value, base):
-                handler(self, value)
+        if isinstance(value, dict):
+            self._mapping(value)
+        if isinstance(value, (list, tuple)):
+            self._sequence(value)
+        if isinstance(value, (set, frozenset)):
+            self._set(value)
         self._attributes("state", {**(own or {}), **state})
+
+
+def _slots(value: Any) -> dict[str, Any]:
+    """What an object holds in slots, by their names."""
+    found = {}
+    for base in type(value).__mro__:
+        slots = vars(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(value, name) and name not in ("__dict__", "__weakref__"):
+                found[name] = getattr(value, name)
+    return found
 
 
 def is_plain_heap(kind: type) -> bool:

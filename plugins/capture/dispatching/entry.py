@@ -18,7 +18,6 @@ from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import CapturedGraph
 from turret.plugins.capture.dispatching.dispatch import Settings, enter, holds_tensors
 from turret.plugins.capture.python.disabled import without_wrapper
-from turret.plugins.capture.store.alike import find_alike
 
 CACHE_KEY = "turret.plugins.capture"
 """Names this plugin in keys of the graph cache: graphs do not depend on who captured them."""
@@ -40,7 +39,7 @@ def turret_capture(
     settings = Settings(context, compile_graph, fullgraph, dynamic)
     owner = getattr(target, "__self__", target)
     if isinstance(owner, torch.nn.Module):
-        settings.join(find_alike(settings, owner, root))
+        settings.share(owner, root)
 
     module = module_called(target) if fullgraph else None
     inner: Settings | None = None

@@ -7,19 +7,17 @@ import itertools
 import types
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin
 
+from turret.hooks.context import CompileContext
 from turret.plugins.capture.facts import fingerprints
 from turret.plugins.capture.facts.policy import History
 from turret.plugins.capture.store.unit import Unit
-
-if TYPE_CHECKING:
-    from turret.plugins.capture.store.settings import Settings
 
 MOST_TENSORS = 64
 """Parameters and buffers of a module that may share units: a unit for several modules fetches them at each call."""
@@ -36,7 +34,7 @@ class Alike:
     """Kept alive as long as this: ids of these are a part of the key."""
     units: list[Unit] = attrs.field(factory=list)
     history: History = attrs.field(factory=History)
-    members: weakref.WeakSet[Settings] = attrs.field(factory=weakref.WeakSet)
+    members: weakref.WeakSet[Any] = attrs.field(factory=weakref.WeakSet)
 
     @property
     def are_several(self) -> bool:
@@ -52,23 +50,27 @@ class Alike:
 _groups: weakref.WeakValueDictionary[Any, Alike] = weakref.WeakValueDictionary()
 
 
-def find_alike(settings: Settings, module: nn.Module, root: types.CodeType) -> Alike | None:
-    """The group that a compiled module belongs to; None for one that shares nothing.
+def find_alike(
+    member: Any, context: CompileContext, asked_for: tuple[Any, ...], module: nn.Module, root: types.CodeType
+) -> Alike | None:
+    """The group that a compiled module belongs to, of which ``member`` becomes one; None for one that shares nothing.
+
+    ``asked_for``: what capture was asked for beside the options; ``root``: the code of the frame that is captured.
 
     CUDA graphs hold the addresses of parameters, and large models gain more from parameters that stay where they are
     than a second capture costs.
     """
-    config, hooks = settings.context.config, settings.context.hooks
+    config, hooks = context.config, context.hooks
     if config.cudagraphs or config.cudagraph_after_calls:
         return None
     tensors = list(itertools.islice(_tensors(module, _DEPTH), MOST_TENSORS + 1))
     if len(tensors) > MOST_TENSORS or any(isinstance(p, UninitializedTensorMixin) for p in tensors):
         return None
-    key = (root, repr(config), id(hooks), settings.fullgraph, settings.dynamic, id(type(module)), outline(module))
+    key = (root, repr(config), id(hooks), *asked_for, id(type(module)), outline(module))
     group = _groups.get(key)
     if group is None:
         group = _groups[key] = Alike((hooks, root, type(module)))
-    group.members.add(settings)
+    group.members.add(member)
     return group
 
 

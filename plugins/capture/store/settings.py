@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import attrs
+from torch import nn
 
 from turret.errors import warn
 from turret.frames import frame_hook, stances
@@ -17,7 +19,7 @@ from turret.frames.guard_tree import check_of
 from turret.hooks import plugin_manager
 from turret.pipeline.stage_calls import create_context
 from turret.plugins.capture.facts.policy import History
-from turret.plugins.capture.store.alike import Alike
+from turret.plugins.capture.store.alike import Alike, find_alike
 from turret.plugins.capture.store.unit import Unit
 
 MOST_DROPPED = 64
@@ -90,11 +92,14 @@ class Settings:
     alike: Alike | None = None
     """What it shares with modules that are compiled in the same way; None where it shares nothing."""
 
-    def join(self, alike: Alike | None) -> None:
-        """Share units of the root with modules that are alike."""
-        self.alike = alike
-        if alike is not None:
-            self.root = FrameCache(shared=alike.units, history=alike.history)
+    def share(self, module: nn.Module, root: types.CodeType) -> None:
+        """Share units of the root, the frame of this code, with modules that are alike, where there may be any."""
+        self.alike = find_alike(self, self.context, (self.fullgraph, self.dynamic), module, root)
+        self._share()
+
+    def _share(self) -> None:
+        if self.alike is not None:
+            self.root = FrameCache(shared=self.alike.units, history=self.alike.history)
 
     @functools.cached_property
     def stored_under(self) -> str | None:
@@ -143,6 +148,6 @@ class Settings:
         self.root = FrameCache()
         if self.alike is not None:
             self.alike.forget()
-            self.join(self.alike)
+            self._share()
         self.frames.clear()
         self.modules.clear()

@@ -23,7 +23,7 @@ from turret.torch_compat.dispatch import DisablePythonDispatcher
 from turret.torch_compat.layouts import suggest_memory_format
 from turret.torch_compat.ops import OpOverload
 
-_WHOLE = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
+_WHOLE: tuple[str, ...] = ("interpolate", "upsample", "_upsample", "aten::upsample", "aten::_upsample")
 _WHOLE += ("softshrink", "hardshrink", "aten::softshrink", "aten::hardshrink")
 _WHOLE_OF_ANY_SIZE = ("multi_margin_loss", "multilabel_margin_loss", "aten::multi_margin", "aten::multilabel_margin")
 """Kernels that refuse dtypes and labels that their decompositions take, or that count other labels."""
@@ -67,12 +67,17 @@ class PreferEagerKernels(TorchFunctionMode):
         if made is not NotImplemented:
             return made
         made = func(*args, **kwargs)
-        if name in _ONE_HOT:
-            return made.contiguous()
-        lay_out = _ON_CPU.get(name)
-        if lay_out is None or not isinstance(made, torch.Tensor) or not uses_host_kernels(made.device):
-            return made
-        return lay_out(made, args[0] if args else kwargs["input"])
+        return _laid_out(name, made, args[0] if args else kwargs.get("input"))
+
+
+def _laid_out(name: str, made: Any, source: Any) -> Any:
+    """A result, in the layout that eager's kernels give it."""
+    if name in _ONE_HOT:
+        return made.contiguous()
+    lay_out = _ON_CPU.get(name)
+    if lay_out is None or not isinstance(made, torch.Tensor) or not uses_host_kernels(made.device):
+        return made
+    return lay_out(made, source)
 
 
 _DROPOUT = frozenset(("dropout", "aten::dropout"))

@@ -44,6 +44,7 @@ def _batch_norm(tracer: Tracer, func: Any, args: tuple, kwargs: dict[str, Any]) 
     """
     x, weight, bias, mean, variance, training, momentum, eps = args
     eager = tracer.whole(func, args, kwargs)
+    arguments: tuple[Any, ...]
     if not training:
         op, arguments = (
             aten._native_batch_norm_legit_no_training.default,

@@ -78,6 +78,7 @@ def close_all(scope: Scope, until: Scope) -> None:
     """Close the scopes from ``scope`` out to, but not including, ``until``."""
     while scope is not until:
         scope.close()
+        assert scope.parent is not None
         scope = scope.parent
 
 

@@ -90,13 +90,13 @@ def _parts(
         return 1
     resident = RESIDENT[contiguous] * properties.multiprocessors
     wanted = min(-(-resident // programs), row // LEAST_CHUNK[contiguous])
-    head = hinted(inner[0].extent, hints)
-    assert head is not None, "part of a row whose size is known"
-    return _near_divisor(wanted, head if head >= wanted else row)
+    return _near_divisor(wanted, hinted(inner[0].extent, hints), row)
 
 
-def _near_divisor(wanted: int, length: int) -> int:
-    """A divisor of ``length`` near the wanted number of parts, which spares each part its mask; else that number."""
+def _near_divisor(wanted: int, head: int | None, row: int) -> int:
+    """A divisor of the row's outermost size near the wanted number of parts, which spares each part its mask; of the
+    whole row where that size is less; else that number."""
+    length = row if head is None or head < wanted else head
     return next((p for p in range(wanted, wanted // 2, -1) if p > 1 and length % p == 0), wanted)
 
 

@@ -343,6 +343,7 @@ def _looped_configs(tiles: tuple[Tile, ...], along_row: bool, hints: Mapping[str
     if len(tiles) == 1:
         return [_config({"RBLOCK": _block(row, b)}, w) for b, w in ((4096, 16), (2048, 8), (8192, 16))]
     seen = hinted(row, hints)
+    shapes: tuple[tuple[int, int, int], ...]
     if not along_row:
         shapes = ((64, 32, 8), (64, 64, 8), (128, 16, 8), (32, 64, 8))
     elif seen is not None and not isinstance(row, int) and seen <= SHORT_ROW:
