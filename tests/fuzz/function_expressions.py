@@ -214,6 +214,7 @@ class Expressions:
             f"({i} {self.one('+', '-', '*')} {k})", f"({i} % {k + 2})", f"({i} // {k})", f"max({i}, {k})", f"min({i}, {k})",
             f"abs({i})", f"(-{i})", f"({i} & 7)", f"({i} ^ 1)", f"divmod({i}, {k})[0]", f"int({i} > 0)", f"round({i} / 2)",
             f"({i} if {self.some('bool', d)} else {k})", f"({i} or {k})", f"({i} and {k})", f"math.floor({i} * 0.5)",
+            f"(({i} << {self.one('2', '40', '70')}) >> {self.one('1', '70')}) % 2**62", f"({k} % ({i} or 1))",
             f"sum(range({i} % 5))", f"pow({i}, 2, 7)", f"operator.index({i})", f"int('{k}')", f"[{i}, {k}][-1]",
         )  # fmt: skip
 

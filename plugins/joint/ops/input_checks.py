@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, guard_o
 from turret.errors import UnsupportedError
 from turret.graph.dtypes import HALF, INTEGERS
 from turret.hooks.devices import HOST, uses_host_kernels
-from turret.plugins.joint.sizes import is_dense
+from turret.plugins.joint.sizes import guarded_apart, is_dense
 
 aten = torch.ops.aten
 Rule = Callable[..., Any]
@@ -150,6 +150,14 @@ def _without_gaps(given: Given) -> None:
     """``as_strided_scatter``: Turret's own writes to a copy of the tensor's elements."""
     if not is_dense(given["self"].shape, given["self"].stride()):
         raise UnsupportedError("as_strided_scatter of a tensor that leaves gaps in its memory, or overlaps")
+
+
+def _lies_apart(given: Given) -> None:
+    """``slice_scatter`` and its kin: eager writes to a copy that overlaps as its source does, but for a stride of 0."""
+    shape, strides = given["self"].shape, given["self"].stride()
+    expanded = any(type(s) is int and s == 0 for s in strides)
+    if not expanded and not guarded_apart(shape, strides):
+        raise UnsupportedError("a scatter into a tensor of which elements share a place in memory")
 
 
 def _slices_fit(given: Given) -> None:
@@ -296,9 +304,9 @@ _COPIED = (*_PUT, _copies_fit)
 _ADDED = (_one_dtype("self", "source"), _INTEGER, _slices_fit, _alpha_fits)
 
 _CHECKS: dict[Any, tuple[Check, ...]] = {
-    aten.slice_scatter.default: (_fills(_slice),),
-    aten.select_scatter.default: (_fills(_element),),
-    aten.diagonal_scatter.default: (_fills(_diagonal),),
+    aten.slice_scatter.default: (_lies_apart, _fills(_slice)),
+    aten.select_scatter.default: (_lies_apart, _fills(_element)),
+    aten.diagonal_scatter.default: (_lies_apart, _fills(_diagonal)),
     aten.as_strided.default: (_within_memory,),
     aten.as_strided_scatter.default: (_without_gaps, _within_memory, _fills(lambda given: given["size"])),
     aten.index_put.default: _WRITTEN,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turret
-from turret.errors import StageError
+from turret.errors import StageError, TurretWarning
 
 BASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "row-major": lambda x: x * 2,
@@ -118,3 +119,18 @@ def test_the_storage_of_a_part_of_a_result_is_eager_s():
 
     x = torch.randn(4, 6)
     torch.testing.assert_close(turret.compile(function, options={"cache": False})(x), function(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("steps", [(1, 1), (2, 1), (0, 1)], ids=str)
+def test_a_scatter_into_what_overlaps_itself_is_eager_s(steps, dynamic):
+    def function(x):
+        rows = x.shape[0] // 2
+        v = torch.trunc(x).as_strided((rows, 2), steps)
+        return v.slice_scatter(x.view(-1, 1)[:rows], 1, 1, 2) * 1, v.select_scatter(x[:rows], 1, 0) + 1
+
+    compiled = turret.compile(function, dynamic=dynamic, options={"cache": False})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TurretWarning)
+        for x in (torch.arange(18.0) / 3, torch.arange(12.0) / 2):
+            torch.testing.assert_close(compiled(x), function(x), rtol=0, atol=0)
