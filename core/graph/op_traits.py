@@ -180,7 +180,7 @@ def view_base(node: fx.Node) -> fx.Node | None:
 
 
 def _passes_on(node: fx.Node) -> bool:
-    """Whether the result lies in the first argument's memory although the call is no view (``copy_``)."""
+    """Whether the result lies in the first argument's memory though the call is no view: ``copy_``, items of views."""
     of_views = node.target is operator.getitem and is_view(node.all_input_nodes[0])
     return of_views or node.target is torch.ops.aten.copy_.default
 

@@ -73,7 +73,7 @@ class _PlanReader:
         line.expect("plan")
         self.name = line.name()
         line.expect("on")
-        self.device = line.device()
+        self.device = line.device_name()
         line.expect(":")
 
     def _line(self, line: _Line) -> None:
@@ -111,7 +111,7 @@ class _PlanReader:
         dtype, shape = line.name("a dtype"), tuple(line.value())
         line.expect("stride")
         stride = tuple(line.value())
-        device = line.device() if line.accept("on") else self.device
+        device = line.device_name() if line.accept("on") else self.device
         line.expect(",")
         place = line.name("where the slot lies")
         self.slots.append(Slot(name, shape, stride, dtype, device, place, line.size() if line.next else 0))
@@ -183,5 +183,5 @@ class _Line(Reader):
     def slot(self) -> int:
         return self.known(self.plan.numbers, "a slot")
 
-    def device(self) -> str:
-        return str(super().device())
+    def device_name(self) -> str:
+        return str(self.device())

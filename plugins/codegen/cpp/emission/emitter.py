@@ -59,7 +59,7 @@ class Emitter(CEmitter):
         args = [self.value(arg, scope, mask) for arg in expr.args]
         return alone_text(Expr.make(expr.payload, expr.args, expr.dtype), args)
 
-    def write_scan(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+    def write_scan(self, expr: Expr, scope: Scope, mask: Mask) -> str:  # type: ignore[override]
         state = self.scan_states[expr].replace("@", self.lane_slot)
         wide = accumulator(expr.payload[0], expr.dtype)
         value = self.value(expr.args[0], scope)
@@ -70,7 +70,7 @@ class Emitter(CEmitter):
     def write_row(self, expr: Expr, scope: Scope, mask: Mask) -> str:
         raise AssertionError(f"row reduction {expr} is used before its phase")
 
-    def packed(self, store: FlatStore, scope: Scope) -> str:
+    def packed(self, store: FlatStore, scope: Scope) -> str:  # type: ignore[override]
         return self._narrowed(store, scope) or super().packed(store, scope)
 
     def _narrowed(self, store: FlatStore, scope: Scope) -> str:

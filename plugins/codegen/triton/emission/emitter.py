@@ -110,7 +110,9 @@ class Emitter(TextEmitter):
 
     # ------------------------------------------------------------ indices
 
-    def term(self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, mask: Mask) -> str:
+    def term(  # type: ignore[override]
+        self, atom: Var | Div | Mod | Value, coefficient: Size, scope: Scope, mask: Mask
+    ) -> str:
         text = self._atom(atom, scope, mask)
         return text if coefficient == 1 else f"{text} * {self._factor(coefficient)}"
 
@@ -154,7 +156,7 @@ class Emitter(TextEmitter):
             for arg in expr.args
         ]
 
-    def scalar(self, expr: Expr, scope: Scope, mask: Mask) -> str:
+    def scalar(self, expr: Expr, scope: Scope, mask: Mask) -> str:  # type: ignore[override]
         if expr.op not in OPS:
             raise UnsupportedError(f"Triton kernels do not know the node {expr.op!r}")
         triton_type(expr.dtype)
