@@ -51,31 +51,35 @@ def isinstance_(t: Tracer, value: Value, kinds: Value) -> Value:
     value = value.realize()
     if isinstance(value, Opaque) and value.source is None:
         raise Unsupported(f"the type of {value.describe()}")
-    actual = value.type()
-    flat = classes if isinstance(classes, tuple) else (classes,)
-    for cls in flat:
+    for cls in classes if isinstance(classes, tuple) else (classes,):
         _assume_ordinary(t, cls)
         if (answers := _own_check(t, cls, "__instancecheck__")) is not None:
             if value.type() is cls or t.truth(t.call(answers, [value], {}).realize()):
                 return Constant(True)
-        elif cls is torch.nn.Buffer and isinstance(value, Tensor):
-            if _marked_buffer(t, value):
-                return Constant(True)
-        elif isinstance(value, (Constant, Known)):
-            if isinstance(value.object if isinstance(value, Known) else value.value, cls):
-                return Constant(True)
-        elif isinstance(value, Tensor) and isinstance(cls, type) and not issubclass(actual, cls):
-            known = value.fake if value.real is None else value.real
-            if type(cls).__instancecheck__ is not type.__instancecheck__ and isinstance(known, cls):
-                return Constant(True)
-        elif getattr(value, "object", None) is not None and not isinstance(value, Method):
-            if isinstance(value.object, cls):  # type: ignore[attr-defined]
-                return Constant(True)
-        elif issubclass(actual, cls):
-            return Constant(True)
-        if isinstance(value, Tensor) and isinstance(cls, type) and issubclass(actual, cls):
+        elif _is_instance(t, value, cls):
             return Constant(True)
     return Constant(False)
+
+
+def _is_instance(t: Tracer, value: Value, cls: Any) -> bool:
+    """``isinstance`` of one class that answers in torch's way, or in Python's."""
+    if isinstance(value, Tensor):
+        return _is_tensor_of(t, value, cls)
+    if isinstance(value, (Constant, Known)):
+        return isinstance(value.object if isinstance(value, Known) else value.value, cls)
+    if getattr(value, "object", None) is not None and not isinstance(value, Method):
+        return isinstance(value.object, cls)  # type: ignore[attr-defined]
+    return issubclass(value.type(), cls)
+
+
+def _is_tensor_of(t: Tracer, value: Tensor, cls: Any) -> bool:
+    """The same of a tensor: metaclasses of torch's ask the tensor itself."""
+    if cls is torch.nn.Buffer:
+        return _marked_buffer(t, value) or issubclass(value.type(), cls)
+    if not isinstance(cls, type) or issubclass(value.type(), cls):
+        return issubclass(value.type(), cls)
+    known = value.fake if value.real is None else value.real
+    return type(cls).__instancecheck__ is not type.__instancecheck__ and isinstance(known, cls)
 
 
 def _own_check(t: Tracer, cls: Any, name: str) -> Value | None:
