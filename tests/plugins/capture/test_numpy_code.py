@@ -7,11 +7,11 @@ import operator
 import numpy
 import pytest
 import torch
-from capture_lab import Observed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import turret
+from tests.plugins.capture.capture_lab import Observed
 
 A = numpy.arange(1.0, 7.0).reshape(2, 3)
 B = numpy.arange(6, dtype=numpy.float32).reshape(2, 3) - 2

@@ -6,12 +6,12 @@ import operator
 
 import pytest
 import torch
-from capture_lab import Observed, outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 import turret
+from tests.plugins.capture.capture_lab import Observed, outcome
 
 LOG: list[tuple] = []
 X = torch.arange(1.0, 5.0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from capture_lab import Observed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._pytree import tree_map_only
 
 import turret
+from tests.plugins.capture.capture_lab import Observed
 
 
 class Pair(torch.Tensor):
