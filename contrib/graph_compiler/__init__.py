@@ -39,16 +39,14 @@ class Recipes:
         if key not in self.numbers:
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = torch.get_num_threads()
-            session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-            self.sessions.append(session)
+            self.sessions.append(onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"]))
             self.numbers[key] = len(self.sessions) - 1
         return self.numbers[key]
 
     def launch(self, number: int, arrays: Sequence[Any]) -> list[Any]:
         """Run a session on arrays, in the order of its inputs."""
         session = self.sessions[number]
-        names = (given.name for given in session.get_inputs())
-        return session.run(None, dict(zip(names, arrays, strict=True)))
+        return session.run(None, {given.name: array for given, array in zip(session.get_inputs(), arrays, strict=True)})
 
 
 recipes = Recipes()

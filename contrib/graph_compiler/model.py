@@ -95,9 +95,7 @@ def model_of(module: fx.GraphModule, translations: dict[Any, Callable[..., Any]]
 def _call(builder: Builder, node: fx.Node, translations: dict[Any, Callable[..., Any]]) -> Any:
     if node.target in translations:
         return translations[node.target](builder, *node.args, **node.kwargs)
-    source, number = node.args  # an item of a call with several results
-    assert isinstance(source, fx.Node) and isinstance(number, int)
-    return builder.values[source][number]
+    return builder.values[node.all_input_nodes[0]][node.args[1]]  # an item of a call with several results
 
 
 def _info(name: str, node: fx.Node) -> onnx.ValueInfoProto:

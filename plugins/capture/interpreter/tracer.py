@@ -11,6 +11,7 @@ import attrs
 import torch
 
 from turret.frames.sources import AttrSource, BoundSource, Source
+from turret.hooks.devices import uses_host_kernels
 from turret.plugins.capture.errors import NotConstant, Raised, Unsupported
 from turret.plugins.capture.facts.call_stack import CallStack
 from turret.plugins.capture.facts.guards import Guards
@@ -241,7 +242,7 @@ class FrameTracer(Caller):
         recorder = self.recorder
         if any(isinstance(i.example, torch.Tensor) and recorder.versions.of(i.example) for i in recorder.inputs):
             return value.truth(self)  # what was changed before must be changed when the program raises
-        if isinstance(value, Tensor) and value.fake.device.type != "cpu":
+        if isinstance(value, Tensor) and not uses_host_kernels(value.fake.device):
             value = value.call_method(self, "item", [], {}).realize()  # no kernel of a GPU is to fail: none runs after
         if isinstance(value, Tensor):
             holds = value if truth else self.call(self.wrap_known(torch.logical_not), [value], {})
