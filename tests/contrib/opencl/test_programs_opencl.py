@@ -30,7 +30,7 @@ def compiler(function):
     return turret.compile(function, plugins=[PLUGIN], options={"on_error": "raise"})
 
 
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(programs())
 def test_random_programs_show_what_eager_shows(program: Program) -> None:
     check(program, compiler)

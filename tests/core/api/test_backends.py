@@ -107,7 +107,7 @@ def test_results_are_eager_s(case, dynamic, backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=12)
+@settings(max_examples=5)
 @given(programs(), st.integers(0, 2**32))
 def test_results_of_drawn_programs_are_eager_s(backend, program, seed):
     dynamic = random.Random(seed).choice([None, True, False])

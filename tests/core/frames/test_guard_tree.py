@@ -291,7 +291,7 @@ def agree(check: Any, python: Callable, function: Any, arguments: tuple) -> bool
     return expected
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**48))
 def test_native_and_python_checks_agree_on_random_guards_and_mutations(seed: int) -> None:
     rng = random.Random(seed)

@@ -161,7 +161,7 @@ def change_attributes(rng: random.Random, one: Any, other: Any, classes: tuple[t
         rng.choice(ways)()
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**48))
 def test_attributes_are_seen_to_change_however_they_are_kept(seed: int) -> None:
     rng = random.Random(seed)
@@ -223,7 +223,7 @@ def some_places(rng: random.Random) -> tuple[Any, dict[Source, Callable[[Any], N
     return function, places
 
 
-@settings(max_examples=70, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**48))
 def test_another_value_at_the_address_of_the_guarded_one_is_seen(seed: int) -> None:
     rng = random.Random(seed)
@@ -357,7 +357,7 @@ def change_tensor(rng: random.Random, holder: Any, name: str) -> None:
         rng.choice(ways)()
 
 
-@settings(max_examples=70, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**48))
 def test_tensors_are_seen_to_change_whatever_is_done_to_them(seed: int) -> None:
     rng = random.Random(seed)

@@ -165,7 +165,7 @@ def call_of(kind, module, compiled):
 
 
 @given(st.lists(kinds, min_size=1, max_size=3), st.data())
-@settings(max_examples=10)
+@settings(max_examples=5)
 def test_calls_known_from_the_warm_up_are_told_apart_by_few_guards(warm_up, data):
     turret.reset()
     module = Switched()

@@ -222,7 +222,7 @@ def test_an_input_is_written_to_where_data_says():
         assert torch.equal(mine, plain)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.lists(st.floats(-4, 4, width=32), min_size=3, max_size=3), min_size=5, max_size=5))
 def test_whatever_the_data(rows):
     x = torch.tensor(rows)

@@ -123,7 +123,7 @@ def agrees(source: str) -> None:
 
 
 @settings(
-    max_examples=20,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     phases=(Phase.generate, Phase.shrink),

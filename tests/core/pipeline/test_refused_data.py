@@ -109,7 +109,7 @@ def test_a_call_that_raises_leaves_the_writes_and_effects_of_the_lines_before(na
     check(program)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.lists(st.sampled_from(sorted(CALLS)), min_size=1, max_size=4), st.integers(0, 3), st.booleans())
 def test_among_several_calls_the_first_that_eager_refuses_is_what_raises(names, read, writes):
     def program(x, index, log):
@@ -142,7 +142,7 @@ USES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.sampled_from(sorted(CALLS)), st.sampled_from(sorted(TABLES)), st.sampled_from(sorted(USES)))
 @example("item", "zeros", "returned")
 @example("gather", "one row", "returned")

@@ -30,7 +30,7 @@ class Compiles:
 
 
 NAMES = {"torch": torch, "F": F, "math": math, "numpy": numpy}
-SIGNED = (4, 6, 2, -3, 0, -1, 9, 10, -11, 30, 5)
+SIGNED = (4, 6, -3, 0, 10, -11, 30)
 
 
 def function_of(source: str, parameters: str = "x, n") -> Callable:
@@ -157,7 +157,7 @@ BY_SIZE = {
 
 @pytest.mark.parametrize("source", BY_SIZE.values(), ids=BY_SIZE)
 def test_an_index_may_be_a_size(source):
-    sizes = [(12, 3), (12, 5), (7, 5), (9, 9), (5, 7), (2, 4), (4, 1), (1, 4), (6, 0), (0, 2), (12, 6)]
+    sizes = [(12, 3), (7, 5), (9, 9), (5, 7), (4, 1), (0, 2), (12, 6)]
     check(function_of(source, "x, y"), [(within(2, wide), torch.zeros(count, 2)) for wide, count in sizes])
 
 
@@ -229,7 +229,7 @@ NUMBERS = {
 
 @pytest.mark.parametrize("source", NUMBERS.values(), ids=NUMBERS)
 def test_tensors_are_made_of_the_numbers_of_the_call(source):
-    sizes = [(5, 5), (5, 7), (6, 7), (8, 9), (12, 9), (12, -4), (3, 0), (9, 12)]
+    sizes = [(5, 5), (5, 7), (8, 9), (12, -4), (3, 0), (9, 12)]
     check(function_of(source), [(within(size), n) for size, n in sizes])
 
 
@@ -287,7 +287,7 @@ def int_expressions(draw: st.DrawFn, depth: int) -> str:
 )
 @example(("x * {0}", "((n << 70) >> 70)"), [(5, 2), (2**62, 2)])
 @example(("{0}, x + 1", "(n % n)"), [(5, 2), (0, 2)])
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_drawn_expressions_of_ints_that_pass_64_bits_are_eagers(uses, numbers):
     function = function_of(uses[0].format(uses[1]), "x, n, m")
     check(function, [(within(10), n, m) for n, m in [(3, 5), *numbers]], dynamic=True, backend="aot_eager")
@@ -336,7 +336,7 @@ SHAPES = st.tuples(st.integers(0, 8), st.integers(0, 8), st.integers(0, 5))
     shapes=st.lists(SHAPES, min_size=1, max_size=3),
     dynamic=st.sampled_from([None, True]),
 )
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_drawn_programs_over_signed_numbers_are_eagers(source, first, numbers, shapes, dynamic):
     huge = any(abs(n) > 99 for pair in numbers for n in pair)
     if huge and any(word in source for word in ("pad", "arange", "repeat", "full")):

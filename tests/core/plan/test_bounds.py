@@ -68,7 +68,7 @@ def strided(shape: tuple[int, ...], before: int, after: int) -> torch.Tensor:
 @example([300, 70], 1, 0, 0, "read")
 @example([3, 70_000], 1, 0, 0, "row")
 @example([70_000, 3], -1, 0, 0, "row")
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_a_shifted_access_is_reported_exactly_where_it_leaves_the_memory(
     shape: list[int], by: int, before: int, after: int, what: str
 ):
@@ -192,6 +192,6 @@ def _executable_of(step: Any, x: torch.Tensor) -> str:
 
 
 @given(programs(Features(max_steps=6)))
-@settings(max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 def test_right_programs_never_leave_their_memory(program: Program):
     check(program, lambda function: turret.compile(function, options=CHECKED))

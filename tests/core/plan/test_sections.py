@@ -27,7 +27,7 @@ DATA = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True
 
 
 @given(programs(Features(max_steps=6)), st.lists(st.sampled_from(OPS), max_size=len(OPS)), st.booleans())
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_programs_cut_at_any_ops_do_what_eager_does(program, split, data):
     turret.reset()
     check(program, compiler(split, Sectioned(), **(DATA if data else {})))

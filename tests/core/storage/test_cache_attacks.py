@@ -43,7 +43,7 @@ def test_a_second_process_of_a_model_with_dropout_traces_and_compiles_nothing(fo
     assert {kind for kind, _, _ in watch.cache} == {"hit"}
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32))
 def test_damage_of_any_kind_is_repaired(folder, seed):
     draw = random.Random(seed)

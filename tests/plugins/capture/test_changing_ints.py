@@ -41,7 +41,7 @@ FORMS = [
 ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     form=st.sampled_from(FORMS),
     numbers=st.lists(st.integers(-5, 7) | st.sampled_from([2**62, 2**63 + 1]), min_size=2, max_size=6),

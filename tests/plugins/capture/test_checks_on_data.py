@@ -75,7 +75,7 @@ NUMBERS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0, -1.0, float("nan"), floa
 
 
 @pytest.mark.filterwarnings("ignore::turret.errors.TurretWarning")
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     function=st.sampled_from([positive_root, finite_mean, caught, *DISTRIBUTIONS.values()]),
     calls=st.lists(NUMBERS, min_size=1, max_size=3),

@@ -70,13 +70,13 @@ def arrays(draw, shape=None):
     return values.T if draw(st.booleans()) else values
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.sampled_from(UNARY), arrays())
 def test_a_function_gives_what_numpy_gives_or_breaks(function, array):
     _agrees(function, array)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from(BINARY), arrays((2, 3)), st.one_of(arrays(()), st.sampled_from([2, 2.5, True, numpy.float32(3)]))
 )

@@ -132,7 +132,7 @@ def check(use, make):
         assert seen(compiled, make) == seen(use, make)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.sampled_from(sorted(BASES)), st.sets(st.sampled_from(sorted(METHODS)), max_size=4), st.sampled_from(sorted(USES))
 )

@@ -109,7 +109,7 @@ STEPS = {
 }  # fmt: skip
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=4), st.booleans(), st.booleans())
 def test_what_is_computed_of_wrappers_is_computed_of_what_they_hold(steps, nested, changes):
     def program(value):

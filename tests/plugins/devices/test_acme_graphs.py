@@ -59,7 +59,7 @@ ACTIONS = st.lists(
 
 @on_acme
 @given(actions=ACTIONS, dead=st.sets(st.integers(0, 10)))
-@settings(max_examples=200)
+@settings(max_examples=80)
 def test_a_pool_hands_out_first_fit_and_restores_what_was_in_use(world: World, actions: list, dead: set) -> None:
     pool, model = world.graphs.pool(0), FirstFit()
     start = take(pool, 1).data_ptr()
@@ -480,7 +480,7 @@ NAMES = ("mm", "add", "view", "in_place", "softmax", "sort", "rows", "clear")
 @on_acme
 @given(names=st.lists(st.sampled_from(NAMES), max_size=12), seeds=st.lists(st.integers(0, 99), min_size=1, max_size=3))
 @example(names=[], seeds=[0, 0])
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_a_random_program_s_replays_are_eager_s(world: World, names: list[str], seeds: list[int]) -> None:
     program, x, made = steps(names), rand(4, 4), []
     recording = world.graphs.record(0, lambda: made.extend(program(x)))

@@ -232,7 +232,7 @@ def test_a_pool_allocates_on_its_stream_and_gives_workspaces_back(cuda: Torch) -
     assert cuda.allocator.users == 0
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=st.lists(st.tuples(st.sampled_from(["take", "free", "checkpoint", "restore"]), st.integers(0, 9))))
 @pytest.mark.parametrize("knows_traces", [True, False])
 def test_what_is_restored_is_in_use_and_what_no_tensor_owns_is_freed_first(

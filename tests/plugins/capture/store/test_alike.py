@@ -196,7 +196,7 @@ CHANGES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(CHANGES)), max_size=4), st.booleans())
 def test_what_one_of_them_changes_holds_for_that_one(
     changes: list[tuple[int, Callable[[Block], None]]], before: bool
