@@ -17,7 +17,7 @@ from turret.errors import CaptureError, is_internal
 from turret.frames import frame_hook, guard_tree, stances
 from turret.frames.guards import Guard, global_state, storage_pattern
 from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource
-from turret.frames.trace_modes import program_put_aside
+from turret.frames.trace_modes import has_modes, program_put_aside
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.plugins.capture.autograd import leaves
@@ -76,12 +76,13 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
     stop: _Break | None = None
     reuse = settings.reuse_blocks
     alike = settings.alike
+    dynamic = False if has_modes() else settings.dynamic  # a mode of the program's is to see numbers as they are
     several = alike is not None and alike.history is history and alike.are_several
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _RECURSION))
     try:
         while True:
-            policy = Policy(settings.dynamic, history, *settings.data_dependent, reuse, several)
+            policy = Policy(dynamic, history, *settings.data_dependent, reuse, several)
             attempt = _Attempt(settings, policy, function, arguments, stop)
             try:
                 unit = attempt.run()

@@ -47,7 +47,6 @@ from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Tensor
 
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
-_NONE = Constant(None)
 _SUSPENDABLE = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _NOT_FOLLOWED = (
     "logging", "warnings", "threading", "multiprocessing", "subprocess", "asyncio", "random", "tempfile", "shutil",
@@ -471,9 +470,9 @@ class Caller:
             return value.length(self) if name == "__len__" else own[name](self, *args[1:])
         return value.call_method(self, name, args[1:], kwargs)
 
-    def from_keys(self, kind: type, iterable: Value, value: Value = _NONE) -> Value:
+    def from_keys(self, kind: type, iterable: Value, value: Value | None = None) -> Value:
         """``kind.fromkeys(iterable, value)``, of dict and its kin."""
         made = Dict({}, kind)
         for key in iterable.realize().unpack(self):
-            made.set_item(self, key, value)
+            made.set_item(self, key, value or Constant(None))
         return made

@@ -203,7 +203,7 @@ class Dict(Value):
         return Constant(None)
 
     def m_fromkeys(self, t: Tracer, keys: Value, value: Value | None = None) -> Value:
-        return t.from_keys(self.kind, keys, value or Constant(None))
+        return t.from_keys(self.kind, keys, value)
 
     def m___getitem__(self, t: Tracer, key: Value) -> Value:
         return self.get_item(t, key)

@@ -254,10 +254,8 @@ def test_what_classes_compute_is_computed_in_each_call(use, make):
 
 
 def test_a_guard_that_fails_at_once_means_python_and_one_warning(monkeypatch):
-    from turret.frames.guards import GuardSet
-
     numbers = itertools.count()
-    monkeypatch.setattr(GuardSet, "compile", lambda self: lambda *call: next(numbers) < 0)
+    monkeypatch.setattr("turret.frames.guard_tree.check_of", lambda guards: lambda *call: next(numbers) < 0)
     compiled = turret.compile(lambda x: x + 1, plugins=[CALLS], options={"cache": False, "on_error": "fallback"})
     with pytest.warns(
         UserWarning, match=r"stage 'capture' \(plugin turret.plugins.capture\).*fails right after capture"
