@@ -4,13 +4,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test quick fuzz bench sanitize docs lint clean
+.PHONY: demo test thorough quick fuzz bench sanitize docs lint clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n 2 tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal tests
+
+# Tables of many cases whole, which `make test` takes one case in three of.
+thorough: $(STAMP)
+	$(BIN)/python -m pytest -n 2 --thorough -m thorough tests
 
 # One test in so many, chosen by the hash of its name (tests/conftest.py).
 quick: $(STAMP)

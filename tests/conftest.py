@@ -10,6 +10,8 @@ import gc
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -24,15 +26,37 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", type=int, metavar="N", help="about one test in N, always the same ones, none slow")
+    parser.addoption("--thorough", action="store_true", help="all cases of the tables that are marked `thorough`")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Chooses by the name of each test, so that every folder has its share and a new test changes no other's lot."""
+    """Chooses by the name of each test, so that every folder has its share and a new test changes no other's lot.
+
+    Of tables of many cases that each compile something (marked ``thorough``) one case in three is run, always the same
+    ones; ``make thorough`` runs all.  Tests that are named on the command line are run.
+    """
     portion = config.getoption("--sample")
     if portion:
-        chosen = [i for i in items if crc32(i.nodeid.encode()) % portion == 0 and not i.get_closest_marker("slow")]
-        config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
-        items[:] = chosen
+        _choose(config, items, lambda i: _lot(i) % portion == 0 and not i.get_closest_marker("slow"))
+    elif not config.getoption("--thorough") and not any("::" in argument for argument in config.args):
+        seen: set[Any] = set()
+        _choose(config, items, lambda i: not i.get_closest_marker("thorough") or _is_first(i, seen) or _lot(i) % 3 == 0)
+
+
+def _lot(item: pytest.Item) -> int:
+    return crc32(item.nodeid.encode())
+
+
+def _is_first(item: pytest.Item, seen: set[Any]) -> bool:
+    """Whether an item is the first case of its table."""
+    table = getattr(item, "function", item)
+    return table not in seen and not seen.add(table)
+
+
+def _choose(config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]) -> None:
+    chosen = [item for item in items if wanted(item)]
+    config.hook.pytest_deselected(items=list(set(items) - set(chosen)))
+    items[:] = chosen
 
 
 def pytest_collection_finish() -> None:

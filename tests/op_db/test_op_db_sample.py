@@ -29,12 +29,14 @@ def test_samples_are_functions_of_flat_tensors(case: Case):
 
 
 @pytest.mark.parametrize("case", CASES[::EVERY], ids=lambda case: case.id)
+@pytest.mark.thorough
 def test_eager_agrees_with_itself(case: Case):
     outcome = check_case(case, Subject("eager", {}), count=1, forward=False)
     assert outcome["status"] in RIGHT, outcome["message"]
 
 
 @pytest.mark.parametrize("case", CASES[::EVERY], ids=lambda case: case.id)
+@pytest.mark.thorough
 def test_turret_agrees_with_eager(case: Case):
     outcome = check_case(case, Subject("turret", {}), count=1, forward=False)
     assert outcome["status"] in RIGHT, outcome["message"]

@@ -31,6 +31,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("op", [op for op in op_db if op.name in NAMES], ids=lambda op: op.name)
+@pytest.mark.thorough
 def test_what_eager_refuses_does_not_run(op) -> None:
     calls = [call for call in refused(op) if "not implemented for" not in call.error]
     assert calls

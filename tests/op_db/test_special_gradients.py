@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_special_values import compiled, differ
 from torch import Tensor, inf, nan
 
 import turret
+from tests.op_db.test_special_values import compiled, differ
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     **{

@@ -112,6 +112,7 @@ def differ(expected: Tensor, got: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.thorough
 def test_special_values_and_their_gradients_come_out_as_eager_has_them(dtype: torch.dtype) -> None:
     def every(leaves: list[list[Tensor]]) -> list[Tensor]:
         return [function(*row) for function, row in zip(functions, leaves, strict=True)]

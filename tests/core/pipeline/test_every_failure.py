@@ -215,6 +215,7 @@ WAYS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("call", "how"), [(call, how) for call, ways in WAYS.items() for how in ways])
+@pytest.mark.thorough
 def test_each_call_of_the_compiler_may_fail(call, how, tmp_path):
     named, after, stage = CALLS[call]
     script, cache, log = tmp_path / "compiler", tmp_path / "cache", tmp_path / "log"
@@ -246,6 +247,7 @@ sysconfig.get_paths = lambda *args, **kwargs: {**real(*args, **kwargs), "include
 
 @pytest.mark.slow
 @pytest.mark.parametrize("with_frame_hook", [False, True])
+@pytest.mark.thorough
 def test_python_headers_may_be_missing(with_frame_hook, tmp_path):
     if with_frame_hook:
         put_native_parts(tmp_path, with_guard_tree=False)

@@ -133,11 +133,13 @@ SLICES = {
 
 
 @pytest.mark.parametrize("source", ELEMENTS.values(), ids=ELEMENTS)
+@pytest.mark.thorough
 def test_an_element_is_found_from_either_end_or_refused(source):
     check(function_of(source), [(within(10, 6), n) for n in SIGNED], dynamic=True)
 
 
 @pytest.mark.parametrize("source", SLICES.values(), ids=SLICES)
+@pytest.mark.thorough
 def test_a_part_ends_where_eagers_ends(source):
     check(function_of(source), [(within(10, 6), n) for n in SIGNED], dynamic=None)
 
@@ -156,12 +158,14 @@ BY_SIZE = {
 
 
 @pytest.mark.parametrize("source", BY_SIZE.values(), ids=BY_SIZE)
+@pytest.mark.thorough
 def test_an_index_may_be_a_size(source):
     sizes = [(12, 3), (7, 5), (9, 9), (5, 7), (4, 1), (0, 2), (12, 6)]
     check(function_of(source, "x, y"), [(within(2, wide), torch.zeros(count, 2)) for wide, count in sizes])
 
 
 @pytest.mark.parametrize("source", ["x[n:]", "x[n]", "x[-n:, :n]", "torch.cat([x[n:], x])", "x[:, n:].cumsum(0)"])
+@pytest.mark.thorough
 def test_gradients_go_to_the_elements_that_were_taken(source):
     function = function_of(source)
 
@@ -228,6 +232,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("source", NUMBERS.values(), ids=NUMBERS)
+@pytest.mark.thorough
 def test_tensors_are_made_of_the_numbers_of_the_call(source):
     sizes = [(5, 5), (5, 7), (8, 9), (12, -4), (3, 0), (9, 12)]
     check(function_of(source), [(within(size), n) for size, n in sizes])
@@ -260,6 +265,7 @@ ARITHMETIC = [
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("source", ARITHMETIC)
+@pytest.mark.thorough
 def test_integers_of_any_size_are_eagers(source):
     check(function_of(source), [(within(10), n) for n in LARGE], dynamic=True)
 

@@ -429,6 +429,7 @@ def test_an_operator_whose_function_returns_no_flat_sequence_breaks_the_graph():
 
 @pytest.mark.parametrize("length", [1, 2, 5, 8])
 @pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.thorough
 def test_an_associative_scan_has_eager_s_values_and_gradients(length, reverse):
     w = weight(3)
 

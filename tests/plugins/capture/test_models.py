@@ -44,6 +44,7 @@ CHOSEN = ("deberta-v2", "gemma3", "bloom", "mixtral", "t5", "swin", "clip", "wav
 
 
 @pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.thorough
 def test_an_architecture_is_one_graph_for_each_kind_of_sizes(name):
     architecture = ARCHITECTURES[name]
     model = architecture.build()
@@ -56,6 +57,7 @@ def test_an_architecture_is_one_graph_for_each_kind_of_sizes(name):
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "t5", "vit", "mamba2"])
+@pytest.mark.thorough
 def test_gradients_of_an_architecture(name):
     architecture = ARCHITECTURES[name]
     model = architecture.build().train()

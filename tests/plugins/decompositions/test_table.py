@@ -108,6 +108,7 @@ def check(info, dtype, with_grad, limit=3):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.int64], ids=str)
 @pytest.mark.parametrize("name", OPS)
+@pytest.mark.thorough
 def test_decomposition_equals_eager_and_is_inside_the_surface(name, dtype):
     info = BY_NAME[name]
     if dtype not in info.supported_dtypes("cpu"):
@@ -120,6 +121,7 @@ def test_decomposition_equals_eager_and_is_inside_the_surface(name, dtype):
 @pytest.mark.parametrize(
     "name", [name for name in OPS if BY_NAME[name].supports_autograd and name not in UNTRACEABLE_BACKWARD]
 )
+@pytest.mark.thorough
 def test_backward_equals_eager_and_is_inside_the_surface(name):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

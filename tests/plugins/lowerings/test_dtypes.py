@@ -114,6 +114,7 @@ def _negative_power(name: str, exponent: Any, *dtypes: torch.dtype) -> bool:
 
 
 @pytest.mark.parametrize("name", BINARY)
+@pytest.mark.thorough
 def test_binary_ops_match_eager_for_every_pair_of_dtypes(name: str) -> None:
     function, cases = BINARY[name], []
     for first, second in itertools.product(DTYPES, DTYPES):
@@ -139,6 +140,7 @@ def test_tensors_without_dimensions_are_rounded_to_the_dtype_of_those_that_have_
 
 
 @pytest.mark.parametrize("name", BINARY)
+@pytest.mark.thorough
 def test_binary_ops_match_eager_for_python_numbers(name: str) -> None:
     function, cases = BINARY[name], []
     for dtype, number in itertools.product(DTYPES, NUMBERS):

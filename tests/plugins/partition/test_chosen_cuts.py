@@ -132,6 +132,7 @@ def loss(model, tokens):
 
 @pytest.mark.parametrize("name", PARTITIONERS)
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.thorough
 def test_a_training_step_of_gpt2_runs_with_each_example(name, dropout):
     model, tokens = gpt2(dropout)
     weights, cuts = list(model.parameters()), []

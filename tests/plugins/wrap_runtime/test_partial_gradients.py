@@ -159,6 +159,7 @@ def test_a_graph_is_kept_for_backwards_of_one_output_after_another():
 
 
 @pytest.mark.parametrize("order", ["some", "all", "both"])
+@pytest.mark.thorough
 def test_another_process_takes_such_a_backward_from_the_cache(tmp_path, order):
     program = textwrap.dedent("""
         import sys, torch, turret

@@ -84,6 +84,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize("name", FOUND)
+@pytest.mark.thorough
 def test_a_planted_fault_is_found_and_its_file_shows_it_by_itself(name: str, tmp_path: Path) -> None:
     level, told = FOUND[name]
     report = conformance(plugins=[f"{PLANTED}:{name}"], levels=[level], counts={level: 60}, max_failures=1)

@@ -83,6 +83,7 @@ def test_forward_and_gradients(program: Callable, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+@pytest.mark.thorough
 def test_reductions_split_for_a_large_device(program: Callable) -> None:
     args = leaves((8, 9000), (9000,), (9000,))
     codegen = InterpretedCodegen(properties=DeviceProperties(multiprocessors=100_000))
@@ -193,6 +194,7 @@ def test_a_float_that_depends_on_data_stays_whole_beside_dynamic_sizes() -> None
 
 
 @pytest.mark.parametrize("program", [norm_block, transposing, cross_entropy, running])
+@pytest.mark.thorough
 def test_kernels_of_symbolic_sizes_are_right_for_sizes_unlike_the_first(program: Callable) -> None:
     codegen = InterpretedCodegen()
     function = compiled(program, codegen, dynamic=True)
@@ -261,6 +263,7 @@ def test_kernels_of_sizes_that_depend_on_data_compile_once_and_take_none_at_all(
     suppress_health_check=list(HealthCheck),
 )
 @pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.thorough
 def test_drawn_programs_match_eager(dynamic: bool | None, program: Program) -> None:
     known = "UnsupportedError|DataDependentOutputException|DynamicOutputShapeException"
 

@@ -18,6 +18,7 @@ EXAMPLES = int(os.environ.get("TURRET_KERNEL_EXAMPLES", "300"))
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=EXAMPLES)
 @given(case=st.booleans().flatmap(cases), hint=st.none() | st.sampled_from((1, 48, 1000)))
+@pytest.mark.thorough
 def test_random_kernels_agree_with_torch(form: str, case: Case, hint: int | None) -> None:
     hints = case.sizes if hint is None else dict.fromkeys(case.sizes, hint)
     tolerance = {"rtol": 3e-2 if has_half(case) else 2e-4, "atol": 2e-3}

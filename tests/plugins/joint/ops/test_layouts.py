@@ -111,6 +111,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize(("rank", "name"), [(rank, name) for rank, calls in CALLS.items() for name in calls])
+@pytest.mark.thorough
 def test_results_are_laid_out_as_in_eager(rank, name):
     function, checked = CALLS[rank][name], 0
     for x in (x for shape in SHAPES[rank] for x in layouts(shape)):

@@ -66,6 +66,7 @@ def row_case(kind: str, x: torch.Tensor, dim: int, scale: float = 1.0) -> Case:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.thorough
 def test_float_reductions_over_either_dimension(kind: str) -> None:
     cases = [
         row_case(kind, data(shape, F32), dim, 1e-3)
@@ -79,6 +80,7 @@ def test_float_reductions_over_either_dimension(kind: str) -> None:
 @pytest.mark.parametrize(
     "dtype", [torch.float64, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool], ids=str
 )
+@pytest.mark.thorough
 def test_reductions_of_other_dtypes(dtype: torch.dtype) -> None:
     kinds = ("min", "max", "any", "all") if dtype == torch.bool else KINDS
     cases = [
@@ -141,6 +143,7 @@ def test_softmax_along_and_across(shape: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("shape", [(30, 5), (9, 16), (40, 768), (3, 5000), (700, 64)])
 @pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.thorough
 def test_layer_norm_with_saved_statistics(shape: tuple[int, int], dim: int) -> None:
     i, j = (Var(n, e) for n, e in zip("ij", shape, strict=True))
     outer, inner = ((i, j), (j, i))[1 - dim]
@@ -457,6 +460,7 @@ DECISIONS = {
 
 @pytest.mark.parametrize("dtype", [F32, torch.int64, torch.uint8], ids=str)
 @pytest.mark.parametrize("columns", [2, 4, 8])
+@pytest.mark.thorough
 def test_what_a_short_row_decides_holds_for_each_of_its_elements(columns: int, dtype: torch.dtype) -> None:
     x, mask = data((61, columns), dtype), data((61, columns), torch.bool, 1)
     i, j = Var("i", 61), Var("j", columns)
@@ -534,6 +538,7 @@ def test_a_reduction_over_a_size_that_turns_out_to_be_zero_gives_its_identity(ki
 
 @pytest.mark.parametrize("name", ["sin", "atan", "log1p", "tan", "exp", "erfc"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.thorough
 def test_the_position_of_the_best_of_values_of_the_c_library_is_found_whatever_vector_they_lie_in(name, dtype):
     function = getattr(torch, name)
 

@@ -76,6 +76,7 @@ def tolerance(kind: str) -> dict[str, float]:
 
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("kind", [*KINDS, "welford", "softmax", "logsumexp", "normalised"])
+@pytest.mark.thorough
 def test_float_rows_of_any_length(kind: str, dim: int) -> None:
     for shape in SHAPES:
         if shape[dim]:
@@ -134,6 +135,7 @@ def scan_case(kind: str, x: torch.Tensor, dim: int) -> Case:
 
 @pytest.mark.parametrize("dtype", [F32, torch.float64, torch.int64, torch.int32], ids=str)
 @pytest.mark.parametrize("kind", ["sum", "prod", "min", "max"])
+@pytest.mark.thorough
 def test_scans_along_either_dimension(kind: str, dtype: torch.dtype) -> None:
     long = 9000 if dtype == F32 else 1030  # interpreted, a scan takes one step of Python after the other
     for shape, dim in (((3, 50), 1), ((50, 3), 0), ((2, long), 1)):
@@ -147,6 +149,7 @@ SPLIT = {"properties": DeviceProperties(multiprocessors=132)}
 
 @pytest.mark.parametrize("kind", [*KINDS, "welford", "softmax", "logsumexp", "normalised"])
 @pytest.mark.parametrize("shape, dim", [((1, 70000), 1), ((3, 30011), 1), ((4096, 40), 0)])
+@pytest.mark.thorough
 def test_few_long_rows_are_split_over_programs(kind: str, shape: tuple[int, int], dim: int) -> None:
     case = row_case(kind, data(shape, F32), dim)
     kernels = emit(case.kernel, case.declarations, **SPLIT)
@@ -184,6 +187,7 @@ def test_a_row_of_several_loops_is_split_as_one() -> None:
 
 @pytest.mark.parametrize("count", [1, 100003])
 @pytest.mark.parametrize("kind", ["sum", "argmax", "welford", "softmax"])
+@pytest.mark.thorough
 def test_one_source_serves_every_length_of_a_row(kind: str, count: int) -> None:
     x = data((2, count), F32)
     s0 = sympy.Symbol("s0", integer=True, positive=True)
@@ -223,6 +227,7 @@ def test_sources_do_not_depend_on_names() -> None:
 
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("kind", [*KINDS, "welford", "softmax", "normalised"])
+@pytest.mark.thorough
 def test_rows_compile_for_devices(kind: str, capability: int) -> None:
     for shape, dim in (((40, 17), 1), ((2, 40001), 1)):
         case = row_case(kind, torch.zeros(shape), dim)
