@@ -34,7 +34,7 @@ class CorrectedFakeTensorMode(FakeTensorMode):
         if func not in _CORRECTIONS:
             return super().dispatch(func, types, args, kwargs)
         run = super().dispatch
-        return corrected(func, lambda given, named: run(func, types, given, named), args, kwargs)
+        return corrected(func, lambda given, named: run(func, types, given, named), tuple(args), kwargs)
 
 
 def _counts(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:

@@ -89,6 +89,10 @@ class Kernel:
 Step = Kernel | Extern | StridedView | CopyInto | Number
 
 
+FusionKind = Literal["vertical", "horizontal"]
+"""One group reads what the other makes, or neither does."""
+
+
 @attrs.frozen(eq=False)
 class FusionCandidate:
     """Two groups of definitions that could legally become one kernel.
@@ -98,7 +102,7 @@ class FusionCandidate:
     when asked for: most scores look at the bytes alone.
     """
 
-    kind: Literal["vertical", "horizontal"]
+    kind: FusionKind
     saved_bytes: int | None
     shared: tuple[str, ...]
     build_first: Callable[[], Kernel] = attrs.field(repr=False)

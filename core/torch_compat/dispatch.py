@@ -38,3 +38,13 @@ registrations_text = torch._C._dispatch_dump
 """Text of the kernels of an op, with the files that registered them."""
 parse_dispatch_key = torch._C._parse_dispatch_key
 """The key of a name; raises ``RuntimeError`` for one that this torch has not."""
+DisableTorchFunction = torch._C.DisableTorchFunction
+"""A context in which tensors are plain ones to torch's functions, whatever their class."""
+disable_dispatch_modes = torch.utils._python_dispatch._disable_current_modes
+"""A context without any of the modes below autograd."""
+dispatch_keys_of = torch._C._dispatch_keys
+"""The layers that calls with a tensor pass through."""
+has_storage = torch._C._has_storage
+"""Whether a tensor has memory at all: those that wrap others have none."""
+innermost_transform = torch._C._functorch.peek_interpreter_stack
+"""The innermost transform of ``torch.func``; None outside of them."""

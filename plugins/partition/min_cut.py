@@ -120,7 +120,7 @@ def _materialized(analysis: JointAnalysis, backward: set[fx.Node]) -> set[fx.Nod
     """Values that the forward writes to memory whether or not they are saved."""
     kept = {node for node in analysis.forward_outputs if isinstance(node, fx.Node)}
     for node in analysis.candidates:
-        if _is_library_call(node) or (node.target is operator.getitem and _is_library_call(node.args[0])):
+        if any(map(_is_library_call, (node, *(node.all_input_nodes if node.target is operator.getitem else ())))):
             kept.add(node)
         elif is_tensor(node) and not is_view(node):
             early = (user for user in _users_through_views(node) if user not in backward)

@@ -11,7 +11,7 @@ import attrs
 
 from turret.ir import FusionCandidate, FusionDecision, LoopProgram
 from turret.ir.index import hinted, product
-from turret.ir.schedule import Kernel
+from turret.ir.schedule import FusionKind, Kernel
 from turret.plugins.schedule.graph import StepGraph
 from turret.plugins.schedule.groups import Group, fuse, start
 from turret.plugins.schedule.kernels import kernel_of
@@ -128,7 +128,7 @@ class Fuser:
         merged = fuse(first, second)
         if merged is None:
             return None, "loops do not line up"
-        kind = "vertical" if self.graph.connected(first, second) else "horizontal"
+        kind: FusionKind = "vertical" if self.graph.connected(first, second) else "horizontal"
         worth = self.score(
             FusionCandidate(
                 kind,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 
+from turret.hooks.context import CompileContext
 from turret.hooks.products import Target
 from turret.ir import (
     CopyInto,
@@ -31,7 +31,7 @@ from turret.plugins.schedule.sections import Cut, cut_for
 from turret.plugins.schedule.units import Unit, units_of, unread
 
 
-def schedule(context: Any, program: LoopProgram, target: Target | None = None) -> Schedule:
+def schedule(context: CompileContext, program: LoopProgram, target: Target | None = None) -> Schedule:
     """Fuse a program's definitions into kernels and put all steps in order."""
     elide_casts = not context.config.emulate_precision_casts
     units = units_of(program)
