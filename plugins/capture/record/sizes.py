@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import sympy
 from torch.utils._sympy.numbers import int_oo
@@ -13,6 +14,11 @@ from turret.frames.sources import SizeSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.overflow import LEAST, MOST, MOST_SYMBOL, overflowing
 from turret.plugins.capture.values.base import Tracer
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    from turret.plugins.capture.record.graph import SizeBinding
 
 
 class _Printer(PythonPrinter):
@@ -36,37 +42,63 @@ class _Printer(PythonPrinter):
 
 def size_guards(tracer: Tracer) -> list[Guard]:
     """All guards on dynamic sizes of one capture."""
-    environment = tracer.recorder.shape_env
+    recorder = tracer.recorder
     places: dict[Any, Source] = {}
-    for binding in tracer.recorder.bindings:
+    for binding in recorder.bindings:
         if isinstance(binding.expression, sympy.Symbol):
             places.setdefault(binding.expression, binding.source)
-    guards: list[Guard] = []
+    conditions = (
+        *_equalities(recorder.bindings, places),
+        *_assumptions(recorder.shape_env),
+        *_ranges(recorder.shape_env, places),
+        *_bounds(recorder.integers, places),
+    )
+    return [guard for condition in conditions if (guard := _guard(condition, places)) is not None]
 
-    def add(write: Any) -> None:
-        printer = _Printer(places)
-        text = write(printer)
-        if printer.used:
-            first, *others = printer.used
-            guards.append(Guard("SIZES", first, text, tuple(others)))
 
-    for binding in tracer.recorder.bindings:
+_Condition = Callable[[_Printer], str]
+"""Writes what must hold with a printer, which is told of the sizes that it speaks of."""
+
+
+def _guard(condition: _Condition, places: dict[Any, Source]) -> Guard | None:
+    """A condition as a guard; None where it speaks of no size."""
+    printer = _Printer(places)
+    text = condition(printer)
+    if not printer.used:
+        return None
+    first, *others = printer.used
+    return Guard("SIZES", first, text, tuple(others))
+
+
+def _equalities(bindings: list[SizeBinding], places: dict[Any, Source]) -> Iterator[_Condition]:
+    """Sizes that are expressions of others."""
+    for binding in bindings:
         expression = sympy.sympify(binding.expression)
         if places.get(expression) != binding.source:
-            add(lambda p, b=binding, e=expression: f"{p.number(b.source)} == {p.doprint(e)}")
+            yield lambda p, b=binding, e=expression: f"{p.number(b.source)} == {p.doprint(e)}"
+
+
+def _assumptions(environment: ShapeEnv) -> Iterator[_Condition]:
+    """What fake kernels and the program's branches assumed."""
     for item in environment.guards:
         if not isinstance(item.expr, (sympy.logic.boolalg.BooleanTrue, bool)):
-            add(lambda p, e=item.expr: p.doprint(e))
+            yield lambda p, e=item.expr: p.doprint(e)
+
+
+def _ranges(environment: ShapeEnv, places: dict[Any, Source]) -> Iterator[_Condition]:
+    """The ends of what a symbol may be."""
     for symbol, source in places.items():
         least, most = _range(symbol, source, environment)
         if least is not None or most is not None:
             low, high = "" if least is None else f"{least} <= ", "" if most is None else f" <= {most}"
-            add(lambda p, s=symbol, low=low, high=high: low + p.doprint(s) + high)
+            yield lambda p, s=symbol, low=low, high=high: low + p.doprint(s) + high
+
+
+def _bounds(integers: Iterable[Any], places: dict[Any, Source]) -> Iterator[_Condition]:
+    """What kernels compute in 64 bits must fit."""
     owners = {symbol: source.base for symbol, source in places.items() if isinstance(source, SizeSource)}
-    parts = dict.fromkeys(part for expression in tracer.recorder.integers for part in overflowing(expression, owners))
-    for part in parts:
-        add(lambda p, e=part: f"{LEAST} <= {p.doprint(e)} <= {MOST}")
-    return guards
+    for part in dict.fromkeys(part for expression in integers for part in overflowing(expression, owners)):
+        yield lambda p, e=part: f"{LEAST} <= {p.doprint(e)} <= {MOST}"
 
 
 def _range(symbol: sympy.Symbol, source: Source, environment: Any) -> tuple[int | None, int | None]:

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy
@@ -259,7 +259,7 @@ class Call:
     def objects(self, args: list[Value], kwargs: dict[str, Value], array: Callable[[Tensor], Any]) -> tuple[list, dict]:
         """The arguments as objects, arrays as ``array`` makes them."""
         self.arrays.clear()
-        return [self.object(v, array) for v in args], {k: self.object(v, array) for k, v in kwargs.items()}
+        return self.each(args, array), {k: self.object(v, array) for k, v in kwargs.items()}
 
     def object(self, value: Value, array: Callable[[Tensor], Any]) -> Any:
         value = value.realize()
@@ -274,13 +274,16 @@ class Call:
         if isinstance(value, Symbolic):
             return value.number
         if isinstance(value, (List, Tuple)):
-            items = [self.object(v, array) for v in value.items]
+            items = self.each(value.items, array)
             return items if value.kind is list else tuple(items)
         if isinstance(value, Slice):
-            return slice(*(self.object(v, array) for v in value.parts))
+            return slice(*self.each(value.parts, array))
         if isinstance(value, Tensor):
             raise self.refused(f"{value.describe()} among its arguments")
         return self.t.constant_of(value)
+
+    def each(self, values: Iterable[Value], array: Callable[[Tensor], Any]) -> list:
+        return [self.object(v, array) for v in values]
 
     def tensor(self, value: Value) -> Tensor:
         """The tensor in the memory of an array, or of the number of a scalar."""
@@ -383,7 +386,10 @@ class Call:
         for number, made in enumerate(samples):
             if made is expected:
                 return self.arrays[number][0]
-        tensor = self.of_dtype(self.t.recorder.by_fake[id(found.tensor)], expected.dtype)
+        return self.array(self.of_dtype(self.t.recorder.by_fake[id(found.tensor)], expected.dtype), expected, samples)
+
+    def array(self, tensor: Any, expected: Any, samples: list[numpy.ndarray]) -> Value:
+        """A new array or scalar, in memory of its own or that of an argument, as numpy's is."""
         shared = any(numpy.may_share_memory(expected, s) for s in samples) and isinstance(expected, numpy.ndarray)
         memory = tensor.fake.untyped_storage()._cdata
         sharing = any(held.fake.untyped_storage()._cdata == memory for _, held in self.arrays)

@@ -406,10 +406,8 @@ class ExceptionInstance(Instance):
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name == "args":
             return t.new_tuple(list(self.args))
-        if name == "__context__" and self.raised and self.context is None:
-            raise Unsupported("__context__ of an exception, which may be one that the caller handles")
-        if name in ("__cause__", "__context__") and self.object is None:
-            return (self.cause if name == "__cause__" else self.context) or Constant(None)
+        if name in ("__cause__", "__context__") and (found := self.linked(name)) is not None:
+            return found
         if name == "value" and self.kind is StopIteration:
             return self.args[0] if self.args else Constant(None)
         if name == "__suppress_context__" and self.object is None:
@@ -419,6 +417,14 @@ class ExceptionInstance(Instance):
         if name == "with_traceback":
             return Handler("with_traceback", lambda t, trace: self)
         return super().get_attr(t, name)
+
+    def linked(self, name: str) -> Value | None:
+        """``__cause__`` or ``__context__`` of an exception that was made while capturing; None for any other's."""
+        if name == "__context__" and self.raised and self.context is None:
+            raise Unsupported("__context__ of an exception, which may be one that the caller handles")
+        if self.object is not None:
+            return None
+        return (self.cause if name == "__cause__" else self.context) or Constant(None)
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         if name == "__cause__":
