@@ -6,7 +6,7 @@ import itertools
 import linecache
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import attrs
 import torch
@@ -124,7 +124,7 @@ def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop:
     return _Break(step, error.reason, error.hint, stack, isinstance(error, AskedFor))
 
 
-def _is_new_exception(value: Any) -> bool:
+def _is_new_exception(value: Any) -> TypeGuard[ExceptionInstance]:
     return isinstance(value, ExceptionInstance) and value.object is None
 
 
@@ -343,9 +343,12 @@ class _Attempt:
             name=f"graph{next(_numbers)}",
             real_inputs=tuple(i.real if isinstance(i.example, torch.Tensor) else i.example for i in inputs),
         )
-        compiler = self.settings.compile_graph
+        storing, key = self.settings.storing, None
         with program_put_aside():
-            function, key = compiler.with_key(captured) if hasattr(compiler, "with_key") else (compiler(captured), None)
+            if storing is None:
+                function = self.settings.compile_graph(captured)
+            else:
+                function, key = storing.with_key(captured)
         function = tracer.overrides.asking_nobody(function)
         return frame_hook.load().suspend(function), key
 

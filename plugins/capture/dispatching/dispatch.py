@@ -296,8 +296,8 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
     except Unsupported as error:
         _report_unsupported(settings, cache, name, error)
         return None
-    except Postponed as reason:
-        _postpone(settings, cache, name, reason)
+    except Postponed as postponed:
+        _postpone(settings, cache, name, postponed)
         return _this_time(arguments)
     except Exception as error:
         _report_failure(settings, cache, name, error)
@@ -375,7 +375,8 @@ def _keep(cache: FrameCache, unit: Unit) -> None:
 
 def _this_time(arguments: tuple) -> Unit:
     """A unit for one call: the frame, and all that it calls, runs as Python."""
-    return Unit(GuardSet((), len(arguments)), lambda *call: True, _hook.suspend(_run_as_python))
+    guards = GuardSet((), len(arguments))
+    return Unit(guards, guards.compile_python(), _hook.suspend(_run_as_python))
 
 
 def _run_as_python(function: types.FunctionType, *values: Any) -> Any:

@@ -114,6 +114,7 @@ def _tensor(t: Tracer, value: Tensor) -> Value:
     if not plain and kind is not torch.nn.Parameter:
         raise Unsupported(f"copy.deepcopy of {value.describe()}")
     copied = t.recorder.call_method("clone", [t.recorder.call_method("detach", [value], {})], {})
+    assert isinstance(copied, Tensor)
     if copied.fake.stride() != fake.stride():
         raise Unsupported(f"copy.deepcopy of {value.describe()}, whose memory has gaps or repeats")
     if plain:

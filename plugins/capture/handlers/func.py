@@ -134,15 +134,16 @@ def vmap(
 
 def _vmap_call(func: Value, options: dict[str, Any], t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     dims = [*_spread(t, options["in_dims"], args), *[None] * len(flatten(t, t.new_dict(kwargs))[0])]
-    used: list[int | None] = []
+    used: list[int] = []
 
     def example(number: int, value: Tensor) -> torch.Tensor | None:
-        if dims[number] is None:
+        dim = dims[number]
+        if dim is None:
             return None
-        used.append(dims[number])
-        if not -value.fake.dim() <= dims[number] < value.fake.dim():
-            raise Unsupported(f"torch.vmap over dimension {dims[number]} of {value.describe()}")
-        return _slice(value.fake, dims[number])
+        used.append(dim)
+        if not -value.fake.dim() <= dim < value.fake.dim():
+            raise Unsupported(f"torch.vmap over dimension {dim} of {value.describe()}")
+        return _slice(value.fake, dim)
 
     traced = trace(t, func, args, kwargs, example)
     if not used:

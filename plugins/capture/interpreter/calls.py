@@ -8,13 +8,13 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from turret.frames import annotations
+from turret.frames.annotations import is_in_graph, region_of, substitute_of
 from turret.frames.guards import function_modes
 from turret.frames.sources import BoundSource
 from turret.frames.trace_modes import home_of, is_replaced
@@ -27,7 +27,7 @@ from turret.plugins.capture.python import lookups
 from turret.plugins.capture.python.disabled import kept_from_torchs_compiler
 from turret.plugins.capture.python.signatures import takes
 from turret.plugins.capture.registry import handled, registry
-from turret.plugins.capture.values.base import Constant, Value
+from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.classes import (
     _C_METHODS,
     ORDINARY_METACLASSES,
@@ -119,7 +119,7 @@ def _is_made_by_object(kind: type) -> bool:
     return next(new for new in news if isinstance(new, types.BuiltinFunctionType)) is object.__new__
 
 
-class Caller:
+class Caller(Tracer):
     """The part of the tracer that knows how calls work."""
 
     def call(self, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -129,7 +129,7 @@ class Caller:
     def call_function(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Inline a Python function, unless it is one that goes to the graph or has a handler."""
         if isinstance(function, Function):
-            region = annotations.region_of(function.object)
+            region = region_of(function.object)
             if region is not None:
                 known = self.wrap_known(region)
                 return self.blocks.call_marked(known, args, kwargs, lambda: self.call_unmarked(known, args, kwargs))
@@ -203,9 +203,9 @@ class Caller:
 
     def call_marked(self, object: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
         """The result of a function that the program said something of; None for one to be followed."""
-        if annotations.is_in_graph(object):
+        if is_in_graph(object):
             return self.recorder.call(object, args, kwargs)
-        substitute = annotations.substitute_of(object)
+        substitute = substitute_of(object)
         if substitute is not None:
             return self.call(self.wrap_known(substitute), args, kwargs)
         if getattr(object, "_dynamo_marked_constant", False):
@@ -477,7 +477,9 @@ class Caller:
             value.set_attr(self, self.constant_of(args[1]), args[2])
             return Constant(None)
         if name in ("__getitem__", "__contains__", "__iter__", "__len__") and not kwargs:
-            own = {"__getitem__": value.get_item, "__contains__": value.contains, "__iter__": value.iterate}
+            own: dict[str, Callable[..., Value]] = {
+                "__getitem__": value.get_item, "__contains__": value.contains, "__iter__": value.iterate
+            }  # fmt: skip
             return value.length(self) if name == "__len__" else own[name](self, *args[1:])
         return value.call_method(self, name, args[1:], kwargs)
 

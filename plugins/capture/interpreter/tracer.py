@@ -41,7 +41,9 @@ from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_UNARY = {"negative": operator.neg, "positive": operator.pos, "invert": operator.invert}
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    "negative": operator.neg, "positive": operator.pos, "invert": operator.invert,
+}  # fmt: skip
 _UNARY_NAMES = {"negative": "__neg__", "positive": "__pos__", "invert": "__invert__"}
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch._dispatch.python import enable_python_dispatcher
 from torch._guards import Source as TorchSource
-from torch._subclasses.fake_tensor import DynamicOutputShapeException
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import (
     DimDynamic,
     ShapeEnv,
@@ -154,7 +154,7 @@ class GraphRecorder:
         self.shape_env = ShapeEnv(
             allow_scalar_outputs=policy.data_dependent, allow_dynamic_output_shape_ops=policy.data_sizes
         )
-        self.fake_mode = fake_mode_without_gradients(self.shape_env)
+        self.fake_mode: FakeTensorMode = fake_mode_without_gradients(self.shape_env)
         self.graph = self.root_graph = fx.Graph()
         self.root_module = torch.nn.Module()
         """Holds graphs that are arguments of higher-order ops."""
@@ -222,7 +222,7 @@ class GraphRecorder:
         if not dynamic:
             return self.fake_mode.from_tensor(real, static_shapes=True, source=SymbolName(str(source)))
         marks = [DimDynamic.DYNAMIC if n in dynamic else DimDynamic.STATIC for n in range(real.dim())]
-        context = StatelessSymbolicContext(dynamic_sizes=marks)
+        context: StatelessSymbolicContext[Any, Any] = StatelessSymbolicContext(dynamic_sizes=marks)
         fake = self.fake_mode.from_tensor(real, symbolic_context=context, source=SymbolName(str(source)))
         for quantity, found in (("size", fake.shape), ("stride", fake.stride())):
             for number, size in enumerate(found):
@@ -230,8 +230,8 @@ class GraphRecorder:
                     self.bindings.append(SizeBinding(SizeSource(source, number, quantity), size.node.expr))
                 elif quantity == "stride":
                     self.bindings.append(SizeBinding(SizeSource(source, number, quantity), size))
-        if isinstance(fake.storage_offset(), torch.SymInt):
-            self.bindings.append(SizeBinding(SizeSource(source, 0, "storage_offset"), fake.storage_offset().node.expr))
+        if isinstance(offset := fake.storage_offset(), torch.SymInt):
+            self.bindings.append(SizeBinding(SizeSource(source, 0, "storage_offset"), offset.node.expr))
         return fake
 
     def dynamic_int(self, value: int, source: Source) -> Value | None:

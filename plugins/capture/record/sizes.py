@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -49,25 +49,15 @@ def size_guards(tracer: Tracer) -> list[Guard]:
             places.setdefault(binding.expression, binding.source)
     conditions = (
         *_equalities(recorder.bindings, places),
-        *_assumptions(recorder.shape_env),
+        *_assumptions(recorder.shape_env, places),
         *_ranges(recorder.shape_env, places),
         *_bounds(recorder.integers, places),
     )
-    return [guard for condition in conditions if (guard := _guard(condition, places)) is not None]
+    return [Guard("SIZES", sources[0], text, sources[1:]) for text, sources in conditions if sources]
 
 
-_Condition = Callable[[_Printer], str]
-"""Writes what must hold with a printer, which is told of the sizes that it speaks of."""
-
-
-def _guard(condition: _Condition, places: dict[Any, Source]) -> Guard | None:
-    """A condition as a guard; None where it speaks of no size."""
-    printer = _Printer(places)
-    text = condition(printer)
-    if not printer.used:
-        return None
-    first, *others = printer.used
-    return Guard("SIZES", first, text, tuple(others))
+_Condition = tuple[str, tuple[Source, ...]]
+"""What must hold, and the sizes that it speaks of."""
 
 
 def _equalities(bindings: list[SizeBinding], places: dict[Any, Source]) -> Iterator[_Condition]:
@@ -75,14 +65,16 @@ def _equalities(bindings: list[SizeBinding], places: dict[Any, Source]) -> Itera
     for binding in bindings:
         expression = sympy.sympify(binding.expression)
         if places.get(expression) != binding.source:
-            yield lambda p, b=binding, e=expression: f"{p.number(b.source)} == {p.doprint(e)}"
+            p = _Printer(places)
+            yield f"{p.number(binding.source)} == {p.doprint(expression)}", tuple(p.used)
 
 
-def _assumptions(environment: ShapeEnv) -> Iterator[_Condition]:
+def _assumptions(environment: ShapeEnv, places: dict[Any, Source]) -> Iterator[_Condition]:
     """What fake kernels and the program's branches assumed."""
     for item in environment.guards:
         if not isinstance(item.expr, (sympy.logic.boolalg.BooleanTrue, bool)):
-            yield lambda p, e=item.expr: p.doprint(e)
+            p = _Printer(places)
+            yield p.doprint(item.expr), tuple(p.used)
 
 
 def _ranges(environment: ShapeEnv, places: dict[Any, Source]) -> Iterator[_Condition]:
@@ -90,15 +82,17 @@ def _ranges(environment: ShapeEnv, places: dict[Any, Source]) -> Iterator[_Condi
     for symbol, source in places.items():
         least, most = _range(symbol, source, environment)
         if least is not None or most is not None:
+            p = _Printer(places)
             low, high = "" if least is None else f"{least} <= ", "" if most is None else f" <= {most}"
-            yield lambda p, s=symbol, low=low, high=high: low + p.doprint(s) + high
+            yield low + p.doprint(symbol) + high, tuple(p.used)
 
 
 def _bounds(integers: Iterable[Any], places: dict[Any, Source]) -> Iterator[_Condition]:
     """What kernels compute in 64 bits must fit."""
     owners = {symbol: source.base for symbol, source in places.items() if isinstance(source, SizeSource)}
     for part in dict.fromkeys(part for expression in integers for part in overflowing(expression, owners)):
-        yield lambda p, e=part: f"{LEAST} <= {p.doprint(e)} <= {MOST}"
+        p = _Printer(places)
+        yield f"{LEAST} <= {p.doprint(part)} <= {MOST}", tuple(p.used)
 
 
 def _range(symbol: sympy.Symbol, source: Source, environment: Any) -> tuple[int | None, int | None]:

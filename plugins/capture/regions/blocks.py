@@ -21,7 +21,7 @@ import attrs
 import torch
 from torch import fx, nn
 
-from turret.frames import annotations
+from turret.frames.annotations import is_region
 from turret.frames.guards import Guard, global_state
 from turret.frames.sources import Source
 from turret.plugins.capture.errors import Unsupported
@@ -76,7 +76,7 @@ class Blocks:
                 for child in parent._modules.values():
                     if child is not None and kinds[type(child)] > 1 and _is_large(child):
                         self.repeated.add(id(child))
-        return id(module) in self.repeated or annotations.is_region(module)
+        return id(module) in self.repeated or is_region(module)
 
     def call_module(self, module: Module, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``module.forward(*args, **kwargs)``, followed or repeated."""
@@ -341,7 +341,7 @@ def _take_apart(value: Value, leaves: list[Value]) -> Structure:
             leaves.append(value)
             return LEAF
         value = value.made
-    if isinstance(value, NamedTuple) or type(value) in (Tuple, List):
+    if isinstance(value, NamedTuple) or type(value) is Tuple or type(value) is List:
         kind: type = value.kind if isinstance(value, NamedTuple) else list if isinstance(value, List) else tuple
         items, keys = value.items, ()
     elif isinstance(value, Dict) and value.kind is dict and all(k.is_constant() for k, _ in value.items.values()):

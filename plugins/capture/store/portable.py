@@ -248,7 +248,8 @@ def _write_properties(p: Packer, value: TensorProperties) -> list:
 
 def _read_properties(u: Unpacker, content: list) -> TensorProperties:
     *fields, keys = content
-    return TensorProperties(*u.parts(fields), torch._C.DispatchKeySet.from_raw_repr(keys))
+    values = [*u.parts(fields), torch._C.DispatchKeySet.from_raw_repr(keys)]
+    return TensorProperties(*values)
 
 
 _TORCH_NAME = _Form("torch", lambda p, v: str(v).removeprefix("torch."), lambda u, name: getattr(torch, name))

@@ -68,9 +68,9 @@ def reference_of(value: Any, label: str = "") -> Reference | None:
 
 def _candidates(value: Any, label: str) -> Iterator[Reference]:
     """References that may lead to an object, likely ones first."""
-    for kind, name in _BY_KIND:
+    for kind, references in _BY_KIND:
         if isinstance(value, kind):
-            yield from name(value)
+            yield from references(value)
             return
     if type(value) is dict and isinstance(value.get("__name__"), str):
         yield from _namespace(value)

@@ -30,7 +30,7 @@ from turret.frames.guards import Guard, storage_pattern
 from turret.frames.sources import BoundSource, Source
 from turret.pipeline.keys.graph_key import Unstable, environment, operator_text, source_fingerprint
 from turret.plugins.capture.facts import fingerprints
-from turret.plugins.capture.facts.provenance import OF_CLASSES, Fact, Provenance, guards_of, live_fact
+from turret.plugins.capture.facts.provenance import OF_CLASSES, Fact, FactKind, Provenance, guards_of, live_fact
 from turret.plugins.capture.python import resume
 from turret.plugins.capture.rebuilding.failures import AsPython
 from turret.plugins.capture.store.alike import outline
@@ -91,7 +91,7 @@ def _slot(key: str, number: int) -> str:
 class CaptureRecord:
     """One capture: the call that it was taken in, what it noted, its unit, and the key of its compiled graph."""
 
-    function: types.FunctionType
+    function: Any
     arguments: tuple
     history: Any
     tracer: Tracer
@@ -406,7 +406,7 @@ def _load(settings: Settings, cache: FrameCache, store: Store, entry: str, funct
     scope |= {"dereference": frame_hook.load().dereference, "tail": frame_hook.load().tail}
     scope |= {"rerun": AsPython(settings.context)}
     if packed["graph"] is not None:
-        graph = settings.compile_graph.stored(packed["graph"], "graph")  # type: ignore[attr-defined]
+        graph = None if settings.storing is None else settings.storing.stored(packed["graph"], "graph")
         if graph is None:
             raise Changed("its compiled graph (or the backward) is not in the cache")
         scope["graph"] = frame_hook.load().suspend(graph)
@@ -422,7 +422,7 @@ def _check_files(files: dict[str, str]) -> None:
             raise Changed(f"{name} was changed")
 
 
-def _live_fact(unpacker: Unpacker, kind: str, owner: int, name: Any, description: Any) -> Fact:
+def _live_fact(unpacker: Unpacker, kind: FactKind, owner: int, name: Any, description: Any) -> Fact:
     """A fact of this process; of classes it is compared with what is on record by their fingerprints."""
     held, key = unpacker.object(owner), unpacker.value(name)
     if kind not in OF_CLASSES and not _holds(kind, held, key, description):

@@ -164,7 +164,7 @@ class _Samples:
         shape = [int(s.node.hint) if isinstance(s, torch.SymInt) else s for s in fake.shape]
         if self.small:
             shape = [s if s < 2 else self.sizes.setdefault(s, min(s, _SMALL[len(self.sizes) % 4])) for s in shape]
-        order = sorted(range(len(shape)), key=lambda n: -int(fake.stride(n)))
+        order = sorted(range(len(shape)), key=lambda n: -int(fake.stride()[n]))
         made = self.numbers(fake.dtype, [shape[n] for n in order]).transpose(numpy.argsort(order))
         if self.matrices and made.dtype.kind in "fc" and len(shape) > 1 and shape[-1] == shape[-2]:
             made = made + numpy.swapaxes(made, -1, -2) + 9 * numpy.eye(shape[-1], dtype=made.dtype)
@@ -238,7 +238,9 @@ class Call:
         """Numpy must not be told to raise where it warns."""
         if any(action in ("raise", "call") for action in numpy.geterr().values()):
             raise self.refused("numpy is told to raise on errors of floats")
-        self.t.guards.take("CALL", self.t.wrap_known(numpy).source, (lookups.float_errors, lookups.float_errors(numpy)))
+        module = self.t.wrap_known(numpy).source
+        assert module is not None
+        self.t.guards.take("CALL", module, (lookups.float_errors, lookups.float_errors(numpy)))
 
     def refuse_integers(self) -> None:
         """Refuse what integers may be that numpy and torch part at: zero, negative exponents, far shifts."""

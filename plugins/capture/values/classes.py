@@ -26,7 +26,7 @@ _C_METHODS = (
 )
 
 
-_FIELD = type(collections.namedtuple("_Sample", "field").field)
+_FIELD = type(vars(collections.namedtuple("_Sample", "field"))["field"])
 """What reads a field of a named tuple."""
 
 
@@ -228,7 +228,7 @@ def _not_implemented(t: Tracer, value: Value, *args: Value) -> Value:
     return Constant(NotImplemented)
 
 
-OBJECT_METHODS = {
+OBJECT_METHODS: dict[str, Callable[..., Value]] = {
     "__init__": _init,
     "__setattr__": _set,
     "__delattr__": _delete,
@@ -249,7 +249,7 @@ def _payload_compared(t: Tracer, payload: Value, symbol: str, other: Value) -> V
     return Constant(NotImplemented) if result is None else result
 
 
-_CONTAINER_SPECIALS = {
+_CONTAINER_SPECIALS: dict[str, Callable[..., Value | None]] = {
     "__getitem__": lambda t, payload, key: payload.get_item(t, key),
     "__setitem__": lambda t, payload, key, value: payload.set_item(t, key, value),
     "__delitem__": lambda t, payload, key: payload.del_item(t, key),
@@ -351,7 +351,7 @@ class Class(Known):
         if (method := self.of_program(t, "__iter__")) is not None:
             return t.call(method, [], {}).realize()
         if isinstance(self.object, enum.EnumMeta):
-            return t.items_iterator([t.wrap_known(m) for m in self.object])
+            return t.items_iterator([t.wrap_known(m) for m in list[Any](self.object)])
         return super().iterate(t)
 
     def length(self, t: Tracer) -> Value:

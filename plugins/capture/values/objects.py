@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import sys
 import threading
@@ -238,7 +239,7 @@ class Instance(Value):
             self.check_result(name, result, wanted)
         return result
 
-    def check_result(self, name: str, result: Value, wanted: type) -> None:
+    def check_result(self, name: str, result: Value, wanted: builtins.type) -> None:
         """Python asks special methods for results of one type; what it refuses is left to it."""
         refused = not issubclass(result.type(), wanted)
         if name == "__len__" and isinstance(result, Constant) and not refused:
@@ -523,7 +524,8 @@ class InstanceDict(Value):
         return Constant(self.get(t, item) is not None)
 
     def as_dict(self, t: Tracer) -> Value:
-        return t.new_dict({n: self.instance.own(t, n) for n in self.names(t)})
+        own = {n: self.instance.own(t, n) for n in self.names(t)}
+        return t.new_dict({n: v for n, v in own.items() if v is not None})
 
     def unpack(self, t: Tracer) -> list[Value]:
         return [Constant(n) for n in self.names(t)]
@@ -592,7 +594,7 @@ class Super(Callable_):
     def get_attr(self, t: Tracer, name: str) -> Value:
         owned = self.owner.object if isinstance(self.owner, Known) else None
         on_class = isinstance(owned, type) and self.start in owned.__mro__
-        kind = self.owner.object if on_class else self.owner.type()
+        kind: Any = owned if on_class else self.owner.type()
         mro = kind.__mro__
         t.provenance.bases(kind)
         for base in mro[mro.index(self.start) + 1 :]:

@@ -7,7 +7,7 @@ import operator
 import types
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy
 import torch
@@ -511,12 +511,12 @@ def index_of(t: Tracer, key: Value, in_tuple: bool = False) -> Value:
     return key
 
 
-def _is_tuple_to_torch(key: Value) -> bool:
+def _is_tuple_to_torch(key: List) -> bool:
     """Whether torch reads a list as a tuple: a short one, of more than numbers.  (Later versions are to end that.)"""
     return len(key.items) < 32 and any(isinstance(v.realize(), (Sequence, Tensor)) for v in key.items)
 
 
-def _has_symbols(key: Value) -> bool:
+def _has_symbols(key: Value) -> TypeGuard[List]:
     """Whether an index is a list of numbers, some of them symbolic: torch would read and keep what they are now."""
     parts = [v.realize() for v in key.items] if isinstance(key, List) else []
     return any(isinstance(v, Symbolic) or _has_symbols(v) for v in parts)
