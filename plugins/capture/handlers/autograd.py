@@ -23,7 +23,7 @@ from turret.plugins.capture.values.tensors import Symbolic, Tensor
 _HINT = "mark its operation as a custom op of torch.library"
 
 
-@registry.function(torch.autograd.Function.apply.__func__)
+@registry.function(vars(torch.autograd.Function)["apply"].__func__)
 def apply(t: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     """A user's autograd function: its forward followed like any call, or both of its parts as graphs."""
     values = [a.realize() for a in args]

@@ -9,7 +9,7 @@ import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import fx
@@ -250,7 +250,7 @@ class Tracer(Protocol):
 
     # Operations.
 
-    COMPARISONS: dict[str, Callable[[Any, Any], Any]]
+    COMPARISONS: ClassVar[dict[str, Callable[[Any, Any], Any]]]
 
     def truth(self, value: Value, *, compared: bool = False) -> bool: ...
     def assume(self, condition: Value, message: str) -> bool: ...
@@ -260,6 +260,7 @@ class Tracer(Protocol):
     def unary(self, name: str, value: Value) -> Value: ...
     def get_item(self, container: Value, key: Value) -> Value: ...
     def class_attribute(self, value: Value, kind: type, name: str) -> Value | None: ...
+    def special_method(self, value: Value, name: str) -> Value: ...
     def iterate(self, value: Value) -> Value: ...
     def iterate_by_index(self, value: Value) -> Value: ...
     def next_or_none(self, iterator: Value) -> Value | None: ...
@@ -435,6 +436,7 @@ class Lazy(Value):
     """A value that existed before and was not looked at: it costs no guard until something depends on it."""
 
     __slots__ = ("made", "object", "source", "tracer")
+    source: Source
 
     def __init__(self, tracer: Tracer, object: Any, source: Source) -> None:
         self.tracer, self.object, self.source = tracer, object, source
