@@ -19,7 +19,7 @@ from torch import fx
 from turret.errors import UnsupportedError, VerificationError
 from turret.graph.ops.functional_ops import bound_arguments, form_tokens, functional_op
 from turret.graph.wrapper_tensors import is_wrapper
-from turret.hooks.blame import blaming, owner
+from turret.hooks.registration.blame import blaming, owner
 from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key, tensors_in
 from turret.plugins.joint.ops.layouts import has_layout_rule
 from turret.plugins.joint.ops.mutation import (
