@@ -65,6 +65,7 @@ def trace(
     kwargs: dict[str, Value],
     examples: Callable[[int, Tensor], torch.Tensor | None],
     has_aux: bool = False,
+    batched: bool = False,
 ) -> Traced:
     """Follow ``function`` into a graph of its own.
 
@@ -75,6 +76,7 @@ def trace(
     outer: list[Any] = []
     seen: list[Value] = []
     with t.recorder.region() as region:
+        region.batched = batched
         for number, leaf in enumerate(leaves):
             example = examples(number, leaf) if isinstance(leaf, Tensor) else None
             if example is None:
@@ -142,7 +144,7 @@ def _vmap_call(func: Value, options: dict[str, Any], t: Tracer, args: list[Value
             raise Unsupported(f"torch.vmap over dimension {dims[number]} of {value.describe()}")
         return _slice(value.fake, dims[number])
 
-    traced = trace(t, func, args, kwargs, example)
+    traced = trace(t, func, args, kwargs, example, batched=True)
     if not used:
         raise Unsupported("torch.vmap over no tensor")
     out = _flat_out_dims(options["out_dims"], traced.structure)
