@@ -29,7 +29,7 @@ class Registry:
     functions: dict[Any, Handler] = attrs.field(factory=dict)
     """By the function, ``handler(t, *args, **kwargs)``: what a call of it gives."""
     named: dict[tuple[str, str], Handler] = attrs.field(factory=dict)
-    """The same of functions in modules that are not imported here, by the module's name and the function's."""
+    """The same of functions and classes in modules that are not imported here, by the module's name and theirs."""
     modules: dict[str, Handler] = attrs.field(factory=dict)
     """By module or package, ``handler(t, function, args, kwargs)`` for functions in it; None leaves one alone."""
     followed: set[str] = attrs.field(factory=set)

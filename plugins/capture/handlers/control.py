@@ -14,6 +14,8 @@ from torch._higher_order_ops.associative_scan import generic_associative_scan
 from torch._higher_order_ops.map import map as map_function
 from torch._higher_order_ops.scan import scan as scan_function
 from torch._higher_order_ops.while_loop import while_loop as while_loop_function
+from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
+from torch._higher_order_ops.wrap import wrap as wrap_function
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.fake_outputs import stand_ins
@@ -226,12 +228,10 @@ def map_rows(t: Tracer, f: Value, xs: Value, *args: Value) -> Value:
 
 @registry.function(torch.ops.higher_order.map_impl)
 def map_op(t: Tracer, f: Value, xs: Value, pos_args: Value) -> Value:
-    """The op itself: of a list of tensors, with a flat sequence of results."""
+    """The op itself: of a list of tensors."""
     columns, given = flatten(t, t.new_tuple(xs.realize().unpack(t)))
     shape, found = _map(t, f, [v.realize() for v in columns], pos_args.realize().unpack(t), given)
-    if shape.kind not in (tuple, list) or any(child.children for child in shape.children):
-        raise Unsupported("the operator map_impl over a function whose results are no flat sequence")
-    return t.new_tuple(found)
+    return shape.build(t, iter(found))
 
 
 def _map(t: Tracer, f: Value, rows: list[Value], extra: list[Value], given: Structure) -> tuple[Structure, list[Value]]:
@@ -257,6 +257,18 @@ def associative_scan_op(t: Tracer, combine_fn: Value, xs: Value, additional_inpu
     """What eager runs for it: a call for each of about ``2 * log2(length)`` steps, over all pairs of a step at once."""
     run = t.made(generic_associative_scan)
     return t.call(run, [combine_fn, xs], {"additional_inputs": additional_inputs})
+
+
+@registry.function(wrap_function)
+def wrap(t: Tracer, func: Value, *args: Value, **kwargs: Value) -> Value:
+    """The operator that calls its function, and marks a graph for torch's own compiler."""
+    return t.call(func, list(args), kwargs)
+
+
+@registry.function(dynamo_bypassing_wrapper)
+def bypassing_wrapper(t: Tracer, wrapper_fn: Value, inner_fn: Value, *args: Value, **kwargs: Value) -> Value:
+    """The operator that calls what a function makes of another one."""
+    return t.call(t.call(wrapper_fn, [inner_fn], {}), list(args), kwargs)
 
 
 def _length(name: str, rows: Items[Value]) -> Any:

@@ -298,7 +298,7 @@ class Caller(Tracer):
     def call_class(self, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``cls(*args, **kwargs)``."""
         kind: type = cls.object
-        handler = registry.classes.get(kind)
+        handler = registry.classes.get(kind) or registry.named.get((kind.__module__, kind.__qualname__))
         if handler is not None:
             return handled(handler, kind, self, args, kwargs)
         if is_namedtuple(kind):

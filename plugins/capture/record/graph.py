@@ -99,6 +99,7 @@ class Region:
     graph: fx.Graph = attrs.field(factory=fx.Graph)
     lifted: dict[fx.Node, fx.Node] = attrs.field(factory=dict)
     last_input: fx.Node | None = None
+    """Whether ``torch.vmap`` applies to it: a tensor without dimensions stands for many numbers there."""
 
     def input_for(self, node: fx.Node) -> fx.Node:
         """The input that stands for a node of a graph around."""
