@@ -41,6 +41,8 @@ from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
+from turret.plugins.capture.values.distributed import DistributedTensor
+from turret.graph.distributed_tensors import is_distributed
 from turret.storage.source_lines import new_graph_module
 
 
@@ -161,6 +163,8 @@ class GraphRecorder:
         """Calls that may make a leaf of autograd, with the step of the root frame that they were made in."""
         self.tags: dict[str, Any] = {}
         self.regions = 0
+        self.distributed = False
+        """Whether tensors of the graph are spread over processes."""
         self.last_input: fx.Node | None = None
 
     # Inputs.
@@ -339,8 +343,13 @@ class GraphRecorder:
         return self._call("call_method", name, args, kwargs)
 
     def symbolic_kernels(self) -> contextlib.AbstractContextManager:
-        """Where sizes are symbols: has operations of many parts ask Python for their kernels, as C++ needs numbers."""
-        return enable_python_dispatcher() if self.shape_env.var_to_range else contextlib.nullcontext()
+        """Where sizes are symbols: has operations of many parts ask Python for their kernels, as C++ needs numbers.
+
+        Tensors that are spread over processes take it for a sign that they are traced: their collectives are waited
+        for in the graph, then, and not where a result is read.
+        """
+        symbolic = self.shape_env.var_to_range or self.distributed
+        return enable_python_dispatcher() if symbolic else contextlib.nullcontext()
 
     def _call(self, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         argument = self.argument if _computes_a_number(target, args) else self.operand
@@ -428,7 +437,7 @@ class GraphRecorder:
     def tensor(self, node: fx.Node, fake: torch.Tensor) -> Tensor:
         """The value of a new tensor."""
         if is_followed(type(fake)):
-            made = self.by_fake[id(fake)] = WrapperTensor(node, fake)
+            made = self.by_fake[id(fake)] = (DistributedTensor if is_distributed(type(fake)) else WrapperTensor)(node, fake)
             return made
         if type(fake).__name__ not in ("FakeTensor", "Parameter", "Tensor"):
             raise Unsupported(f"a tensor subclass as a result: {type(fake).__name__}")

@@ -299,6 +299,7 @@ class Recorder(Protocol):
     tags: dict[str, Any]
     calls: int
     regions: int
+    distributed: bool
 
     def placeholder(self, name: str, example: Any) -> fx.Node: ...
     def tensor_input(self, real: torch.Tensor, source: Source) -> Value: ...

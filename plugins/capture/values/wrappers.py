@@ -11,6 +11,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from turret.frames.class_members import find_in_mro
 from turret.frames.sources import CallSource, ItemSource, Source
+from turret.graph.distributed_tensors import is_distributed, is_in_flight
 from turret.graph.wrapper_tensors import Unwrap, Wrap, WrapperForm, is_wrapper
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.python import lookups
@@ -77,7 +78,7 @@ def is_followed(kind: type) -> bool:
     answer = find_in_mro(kind, "__torch_function__")[1]
     ordinary = answer in (torch._C._disabled_torch_function_impl, torch.Tensor.__dict__["__torch_function__"])
     foreign = kind.__module__.startswith(("torch.nested", "torch.distributed", "torch._subclasses"))
-    return is_wrapper(kind) and ordinary and not foreign
+    return is_wrapper(kind) and ordinary and (not foreign or is_distributed(kind) or is_in_flight(kind))
 
 
 def wrapper_value(t: Tracer, object: Any, source: Source) -> Value | None:
@@ -95,6 +96,7 @@ def wrapper_value(t: Tracer, object: Any, source: Source) -> Value | None:
     t.guards.take("CALL", source, (functools.partial(lookups.is_same_form, form), True))
     t.blocks.refuse(f"a {kind.__qualname__}")
     t.provenance.bound_to_process(f"a {kind.__qualname__}, whose code the graph does not tell")
+    t.recorder.distributed |= form.spread is not None
     places = CallSource(source, lookups.parts_of_wrapper)
     nodes = []
     with no_dispatch():
