@@ -1,5 +1,7 @@
-"""Tensors that are spread over processes (``DTensor``): what is asked of them where ``torch.distributed.tensor`` may not
-be loaded, as it is only for programs that use it."""
+"""Tensors that are spread over processes (``DTensor``): their meshes, placements and gradients.
+
+``torch.distributed.tensor`` is loaded by programs that use it, and not here.
+"""
 
 from __future__ import annotations
 

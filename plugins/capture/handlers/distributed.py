@@ -1,4 +1,6 @@
-"""Making tensors that are spread over processes (``torch.distributed.tensor``), which is loaded by programs that use it.
+"""Making tensors that are spread over processes.
+
+``torch.distributed.tensor`` is loaded by programs that use it, and not here.
 """
 
 from __future__ import annotations

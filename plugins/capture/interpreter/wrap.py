@@ -36,8 +36,8 @@ from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import Class
-from turret.plugins.capture.values.floats import ChangingFloat
 from turret.plugins.capture.values.distributed import AnyPlacement, description
+from turret.plugins.capture.values.floats import ChangingFloat
 from turret.plugins.capture.values.functions import (
     Builtin,
     Function,

@@ -24,6 +24,7 @@ from torch.utils._device import _device_constructors
 
 from turret.frames.guards import TensorProperties, dynamic_marks
 from turret.frames.sources import AttrSource, BoundSource, CallSource, ItemSource, SizeSource, Source, WeakSource
+from turret.graph.distributed_tensors import is_distributed
 from turret.hooks.devices import HOST
 from turret.pipeline.keys.operators import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
@@ -35,14 +36,13 @@ from turret.plugins.capture.record.overflow import fits_64_bits
 from turret.plugins.capture.record.positions import check_positions
 from turret.plugins.capture.record.reach import note_call
 from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.distributed import DistributedTensor
 from turret.plugins.capture.values.floats import ChangingFloat, as_scalar_tensor
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.sequences import NamedTuple, Range, Sequence, Slice, Tuple
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
 from turret.plugins.capture.values.wrappers import WrapperTensor, is_followed
-from turret.plugins.capture.values.distributed import DistributedTensor
-from turret.graph.distributed_tensors import is_distributed
 from turret.storage.source_lines import new_graph_module
 
 
@@ -437,7 +437,9 @@ class GraphRecorder:
     def tensor(self, node: fx.Node, fake: torch.Tensor) -> Tensor:
         """The value of a new tensor."""
         if is_followed(type(fake)):
-            made = self.by_fake[id(fake)] = (DistributedTensor if is_distributed(type(fake)) else WrapperTensor)(node, fake)
+            made = self.by_fake[id(fake)] = (DistributedTensor if is_distributed(type(fake)) else WrapperTensor)(
+                node, fake
+            )
             return made
         if type(fake).__name__ not in ("FakeTensor", "Parameter", "Tensor"):
             raise Unsupported(f"a tensor subclass as a result: {type(fake).__name__}")
