@@ -31,6 +31,7 @@ from turret.plugins.capture.interpreter.tracer import FrameTracer
 from turret.plugins.capture.python.lifetimes import has_observable_finalizer, keeps_waiting
 from turret.plugins.capture.rebuilding import breaks, failures
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
+from turret.plugins.capture.record.gradient_buckets import gradient_buckets
 from turret.plugins.capture.record.graph import GraphInput, metadata
 from turret.plugins.capture.record.sizes import size_guards
 from turret.plugins.capture.store import units
@@ -339,12 +340,16 @@ class _Attempt:
             inference_mode=self.modes[1],
             name=f"graph{next(_numbers)}",
             real_inputs=tuple(i.real if isinstance(i.example, torch.Tensor) else i.example for i in inputs),
+            gradient_buckets=gradient_buckets(tracer, inputs) if self._cuts_at_buckets() else None,
         )
         compiler = self.settings.compile_graph
         with program_put_aside():
             function, key = compiler.with_key(captured) if hasattr(compiler, "with_key") else (compiler(captured), None)
         function = tracer.overrides.asking_nobody(function)
         return frame_hook.load().suspend(function), key
+
+    def _cuts_at_buckets(self) -> bool:
+        return self.modes[0] and not self.modes[1] and self.settings.context.config.gradient_buckets
 
     def unit(self, run: Any, text: str) -> Unit:
         facts = guards_of(self.tracer.provenance.facts.values())

@@ -168,3 +168,11 @@ def parts_of_wrapper(value: Any) -> tuple[torch.Tensor, ...]:
     """The plain tensors in a wrapper, through which gradients reach it."""
     form = WrapperForm.of(value)
     return Unwrap(form)(value) if value.requires_grad else tuple(form.parts(value))
+
+
+def bucket_sizes(wrappers: Any) -> tuple[int, int] | None:
+    """Sizes of the buckets of the ``DistributedDataParallel`` whose forward is under way; None outside of one."""
+    from turret.torch_compat import distributed
+
+    wrapper = distributed.active_replica()
+    return None if wrapper is None else distributed.bucket_sizes(wrapper)
