@@ -43,6 +43,9 @@ class Mesh:
         return [group.group_name for group in self.mesh.get_all_groups()]
 
 
+_PLAIN = ("Shard", "_StridedShard", "Replicate", "Partial")
+
+
 @attrs.frozen
 class Spread:
     """Over which mesh of processes a tensor is spread, and how: one placement a dimension of the mesh."""
@@ -54,6 +57,11 @@ class Spread:
     def of(cls, value: Any) -> Spread | None:
         """That of a tensor; None for one that is not spread."""
         return cls(Mesh(value.device_mesh), tuple(value.placements)) if is_distributed(type(value)) else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its placements are what they say and no more; that of a sharded embedding holds a mask."""
+        return all(type(p).__name__ in _PLAIN for p in self.placements)
 
     @property
     def of_gradients(self) -> tuple[Any, ...]:

@@ -1,7 +1,8 @@
-"""``DistributedDataParallel``: whether its forward is under way, and how large its buckets are."""
+"""``torch.distributed``: buckets of ``DistributedDataParallel``, and what ``DTensor`` remembers of operators."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -21,3 +22,15 @@ def bucket_sizes(wrapper: DistributedDataParallel) -> tuple[int, int]:
         return int(config.first_bucket_bytes_cap), cap
     first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
     return min(cap, first) if getattr(wrapper, "bucket_bytes_cap_default", False) else cap, cap
+
+
+def forget_shardings() -> None:
+    """Drop what ``DTensor`` remembers of how operators are spread over processes.
+
+    Placements among that hold masks of the tensors that they were used with, which are fake while a program is traced
+    and are let go when the program adds up the parts: one whose trace ended before must not reach eager calls.
+    """
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor import debug
+
+        debug._clear_sharding_prop_cache()

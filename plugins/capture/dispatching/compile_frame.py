@@ -40,6 +40,7 @@ from turret.plugins.capture.values.arrays import check_arrays, check_views
 from turret.plugins.capture.values.base import Lazy
 from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.distributed import forget_shardings
 
 if TYPE_CHECKING:
     from turret.plugins.capture.store.settings import Settings
@@ -102,6 +103,8 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                     units.keep(settings, taken)
                 return unit
             finally:
+                if attempt.tracer.recorder.distributed:
+                    forget_shardings()
                 for generator in attempt.tracer.generators:
                     vars(generator.frame).clear()
                 vars(attempt.tracer).clear()  # frames and values form cycles, which would keep the arguments alive

@@ -343,13 +343,8 @@ class GraphRecorder:
         return self._call("call_method", name, args, kwargs)
 
     def symbolic_kernels(self) -> contextlib.AbstractContextManager:
-        """Where sizes are symbols: has operations of many parts ask Python for their kernels, as C++ needs numbers.
-
-        Tensors that are spread over processes take it for a sign that they are traced: their collectives are waited
-        for in the graph, then, and not where a result is read.
-        """
-        symbolic = self.shape_env.var_to_range or self.distributed
-        return enable_python_dispatcher() if symbolic else contextlib.nullcontext()
+        """Where sizes are symbols: has operations of many parts ask Python for their kernels, as C++ needs numbers."""
+        return enable_python_dispatcher() if self.shape_env.var_to_range else contextlib.nullcontext()
 
     def _call(self, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         argument = self.argument if _computes_a_number(target, args) else self.operand
@@ -437,9 +432,9 @@ class GraphRecorder:
     def tensor(self, node: fx.Node, fake: torch.Tensor) -> Tensor:
         """The value of a new tensor."""
         if is_followed(type(fake)):
-            made = self.by_fake[id(fake)] = (DistributedTensor if is_distributed(type(fake)) else WrapperTensor)(
-                node, fake
-            )
+            self.distributed |= is_distributed(type(fake))
+            kind = DistributedTensor if is_distributed(type(fake)) else WrapperTensor
+            made = self.by_fake[id(fake)] = kind(node, fake)
             return made
         if type(fake).__name__ not in ("FakeTensor", "Parameter", "Tensor"):
             raise Unsupported(f"a tensor subclass as a result: {type(fake).__name__}")

@@ -32,6 +32,24 @@ class FromLocal:
 
 
 @attrs.frozen(eq=False)
+class CallFunction:
+    """The function of a node that calls one of ``torch.distributed.tensor``, with tensors and then with constants."""
+
+    name: str
+    args: tuple[Any, ...]
+    named: dict[str, Any]
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(self, *tensors: Any) -> Any:
+        from torch.distributed import tensor
+
+        return getattr(tensor, self.name)(*tensors, *self.args, **self.named)
+
+
+@attrs.frozen(eq=False)
 class CallMethod:
     """The function of a node that calls a method of such a tensor with constants."""
 

@@ -15,7 +15,7 @@ from turret.graph.distributed_tensors import is_distributed, is_in_flight
 from turret.graph.wrapper_tensors import Unwrap, Wrap, WrapperForm, is_wrapper
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.sequences import Tuple
 from turret.plugins.capture.values.tensors import Tensor
 
@@ -32,6 +32,15 @@ class WrapperTensor(Tensor):
 
     def type(self) -> type:
         return self.form.kind
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if (
+            name == "is_leaf" and self.real is not None and self.source is not None
+        ):  # the one in the graph is made there
+            leaf = lookups.is_leaf(self.real)
+            t.guards.take("CALL", self.source, (lookups.is_leaf, leaf))
+            return Constant(leaf)
+        return super().get_attr(t, name)
 
     def parts(self, t: Tracer) -> list[Value]:
         """The plain tensors in it, as values."""
@@ -63,11 +72,18 @@ class WrapperTensor(Tensor):
             raise Unsupported(f"a change of the data of {self.describe()}", step=NOWHERE)
 
     def rebuild(self, r: Rebuilder) -> str:
+        check_spread(self.form)
         parts = "".join(r.load(part) + "," for part in self.parts(r.t))
         name = r.remember(self, r.assign(f"{r.constant(Wrap(self.form))}(*({parts}))"))
         for attribute, value in self.stores.items():
             r.line(f"{name}.{attribute} = {r.load(value)}")
         return name
+
+
+def check_spread(form: WrapperForm) -> None:
+    """Refuse placements that hold more than they say (the mask of an embedding), which only their own object has."""
+    if form.spread is not None and not form.spread.is_plain:
+        raise Unsupported(f"a tensor with the placements {form.spread.placements}, outside of the graph")
 
 
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
@@ -96,7 +112,7 @@ def wrapper_value(t: Tracer, object: Any, source: Source) -> Value | None:
     t.guards.take("CALL", source, (functools.partial(lookups.is_same_form, form), True))
     t.blocks.refuse(f"a {kind.__qualname__}")
     t.provenance.bound_to_process(f"a {kind.__qualname__}, whose code the graph does not tell")
-    t.recorder.distributed |= form.spread is not None
+    check_spread(form)
     places = CallSource(source, lookups.parts_of_wrapper)
     nodes = []
     with no_dispatch():
