@@ -46,6 +46,17 @@ class WrapperForm:
             raise UnsupportedError(f"a {type(value).__qualname__} that holds a {type(part).__qualname__}")
         return None
 
+    def fits(self, value: Any) -> bool:
+        """Whether a value is a wrapper of this form."""
+        if type(value) is not self.kind or value.requires_grad is not self.requires_grad:
+            return False
+        names, context = value.__tensor_flatten__()
+        layout = tuple(value.shape) == self.size and tuple(value.stride()) == self.stride
+        if not layout or tuple(names) != self.names or context != self.context:
+            return False
+        held = zip(self.names, self.inner, strict=True)
+        return all(_fits(form, getattr(value, name)) for name, form in held)
+
     def count(self) -> int:
         """Plain tensors in it."""
         return sum(f.count() if isinstance(f, WrapperForm) else f is None for f in self.inner)
@@ -84,6 +95,14 @@ class WrapperForm:
             return self.build(parts)
         (local,) = parts
         return local if self.spread is None else self.spread.gradient(local, self.size, self.stride)
+
+
+def _fits(form: WrapperForm | Mesh | None, part: Any) -> bool:
+    if isinstance(form, WrapperForm):
+        return form.fits(part)
+    if isinstance(form, Mesh):
+        return form.mesh is part or (is_mesh(part) and form == Mesh(part))
+    return isinstance(part, torch.Tensor) and not is_wrapper(type(part)) and part.layout is torch.strided
 
 
 def is_wrapper(kind: type) -> bool:

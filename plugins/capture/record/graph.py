@@ -174,8 +174,13 @@ class GraphRecorder:
         self.last_input = node = add_placeholder(self.root_graph, self.last_input, name, example)
         return node
 
-    def tensor_input(self, real: torch.Tensor, source: Source) -> Value:
-        """A tensor that existed before, as an input of the graph; guarded by its properties."""
+    def tensor_input(
+        self, real: torch.Tensor, source: Source, *, is_part: bool = False, is_static: bool = False
+    ) -> Value:
+        """A tensor that existed before, as an input of the graph; guarded by its properties.
+
+        ``is_part``: of a wrapper, whose guards tell them.  ``is_static``: these say that it is the same one.
+        """
         if real.layout != torch.strided or real.is_quantized or torch._is_functional_tensor(real):
             raise Unsupported(f"a {real.layout} tensor as an input")
         if real._is_zerotensor():
@@ -187,17 +192,18 @@ class GraphRecorder:
                 _ = real.grad_fn
             except RuntimeError as error:  # changed where autograd forbids it: any use of it fails
                 raise Unsupported(f"a view without a history: {str(error).partition('.')[0]}") from None
-        held = isinstance(source, BoundSource)
+        held = isinstance(source, BoundSource) or is_static
         static = held or (isinstance(real, torch.nn.Parameter) and not self.t.policy.fresh_parameter(source, real))
         if static and not held:
             path, source = source, WeakSource(str(source), real)
             self.t.guards.take("IS", path, others=(source,))
-        dynamic = frozenset() if static else self.t.policy.dynamic_dimensions(source, real)
+        dynamic = frozenset() if static or is_part else self.t.policy.dynamic_dimensions(source, real)
         fake = self.fakify(self.of_torchs_class(real), source, dynamic)
         self.versions.inference |= real.is_inference()
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
-        properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
-        self.t.guards.take("TENSOR", source, properties)
+        if not is_part:
+            properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
+            self.t.guards.take("TENSOR", source, properties)
         node = self.placeholder(input_name(source), fake)
         steady = is_buffer(source) or hasattr(real, "_dynamo_static_input_type")
         self.inputs.append(GraphInput(node, source, fake, static, metadata(fake), real, steady))
