@@ -15,6 +15,7 @@ from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Allocate, Call, Compute, Copy, Free, Plan, SizeRef, SlotRef, View
 from turret.plan.modes import below_autograd
 from turret.plan.sizes import Sizes, compile_size, source_reader
+from turret.plugins.cudagraphs.padding import Batches
 from turret.plugins.cudagraphs.recorder import NotRecordable
 from turret.plugins.cudagraphs.work import Key, Layout, Result, Shapes, Work
 
@@ -45,6 +46,7 @@ class PlanWork(Work):
         self._readers = tuple((source.input, source_reader(source)) for source in sources)
         self._shapes: dict[Key, Shapes] = {}
         self._layouts: dict[Key, tuple[Layout, ...]] = {}
+        self._batches = None if self.written else Batches.of(plan, self._symbols())
         if not self._readers:
             self.key = _no_sizes  # type: ignore[method-assign]
 
@@ -64,6 +66,13 @@ class PlanWork(Work):
             self._layouts[key] = made.buffers
             found = self._shapes[key] = _laid_out_as_results(made)
         return found
+
+    def padded_key(self, key: Key, sizes: Sequence[int]) -> Key | None:
+        return None if self._batches is None else self._batches.padded_key(key, sizes)
+
+    def padded(self, args: Sequence[Any], key: Key, larger: Key) -> list:
+        assert self._batches is not None
+        return self._batches.padded(args, key, larger)
 
     def run(self, args: list) -> list:
         if self._run is None:
