@@ -176,11 +176,15 @@ class MemoryPlan:
 
 @attrs.frozen
 class ScheduleSection:
-    """Steps ``first`` to ``last`` (both included) that are recorded together; or, with obstacles, not recorded."""
+    """Steps ``first`` to ``last`` (both included) that are recorded together; or, with obstacles, not recorded.
+
+    ``batch_symbols``: symbols that count samples which the steps treat one by one (``turret.ir.batch_symbols``).
+    """
 
     first: int
     last: int
     obstacles: tuple[Obstacle, ...] = ()
+    batch_symbols: tuple[str, ...] = ()
 
     @property
     def captured(self) -> bool:
