@@ -190,8 +190,8 @@ def _section(captured: CapturedGraph, trial: _Trial, calls: Sequence[fx.Node]) -
     outputs = tuple(call for call in calls if any(user not in inside for user in call.users))
     graph, copies = fx.Graph(), {}
     for node in read:
-        copies[node] = made = graph.placeholder(node.name)
-        made.meta = dict(node.meta)
+        copies[node] = input_ = graph.placeholder(node.name)
+        input_.meta = dict(node.meta)
 
     def copy(node: fx.Node) -> fx.Node:
         if node not in copies:

@@ -266,12 +266,23 @@ class _Chooser:
         self, found: MatrixProduct, form: ProductForm, epilogue: Sequence[Definition], saved: int
     ) -> ProductCandidate:
         static = all(isinstance(extent, int) for extent in found.extents)
-        sizes = [hinted(extent, self.program.hints) or 1 for extent in found.extents]
+        batch, rows, columns, depth = (hinted(extent, self.program.hints) or 1 for extent in found.extents)
         build = functools.partial(self._alone, found, form, epilogue)
         operands = all(map(_is_aligned, (found.left, found.right)))
         result = _is_aligned(found.result)
         return ProductCandidate(
-            form, found.template, found.result.dtype, *sizes, static, saved, operands, result, build
+            form,
+            found.template,
+            found.result.dtype,
+            batch,
+            rows,
+            columns,
+            depth,
+            static,
+            saved,
+            operands,
+            result,
+            build,
         )
 
     def _epilogue(self, found: MatrixProduct) -> tuple[list[Definition], int]:
