@@ -244,7 +244,7 @@ class Pipeline:
             static_inputs=static_inputs,
             visible_outputs=partitioned.num_forward_outputs if role == "forward" else None,
             name=name,
-            overwritten=overwritten_inputs(partitioned.signature) if role == "inference" else {},
+            overwritten={} if role == "backward" else overwritten_inputs(partitioned.signature),
         )
 
     def plan_graph(self, graph: StageGraph) -> Plan:

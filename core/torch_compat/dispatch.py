@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch._dispatch.python
 import torch.overrides
@@ -48,3 +50,9 @@ has_storage = torch._C._has_storage
 """Whether a tensor has memory at all: those that wrap others have none."""
 innermost_transform = torch._C._functorch.peek_interpreter_stack
 """The innermost transform of ``torch.func``; None outside of them."""
+
+
+def runs_in_cudnn(*arguments: Any) -> bool:
+    """Whether ATen hands a convolution of these arguments to cuDNN as it is (``torch._C``, since 1.13)."""
+    cudnn = getattr(torch._C, "_ConvBackend").Cudnn  # noqa: B009 - the stubs leave it out
+    return bool(torch._C._select_conv_backend(*arguments) == cudnn)

@@ -25,6 +25,7 @@ from turret.plugins.joint.ops.layouts import has_layout_rule
 from turret.plugins.joint.ops.mutation import (
     TensorArgument,
     call_in_sequence,
+    check_result_fits,
     pure_variant,
     tensors_of_call,
     view_variant,
@@ -482,6 +483,8 @@ class Tracer(TorchDispatchMode):
         with self.nested():
             result = variant.op(**_known(variant.op, _defaults(func, variant.op) | given))
         results = list(result) if isinstance(result, (list, tuple)) and not _returns_one(variant.op) else [result]
+        for name, value in zip(variant.written, results, strict=True):
+            check_result_fits(func, variant, arguments[name], value)
         eager = self._run(func, args, kwargs)
         for name, value in zip(variant.written, results, strict=True):
             self._write_all(arguments[name], value)

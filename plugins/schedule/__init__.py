@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from turret.hooks.config import Option
 from turret.hooks.context import CompileContext
+from turret.hooks.devices import device_for
 from turret.hooks.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from turret.hooks.products import Target
-    from turret.ir import FusionCandidate, LoopProgram, Schedule
+    from turret.ir import FusionCandidate, LoopProgram, ProductCandidate, Schedule
 
 
 @hookimpl
@@ -29,6 +30,17 @@ def turret_schedule(context: CompileContext, program: LoopProgram, target: Targe
     from turret.plugins.schedule.stage import schedule
 
     return schedule(context, program, target)
+
+
+@hookimpl
+def turret_choice_cost(candidate: ProductCandidate, target: Target) -> float | None:
+    """What the device's ``ProductCosts`` say."""
+    costs = device_for(target.device_type).products(target.arch)
+    if costs is None:
+        return None
+    from turret.plugins.schedule.products import estimated_cost
+
+    return estimated_cost(candidate, costs)
 
 
 @hookimpl

@@ -87,7 +87,8 @@ def filtered(
 ) -> FilteredGuards:
     """Guards by what the guard filters say of them; what an audit has shown to be needed is kept."""
     answers = _answers(context, guards, function, arguments)
-    kept, dropped = [], []
+    kept: list[Guard] = []
+    dropped: list[Guard] = []
     for number, guard in enumerate(guards):
         keep = all(answer[number] for answer in answers) or (audit is not None and audit.keeps(guard))
         (kept if keep else dropped).append(guard)
