@@ -10,10 +10,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._higher_order_ops.associative_scan import generic_associative_scan
-from torch._higher_order_ops.map import map as map_function
-from torch._higher_order_ops.scan import scan as scan_function
-from torch._higher_order_ops.while_loop import while_loop as while_loop_function
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.fake_outputs import stand_ins
@@ -22,6 +18,7 @@ from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.structures import Structure, flatten
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.torch_compat.control_flow import generic_associative_scan, map_function, scan_function, while_loop_function
 
 
 class _Branches:
