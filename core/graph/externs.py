@@ -10,7 +10,7 @@ import torch
 
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.functional_ops import is_functional_op, restore_functional_op
-from turret.hooks.vouched_ops import voucher
+from turret.hooks.registration.vouched_ops import voucher
 from turret.torch_compat.ops import HigherOrderOperator
 
 

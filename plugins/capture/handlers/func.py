@@ -62,13 +62,14 @@ class Traced:
 
 def trace(
     t: Tracer,
+    name: str,
     function: Value,
     args: list[Value],
     kwargs: dict[str, Value],
     examples: Callable[[int, Tensor], torch.Tensor | None],
     has_aux: bool = False,
 ) -> Traced:
-    """Follow ``function`` into a graph of its own.
+    """Follow ``function`` into a graph of its own, for the transform of a name.
 
     ``examples`` gives, for the number of a leaf of the arguments and a tensor, the tensor that the function is to see;
     None for a tensor that is not the transform's business.
@@ -76,7 +77,7 @@ def trace(
     leaves, structure = flatten(t, t.new_tuple([t.new_tuple(args), t.new_dict(kwargs)]))
     outer: list[Any] = []
     seen: list[Value] = []
-    with t.recorder.region() as region:
+    with t.recorder.region(name) as region:
         for number, leaf in enumerate(leaves):
             example = examples(number, leaf) if isinstance(leaf, Tensor) else None
             if example is None:
@@ -145,7 +146,7 @@ def _vmap_call(func: Value, options: dict[str, Any], t: Tracer, args: list[Value
             raise Unsupported(f"torch.vmap over dimension {dim} of {value.describe()}")
         return _slice(value.fake, dim)
 
-    traced = trace(t, func, args, kwargs, example)
+    traced = trace(t, "vmap", func, args, kwargs, example)
     if not used:
         raise Unsupported("torch.vmap over no tensor")
     out = _flat_out_dims(options["out_dims"], traced.structure)
@@ -248,7 +249,7 @@ def _gradient(name: str, original: Any, with_value: bool) -> Any:
 
         def apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
             chosen = _Arguments.of(t, numbers, args)
-            traced = trace(t, func, args, kwargs, chosen.example, aux)
+            traced = trace(t, name, func, args, kwargs, chosen.example, aux)
             if traced.outputs != 1:
                 raise Unsupported(f"torch.func.{name} of a function with {traced.outputs} results")
             found = iter(traced.call(t, Grad(traced.graph, len(chosen.chosen), name)))
@@ -278,7 +279,7 @@ def _jacobian(name: str, original: Any, forward: bool) -> Any:
 
         def apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
             chosen = _Arguments.of(t, numbers, args)
-            traced = trace(t, func, args, kwargs, chosen.example, aux)
+            traced = trace(t, name, func, args, kwargs, chosen.example, aux)
             transform = Jacobian(traced.graph, len(chosen.chosen), name, forward, traced.outputs, passed)
             found = iter(traced.call(t, transform))
             rows = iter([chosen.build(t, found) for _ in range(traced.outputs)])
@@ -314,7 +315,7 @@ def jvp(
     args = primals.realize().unpack(t)
     chosen = _Arguments.of(t, tuple(range(len(args))), args)
     moved, _ = flatten(t, tangents)
-    traced = trace(t, func, args, {}, chosen.example, has_aux is not None and t.truth(has_aux))
+    traced = trace(t, "jvp", func, args, {}, chosen.example, has_aux is not None and t.truth(has_aux))
     transform = Jvp(traced.graph, len(chosen.chosen), "jvp", traced.outputs)
     if len(moved) != transform.mapped:
         raise Unsupported("torch.func.jvp with tangents that do not fit the arguments")
@@ -328,7 +329,7 @@ def vjp(t: Tracer, func: Value, *primals: Value, has_aux: Value | None = None) -
     """The function's results now; what it pulls back runs the function again, which is pure."""
     args = list(primals)
     chosen = _Arguments.of(t, tuple(range(len(args))), args)
-    traced = trace(t, func, args, {}, chosen.example, has_aux is not None and t.truth(has_aux))
+    traced = trace(t, "vjp", func, args, {}, chosen.example, has_aux is not None and t.truth(has_aux))
     found = _values(t, traced, chosen, "vjp")
     result = traced.structure.build(t, found)
 
@@ -349,7 +350,7 @@ def linearize(t: Tracer, func: Value, *primals: Value) -> Value:
     args = list(primals)
     chosen = _Arguments.of(t, tuple(range(len(args))), args)
     points, shape = flatten(t, t.new_tuple(args))
-    traced = trace(t, func, args, {}, chosen.example)
+    traced = trace(t, "linearize", func, args, {}, chosen.example)
     result = traced.structure.build(t, _values(t, traced, chosen, "linearize"))
 
     def push(t: Tracer, *tangents: Value) -> Value:

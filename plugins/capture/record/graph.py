@@ -90,11 +90,18 @@ class SizeBinding:
     expression: Any
 
 
+_GRADIENT_TRANSFORMS = ("grad", "grad_and_value", "vjp", "jacrev")
+
+
 @attrs.define(eq=False)
 class Region:
-    """A graph inside the graph; ``lifted``: for each node around it that it uses, the placeholder."""
+    """A graph inside the graph; ``lifted``: for each node around it that it uses, the placeholder.
+
+    ``transform``: the name of the transform of ``torch.func`` that is to be applied to it, or empty.
+    """
 
     root: torch.nn.Module
+    transform: str = ""
     graph: fx.Graph = attrs.field(factory=fx.Graph)
     lifted: dict[fx.Node, fx.Node] = attrs.field(factory=dict)
     last_input: fx.Node | None = None
@@ -286,14 +293,22 @@ class GraphRecorder:
     # Regions: graphs inside the graph.
 
     @contextlib.contextmanager
-    def region(self) -> Iterator[Region]:
+    def region(self, transform: str = "") -> Iterator[Region]:
         """Record into a graph of its own; what it uses of the graphs around it becomes its inputs."""
-        sizes, region = dict(self.sizes), Region(self.root_module)
+        sizes, region = dict(self.sizes), Region(self.root_module, transform)
         try:
             with self.within(region):
                 yield region
         finally:
             self.sizes = sizes
+
+    def transforms(self) -> list[str]:
+        """The transforms of ``torch.func`` that what is recorded now is to run under, the outermost first."""
+        return [region.transform for region in self.open_regions if region.transform]
+
+    def gradient_transform(self) -> str:
+        """One of them under which what is differentiated by requires gradients, or empty."""
+        return next((name for name in self.transforms() if name in _GRADIENT_TRANSFORMS), "")
 
     @contextlib.contextmanager
     def within(self, region: Region) -> Iterator[None]:

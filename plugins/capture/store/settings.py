@@ -13,8 +13,8 @@ from torch import nn
 
 from turret.errors import warn
 from turret.frames import frame_hook, stances
-from turret.frames.few_guards import few_guards
-from turret.frames.guard_audit import GuardAudit
+from turret.frames.filtering.few_guards import few_guards
+from turret.frames.filtering.guard_audit import GuardAudit
 from turret.frames.guard_tree import check_of
 from turret.hooks import plugin_manager
 from turret.hooks.products import CapturedGraph

@@ -110,6 +110,8 @@ def _is_computed(name: str) -> bool:
     return isinstance(find_in_mro(torch.Tensor, name)[1], (types.GetSetDescriptorType, property)) and name[:2] != "__"
 
 
+_OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad_fn"})
+
 _NOT_A_LEAF = "you can only change requires_grad flags of leaf variables."
 _TO_DETACH = (
     " If you want to use a computed variable in a subgraph that doesn't require differentiation use "
@@ -149,6 +151,8 @@ class Tensor(Value):
             return patched
         if (compute := _COMPUTED.get(name)) is not None:
             return compute(self, t)
+        if name in _OF_AUTOGRAD and (under := t.recorder.gradient_transform()):
+            raise Unsupported(f"Tensor.{name} under torch.func.{under}")  # which the fake tensor has not seen
         if name in KNOWN_ATTRIBUTES:
             found = getattr(self.fake, name)
             return t.recorder.call(getattr, [self, Constant(name)], {}) if isinstance(found, torch.SymInt) else (

@@ -92,24 +92,25 @@ def _parts(
     short = not contiguous and row <= PERSISTENT_OUTER and rows // NARROWEST >= properties.multiprocessors
     if rows * row < LEAST_WORK or short:
         return 1
-    wanted = 0 if contiguous else _blocks(nest, rows, row, properties)
-    if not wanted:
-        resident = RESIDENT[contiguous] * properties.multiprocessors
-        wanted = min(-(-resident // programs), row // LEAST_CHUNK[contiguous])
-    return _near_divisor(wanted, hinted(inner[0].extent, hints), row)
+    head = hinted(inner[0].extent, hints)
+    blocks = 0 if contiguous else _blocks(nest, rows, row, head, properties)
+    if blocks:
+        return blocks
+    wanted = min(-(-RESIDENT[contiguous] * properties.multiprocessors // programs), row // LEAST_CHUNK[contiguous])
+    return _near_divisor(wanted if contiguous else min(wanted, MOST_PARTS), head, row)
 
 
-def _blocks(nest: Nest, columns: int, row: int, properties: DeviceProperties) -> int:
+def _blocks(nest: Nest, columns: int, row: int, head: int | None, properties: DeviceProperties) -> int:
     """Parts that lie in one block each, for rows side by side of which one value a point is read; 0 for too many."""
     if moved_values(nest) != 1:
         return 0
     abreast = -(-columns // BLOCK_COLUMNS)
     least = -(-row // PERSISTENT_OUTER)
-    if least > MOST_PARTS or least * abreast > BLOCKS * properties.multiprocessors:
-        return 0
-    # A part that is not a divisor may be longer than wanted: twice as many blocks at most still fit.
     enough = -(-properties.multiprocessors // abreast)
-    return min(max(least, enough), max(least, row // LEAST_CHUNK[False]), MOST_PARTS)
+    wanted = max(least, min(enough, row // LEAST_CHUNK[False]))
+    most = min(MOST_PARTS, 2 * wanted, BLOCKS * properties.multiprocessors // abreast)
+    length = row if head is None or head < wanted else head
+    return next((parts for parts in range(max(wanted, 2), most + 1) if length % parts == 0), 0)
 
 
 def _near_divisor(wanted: int, head: int | None, row: int) -> int:
