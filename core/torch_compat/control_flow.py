@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import torch._higher_order_ops.associative_scan
-import torch._higher_order_ops.map
-import torch._higher_order_ops.scan
-import torch._higher_order_ops.while_loop
+from torch._higher_order_ops.associative_scan import generic_associative_scan as associative_scan
+from torch._higher_order_ops.map import map as map_rows
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
 
-generic_associative_scan = torch._higher_order_ops.associative_scan.generic_associative_scan
+generic_associative_scan = associative_scan
 """What eager runs for an associative scan: batched calls of its function."""
-map_function = torch._higher_order_ops.map.map
+map_function = map_rows
 """``map`` of a function over the first dimension of tensors."""
-scan_function = torch._higher_order_ops.scan.scan
+scan_function = scan
 """``scan``: a state and a row go in, a state and a result come out."""
-while_loop_function = torch._higher_order_ops.while_loop.while_loop
+while_loop_function = while_loop
 """``while_loop``, which programs import from there."""

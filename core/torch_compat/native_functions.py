@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.utils._device
 
 torch_c = torch._C
 """The module of them all; what a guard asks of the thread is asked of it."""

@@ -6,7 +6,7 @@ Capture answers for their calls itself, or makes calls of them nodes of a graph.
 from __future__ import annotations
 
 import torch
-import torch.optim.optimizer
+from torch.optim import optimizer
 
 torch_assert = torch._assert
 """An assertion that ``torch.fx`` keeps."""
@@ -16,9 +16,9 @@ shape_as_tensor = torch._shape_as_tensor
 """The sizes of a tensor as one."""
 make_subclass = torch.Tensor._make_subclass
 """A tensor of another class in the same memory."""
-use_grad_for_differentiable = torch.optim.optimizer._use_grad_for_differentiable
+use_grad_for_differentiable = optimizer._use_grad_for_differentiable
 """The decorator of the ``step`` of optimizers."""
-value_of = torch.optim.optimizer._get_value
+value_of = optimizer._get_value
 """What an optimizer reads a number of its state with."""
-stack_if_compiling = torch.optim.optimizer._stack_if_compiling
+stack_if_compiling = optimizer._stack_if_compiling
 """What it puts numbers together with."""
