@@ -1,20 +1,36 @@
-"""Collectives as functions that return tensors, and process groups by their names."""
+"""``torch.distributed``: buckets of ``DistributedDataParallel``, and what ``DTensor`` remembers of operators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
 from typing import Any
 
-import torch.distributed._functional_collectives
-import torch.distributed.distributed_c10d
+import torch
+from torch.nn.parallel import DistributedDataParallel
 
-functional_collectives = torch.distributed._functional_collectives
-"""The collectives that graphs hold, in Python; programs call some of them."""
-functional_ops = torch.ops._c10d_functional
-"""The operators that they call."""
-resolve_group_name: Callable[..., str] = functional_collectives._resolve_group_name
-"""The name of a group, list of ranks or mesh."""
-group_size_by_name: Callable[..., int] = torch.distributed.distributed_c10d._get_group_size_by_name
-"""How many ranks a group has.  From 2.13 on names are of a type of their own, a ``str`` to everyone."""
-resolve_process_group: Callable[..., Any] = torch.distributed.distributed_c10d._resolve_process_group
-"""The group of a name."""
+
+def active_replica() -> DistributedDataParallel | None:
+    """The wrapper whose forward is under way in this process, which it keeps for compilers to ask."""
+    return DistributedDataParallel._get_active_ddp_module()
+
+
+def bucket_sizes(wrapper: DistributedDataParallel) -> tuple[int, int]:
+    """Bytes of the bucket of gradients that is ready first, and of the others."""
+    cap = int(wrapper.bucket_bytes_cap)
+    config: Any = getattr(wrapper, "_bucket_config", None)
+    if config is not None:  # since torch 2.13
+        return int(config.first_bucket_bytes_cap), cap
+    first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
+    return min(cap, first) if getattr(wrapper, "bucket_bytes_cap_default", False) else cap, cap
+
+
+def forget_shardings() -> None:
+    """Drop what ``DTensor`` remembers of how operators are spread over processes.
+
+    Placements among that hold masks of the tensors that they were used with, which are fake while a program is traced
+    and are let go when the program adds up the parts: one whose trace ended before must not reach eager calls.
+    """
+    if "torch.distributed.tensor" in sys.modules:
+        from torch.distributed.tensor import debug
+
+        debug._clear_sharding_prop_cache()

@@ -14,6 +14,8 @@ assert_async = torch._assert_async
 """An assertion on a tensor that is checked when the kernel runs."""
 shape_as_tensor = torch._shape_as_tensor
 """The sizes of a tensor as one."""
+safe_softmax = torch._safe_softmax
+"""A softmax that is zero where all scores are minus infinity."""
 make_subclass = torch.Tensor._make_subclass
 """A tensor of another class in the same memory."""
 use_grad_for_differentiable = optimizer._use_grad_for_differentiable

@@ -18,7 +18,14 @@ from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.structures import Structure, flatten
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
-from turret.torch_compat.control_flow import generic_associative_scan, map_function, scan_function, while_loop_function
+from turret.torch_compat.control_flow import (
+    bypassing_wrapper,
+    generic_associative_scan,
+    map_function,
+    scan_function,
+    while_loop_function,
+    wrap_function,
+)
 
 
 class _Branches:
@@ -223,12 +230,10 @@ def map_rows(t: Tracer, f: Value, xs: Value, *args: Value) -> Value:
 
 @registry.function(torch.ops.higher_order.map_impl)
 def map_op(t: Tracer, f: Value, xs: Value, pos_args: Value) -> Value:
-    """The op itself: of a list of tensors, with a flat sequence of results."""
+    """The op itself: of a list of tensors."""
     columns, given = flatten(t, t.new_tuple(xs.realize().unpack(t)))
     shape, found = _map(t, f, [v.realize() for v in columns], pos_args.realize().unpack(t), given)
-    if shape.kind not in (tuple, list) or any(child.children for child in shape.children):
-        raise Unsupported("the operator map_impl over a function whose results are no flat sequence")
-    return t.new_tuple(found)
+    return shape.build(t, iter(found))
 
 
 def _map(t: Tracer, f: Value, rows: list[Value], extra: list[Value], given: Structure) -> tuple[Structure, list[Value]]:
@@ -254,6 +259,18 @@ def associative_scan_op(t: Tracer, combine_fn: Value, xs: Value, additional_inpu
     """What eager runs for it: a call for each of about ``2 * log2(length)`` steps, over all pairs of a step at once."""
     run = t.made(generic_associative_scan)
     return t.call(run, [combine_fn, xs], {"additional_inputs": additional_inputs})
+
+
+@registry.function(wrap_function)
+def wrap(t: Tracer, func: Value, *args: Value, **kwargs: Value) -> Value:
+    """The operator that calls its function, and marks a graph for torch's own compiler."""
+    return t.call(func, list(args), kwargs)
+
+
+@registry.function(bypassing_wrapper)
+def call_wrapped(t: Tracer, wrapper_fn: Value, inner_fn: Value, *args: Value, **kwargs: Value) -> Value:
+    """The operator that calls what a function makes of another one."""
+    return t.call(t.call(wrapper_fn, [inner_fn], {}), list(args), kwargs)
 
 
 def _length(name: str, rows: Items[Value]) -> Any:

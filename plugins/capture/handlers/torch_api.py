@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.fx.graph_module
+import torch.fx.traceback
 import torch.utils.checkpoint
 from torch import nn
 
@@ -265,6 +266,12 @@ def version(t: Tracer, name: Value) -> Value:
 @registry.kind(torch.profiler.record_function)
 def record_function(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     """Annotations for the profiler mean nothing inside a graph."""
+    return t.call(t.wrap_known(contextlib.nullcontext), [], {})
+
+
+@registry.function(torch.fx.traceback.annotate)
+def annotate(t: Tracer, annotation_dict: Value) -> Value:
+    """Notes for readers of exported graphs."""
     return t.call(t.wrap_known(contextlib.nullcontext), [], {})
 
 

@@ -22,6 +22,7 @@ from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.facts.known_data import number_of
 from turret.plugins.capture.registry import handled, registry
 from turret.plugins.capture.values.base import BINARY_NAMES, Constant, MethodOfValue, Rebuilder, Tracer, Value
+from turret.plugins.capture.values.batched_indices import is_batched_index, take
 from turret.plugins.capture.values.classes import bind_attribute, look_up
 from turret.plugins.capture.values.decisions import decide
 from turret.plugins.capture.values.functions import Handler, Known
@@ -149,10 +150,10 @@ class Tensor(Value):
             return t.overrides.attribute(self, name)
         if name in BUILT_IN_ATTRIBUTES and (patched := self.patched(t, name)) is not None:
             return patched
-        if (compute := _COMPUTED.get(name)) is not None:
-            return compute(self, t)
         if name in _OF_AUTOGRAD and (under := t.recorder.gradient_transform()):
             raise Unsupported(f"Tensor.{name} under torch.func.{under}")  # which the fake tensor has not seen
+        if (compute := _COMPUTED.get(name)) is not None:
+            return compute(self, t)
         if name in KNOWN_ATTRIBUTES:
             found = getattr(self.fake, name)
             return t.recorder.call(getattr, [self, Constant(name)], {}) if isinstance(found, torch.SymInt) else (
@@ -323,6 +324,8 @@ class Tensor(Value):
             return t.call(patched, [key], {})
         if isinstance(key, Symbolic) and isinstance(key.number, torch.SymInt):
             return t.recorder.call_method("select", [self, Constant(0), key], {})  # an index would have to be known
+        if is_batched_index(t, key):
+            return take(t, self, key)
         if _has_unknown_index(key):
             return t.call(t.wrap_known(element), [self, key], {})
         return t.recorder.call(operator.getitem, [self, index_of(t, key)], {})
