@@ -32,7 +32,7 @@ class History:
     def forget(self) -> None:
         """Forget all that was seen."""
         for seen in (self.shapes, self.ints, self.floats, self.objects, self.held_numbers):
-            seen.clear()  # type: ignore[attr-defined]
+            seen.clear()
 
     def merge(
         self, shapes: dict[str, list[int | None]], ints: dict[str, int | None], floats: dict[str, float | None]

@@ -478,7 +478,7 @@ def _operator(t: Tracer, name: str, owner: Value, args: list[Value], kwargs: dic
     elif plain[0] == "i" and (operation := _OPERATORS.get(plain[1:])) is not None:
         found = owner.binary(t, operation, args[0].realize(), True)
     else:
-        found = owner.reflected(t, _OPERATORS[plain[1:]], args[0].realize())  # type: ignore[attr-defined]
+        found = owner.reflected(t, _OPERATORS[plain[1:]], args[0].realize())
     return Constant(NotImplemented) if found is None else found
 
 

@@ -384,7 +384,7 @@ _ANNOTATIONS: tuple[type, ...] = (typing._SpecialForm, typing._BaseGenericAlias)
 def _is_generic(alias: Any) -> bool:
     """Whether an alias is of a class of a program's own, which makes instances when it is called."""
     origin = getattr(alias, "__origin__", None)
-    return isinstance(origin, type) and issubclass(origin, typing.Generic)  # type: ignore[arg-type]
+    return isinstance(origin, type) and issubclass(origin, typing.Generic)
 
 
 _ITERABLES: tuple[Iterable[Any], ...] = (

@@ -59,7 +59,7 @@ class SymbolName(TorchSource):
     text: str = ""
 
     @property
-    def name(self) -> str:  # type: ignore[override]
+    def name(self) -> str:
         return self.text
 
 
@@ -294,7 +294,7 @@ class GraphRecorder:
             return Constant(size)
         key = (id(tensor), dimension)
         known = self.sizes.get(key)
-        if known is not None and known.number is size:  # type: ignore[attr-defined]
+        if known is not None and known.number is size:
             return known
         node = self.record("call_method", "size", (self.node_here(tensor.node), dimension), {}, size)
         self.sizes[key] = made = Symbolic(node, size)
@@ -422,7 +422,7 @@ class GraphRecorder:
         """A keyword argument; a tensor where an operation takes a number is read, where that stays in the graph."""
         if name == "alpha" or (name == "value" and str(getattr(target, "__name__", target)).startswith("addc")):
             value = value.realize()
-            return value.read(self.t, "item") or value if isinstance(value, Tensor) else value  # type: ignore[arg-type]
+            return value.read(self.t, "item") or value if isinstance(value, Tensor) else value
         return value
 
     def result(self, op: str, target: Any, args: tuple, kwargs: dict[str, Any], result: Any) -> Value:
@@ -505,7 +505,7 @@ class GraphRecorder:
         if isinstance(value, Symbolic):
             return self._number(value, in_64_bits)
         if isinstance(value, Range):
-            numbers = list(value.concrete(self.t))  # type: ignore[arg-type]
+            numbers = list(value.concrete(self.t))
             return numbers, numbers
         if isinstance(value, Known) and isinstance(value.object, type):
             dtype = _DTYPES.get(value.object, value.object)

@@ -35,7 +35,7 @@ def _text(t: Tracer, node: Any, used: dict[Source, float]) -> str:
         raise Unsupported(f"a branch on a number that depends on {node!r}")
     changing = t.recorder.floats.get(node)
     if changing is not None:
-        used.setdefault(changing.source, changing.value)  # type: ignore[arg-type]
+        used.setdefault(changing.source, changing.value)
         return f"{{{list(used).index(changing.source)}}}"
     form = _FORMS.get(node.target) if node.op == "call_function" and not node.kwargs else None
     if form is None:

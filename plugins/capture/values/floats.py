@@ -45,7 +45,7 @@ class ChangingFloat(Symbolic):
         return self.in_graph()[0]
 
     @property
-    def number(self) -> Any:  # type: ignore[override]
+    def number(self) -> Any:
         return self.in_graph()[1]
 
     def in_graph(self) -> tuple[fx.Node, Any]:

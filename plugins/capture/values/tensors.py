@@ -307,11 +307,11 @@ class Tensor(Value):
 
     def as_type(self, t: Tracer, kind: Any) -> Value:
         """``Tensor.type`` of a class such as ``torch.LongTensor``, which graphs cannot hold."""
-        if not isinstance(kind, type(torch.LongTensor)) or kind.layout is not torch.strided:  # type: ignore[attr-defined]
+        if not isinstance(kind, type(torch.LongTensor)) or kind.layout is not torch.strided:
             raise Unsupported(f"Tensor.type of {kind}")
         device = device_of_class(kind).type
         move = [] if self.fake.device.type == device else [Constant(device)]
-        return t.recorder.call_method("to", [self, *move, Constant(kind.dtype)], {})  # type: ignore[attr-defined]
+        return t.recorder.call_method("to", [self, *move, Constant(kind.dtype)], {})
 
     def size(self, t: Tracer, dim: Value | None = None) -> Value:
         """``Tensor.size``."""
