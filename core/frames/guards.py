@@ -21,6 +21,7 @@ from torch.utils._device import DeviceContext
 from turret.frames.class_members import class_member, member_owner
 from turret.frames.sources import Source, SourceReader, SourceWriter, WeakSource
 from turret.frames.trace_modes import AUTOCAST_DEVICES, autocast_state, modes_in_use
+from turret.torch_compat.function_overrides import DisableTorchFunction
 from turret.torch_compat.modes import (
     cudnn_attention_enabled,
     dispatch_mode_count,
@@ -90,7 +91,7 @@ class TensorProperties:
     def holds(self, value: Any) -> bool:
         """Whether a value has these properties; no mode for torch's functions sees that they are asked for."""
         if function_mode_count():
-            with torch._C.DisableTorchFunction():
+            with DisableTorchFunction():
                 return self._holds(value)
         return self._holds(value)
 
@@ -220,7 +221,7 @@ def same_keys(found: Any, expected: tuple[Any, ...]) -> bool:
 def storage_pattern(values: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """For each tensor the number of the first one that lies in the same storage."""
     first: dict[int, int] = {}
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         return tuple(first.setdefault(v.untyped_storage()._cdata, n) for n, v in enumerate(values))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch.utils._sympy.interp
+import torch.utils._sympy.numbers
 import torch.utils._sympy.printers
 import torch.utils._sympy.reference
 from torch.utils._sympy import functions
@@ -15,3 +16,5 @@ PythonReferenceAnalysis = torch.utils._sympy.reference.PythonReferenceAnalysis
 """Computes one with Python's operators, on proxies too."""
 sympy_interp = torch.utils._sympy.interp.sympy_interp
 """Runs one by such an analysis."""
+int_oo = torch.utils._sympy.numbers.int_oo
+"""The end of a range that integers have none of; sympy's own infinity is no integer."""

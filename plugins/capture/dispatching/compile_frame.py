@@ -40,6 +40,7 @@ from turret.plugins.capture.values.arrays import check_arrays, check_views
 from turret.plugins.capture.values.base import Lazy, Value
 from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.autograd import CreationMeta, creation_meta_of
 from turret.torch_compat.distributed import forget_shardings
 
 if TYPE_CHECKING:
@@ -134,10 +135,10 @@ def _is_new_exception(value: Any) -> TypeGuard[ExceptionInstance]:
 
 def view_kind(value: torch.Tensor) -> str:
     """How a tensor became a view, which decides whether autograd lets it be changed in place; empty for no view."""
-    return str(torch._C._autograd._get_creation_meta(value)) if value._is_view() else ""
+    return str(creation_meta_of(value)) if value._is_view() else ""
 
 
-_PLAIN_VIEWS = ("", str(torch._C._autograd.CreationMeta.DEFAULT))
+_PLAIN_VIEWS = ("", str(CreationMeta.DEFAULT))
 
 
 def _users_place(stack: list[tuple[types.CodeType, int]]) -> str:

@@ -10,12 +10,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._higher_order_ops.associative_scan import generic_associative_scan
-from torch._higher_order_ops.map import map as map_function
-from torch._higher_order_ops.scan import scan as scan_function
-from torch._higher_order_ops.while_loop import while_loop as while_loop_function
-from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
-from torch._higher_order_ops.wrap import wrap as wrap_function
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.fake_outputs import stand_ins
@@ -24,6 +18,14 @@ from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.structures import Structure, flatten
 from turret.plugins.capture.values.tensors import Symbolic, Tensor
+from turret.torch_compat.control_flow import (
+    bypassing_wrapper,
+    generic_associative_scan,
+    map_function,
+    scan_function,
+    while_loop_function,
+    wrap_function,
+)
 
 
 class _Branches:
@@ -265,8 +267,8 @@ def wrap(t: Tracer, func: Value, *args: Value, **kwargs: Value) -> Value:
     return t.call(func, list(args), kwargs)
 
 
-@registry.function(dynamo_bypassing_wrapper)
-def bypassing_wrapper(t: Tracer, wrapper_fn: Value, inner_fn: Value, *args: Value, **kwargs: Value) -> Value:
+@registry.function(bypassing_wrapper)
+def call_wrapped(t: Tracer, wrapper_fn: Value, inner_fn: Value, *args: Value, **kwargs: Value) -> Value:
     """The operator that calls what a function makes of another one."""
     return t.call(t.call(wrapper_fn, [inner_fn], {}), list(args), kwargs)
 

@@ -54,6 +54,7 @@ from turret.plugins.capture.values.overriding import subclass_value
 from turret.plugins.capture.values.sequences import Deque, List, NamedTuple, Range, Size, Slice, Tuple
 from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.wrappers import wrapper_value
+from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 _EQUAL_TYPES = (bool, int, float, str, bytes, complex, type(None), type(...), type(NotImplemented))
 _IDENTITY_TYPES = (
@@ -85,9 +86,9 @@ _BUILTIN_TYPES = (
     types.WrapperDescriptorType,
     types.ClassMethodDescriptorType,
     types.MethodWrapperType,
-    torch._ops.OpOverload,
-    torch._ops.OpOverloadPacket,
-    torch._ops.HigherOrderOperator,
+    OpOverload,
+    OpOverloadPacket,
+    HigherOrderOperator,
     type(torch.relu),
     type(re.compile("").search),
     functools._lru_cache_wrapper,
@@ -507,9 +508,9 @@ registry.base_wrappers += [
     (nn.Module, _module),
     (torch.Tensor, _tensor_of_class),
     (BaseException, _exception),
-    (torch._ops.OpOverload, known(Builtin)),
-    (torch._ops.OpOverloadPacket, known(Builtin)),
-    (torch._ops.HigherOrderOperator, known(Builtin)),
+    (OpOverload, known(Builtin)),
+    (OpOverloadPacket, known(Builtin)),
+    (HigherOrderOperator, known(Builtin)),
 ]
 
 

@@ -6,14 +6,13 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import sympy
-from torch.utils._sympy.numbers import int_oo
-from torch.utils._sympy.printers import PythonPrinter
 
 from turret.frames.guards import Guard
 from turret.frames.sources import SizeSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.overflow import LEAST, MOST, MOST_SYMBOL, overflowing
 from turret.plugins.capture.values.base import Tracer
+from turret.torch_compat.sizes import PythonPrinter, int_oo
 
 if TYPE_CHECKING:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv

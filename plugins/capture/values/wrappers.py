@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._mode_utils import no_dispatch
 
 from turret.frames.class_members import find_in_mro
 from turret.frames.guards import TensorProperties
@@ -19,6 +18,8 @@ from turret.plugins.capture.python import lookups
 from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.sequences import Tuple
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.dispatch import no_dispatch
+from turret.torch_compat.function_overrides import disabled_torch_function
 
 
 class WrapperTensor(Tensor):
@@ -93,7 +94,7 @@ _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 def is_followed(kind: type) -> bool:
     """Whether capture follows wrappers of a class: torch's functions ask nobody above its operators."""
     answer = find_in_mro(kind, "__torch_function__")[1]
-    ordinary = answer in (torch._C._disabled_torch_function_impl, torch.Tensor.__dict__["__torch_function__"])
+    ordinary = answer in (disabled_torch_function, torch.Tensor.__dict__["__torch_function__"])
     foreign = kind.__module__.startswith(("torch.nested", "torch.distributed", "torch._subclasses"))
     return is_wrapper(kind) and ordinary and (not foreign or is_distributed(kind) or is_in_flight(kind))
 
