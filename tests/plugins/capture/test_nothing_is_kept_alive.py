@@ -183,3 +183,26 @@ def test_a_function_that_was_an_argument_is_let_go_of(make):
     references = [weakref.ref(function), weakref.ref(held)]
     del function, held
     assert gone(references)
+
+
+class Plain(torch.Tensor):
+    """A tensor class of which torch asks whether it overrides a function."""
+
+
+class Held:
+    factor = 2
+
+
+def test_what_torch_was_asked_while_capturing_holds_nothing_until_a_collection() -> None:
+    def program(x, held):
+        return torch.cat([x.as_subclass(Plain)]) * held.factor
+
+    held = Held()
+    reference, call = weakref.ref(held), Observed(program).call
+    gc.disable()
+    try:
+        call(X, held)
+        del held
+        assert reference() is None
+    finally:
+        gc.enable()
