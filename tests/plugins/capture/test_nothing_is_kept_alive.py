@@ -189,20 +189,23 @@ class Plain(torch.Tensor):
     """A tensor class of which torch asks whether it overrides a function."""
 
 
-class Held:
-    factor = 2
+def waiting(log):
+    try:
+        yield 1
+    finally:
+        log.append("closed")
 
 
 def test_what_torch_was_asked_while_capturing_holds_nothing_until_a_collection() -> None:
-    def program(x, held):
-        return torch.cat([x.as_subclass(Plain)]) * held.factor
+    def program(x, log):
+        generator = waiting(log)
+        log.append(next(generator))
+        return torch.cat([x.as_subclass(Plain)])
 
-    held = Held()
-    reference, call = weakref.ref(held), Observed(program).call
+    log: list[Any] = []
     gc.disable()
     try:
-        call(X, held)
-        del held
-        assert reference() is None
+        Observed(program).call(X, log)
+        assert log == [1, "closed"]
     finally:
         gc.enable()
