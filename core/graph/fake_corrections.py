@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
+from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
-from turret.torch_compat.fakes import FakeTensorMode
+from turret.torch_compat.fakes import FakeTensorMode, NestedIntNode, SizeSource
 
 aten = torch.ops.aten
 Run = Callable[[tuple, Mapping[str, Any]], Any]
@@ -31,10 +32,37 @@ class CorrectedFakeTensorMode(FakeTensorMode):
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func not in _CORRECTIONS:
+        if func not in _CORRECTIONS or any(map(is_wrapper, types)):
             return super().dispatch(func, types, args, kwargs)
         run = super().dispatch
         return corrected(func, lambda given, named: run(func, types, given, named), args, kwargs)
+
+    def create_symbolic_nested_int(self, *, nt_tensor_id: int | None = None) -> Any:
+        """A new ragged size of nested tensors, which only equals itself.  Torch's own imports ``torch._dynamo``.
+
+        ``nt_tensor_id``: the number of one that is known outside.
+        """
+        if nt_tensor_id is None:
+            nt_tensor_id = _OF_TRACES + self.nt_tensor_id_counter
+            self.nt_tensor_id_counter += 1
+        number = torch.SymInt(NestedIntNode(nt_tensor_id, 1))
+        env = self.shape_env
+        if env is None:
+            return number
+        source = _RaggedSize()
+        return env.create_symintnode(env.create_symbol(number, source), hint=number, source=source)
+
+
+_OF_TRACES = 1 << 40
+"""The first number of ragged sizes that traces make: no program makes as many nested tensors."""
+
+
+class _RaggedSize(SizeSource):
+    """Says of a ragged size that it is no size of an input."""
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "ragged"
 
 
 def _counts(run: Run, args: tuple, kwargs: Mapping[str, Any]) -> tuple:

@@ -8,6 +8,7 @@ import attrs
 import torch
 
 from turret.errors import UnsupportedError
+from turret.torch_compat.fakes import FakeTensor, NestedTensor, jagged_torch_function
 
 
 @attrs.frozen
@@ -17,11 +18,15 @@ class WrapperForm:
     kind: type
     names: tuple[str, ...]
     context: Any = attrs.field(hash=False)
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    size: tuple[int, ...] = attrs.field(eq=False)
+    stride: tuple[int, ...] = attrs.field(eq=False)
     requires_grad: bool
     inner: tuple[WrapperForm | None, ...]
     """The forms of tensors in it that are wrappers, too."""
+    like: int | None
+    """The number of a plain tensor in it that has its layout; a wrapper made of other tensors has theirs."""
+    own_layout: tuple[tuple[int, ...], ...] | None
+    """Size and stride that no tensor in it tells."""
 
     @classmethod
     def of(cls, value: Any) -> WrapperForm:
@@ -32,8 +37,11 @@ class WrapperForm:
             if not is_wrapper(type(part)) and (not isinstance(part, torch.Tensor) or part.layout is not torch.strided):
                 raise UnsupportedError(f"a {type(value).__qualname__} that holds a {type(part).__qualname__}")
         inner = tuple(cls.of(part) if is_wrapper(type(part)) else None for part in parts)
-        layout = tuple(value.shape), tuple(value.stride()), value.requires_grad
-        return cls(type(value), tuple(names), context, *layout, inner)
+        layout = tuple(value.shape), tuple(value.stride())
+        like = next((n for n, p in enumerate(parts) if inner[n] is None and _has_layout(p, *layout)), None)
+        told = like is not None or isinstance(value, NestedTensor)
+        own = None if told else layout
+        return cls(type(value), tuple(names), context, *layout, value.requires_grad, inner, like, own)
 
     def count(self) -> int:
         """Plain tensors in it."""
@@ -50,12 +58,37 @@ class WrapperForm:
     def build(self, parts: list[Any]) -> Any:
         """A wrapper of this form around plain tensors, which it takes off ``parts``."""
         held = {n: parts.pop(0) if f is None else f.build(parts) for n, f in zip(self.names, self.inner, strict=True)}
-        return self.kind.__tensor_unflatten__(held, self.context, self.size, self.stride)  # type: ignore[attr-defined]
+        size, stride = self.size, self.stride
+        if self.like is not None:
+            alike = held[self.names[self.like]]
+            size, stride = alike.shape, alike.stride()
+        elif issubclass(self.kind, NestedTensor):
+            size = self.ragged(held)
+        return self.kind.__tensor_unflatten__(held, self.context, size, stride)  # type: ignore[attr-defined]
+
+    def ragged(self, held: dict[str, Any]) -> tuple[Any, ...]:
+        """The size of a nested tensor, with a symbol for its ragged one where its offsets are fake: they keep it."""
+        source, number = held.get("_lengths", held["_offsets"]), self.context["ragged_idx"]
+        if not isinstance(source, FakeTensor):
+            return self.size
+        if source.nested_int_memo is None:
+            known = self.size[number].node.nested_int()  # type: ignore[attr-defined]
+            source.nested_int_memo = source.fake_mode.create_symbolic_nested_int(nt_tensor_id=known)
+        return (*self.size[:number], source.nested_int_memo, *self.size[number + 1 :])
+
+
+def _has_layout(part: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    return tuple(part.shape) == size and tuple(part.stride()) == stride
 
 
 def is_wrapper(kind: type) -> bool:
     """Whether tensors of a class wrap others and say how."""
     return hasattr(kind, "__tensor_flatten__") and hasattr(kind, "__tensor_unflatten__")
+
+
+def nested_attention(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """``scaled_dot_product_attention`` of nested tensors, who answer for it."""
+    return jagged_torch_function(torch.nn.functional.scaled_dot_product_attention, *args, **kwargs)
 
 
 @attrs.frozen(eq=False)
@@ -86,7 +119,7 @@ class _Wrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: WrapperForm, *parts: torch.Tensor) -> Any:
         ctx.form = form
-        return form.build([part.detach() for part in parts])
+        return form.build([_without_history(part) for part in parts])
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
@@ -94,17 +127,28 @@ class _Wrap(torch.autograd.Function):
             raise UnsupportedError(
                 f"a gradient of a {ctx.form.kind.__qualname__} that is a {type(gradient).__qualname__}"
             )
-        return None, *ctx.form.parts(gradient)
+        return None, *(part if _is_differentiable(part) else None for part in ctx.form.parts(gradient))
 
 
 class _Unwrap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, form: WrapperForm, value: Any) -> tuple[torch.Tensor, ...]:
         ctx.form = form
-        parts = [part.detach() for part in form.parts(value)]
-        ctx.mark_non_differentiable(*(p for p in parts if not p.dtype.is_floating_point and not p.dtype.is_complex))
+        ctx.fixed = [None if _is_differentiable(part) else part for part in form.parts(value)]
+        parts = [_without_history(part) for part in form.parts(value)]
+        ctx.mark_non_differentiable(*(p for p in parts if not _is_differentiable(p)))
         return tuple(parts)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        return None, ctx.form.build(list(gradients))
+        parts = [given if own is None else own for given, own in zip(gradients, ctx.fixed, strict=True)]
+        return None, ctx.form.build(parts)
+
+
+def _is_differentiable(part: torch.Tensor) -> bool:
+    return part.dtype.is_floating_point or part.dtype.is_complex
+
+
+def _without_history(part: torch.Tensor) -> torch.Tensor:
+    """A tensor for another wrapper; one that has no gradients is the same: nested tensors compare their offsets."""
+    return part.detach() if _is_differentiable(part) else part

@@ -464,7 +464,7 @@ class GraphRecorder:
             plain = value.value.item() if isinstance(value.value, numpy.generic) else value.value
             return plain, plain
         if isinstance(value, Symbolic):
-            if in_64_bits and isinstance(value.number, torch.SymInt) and value.is_known():
+            if in_64_bits and isinstance(value.number, torch.SymInt) and value.is_known() and not value.is_ragged():
                 if not fits_64_bits(value.number):
                     return value.fixed(), value.fixed()
                 self.integers[value.number.node.expr] = None

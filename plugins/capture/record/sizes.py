@@ -7,6 +7,7 @@ from typing import Any
 import sympy
 from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
+from torch.utils._sympy.singleton_int import SingletonInt
 
 from turret.frames.guards import Guard
 from turret.frames.sources import SizeSource, Source
@@ -54,9 +55,12 @@ def size_guards(tracer: Tracer) -> list[Guard]:
         expression = sympy.sympify(binding.expression)
         if places.get(expression) != binding.source:
             add(lambda p, b=binding, e=expression: f"{p.number(b.source)} == {p.doprint(e)}")
+    ragged = _ragged(environment)
     for item in environment.guards:
-        if not isinstance(item.expr, (sympy.logic.boolalg.BooleanTrue, bool)):
-            add(lambda p, e=item.expr: p.doprint(e))
+        expression = item.expr.xreplace(ragged) if ragged else item.expr
+        decided = sympy.logic.boolalg.BooleanAtom if ragged else sympy.logic.boolalg.BooleanTrue
+        if not isinstance(expression, (decided, bool)):
+            add(lambda p, e=expression: p.doprint(e))
     for symbol, source in places.items():
         least, most = _range(symbol, source, environment)
         if least is not None or most is not None:
@@ -67,6 +71,20 @@ def size_guards(tracer: Tracer) -> list[Guard]:
     for part in parts:
         add(lambda p, e=part: f"{LEAST} <= {p.doprint(e)} <= {MOST}")
     return guards
+
+
+def _ragged(environment: Any) -> dict[sympy.Symbol, Any]:
+    """Numbers in place of ragged sizes of nested tensors, so large that each equals itself alone.
+
+    What they were compared with is known by which tensors are the offsets, which other guards hold.
+    """
+    name = "backed_var_to_val" if hasattr(environment, "backed_var_to_val") else "var_to_val"
+    values = getattr(environment, name)
+    symbols = [symbol for symbol, value in values.items() if isinstance(value, SingletonInt)]
+    return {symbol: sympy.Integer(_LARGE + number) for number, symbol in enumerate(symbols)}
+
+
+_LARGE = 10**15 + 37
 
 
 def _range(symbol: sympy.Symbol, source: Source, environment: Any) -> tuple[int | None, int | None]:

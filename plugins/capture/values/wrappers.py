@@ -10,13 +10,14 @@ from torch import fx
 from torch.utils._mode_utils import no_dispatch
 
 from turret.frames.class_members import find_in_mro
-from turret.frames.sources import CallSource, ItemSource, Source
+from turret.frames.sources import AttrSource, CallSource, ItemSource, Source
 from turret.graph.wrapper_tensors import Unwrap, Wrap, WrapperForm, is_wrapper
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import Constant, MethodOfValue, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.sequences import Tuple
 from turret.plugins.capture.values.tensors import Tensor
+from turret.torch_compat.fakes import NestedTensor
 
 
 class WrapperTensor(Tensor):
@@ -34,19 +35,41 @@ class WrapperTensor(Tensor):
 
     def parts(self, t: Tracer) -> list[Value]:
         """The plain tensors in it, as values."""
+        known = [t.recorder.by_fake.get(id(part)) for part in self.form.parts(self.fake)]
+        if all(known):
+            return known  # type: ignore[return-value]
         found = t.recorder.call_region(Unwrap(self.form), [self.node]).realize()
-        return found.items if isinstance(found, Tuple) else [found]
+        items = found.items if isinstance(found, Tuple) else [found]
+        return [one or other for one, other in zip(known, items, strict=True)]
+
+    def held(self, t: Tracer, name: str) -> Value:
+        """A tensor in it, which has a history of its own, and not that of the wrapper."""
+        number = self.form.names.index(name)
+        start = sum(1 if form is None else form.count() for form in self.form.inner[:number])
+        inner = self.form.inner[number]
+        if inner is None and self.fake.requires_grad and self.real is not None and self.fake._version == self.version:
+            return t.wrap(getattr(self.real, name), AttrSource(self.source, name))
+        parts = self.parts(t)
+        if self.fake.requires_grad:
+            parts = [t.recorder.call_method("detach", [part], {}) for part in parts]
+        if inner is None:
+            return parts[start]
+        nodes = [part.realize().node for part in parts[start : start + inner.count()]]  # type: ignore[attr-defined]
+        return t.recorder.call_region(Wrap(inner), nodes)
 
     def own_attribute(self, t: Tracer, name: str) -> Value:
         if name in self.form.names:
-            if any(form is not None for form in self.form.inner) or self.fake.requires_grad:
-                raise Unsupported(f"attribute {name!r} of a wrapper of wrappers, or one that requires gradients")
-            return self.parts(t)[self.form.names.index(name)]
+            return self.held(t, name)
         if self.real is None and name in self.fake.__dict__:
             found = self.fake.__dict__[name]  # what the class made of contexts, which are guarded
             if type(found) not in _PLAIN:
                 raise Unsupported(f"attribute {name!r} of a {self.form.kind.__qualname__}")
             return t.wrap_known(found)
+        raw = find_in_mro(self.form.kind, name)[1]
+        if self.form.kind is NestedTensor and not hasattr(torch.Tensor, name) and raw is not None:
+            if isinstance(raw, property):
+                return t.recorder.call(getattr, [self, Constant(name)], {})
+            return MethodOfValue(self, name)
         return super().own_attribute(t, name)
 
     def check(self) -> None:
@@ -74,10 +97,17 @@ _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
 
 def is_followed(kind: type) -> bool:
     """Whether capture follows wrappers of a class: torch's functions ask nobody above its operators."""
+    if kind is NestedTensor:
+        return True  # which answers for torch's functions itself, by others of torch's
     answer = find_in_mro(kind, "__torch_function__")[1]
     ordinary = answer in (torch._C._disabled_torch_function_impl, torch.Tensor.__dict__["__torch_function__"])
     foreign = kind.__module__.startswith(("torch.nested", "torch.distributed", "torch._subclasses"))
     return is_wrapper(kind) and ordinary and not foreign
+
+
+def is_nested(value: Value) -> bool:
+    """Whether a value is a nested tensor."""
+    return isinstance(value, WrapperTensor) and value.form.kind is NestedTensor
 
 
 def wrapper_value(t: Tracer, object: Any, source: Source) -> Value | None:
@@ -100,7 +130,8 @@ def wrapper_value(t: Tracer, object: Any, source: Source) -> Value | None:
     with no_dispatch():
         parts = lookups.parts_of_wrapper(object)
     for number, part in enumerate(parts):
-        value = t.recorder.tensor_input(part, ItemSource(places, number))
+        place = ItemSource(places, number)
+        value = t.recorder.tensor_input(part, place) if part.requires_grad else t.wrap(part, place)
         assert isinstance(value, Tensor)
         nodes.append(value.node)
     made = t.recorder.call_region(Wrap(form), nodes)
