@@ -15,7 +15,7 @@ from typing import Literal
 import attrs
 
 from turret.graph.obstacles import Obstacle, border_text
-from turret.hooks.notation import name_text, names_text, tail_text, value_text
+from turret.hooks.text.notation import name_text, names_text, tail_text, value_text
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Var
 from turret.ir.program import CopyInto, Extern, LoopProgram, Number, ScatterMode, StridedView, Template, TensorDecl

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import torch
 
-from turret.graph.externs import op_name, out_variant, resolve_op
+from turret.graph.externs import recorded_variant, resolve_op, unset_results
 from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Allocate, Call, Compute, Copy, Free, Plan, SizeRef, SlotRef, View
 from turret.plan.sizes import Sizes, compile_size, source_reader
@@ -151,7 +151,7 @@ def into_buffers(plan: Plan) -> tuple[Plan, tuple[int, ...]]:
     given; all else is written where it belongs.
     """
     kept = tuple(_kept(plan))
-    told = _told_where(plan, frozenset(kept))
+    told, unset = _told_where(plan, frozenset(kept)), _unset(plan)
     slots, copies, given = list(plan.slots), [], []
     for number, slot in enumerate(kept):
         place = plan.slots[slot].place
@@ -164,7 +164,8 @@ def into_buffers(plan: Plan) -> tuple[Plan, tuple[int, ...]]:
         else:
             slots.append(attrs.evolve(made, name=f"{made.name}_out"))
             given.append(len(slots) - 1)
-            copies.append(Copy(len(slots) - 1, slot))
+            if slot not in unset:
+                copies.append(Copy(len(slots) - 1, slot))
     steps, spans = _without_making(plan, frozenset(kept), told)
     variant = attrs.evolve(
         plan,
@@ -184,12 +185,22 @@ def _told_where(plan: Plan, kept: frozenset[int]) -> dict[int, Call]:
     found: dict[int, Call] = {}
     for step in plan.steps:
         if isinstance(step, Call) and len(step.outputs) == 1 and step.outputs[0] in kept and not step.binds:
-            variant = out_variant(resolve_op(step.op))
+            variant = recorded_variant(resolve_op(step.op))
             if variant is not None:
                 (slot,) = step.outputs
                 assert slot is not None
-                found[slot] = attrs.evolve(step, op=op_name(variant), outputs=(), into=slot)
+                found[slot] = attrs.evolve(step, op=variant, outputs=(), into=slot)
     return found
+
+
+def _unset(plan: Plan) -> set[int]:
+    """Slots of results that a call leaves as its memory was."""
+    calls = [
+        (step, unset_results(resolve_op(step.op), step.args, step.kwargs))
+        for step in plan.steps
+        if isinstance(step, Call)
+    ]
+    return {slot for step, places in calls for n, slot in enumerate(step.outputs) if n in places and slot is not None}
 
 
 def _without_making(

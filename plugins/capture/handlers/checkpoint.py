@@ -24,6 +24,8 @@ def checkpoint(t: Tracer, function: Value, *args: Value, use_reentrant: Value | 
     """Followed like any call; with a ``context_fn``, a graph of its own that the op for it is called with."""
     if t.hooks_refused:
         raise Unsupported("torch.utils.checkpoint where hooks on saved tensors are refused")
+    if under := t.recorder.gradient_transform():
+        raise Unsupported(f"torch.utils.checkpoint under torch.func.{under}, which refuses hooks on saved tensors")
     _check_can_be_saved(args)
     if use_reentrant is not None and t.truth(use_reentrant):
         _check_reentrant(args)

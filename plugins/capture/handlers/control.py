@@ -159,31 +159,38 @@ def scan(
     starts, carried = flatten(t, init)
     columns, given = flatten(t, xs)
     values, rows = [v.realize() for v in starts], [v.realize() for v in columns]
-    if not values or not rows or not all(isinstance(v, Tensor) for v in (*values, *rows)):
-        raise Unsupported("scan of something else than tensors")
+    _check_scanned(values, rows)
     number, backwards = 0 if dim is None else t.constant_of(dim), reverse is not None and t.truth(reverse)
     if type(number) is not int or not all(-v.fake.dim() <= number < v.fake.dim() for v in rows):  # type: ignore[attr-defined]
         raise Unsupported(f"scan over dimension {number}")
     number %= rows[0].fake.dim()  # type: ignore[attr-defined]
     rows = [_moved(t, v, number, 0) for v in rows]
     if backwards:
-        rows = [t.recorder.call_method("flip", [v, Constant(0)], {}) for v in rows]
+        rows = _flipped(t, rows)
     shape, found = _scan(t, combine_fn, values, rows, [], Structure(tuple, (carried, given)))
     if shape.kind is not tuple or shape.children[:1] != (carried,):
         raise Unsupported("scan whose state changes its structure")
     ends, outputs = found[: len(values)], found[len(values) :]
     if backwards:
-        outputs = [t.recorder.call_method("flip", [v, Constant(0)], {}) for v in outputs]
+        outputs = _flipped(t, outputs)
     outputs = [_moved(t, v, 0, number) if number < v.realize().fake.dim() else v for v in outputs]  # type: ignore[attr-defined]
     return shape.build(t, iter([*ends, *outputs]))
+
+
+def _check_scanned(values: list[Value], rows: list[Value]) -> None:
+    if not values or not rows or not all(isinstance(v, Tensor) for v in (*values, *rows)):
+        raise Unsupported("scan of something else than tensors")
+
+
+def _flipped(t: Tracer, rows: list[Value]) -> list[Value]:
+    return [t.recorder.call_method("flip", [v, Constant(0)], {}) for v in rows]
 
 
 @registry.function(torch.ops.higher_order.scan)
 def scan_op(t: Tracer, combine_fn: Value, init: Value, xs: Value, additional_inputs: Value) -> Value:
     """The op itself: of lists of tensors, whose first dimension is the one scanned."""
     values, rows = ([v.realize() for v in sequence.realize().unpack(t)] for sequence in (init, xs))
-    if not values or not rows or not all(isinstance(v, Tensor) for v in (*values, *rows)):
-        raise Unsupported("scan of something else than tensors")
+    _check_scanned(values, rows)
     flat = flatten(t, t.new_tuple([*values, *rows]))[1]
     shape, found = _scan(t, combine_fn, values, rows, additional_inputs.realize().unpack(t), flat)
     if shape.kind not in (tuple, list) or any(child.children for child in shape.children):

@@ -13,7 +13,7 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 def is_batched_index(t: Tracer, key: Value) -> bool:
     """Whether a key has such a number in it, while a function under ``torch.vmap`` is followed."""
-    if not any(region.batched for region in t.recorder.open_regions):
+    if "vmap" not in t.recorder.transforms():
         return False
     parts = key.items if type(key) is Tuple else [key]
     return any(_is_number(t, v.realize()) for v in parts)
