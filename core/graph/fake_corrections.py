@@ -5,6 +5,7 @@ Each entry says what it corrects and up to which version; it may go when that ve
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,9 @@ from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
+from turret.storage.fork_safety import compiling
 from turret.torch_compat.fakes import FakeTensorMode, NestedIntNode, SizeSource
+from turret.torch_compat.logs import FAKE_TENSOR_LOGGER
 
 aten = torch.ops.aten
 Run = Callable[[tuple, Mapping[str, Any]], Any]
@@ -52,6 +55,16 @@ class CorrectedFakeTensorMode(FakeTensorMode):
         source = _RaggedSize()
         return env.create_symintnode(env.create_symbol(number, source), hint=number, source=source)
 
+
+class _NotOfTraces(logging.Filter):
+    """Keeps torch from saying that an operation failed on fake tensors while Turret compiles: where the program fails,
+    too, the user sees that alone; where it does not, Turret says what became of it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not compiling.is_here() or not record.getMessage().startswith("failed while attempting to run meta")
+
+
+FAKE_TENSOR_LOGGER.addFilter(_NotOfTraces())
 
 _OF_TRACES = 1 << 40
 """The first number of ragged sizes that traces make: no program makes as many nested tensors."""

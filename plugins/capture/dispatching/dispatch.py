@@ -315,7 +315,8 @@ def _is_given_up(settings: Settings, cache: FrameCache, function: Any, arguments
     """Report why no unit holds for a call; whether that makes one capture too many, so that the frame runs eagerly."""
     context, name, code = settings.context, function.__qualname__, function.__code__
     reasons = [u.checked_guards().explain(function, arguments) for u in cache.units]
-    message = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}\n  " + "\n  ".join(filter(None, reasons))
+    different = dict.fromkeys(filter(None, reasons))
+    message = "\n  ".join([f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}", *different])
     context.emit("recompile", stage="capture", name=code.co_name, message=message)
     if dynamo_setting("error_on_recompile"):
         raise RecompileError(f"a recompile, where torch._dynamo.config.error_on_recompile forbids it: {message}")
