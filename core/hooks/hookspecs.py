@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         Target,
     )
     from turret.hooks.signature import GraphSignature
-    from turret.ir import FusionCandidate, LoopProgram, Schedule
+    from turret.ir import FusionCandidate, LoopProgram, ProductCandidate, Schedule
     from turret.plan import Plan
 
 hookspec = pluggy.HookspecMarker("turret")
@@ -201,6 +201,15 @@ def turret_schedule(context: CompileContext, program: LoopProgram, target: Targe
 @hookspec(firstresult=True)
 def turret_fusion_score(context: CompileContext, candidate: FusionCandidate) -> float | None:
     """Worth of one legal fusion in bytes of memory traffic saved; zero or less declines it.  First result."""
+
+
+@hookspec(firstresult=True)
+def turret_choice_cost(context: CompileContext, candidate: ProductCandidate, target: Target) -> float | None:
+    """Microseconds that one way of computing a matrix product takes, what is computed along with it included.
+
+    Of the ways that get an answer the cheapest is taken (``inf`` forbids one); a call where none but it gets one.
+    First result.
+    """
 
 
 @hookspec(firstresult=True)

@@ -85,6 +85,10 @@ class Registry:
         """The handler of a function of Python in a module of that name, or None."""
         return self.functions.get(function) or self.named.get((module, function.__qualname__))
 
+    def of_class(self, kind: type) -> Handler | None:
+        """The handler of calls of a class, or None."""
+        return self.classes.get(kind) or self.named.get((kind.__module__, kind.__qualname__))
+
     def of_module(self, module: str) -> Handler | None:
         """The handler of functions in a module, by its name or that of a package around it, or None."""
         for name, handler in self.modules.items():

@@ -34,6 +34,7 @@ from turret.plugins.joint.repeating.replay import CannotReplay, Replays
 from turret.plugins.joint.sizes import contiguous_strides, is_dense
 from turret.plugins.joint.tracer import Tracer
 from turret.torch_compat.dispatch import DisableAutocast, enable_python_dispatcher
+from turret.torch_compat.distributed import forget_shardings
 
 
 def trace(
@@ -103,6 +104,7 @@ def _run(tracer: Tracer, captured: CapturedGraph, inputs: Inputs, replays: Repla
     except TurretError:
         raise
     except Exception as error:
+        forget_shardings()
         _refuse_if_fakes_fail(captured)
         raise VerificationError(f"the trace failed where fake tensors do not: {error!r}") from error
 

@@ -33,6 +33,7 @@ from turret.plugins.capture.interpreter.tracer import FrameTracer
 from turret.plugins.capture.python.lifetimes import has_observable_finalizer, keeps_waiting
 from turret.plugins.capture.rebuilding import breaks, failures
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
+from turret.plugins.capture.record.gradient_buckets import gradient_buckets
 from turret.plugins.capture.record.graph import GraphInput, metadata
 from turret.plugins.capture.record.marks import check_marks
 from turret.plugins.capture.record.sizes import size_guards
@@ -42,6 +43,7 @@ from turret.plugins.capture.values.arrays import check_arrays, check_views
 from turret.plugins.capture.values.base import Lazy, Value
 from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.distributed import forget_shardings
 
 if TYPE_CHECKING:
     from turret.plugins.capture.store.settings import Settings
@@ -108,6 +110,8 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                     units.keep(settings, taken)
                 return unit
             finally:
+                if attempt.tracer.recorder.distributed:
+                    forget_shardings()
                 for generator in attempt.tracer.generators:
                     vars(generator.frame).clear()
                 vars(attempt.tracer).clear()  # frames and values form cycles, which would keep the arguments alive
@@ -362,6 +366,7 @@ class _Attempt:
             inference_mode=self.modes[1],
             name=f"graph{next(_numbers)}",
             real_inputs=tuple(i.real if isinstance(i.example, torch.Tensor) else i.example for i in inputs),
+            gradient_buckets=gradient_buckets(tracer, inputs) if self._cuts_at_buckets() else None,
         )
         storing, key = self.settings.storing, None
         with program_put_aside():
@@ -371,6 +376,9 @@ class _Attempt:
                 function, key = storing.with_key(captured)
         function = tracer.overrides.asking_nobody(function)
         return frame_hook.load().suspend(function), key
+
+    def _cuts_at_buckets(self) -> bool:
+        return self.modes[0] and not self.modes[1] and self.settings.context.config.gradient_buckets
 
     def unit(self, run: Any, text: str) -> Unit:
         facts = guards_of(self.tracer.provenance.facts.values())

@@ -74,9 +74,13 @@ _TRANSPARENT = {
 
 
 _FOLLOWED = frozenset(
-    {"unittest.case", "torch.fx._pytree", "torch.export._unlift", "torch.export._tree_utils", "torch.export.unflatten"}
-)
-"""Modules inside those, whose functions are inlined: what exported programs call."""
+    {
+        "unittest.case", "torch.fx._pytree", "torch.export._unlift", "torch.export._tree_utils",
+        "torch.export.unflatten", "torch.distributed.tensor._api", "torch.distributed.tensor.parallel.style",
+        "torch.distributed.tensor.parallel.input_reshard",
+    }
+)  # fmt: skip
+"""Modules inside those, whose functions are inlined: what exported programs call, and modules spread over processes."""
 
 
 def not_followed(name: str) -> bool:
@@ -298,7 +302,7 @@ class Caller(Tracer):
     def call_class(self, cls: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``cls(*args, **kwargs)``."""
         kind: type = cls.object
-        handler = registry.classes.get(kind) or registry.named.get((kind.__module__, kind.__qualname__))
+        handler = registry.of_class(kind)
         if handler is not None:
             return handled(handler, kind, self, args, kwargs)
         if is_namedtuple(kind):

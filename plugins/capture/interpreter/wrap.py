@@ -36,6 +36,7 @@ from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import Class
+from turret.plugins.capture.values.distributed import AnyPlacement, description
 from turret.plugins.capture.values.floats import ChangingFloat
 from turret.plugins.capture.values.functions import (
     Builtin,
@@ -502,6 +503,7 @@ registry.base_wrappers += [
     (type, known(Class)),
     (types.ModuleType, known(PythonModule)),
     (enum.Enum, identity),
+    (AnyPlacement, description),
     (nn.Module, _module),
     (torch.Tensor, _tensor_of_class),
     (BaseException, _exception),
@@ -510,6 +512,9 @@ registry.base_wrappers += [
     (torch._ops.HigherOrderOperator, known(Builtin)),
 ]
 
+
+if torch.distributed.is_available():
+    registry.base_wrappers.append((torch.distributed.device_mesh.DeviceMesh, description))
 
 _NEEDS_NO_SOURCE = (Constant, Known)
 

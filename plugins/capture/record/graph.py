@@ -24,6 +24,7 @@ from torch.utils._device import _device_constructors
 
 from turret.frames.guards import TensorProperties, dynamic_marks
 from turret.frames.sources import AttrSource, BoundSource, CallSource, ItemSource, SizeSource, Source, WeakSource
+from turret.graph.distributed_tensors import is_distributed
 from turret.hooks.devices import HOST
 from turret.pipeline.keys.operators import OPERATORS, library_operator
 from turret.plugins.capture.errors import Unsupported
@@ -35,6 +36,7 @@ from turret.plugins.capture.record.overflow import fits_64_bits
 from turret.plugins.capture.record.positions import check_positions
 from turret.plugins.capture.record.reach import note_call
 from turret.plugins.capture.values.base import Constant, Tracer, Value
+from turret.plugins.capture.values.distributed import DistributedTensor
 from turret.plugins.capture.values.floats import ChangingFloat, as_scalar_tensor
 from turret.plugins.capture.values.functions import Known
 from turret.plugins.capture.values.mappings import Dict
@@ -183,6 +185,8 @@ class GraphRecorder:
         """Calls that may make a leaf of autograd, with the step of the root frame that they were made in."""
         self.tags: dict[str, Any] = {}
         self.regions = 0
+        self.distributed = False
+        """Whether tensors of the graph are spread over processes."""
         self.last_input: fx.Node | None = None
 
     # Inputs.
@@ -192,20 +196,26 @@ class GraphRecorder:
         self.last_input = node = add_placeholder(self.root_graph, self.last_input, name, example)
         return node
 
-    def tensor_input(self, real: torch.Tensor, source: Source) -> Value:
-        """A tensor that existed before, as an input of the graph; guarded by its properties."""
+    def tensor_input(
+        self, real: torch.Tensor, source: Source, *, is_part: bool = False, is_static: bool = False
+    ) -> Value:
+        """A tensor that existed before, as an input of the graph; guarded by its properties.
+
+        ``is_part``: of a wrapper, whose guards tell them.  ``is_static``: these say that it is the same one.
+        """
         _check_input(real)
-        held = isinstance(source, BoundSource)
+        held = isinstance(source, BoundSource) or is_static
         static = held or (isinstance(real, torch.nn.Parameter) and not self.t.policy.fresh_parameter(source, real))
         if static and not held:
             path, source = source, WeakSource(str(source), real)
             self.t.guards.take("IS", path, others=(source,))
-        dynamic = frozenset() if static else self.t.policy.dynamic_dimensions(source, real)
+        dynamic = frozenset() if static or is_part else self.t.policy.dynamic_dimensions(source, real)
         fake = self.fakify(self.of_torchs_class(real), source, dynamic)
         self.versions.inference |= real.is_inference()
         symbolic = frozenset(n for n, s in enumerate(fake.shape) if isinstance(s, torch.SymInt))
-        properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
-        self.t.guards.take("TENSOR", source, properties)
+        if not is_part:
+            properties = TensorProperties.of(real, symbolic, None if static else symbolic | dynamic_marks(real))
+            self.t.guards.take("TENSOR", source, properties)
         node = self.placeholder(input_name(source), fake)
         steady = is_buffer(source) or hasattr(real, "_dynamo_static_input_type")
         self.inputs.append(GraphInput(node, source, fake, static, metadata(fake), real, steady))
@@ -451,7 +461,9 @@ class GraphRecorder:
     def tensor(self, node: fx.Node, fake: torch.Tensor) -> Tensor:
         """The value of a new tensor."""
         if is_followed(type(fake)):
-            made = self.by_fake[id(fake)] = WrapperTensor(node, fake)
+            self.distributed |= is_distributed(type(fake))
+            kind = DistributedTensor if is_distributed(type(fake)) else WrapperTensor
+            made = self.by_fake[id(fake)] = kind(node, fake)
             return made
         if type(fake).__name__ not in ("FakeTensor", "Parameter", "Tensor"):
             raise Unsupported(f"a tensor subclass as a result: {type(fake).__name__}")

@@ -151,10 +151,10 @@ class Tensor(Value):
             return t.overrides.attribute(self, name)
         if name in BUILT_IN_ATTRIBUTES and (patched := self.patched(t, name)) is not None:
             return patched
-        if (compute := _COMPUTED.get(name)) is not None:
-            return compute(self, t)
         if name in _OF_AUTOGRAD and (under := t.recorder.gradient_transform()):
             raise Unsupported(f"Tensor.{name} under torch.func.{under}")  # which the fake tensor has not seen
+        if (compute := _COMPUTED.get(name)) is not None:
+            return compute(self, t)
         if name in KNOWN_ATTRIBUTES:
             found = getattr(self.fake, name)
             return t.recorder.call(getattr, [self, Constant(name)], {}) if isinstance(found, torch.SymInt) else (

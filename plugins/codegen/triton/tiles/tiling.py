@@ -70,13 +70,27 @@ class Tile:
 
 
 @attrs.frozen(eq=False)
+class MatrixForm:
+    """A nest that sums products of matrices along its row: one or several with the same loops.
+
+    ``rows``, ``columns`` and ``batch`` are its outer loops, in order.
+    """
+
+    rows: tuple[Var, ...]
+    columns: tuple[Var, ...]
+    batch: tuple[Var, ...]
+    depth: Var
+
+
+@attrs.frozen(eq=False)
 class Tiling:
     """A nest over tile variables: ``tiles`` from slowest to fastest (the row last), and candidate configurations.
 
     ``persistent``: the row lies in one block.  ``serial``: loops that run one point after another inside each
     program (of scatters without an atomic instruction).  ``program``: loops whose points are programs, where rows
     are walked in each program in blocks of ``x`` to be summed over.  ``along_row``: memory is contiguous along the row.
-    ``stages``: how many blocks of such rows are under way at a time, 1 for no loads ahead.
+    ``stages``: how many blocks of such rows are under way at a time, 1 for no loads ahead.  ``matrix``: the loops of a
+    product of matrices, whose depth is walked in blocks and is no tile.
     """
 
     tiles: tuple[Tile, ...]
@@ -88,6 +102,7 @@ class Tiling:
     program: tuple[Var, ...] | None = None
     along_row: bool = False
     stages: int = 1
+    matrix: MatrixForm | None = None
 
     @property
     def row(self) -> Tile | None:
