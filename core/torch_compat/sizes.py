@@ -6,6 +6,7 @@ import torch.utils._sympy.interp
 import torch.utils._sympy.numbers
 import torch.utils._sympy.printers
 import torch.utils._sympy.reference
+import torch.utils._sympy.singleton_int
 from torch.utils._sympy import functions
 
 of_sizes = functions
@@ -16,5 +17,7 @@ PythonReferenceAnalysis = torch.utils._sympy.reference.PythonReferenceAnalysis
 """Computes one with Python's operators, on proxies too."""
 sympy_interp = torch.utils._sympy.interp.sympy_interp
 """Runs one by such an analysis."""
+SingletonInt = torch.utils._sympy.singleton_int.SingletonInt
+"""The ragged size of nested tensors, which no other number equals."""
 int_oo = torch.utils._sympy.numbers.int_oo
 """The end of a range that integers have none of; sympy's own infinity is no integer."""
