@@ -11,7 +11,7 @@ import torch
 from turret.graph.op_traits import is_collective
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.functional_ops import is_functional_op, restore_functional_op
-from turret.hooks.vouched_ops import voucher
+from turret.hooks.registration.vouched_ops import voucher
 from turret.torch_compat.ops import HigherOrderOperator
 
 
@@ -52,7 +52,7 @@ def unset_results(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fr
     """
     if op not in _ATTENTION:
         return frozenset()
-    given = dict(zip((argument.name for argument in op._schema.arguments), args, strict=False)) | kwargs
+    given = dict(zip((argument.name for argument in op._schema.arguments), args, strict=False)) | dict(kwargs)
     if given.get("dropout_p", 0.0) != 0.0:
         return frozenset()
     return frozenset(n for n, result in enumerate(op._schema.returns) if result.name in _GENERATOR_STATES)

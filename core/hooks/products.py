@@ -217,6 +217,6 @@ class StageGraph:
 
 
 def _print_graph(name: str, module: fx.GraphModule, fields: Mapping[str, Any] | None = None) -> str:
-    from turret.hooks.graph_text import graph_text  # brings sympy, which a warm start does without
+    from turret.hooks.text.graph_text import graph_text  # brings sympy, which a warm start does without
 
     return graph_text(name, module, fields)

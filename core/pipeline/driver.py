@@ -19,7 +19,7 @@ from turret.hooks.devices import devices_of
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.cache_policy import CachePolicy
 from turret.pipeline.compiled_graph import Backward, CachedGraph, CompiledGraph
-from turret.pipeline.fake_mismatch import fallback_on_fake_mismatch, trusts_fake_implementations
+from turret.pipeline.failures.fake_mismatch import fallback_on_fake_mismatch, trusts_fake_implementations
 from turret.pipeline.gradient_buckets import cut, join
 from turret.pipeline.keys.graph_cache import Artifact
 from turret.pipeline.stage_calls import Pipeline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +13,9 @@ import torch
 from turret.graph.externs import recorded_variant, resolve_op, unset_results
 from turret.hooks.products import BoxedCallable, Role
 from turret.plan import Allocate, Call, Compute, Copy, Free, Plan, SizeRef, SlotRef, View
+from turret.plan.modes import below_autograd
 from turret.plan.sizes import Sizes, compile_size, source_reader
+from turret.plugins.cudagraphs.padding import Batches
 from turret.plugins.cudagraphs.recorder import NotRecordable
 from turret.plugins.cudagraphs.work import Key, Layout, Result, Shapes, Work
 
@@ -42,6 +45,8 @@ class PlanWork(Work):
         sources = [plan.size_sources[symbol] for symbol in self._symbols()]
         self._readers = tuple((source.input, source_reader(source)) for source in sources)
         self._shapes: dict[Key, Shapes] = {}
+        self._layouts: dict[Key, tuple[Layout, ...]] = {}
+        self._batches = None if self.written else Batches.of(plan, self._symbols())
         if not self._readers:
             self.key = _no_sizes  # type: ignore[method-assign]
 
@@ -57,8 +62,17 @@ class PlanWork(Work):
         found = self._shapes.get(key)
         if found is None:
             sizes = dict(zip(self._symbols(), key, strict=True))
-            found = self._shapes[key] = _shapes(self._plan, self._buffers, sizes)
+            made = _shapes(self._plan, self._buffers, sizes)
+            self._layouts[key] = made.buffers
+            found = self._shapes[key] = _laid_out_as_results(made)
         return found
+
+    def padded_key(self, key: Key, sizes: Sequence[int]) -> Key | None:
+        return None if self._batches is None else self._batches.padded_key(key, sizes)
+
+    def padded(self, args: Sequence[Any], key: Key, larger: Key) -> list:
+        assert self._batches is not None
+        return self._batches.padded(args, key, larger)
 
     def run(self, args: list) -> list:
         if self._run is None:
@@ -68,7 +82,9 @@ class PlanWork(Work):
     def run_into(self, args: list, buffers: Sequence[torch.Tensor]) -> None:
         if self._into is None:
             self._into = self._loaded(self._into_plan)
-        args += buffers
+        layouts = self._layouts[self.key(args)]
+        with below_autograd():
+            args += [b.as_strided(own.shape, own.stride) for b, own in zip(buffers, layouts, strict=True)]
         self._into(args)
 
     def prepare(self, into: bool) -> None:
@@ -250,3 +266,18 @@ def _shapes(plan: Plan, buffers: Sequence[int], sizes: Sizes) -> Shapes:
         return Result("buffer", list(buffers).index(root), view, offset)
 
     return Shapes(tuple(layout(slot) for slot in buffers), tuple(result(o) for o in plan.outputs))
+
+
+def _laid_out_as_results(shapes: Shapes) -> Shapes:
+    """Buffers that are given out as one view of all their elements have its layout: no replay makes a view of them."""
+    buffers, instead = list(shapes.buffers), {}
+    for number, layout in enumerate(shapes.buffers):
+        (result, *others) = {r for r in shapes.results if r.kind == "buffer" and r.source == number}
+        view = result.layout
+        if others or view is None or result.offset or view.dtype != layout.dtype:
+            continue
+        if layout.extent == view.extent == math.prod(layout.shape) == math.prod(view.shape):
+            buffers[number] = view
+            instead[result] = Result("buffer", number)
+    results = (instead.get(r, r) if r.kind == "buffer" else r for r in shapes.results)
+    return Shapes(tuple(buffers), tuple(results))

@@ -25,7 +25,7 @@ from turret.hooks.signature import GraphSignature
 from turret.plugins.joint.inputs import Inputs, make_inputs
 from turret.plugins.joint.interpreter import CapturedRun
 from turret.plugins.joint.ops.eager_kernels import PreferEagerKernels
-from turret.plugins.joint.ops.higher_order import HIGHER_ORDER
+from turret.plugins.joint.ops.higher_order.table import HIGHER_ORDER
 from turret.plugins.joint.ops.numbers import numbers_of_data
 from turret.plugins.joint.ops.rules import rule_of
 from turret.plugins.joint.outputs import ForwardOutputs, SharedGradients

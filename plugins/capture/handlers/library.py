@@ -4,6 +4,7 @@ import torch
 
 from turret.plugins.capture.autograd import hooks, tensor_data
 from turret.plugins.capture.handlers import (
+    attention,
     autograd,
     builtins,
     checkpoint,
@@ -29,6 +30,7 @@ if torch.distributed.is_available():
     from turret.plugins.capture.handlers import collectives, distributed  # noqa: F401
 
 __all__ = [
+    "attention",
     "autograd",
     "builtins",
     "checkpoint",

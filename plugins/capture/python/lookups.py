@@ -123,7 +123,8 @@ def as_class(value: torch.Tensor, kind: type) -> torch.Tensor:
 def gradient(value: torch.Tensor) -> torch.Tensor | None:
     """The gradient of a tensor, whatever its class makes of attributes."""
     with torch._C.DisableTorchFunction():
-        return torch.Tensor.grad.__get__(value)  # type: ignore[attr-defined]
+        getter: Any = torch.Tensor.grad
+        return getter.__get__(value)
 
 
 def is_leaf(value: torch.Tensor) -> bool:
