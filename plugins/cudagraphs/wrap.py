@@ -40,7 +40,8 @@ def wrapped(context: CompileContext, function: BoxedCallable, role: Role) -> Box
     plan = getattr(function, "plan", None)
     if not isinstance(plan, Plan):
         return None
-    obstacles = capture_obstacles(plan, context.config.cudagraph_skip_dynamic_graphs)
+    config = context.config
+    obstacles = capture_obstacles(plan, config.cudagraph_skip_dynamic_graphs, config.cudagraph_collectives)
     if obstacles:
         _skip(context, function, role, "; ".join(obstacles))
         return None
@@ -54,7 +55,9 @@ def wrapped(context: CompileContext, function: BoxedCallable, role: Role) -> Box
 def _section(context: CompileContext, section: PlanSection, role: Role) -> BoxedCallable:
     """The function of one section."""
     function = load(section.plan, context.store("load"))
-    reasons = list(map(str, section.obstacles)) or capture_obstacles(section.plan)
+    reasons = list(map(str, section.obstacles)) or capture_obstacles(
+        section.plan, collectives=context.config.cudagraph_collectives
+    )
     if not reasons:
         return _graphed(context, function, section.plan, role, section.written)
     _skip(context, function, role, "; ".join(reasons))
