@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
+from turret.graph.op_traits import is_collective
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.functional_ops import is_functional_op, restore_functional_op
-from turret.hooks.vouched_ops import voucher
+from turret.hooks.registration.vouched_ops import voucher
 from turret.torch_compat.ops import HigherOrderOperator
 
 
@@ -51,7 +52,7 @@ def unset_results(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> fr
     """
     if op not in _ATTENTION:
         return frozenset()
-    given = dict(zip((argument.name for argument in op._schema.arguments), args, strict=False)) | kwargs
+    given = dict(zip((argument.name for argument in op._schema.arguments), args, strict=False)) | dict(kwargs)
     if given.get("dropout_p", 0.0) != 0.0:
         return frozenset()
     return frozenset(n for n, result in enumerate(op._schema.returns) if result.name in _GENERATOR_STATES)
@@ -69,10 +70,14 @@ _GENERATOR_STATES = ("philox_seed", "philox_offset", "rng_state", "unused")
 
 @functools.cache
 def may_return_alias(op: Any) -> bool:
-    """True where a result may share memory with an argument: by the schema, or for some strides alone."""
+    """True where a result may share memory with an argument: by the schema, or for some strides alone.
+
+    A collective counts: what it is given must lie where it is until somebody has waited for its result, which is the
+    memory that a wait for it returns.
+    """
     if isinstance(op, HigherOrderOperator):
         return False  # branches copy what they would hand through
-    return any(r.alias_info is not None for r in op._schema.returns) or op in _SOMETIMES_ALIAS
+    return any(r.alias_info is not None for r in op._schema.returns) or op in _SOMETIMES_ALIAS or is_collective(op)
 
 
 _SOMETIMES_ALIAS = frozenset(

@@ -14,6 +14,7 @@ import attrs
 import torch
 
 from turret.graph.externs import op_name
+from turret.graph.op_traits import is_collective
 from turret.storage.codec import record
 from turret.torch_compat.ops import OpOverload
 
@@ -40,7 +41,6 @@ _DETERMINISTIC = frozenset(
 )
 """ATen ops that take another way where ``torch.use_deterministic_algorithms`` holds."""
 
-_COLLECTIVES = frozenset(("_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional", "symm_mem"))
 _RANDOM_STATE = frozenset(("run_and_save_rng_state", "run_with_rng_state", "graphsafe_run_with_rng_state"))
 _MASKS = (torch.bool, torch.uint8)
 
@@ -66,11 +66,6 @@ def border_text(obstacles: Sequence[Obstacle]) -> str:
 def short_name(op: Any) -> str:
     """The name of an op for people, without an overload that is the only one."""
     return op_name(op).removesuffix(".default").removesuffix(".graph")
-
-
-def is_collective(op: Any) -> bool:
-    """Whether an op exchanges data with other processes, or waits for that."""
-    return isinstance(op, OpOverload) and op.namespace in _COLLECTIVES
 
 
 def why_not_recorded(

@@ -59,6 +59,39 @@ class Costs:
     flops_per_byte: float = 100.0
 
 
+@attrs.frozen
+class ProductTime:
+    """What one way of computing matrix products in a half type takes: ``launch`` microseconds, and beside it what it
+    reads and writes at ``bytes_rate`` bytes a microsecond, or its arithmetic at ``flops_rate`` operations a
+    microsecond, whichever is longer."""
+
+    launch: float
+    bytes_rate: float
+    flops_rate: float
+
+    def microseconds(self, bytes_moved: float, flops: float) -> float:
+        """The time of a product."""
+        return self.launch + max(bytes_moved / self.bytes_rate, flops / self.flops_rate)
+
+
+@attrs.frozen
+class ProductCosts:
+    """What matrix products take on a device: ``library`` for calls, the others for generated kernels.
+
+    ``rows`` and ``tiles`` are as in ``turret.ir.ProductForm``, ``thin`` is a product of few rows or columns in tiles.
+
+    ``kernel``: a pointwise kernel by itself.  ``misaligned``: how many times slower a library's arithmetic is where
+    rows of an operand or of the result begin at no multiple of 16 bytes.
+    """
+
+    library: ProductTime
+    rows: ProductTime
+    thin: ProductTime
+    tiles: ProductTime
+    kernel: ProductTime
+    misaligned: float
+
+
 @attrs.frozen(eq=False)
 class Segment:
     """One launch step of a loaded plan.
@@ -117,6 +150,13 @@ class Device(abc.ABC):
 
         Raises ``CodegenError`` where it cannot be loaded, ``CacheError`` where it is gone.
         """
+
+    def products(self, arch: str) -> ProductCosts | None:
+        """What matrix products take on devices of an architecture; None where all of them stay calls of the library.
+
+        Only what was measured should be said here: who is asked takes the cheapest.
+        """
+        return None
 
     def is_available(self) -> bool:
         """Whether code can run here, rather than be compiled for another machine."""

@@ -15,8 +15,8 @@ import torch
 
 from turret.errors import TextError
 from turret.graph.externs import define_own_ops, resolve_op
-from turret.hooks.notation import SYMBOL_KINDS
 from turret.hooks.size_source import SizeSource
+from turret.hooks.text.notation import SYMBOL_KINDS
 from turret.ir.program import (
     CopyInto,
     Definition,
@@ -36,6 +36,7 @@ from turret.ir.schedule import (
     FusionDecision,
     Kernel,
     MemoryPlan,
+    ProductChoice,
     Schedule,
     ScheduleSection,
     Step,
@@ -288,6 +289,7 @@ class _ScheduleReader:
         self.dead: dict[int, tuple[str, ...]] = {}
         self.sections: list[ScheduleSection] = []
         self.decisions: list[FusionDecision] = []
+        self.choices: list[ProductChoice] = []
         self.buffers: dict[str, BufferPlan] = {}
         self.memory: dict[str, Any] = {}
 
@@ -335,6 +337,16 @@ class _ScheduleReader:
     def _section(self, line: Reader) -> None:
         self.sections.append(line.value())
 
+    def _product(self, line: Reader) -> None:
+        product = line.name()
+        line.expect(":")
+        form = line.name("how the product is computed")
+        line.expect("of")
+        costs = [_cost(line)]
+        while line.accept(","):
+            costs.append(_cost(line))
+        self.choices.append(line.made(ProductChoice, {"product": product, "form": form, "costs": tuple(costs)}))
+
     def _arena(self, line: Reader) -> None:
         self.memory["arena_bytes"] = line.size()
         line.expect("bytes")
@@ -357,11 +369,13 @@ class _ScheduleReader:
         "section": _section,
         "arena": _arena,
         "buffer": _buffer,
+        "product": _product,
     }
 
     def schedule(self) -> Schedule:
         memory = MemoryPlan(self.buffers, dead_after=self.dead, **self.memory)
-        return Schedule(self.program, tuple(self.steps), memory, tuple(self.decisions), tuple(self.sections))
+        decisions, choices = tuple(self.decisions), tuple(self.choices)
+        return Schedule(self.program, tuple(self.steps), memory, decisions, tuple(self.sections), choices)
 
 
 def _stored(line: Reader) -> Store:
@@ -372,6 +386,14 @@ def _stored(line: Reader) -> Store:
     mode = None if line.next == "=" else line.name("how elements are written")
     line.expect("=")
     return Store(tensor, coords, line.expression(), mode, _condition(line))
+
+
+def _cost(line: Reader) -> tuple[str, float]:
+    """``form number us``, of a way to compute a product."""
+    form = line.name("how a product is computed")
+    microseconds = float(line.value())
+    line.expect("us")
+    return form, microseconds
 
 
 def _span(line: Reader) -> tuple[int, int]:

@@ -17,7 +17,7 @@ import torch
 
 from turret.errors import CacheError, CodegenError, FakeImplementationError
 from turret.graph.externs import fast_callable, is_trusted, resolve_op
-from turret.graph.obstacles import is_collective
+from turret.graph.op_traits import is_collective
 from turret.hooks.devices import PlanLibrary, Segment, allocator, device_for
 from turret.hooks.graph_capture import CallObserver
 from turret.hooks.products import BoxedCallable

@@ -276,7 +276,7 @@ class _Writer:
     """Writes the lines of a plan, as ``turret.plan.text`` reads them."""
 
     def __init__(self, plan: Plan) -> None:
-        from turret.hooks import notation  # which needs sympy: loading plans from a cache does not
+        from turret.hooks.text import notation  # which needs sympy: loading plans from a cache does not
 
         self.plan = plan
         self.notation = notation

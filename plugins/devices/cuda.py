@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from turret.graph.dtypes import HALF
-from turret.hooks.devices import Allocator, Costs, Device, KernelFamily, PlanLibrary, Properties, Segment
+from turret.hooks.devices import (
+    Allocator,
+    Costs,
+    Device,
+    KernelFamily,
+    PlanLibrary,
+    ProductCosts,
+    ProductTime,
+    Properties,
+    Segment,
+)
 from turret.hooks.hookspecs import hookimpl
 from turret.plan import Launch, Plan
 from turret.plan.frames import device_table_lengths
@@ -22,6 +32,20 @@ if TYPE_CHECKING:
     from turret.plan.launch.device import DeviceLibrary
 
 _TYPE = "cuda"
+
+
+_HOPPER = ProductCosts(
+    library=ProductTime(4.3, 4.1e6, 7e8),
+    rows=ProductTime(1.9, 4.2e6, 2e7),
+    thin=ProductTime(3.9, 4.05e6, 2e8),
+    tiles=ProductTime(5.0, 4.1e6, 5.2e8),
+    kernel=ProductTime(2.0, 4.1e6, 1e9),
+    misaligned=6.0,
+)
+"""Fitted to times of bfloat16 products on an H200 (``tests/benchmarks/products.py``), of generated kernels to the slow
+ones.  Five products of a decode step of one row take 3.9 to 32.6 us as rows and 6.3 to 35.5 us as calls; one of 4096 x
+3072 x 768 takes 35.2 us in tiles and 33.9 us as a call, after which an activation takes 10 us; one of 4096 x 50265 x
+1024 takes 779 us in tiles and 4405 us as a call."""
 
 
 class Cuda(Device):
@@ -41,6 +65,9 @@ class Cuda(Device):
         found = torch.cuda.get_device_properties(index)
         arch = f"sm_{found.major}{found.minor}"
         return Properties(found.name, arch, found.multi_processor_count, found.total_memory)
+
+    def products(self, arch: str) -> ProductCosts | None:
+        return _HOPPER if arch.startswith("sm_9") else None
 
     def load(self, plan: Plan, store: Store | None) -> PlanLibrary:
         from turret.plan.launch.device import DeviceLibrary  # a process without a GPU has no use for the launcher

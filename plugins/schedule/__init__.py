@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from turret.hooks.config import Option
+from turret.hooks.devices import device_for
 from turret.hooks.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from turret.hooks.products import Target
-    from turret.ir import FusionCandidate, LoopProgram, Schedule
+    from turret.ir import FusionCandidate, LoopProgram, ProductCandidate, Schedule
 
 
 @hookimpl
@@ -28,6 +29,17 @@ def turret_schedule(context: Any, program: LoopProgram, target: Target | None) -
     from turret.plugins.schedule.stage import schedule
 
     return schedule(context, program, target)
+
+
+@hookimpl
+def turret_choice_cost(candidate: ProductCandidate, target: Target) -> float | None:
+    """What the device's ``ProductCosts`` say."""
+    costs = device_for(target.device_type).products(target.arch)
+    if costs is None:
+        return None
+    from turret.plugins.schedule.products import estimated_cost
+
+    return estimated_cost(candidate, costs)
 
 
 @hookimpl

@@ -11,7 +11,7 @@ import attrs
 
 from turret.ir import FusionCandidate, FusionDecision, LoopProgram
 from turret.ir.index import hinted, product
-from turret.ir.schedule import Kernel
+from turret.ir.schedule import FusionKind, Kernel
 from turret.plugins.schedule.graph import StepGraph
 from turret.plugins.schedule.groups import Group, fuse, start
 from turret.plugins.schedule.kernels import kernel_of
@@ -25,6 +25,9 @@ LARGEST_KERNEL = 1500
 
 UNKNOWN_BYTES = 1 << 20
 """What a tensor of symbolic size is taken to weigh when fusions are compared."""
+
+MOST_PRODUCTS = 2
+"""Matrix products of one kernel (a gate and what it lets through): each keeps a tile of sums in registers."""
 
 BETWEEN = "another step lies between"
 """Reason of a fusion that other fusions may make possible."""
@@ -123,12 +126,15 @@ class Fuser:
             return None, f"expressions of {total} nodes in one kernel"
         if _devices(first) != _devices(second):
             return None, "other device"
+        connected = self.graph.connected(first, second)
+        if reason := _refuses_product(first, second, connected):
+            return None, reason
         if self.graph.would_cycle(first, second):
             return None, BETWEEN
         merged = fuse(first, second)
         if merged is None:
             return None, "loops do not line up"
-        kind = "vertical" if self.graph.connected(first, second) else "horizontal"
+        kind = self.kind(first, second) if connected else "horizontal"
         worth = self.score(
             FusionCandidate(
                 kind,
@@ -142,9 +148,30 @@ class Fuser:
             return None, f"score {worth}"
         return merged, kind
 
+    def kind(self, first: Group, second: Group) -> FusionKind:
+        """How two groups of which one uses the other hang together."""
+        if not first.matrix_products and not second.matrix_products:
+            return "vertical"
+        maker, taker = (first, second) if second.reads & first.made.keys() else (second, first)
+        return "epilogue" if maker.matrix_products or not taker.matrix_products else "prologue"
+
     def kernel(self, group: Group) -> Kernel:
         """The kernel a group would be by itself, for scoring."""
         return kernel_of(group, group.made, _label(group), self.elide_casts)
+
+
+def _refuses_product(first: Group, second: Group, connected: bool) -> str:
+    """Why a kernel of a matrix product takes no part in a fusion; empty where it may."""
+    products = first.matrix_products + second.matrix_products
+    if not products:
+        return ""
+    if not connected:
+        return "a matrix product is fused with what uses it alone"
+    if products > MOST_PRODUCTS:
+        return f"more than {MOST_PRODUCTS} matrix products in one kernel"
+    if any(group.inner and not group.matrix_products for group in (first, second)):
+        return "rows beside a matrix product"
+    return ""
 
 
 def _label(group: Group) -> str:

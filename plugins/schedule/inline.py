@@ -142,6 +142,8 @@ def _pays(unit: Unit, sites: list[tuple[Unit, tuple[Index, ...]]], hints: Mappin
 def _can_take(users: list[Unit], unit: Unit) -> bool:
     """Whether all users are expressions which the unit's does not make too large."""
     own = expression_size(unit.expr)
+    if unit.expr.op != "load" and any(user.is_matrix_product for user in users):
+        return False  # matrix instructions take their operands as they lie in memory
     return all(user.expr is not None and expression_size(user.expr) + own <= LARGEST_EXPRESSION for user in users)
 
 

@@ -19,6 +19,7 @@ from turret.ir import (
     Statement,
     TensorDecl,
     Var,
+    has_matrix_product,
     product,
     used,
     walk,
@@ -33,6 +34,7 @@ class Unit:
     For a definition: ``expr`` after inlining; ``rows`` are the variables that its reductions bind (or the one
     that a scan runs along); ``iterations`` counts points of its loops, reductions included (a size).  For a scatter:
     ``fill`` defines its initial values where they depend on no tensor (zeros), so that they need no memory.
+    ``is_matrix_product``: its row is the depth of a product of two matrices, whose elements are each needed many times.
     """
 
     number: int
@@ -41,6 +43,7 @@ class Unit:
     rows: tuple[Var, ...] = ()
     scans: bool = False
     fill: Definition | None = None
+    is_matrix_product: bool = False
 
     @property
     def is_loop(self) -> bool:
@@ -97,7 +100,8 @@ def units_of(program: LoopProgram) -> list[Unit]:
     for number, statement in enumerate(program.statements):
         if isinstance(statement, Definition):
             rows, scans = row_variables(statement.expr)
-            units.append(Unit(number, statement, statement.expr, rows, scans))
+            product_ = bool(rows) and has_matrix_product(statement.expr)
+            units.append(Unit(number, statement, statement.expr, rows, scans, is_matrix_product=product_))
             if not rows and not loads(statement.expr):
                 fills[statement.tensor.name] = statement
         elif isinstance(statement, Scatter):

@@ -6,6 +6,7 @@ from turret.ir.expr import Expr
 from turret.ir.index import Var, product, unflatten
 from turret.ir.nest import FlatStore
 from turret.plugins.codegen.triton.emission.emitter import Emitter
+from turret.plugins.codegen.triton.emission.matrix import matrix_grid, write_matrix
 from turret.plugins.codegen.triton.emission.operators import scalar_text
 from turret.plugins.codegen.triton.emission.passes import write_passes
 from turret.plugins.codegen.triton.emission.reductions import RowWriter
@@ -30,6 +31,9 @@ def write_body(emitter: Emitter) -> None:
     if tiling.program is not None:
         _sweep(emitter)
         return
+    if tiling.matrix is not None:
+        write_matrix(emitter, tiling.matrix, lambda stores, scope: _store_all(emitter, stores, scope))
+        return
     _open_tiles(emitter)
     scope = emitter.base
     if tiling.serial:
@@ -48,6 +52,8 @@ def write_body(emitter: Emitter) -> None:
 
 def grid_text(emitter: Emitter) -> str:
     """How many programs run, as Python text over size symbols and block sizes."""
+    if emitter.tiling.matrix is not None:
+        return matrix_grid(emitter, emitter.tiling.matrix)
     if emitter.tiling.program is not None:
         return size_text(product(v.extent for v in emitter.tiling.program), lambda name: name)
     counts = [

@@ -14,12 +14,14 @@ import torch
 
 from turret.graph.scalar_ops import neutral_value
 from turret.ir.conditions import operand_guard
+from turret.ir.contraction import has_matrix_product
 from turret.ir.expr import Expr, call, cast, constant, index_value, load, part, reduce, rewrite, size_value, walk
 from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
 from turret.ir.nest import Nest
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties
+from turret.plugins.codegen.triton.tiles.matrix import depth_parts, matrix_form
 from turret.plugins.codegen.triton.tiles.normalise import normalise
 from turret.plugins.codegen.triton.tiles.split_kernel import Stages, scratch_of, scratch_tensor
 from turret.plugins.codegen.triton.tiles.tiling import PERSISTENT_OUTER, is_along_row, moved_values
@@ -47,7 +49,9 @@ def split(
     inner = tuple(v for v in kernel.inner if v.extent != 1)
     if not inner or not _is_splittable(kernel, inner):
         return Stages((kernel,))
-    parts = _parts(kernel, outer, inner, declarations, properties, hints)
+    parts = _matrix_parts(kernel, declarations, properties, hints)
+    if parts is None:
+        parts = _parts(kernel, outer, inner, declarations, properties, hints)
     if parts < 2:
         return Stages((kernel,))
     return _Splitter(attrs.evolve(kernel, outer=outer, inner=inner), declarations, parts).run()
@@ -66,6 +70,17 @@ def _is_splittable(kernel: Kernel, inner: tuple[Var, ...]) -> bool:
     return bool(rows) and not any(
         node.op == "scan" or node.payload.kind in ("welford", "argmin", "argmax") for node in others
     )
+
+
+def _matrix_parts(
+    kernel: Kernel, declarations: dict[str, TensorDecl], properties: DeviceProperties, hints: Mapping[str, int]
+) -> int | None:
+    """Into how many parts to split the depth of a product of matrices; None for other kernels."""
+    if not any(has_matrix_product(root) for root in _roots(kernel.stores)):
+        return None
+    nest = normalise(kernel, declarations, hints)
+    form = matrix_form(nest)
+    return None if form is None else depth_parts(nest, form, properties)
 
 
 def _parts(
@@ -92,24 +107,25 @@ def _parts(
     short = not contiguous and row <= PERSISTENT_OUTER and rows // NARROWEST >= properties.multiprocessors
     if rows * row < LEAST_WORK or short:
         return 1
-    wanted = 0 if contiguous else _blocks(nest, rows, row, properties)
-    if not wanted:
-        resident = RESIDENT[contiguous] * properties.multiprocessors
-        wanted = min(-(-resident // programs), row // LEAST_CHUNK[contiguous])
-    return _near_divisor(wanted, hinted(inner[0].extent, hints), row)
+    head = hinted(inner[0].extent, hints)
+    blocks = 0 if contiguous else _blocks(nest, rows, row, head, properties)
+    if blocks:
+        return blocks
+    wanted = min(-(-RESIDENT[contiguous] * properties.multiprocessors // programs), row // LEAST_CHUNK[contiguous])
+    return _near_divisor(wanted if contiguous else min(wanted, MOST_PARTS), head, row)
 
 
-def _blocks(nest: Nest, columns: int, row: int, properties: DeviceProperties) -> int:
+def _blocks(nest: Nest, columns: int, row: int, head: int | None, properties: DeviceProperties) -> int:
     """Parts that lie in one block each, for rows side by side of which one value a point is read; 0 for too many."""
     if moved_values(nest) != 1:
         return 0
     abreast = -(-columns // BLOCK_COLUMNS)
     least = -(-row // PERSISTENT_OUTER)
-    if least > MOST_PARTS or least * abreast > BLOCKS * properties.multiprocessors:
-        return 0
-    # A part that is not a divisor may be longer than wanted: twice as many blocks at most still fit.
     enough = -(-properties.multiprocessors // abreast)
-    return min(max(least, enough), max(least, row // LEAST_CHUNK[False]), MOST_PARTS)
+    wanted = max(least, min(enough, row // LEAST_CHUNK[False]))
+    most = min(MOST_PARTS, 2 * wanted, BLOCKS * properties.multiprocessors // abreast)
+    length = row if head is None or head < wanted else head
+    return next((parts for parts in range(max(wanted, 2), most + 1) if length % parts == 0), 0)
 
 
 def _near_divisor(wanted: int, head: int | None, row: int) -> int:

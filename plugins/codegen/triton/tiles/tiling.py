@@ -7,6 +7,7 @@ row; the row lies in one block (persistent) or is walked in a loop.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 
@@ -69,13 +70,27 @@ class Tile:
 
 
 @attrs.frozen(eq=False)
+class MatrixForm:
+    """A nest that sums products of matrices along its row: one or several with the same loops.
+
+    ``rows``, ``columns`` and ``batch`` are its outer loops, in order.
+    """
+
+    rows: tuple[Var, ...]
+    columns: tuple[Var, ...]
+    batch: tuple[Var, ...]
+    depth: Var
+
+
+@attrs.frozen(eq=False)
 class Tiling:
     """A nest over tile variables: ``tiles`` from slowest to fastest (the row last), and candidate configurations.
 
     ``persistent``: the row lies in one block.  ``serial``: loops that run one point after another inside each
     program (of scatters without an atomic instruction).  ``program``: loops whose points are programs, where rows
     are walked in each program in blocks of ``x`` to be summed over.  ``along_row``: memory is contiguous along the row.
-    ``stages``: how many blocks of such rows are under way at a time, 1 for no loads ahead.
+    ``stages``: how many blocks of such rows are under way at a time, 1 for no loads ahead.  ``matrix``: the loops of a
+    product of matrices, whose depth is walked in blocks and is no tile.
     """
 
     tiles: tuple[Tile, ...]
@@ -87,6 +102,7 @@ class Tiling:
     program: tuple[Var, ...] | None = None
     along_row: bool = False
     stages: int = 1
+    matrix: MatrixForm | None = None
 
     @property
     def row(self) -> Tile | None:
@@ -194,14 +210,32 @@ def is_along_row(nest: Nest) -> bool:
 
 
 def moved_values(nest: Nest) -> int:
-    """How many values are read or written for a point of the loops, those that a part of the loops shares left out."""
-    reads, writes = nest.accesses()
-    total = _points_of_all(nest)
-    return sum(1 for _, offset in {*reads, *writes} if 2 * _points(offset, nest.loops, nest.hints) > total)
+    """How many values of a point are read, or written, when the row is first walked; those that many points share are
+    left out."""
+    along = _stored_along(nest) if is_walked_once(nest) else []
+    operands = [child for node in walk(*nest.roots) if _is_row(nest, node) for child in node.children()]
+    first = [operand for operand in operands if not any(_is_row(nest, node) for node in walk(operand))]
+    values = [root for store in along for root in store.roots]
+    offsets = {(node.tensor, node.coords[0]) for node in walk(*first, *values) if node.op == "load"}
+    offsets |= {(store.tensor, store.offset) for store in along}
+    total = math.prod(estimate(v.extent, nest.hints) for v in nest.loops)
+    return sum(2 * _points(offset, nest.loops, nest.hints) > total for _, offset in offsets)
 
 
-def _points_of_all(nest: Nest) -> int:
-    return math.prod(estimate(v.extent, nest.hints) for v in nest.loops)
+def is_walked_once(nest: Nest) -> bool:
+    """Whether reductions of the row and what is stored along it need no result of the row."""
+    operands = [child for node in walk(*nest.roots) if _is_row(nest, node) for child in node.children()]
+    along = [root for store in _stored_along(nest) for root in store.roots]
+    return not any(_is_row(nest, node) for node in walk(*operands, *along))
+
+
+def _stored_along(nest: Nest) -> list[FlatStore]:
+    return [store for store in nest.stores if store.variables & frozenset(nest.inner)]
+
+
+def _is_row(nest: Nest, node: Expr) -> bool:
+    """Whether a node is a reduction of the row."""
+    return node.op == "reduce" and frozenset(node.payload.variables) == frozenset(nest.inner)
 
 
 def _contiguous_groups(nest: Nest, loops: tuple[Var, ...]) -> list[tuple[str, tuple[Var, ...]]]:
@@ -288,7 +322,7 @@ def _reduction(nest: Nest) -> Tiling:
     if along_row:
         longest = PERSISTENT_INNER if phases > 1 else LONGEST_PLAIN
     else:
-        longest = PERSISTENT_OUTER if phases > 1 or moved_values(nest) == 1 else LONGEST_BUSY
+        longest = LONGEST_BUSY if is_walked_once(nest) and moved_values(nest) > 1 else PERSISTENT_OUTER
     persistent = isinstance(row, int) and row <= longest
     made = (
         _persistent_configs(tiles, along_row, nest.hints)
@@ -327,11 +361,7 @@ def _order_matters(nest: Nest) -> bool:
 
 def _phases(nest: Nest) -> int:
     """How often the row is walked: once for each reduction that needs another's result, and once for stores."""
-    inner = frozenset(nest.inner)
-
-    def is_row(node: Expr) -> bool:
-        return node.op == "reduce" and frozenset(node.payload.variables) == inner
-
+    is_row = functools.partial(_is_row, nest)
     nodes = list(walk(*nest.roots))
     at_once = softmax_sums(filter(is_row, nodes), is_row)
     levels: dict[Expr, int] = {}
@@ -339,7 +369,7 @@ def _phases(nest: Nest) -> int:
         below = max((levels[child] for child in node.children()), default=0)
         levels[node] = levels[at_once[node]] if node in at_once else below + is_row(node)
     rows = max(levels.values(), default=0)
-    return rows + any(store.variables & inner for store in nest.stores)
+    return rows + bool(_stored_along(nest))
 
 
 def _persistent_configs(tiles: tuple[Tile, ...], along_row: bool, hints: Mapping[str, int]) -> list[Config]:
