@@ -43,6 +43,8 @@ class Result:
     loss_error: float = float("nan")
     weight_error: float = float("nan")
     reserved_bytes: int = 0
+    recordings: int = 0
+    """Most that Turret made of one graph."""
     failure: str = ""
 
 
@@ -83,6 +85,17 @@ def train(workload: Workload, system: str, lengths: list[int | None], device: st
     return losses, seconds
 
 
+def recordings_of(system: str) -> int:
+    """Most recordings of one graph, of what Turret has captured since it was last asked; it forgets them."""
+    if not system.startswith("turret"):
+        return 0
+    import turret
+
+    most = max((told.recordings for told in turret.cudagraphs.report().functions), default=0)
+    turret.reset()
+    return most
+
+
 def _wait(device: str) -> None:
     if device == "cuda":
         torch.cuda.synchronize()
@@ -112,6 +125,7 @@ def run(model: str, options: argparse.Namespace) -> list[Result]:
         result.reserved_bytes = torch.cuda.max_memory_reserved() if options.device == "cuda" else 0
         weights = [p.detach() for p in workload.module.parameters()]
         eager = eager or (result, weights)
+        result.recordings = recordings_of(system)
         result.loss_error = measure.relative_error([torch.tensor(result.losses)], [torch.tensor(eager[0].losses)])
         result.weight_error = measure.relative_error(weights, eager[1])
     return results
@@ -123,8 +137,10 @@ def report(results: list[Result]) -> str:
     for r in results:
         times = [f"{r.seconds * 1e3:.3f}", f"{r.slowest:.2f}"]
         errors = [f"{r.loss_error:.1e}", f"{r.weight_error:.1e}"]
-        rows.append([r.model, r.system, *times, *errors, f"{r.reserved_bytes / 2**20:.0f}", r.failure[:60]])
-    header = ["model", "system", "ms a step", "slowest s", "loss error", "weight error", "reserved MiB", "failure"]
+        memory = f"{r.reserved_bytes / 2**20:.0f}"
+        rows.append([r.model, r.system, *times, *errors, memory, r.recordings, r.failure[:60]])
+    columns = ["ms a step", "slowest s", "loss error", "weight error", "reserved MiB", "recordings", "failure"]
+    header = ["model", "system", *columns]
     return measure.table(header, rows)
 
 
