@@ -90,6 +90,8 @@ class Graphed:
         manager = self._managers.get(stream)
         if manager is None:
             manager = self._managers[stream] = self._manager_for(stream)
+        for n in self.work.states.read:
+            args[n] = args[n].to(self.place.device)
         if self.settings.capture_sizes:
             key = self.work.key(args)
             larger = self.work.padded_key(key, self.settings.capture_sizes)

@@ -64,8 +64,10 @@ def batch(inputs: Sequence[torch.Tensor], step: int, length: int | None) -> list
     return moved if length is None else [x[..., :length].clone() for x in moved]
 
 
-def train(workload: Workload, system: str, lengths: list[int | None], device: str) -> tuple[list[float], list[float]]:
-    """Losses and seconds of each step."""
+def train(
+    workload: Workload, system: str, lengths: list[int | None], device: str
+) -> tuple[list[float], list[float], int]:
+    """Losses and seconds of each step, and the most recordings that Turret made of one graph."""
     module = workload.module
     compiled = systems.compiler_of(system)(module)
     optimizer = torch.optim.SGD(module.parameters(), 1e-3, momentum=0.9)
@@ -82,18 +84,14 @@ def train(workload: Workload, system: str, lengths: list[int | None], device: st
         _wait(device)
         seconds.append(time.perf_counter() - start)
         losses.append(loss.item())
-    return losses, seconds
+    return losses, seconds, recordings() if system.startswith("turret") else 0
 
 
-def recordings_of(system: str) -> int:
-    """Most recordings of one graph, of what Turret has captured since it was last asked; it forgets them."""
-    if not system.startswith("turret"):
-        return 0
+def recordings() -> int:
+    """Most recordings that Turret made of one graph."""
     import turret
 
-    most = max((told.recordings for told in turret.cudagraphs.report().functions), default=0)
-    turret.reset()
-    return most
+    return max((told.recordings for told in turret.cudagraphs.report().functions), default=0)
 
 
 def _wait(device: str) -> None:
@@ -116,7 +114,7 @@ def run(model: str, options: argparse.Namespace) -> list[Result]:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         try:
-            result.losses, seconds = train(workload, system, lengths, options.device)
+            result.losses, seconds, result.recordings = train(workload, system, lengths, options.device)
         except Exception as error:
             result.failure = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             traceback.print_exc(limit=4)
@@ -125,7 +123,6 @@ def run(model: str, options: argparse.Namespace) -> list[Result]:
         result.reserved_bytes = torch.cuda.max_memory_reserved() if options.device == "cuda" else 0
         weights = [p.detach() for p in workload.module.parameters()]
         eager = eager or (result, weights)
-        result.recordings = recordings_of(system)
         result.loss_error = measure.relative_error([torch.tensor(result.losses)], [torch.tensor(eager[0].losses)])
         result.weight_error = measure.relative_error(weights, eager[1])
     return results

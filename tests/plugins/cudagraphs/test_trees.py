@@ -14,6 +14,7 @@ import torch
 from tests.plugins.cudagraphs.recording_machine import Machine, Program, Step, is_overwritten
 from turret.api import cudagraphs
 from turret.plugins.cudagraphs.fresh import FreshGraphs, LegacyGraphs
+from turret.plugins.cudagraphs.generator_states import GeneratorStates
 from turret.plugins.cudagraphs.graphed import Graphed, Settings
 from turret.plugins.cudagraphs.trees import GraphTrees
 
@@ -432,6 +433,18 @@ def test_an_input_on_another_device_is_not_recorded():
     function.plain = program.run
     with pytest.warns(match="input 0 is a tensor on meta"):
         assert function([torch.empty(2, dtype=torch.int64, device="meta")]) == ["plain"]
+
+
+def test_an_input_that_nothing_reads_may_lie_anywhere():
+    bench = Bench()
+    program = bench.program(2, *SCALED, outputs=["t1"])
+    program.states = GeneratorStates(unread=frozenset({1}))
+    function = bench.graphed(program)
+    for n in range(4):
+        (found,) = function([vector(n, 1), torch.empty((), device="meta" if n % 2 else "cpu")])
+        assert found.tolist() == [3 * n + 5, 8]
+    assert (function.reported().recordings, function.reported().replays) == (1, 3)
+    assert ("input", 1) not in decided(function)
 
 
 def test_the_report_names_each_decision_and_prints():
