@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import warnings
 import weakref
 from typing import Any
 
@@ -274,6 +275,23 @@ def test_a_call_that_cannot_be_recorded_runs_as_it_is_with_one_warning(outputs):
         bench.agree(function, vector(n, 1))
     told = function.reported()
     assert sum(told.plain_calls.values()) == 4 and all("fails here" in reason for reason in told.plain_calls)
+
+
+@pytest.mark.parametrize("outputs", KINDS)
+def test_a_function_of_which_no_size_can_be_recorded_is_given_up_after_three(outputs):
+    bench = Bench(outputs)
+    is_recorded = lambda: bench.machine.local.recording is not None  # noqa: E731
+    program = bench.program(1, ("fail", "", ()), *SCALED, outputs=["t1"], fails=is_recorded)
+    function = bench.graphed(program)
+    made = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for length in (1, 2, 3, 4, 5):
+            for _ in range(3):
+                bench.agree(function, torch.arange(length))
+            made.append(bench.machine.made + program.runs)
+    assert len(caught) == 3 and function.is_off and function.reported().recordings == 0
+    assert made[4] - made[3] == 3  # calls, and no tries
 
 
 @pytest.mark.parametrize("outputs", KINDS)
