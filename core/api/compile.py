@@ -92,7 +92,7 @@ def _compile_callable(
     plugins: Sequence[Any],
 ) -> Callable:
     # Stages import sympy; a program that names turret.compile and never calls it need not wait for that.
-    from turret.frames.guard_filter import taken_from
+    from turret.frames.filtering.guard_filter import taken_from
     from turret.hooks import plugin_manager
     from turret.pipeline.driver import Compiler
     from turret.pipeline.stage_calls import create_context

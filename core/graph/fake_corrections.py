@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
+from turret.graph.wrapper_tensors import is_wrapper
 from turret.hooks.devices import uses_host_kernels
 from turret.torch_compat.fakes import FakeTensorMode
 
@@ -31,7 +32,7 @@ class CorrectedFakeTensorMode(FakeTensorMode):
         self, func: Any, types: Any, args: Sequence[object] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func not in _CORRECTIONS:
+        if func not in _CORRECTIONS or any(map(is_wrapper, types)):
             return super().dispatch(func, types, args, kwargs)
         run = super().dispatch
         return corrected(func, lambda given, named: run(func, types, given, named), args, kwargs)

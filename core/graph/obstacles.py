@@ -14,6 +14,7 @@ import attrs
 import torch
 
 from turret.graph.externs import op_name
+from turret.graph.op_traits import is_collective
 from turret.storage.codec import record
 from turret.torch_compat.ops import OpOverload
 
@@ -40,7 +41,6 @@ _DETERMINISTIC = frozenset(
 )
 """ATen ops that take another way where ``torch.use_deterministic_algorithms`` holds."""
 
-_COLLECTIVES = frozenset(("_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional", "symm_mem"))
 _RANDOM_STATE = frozenset(("run_and_save_rng_state", "run_with_rng_state", "graphsafe_run_with_rng_state"))
 _MASKS = (torch.bool, torch.uint8)
 
@@ -103,7 +103,7 @@ def _why_not_op(op: OpOverload) -> str:
     waits = op.namespace == "aten" and {name, f"{name}.{op._overloadname}"} & _waiting_names()
     if torch.Tag.data_dependent_output in op.tags or waits:
         return "waits on the host for values of the device"
-    if op.namespace in _COLLECTIVES:
+    if is_collective(op):
         return "is a collective, which waits for other processes"
     if op.namespace == "turret" and name == "fail":
         return "raises an error"

@@ -85,11 +85,24 @@ def is_mutating_op(target: Any) -> bool:
     return isinstance(target, OpOverload) and target._schema.is_mutable
 
 
+_COLLECTIVES = frozenset(("_c10d_functional", "_c10d_functional_autograd", "c10d", "c10d_functional", "symm_mem"))
+"""Namespaces of the ops that talk to other processes, and of waiting for what they say."""
+
+
+def is_collective(target: Any) -> bool:
+    """Whether an op talks to other processes, or waits for them.
+
+    All processes call the same ones in the same order: none is dropped, merged, run again or put before another, which
+    another process, with other sizes or other uses of the result, might do otherwise.
+    """
+    return isinstance(target, OpOverload) and target.namespace in _COLLECTIVES
+
+
 @functools.cache
 def _has_effect(target: Any) -> bool:
     if isinstance(target, OpOverload):
         name = target._schema.name.split("::")[-1]
-        return target._schema.is_mutable or name.startswith(_EFFECT_NAMES)
+        return target._schema.is_mutable or name.startswith(_EFFECT_NAMES) or is_collective(target)
     return isinstance(target, HigherOrderOperator)
 
 

@@ -8,11 +8,15 @@ import attrs
 import torch
 
 from turret.errors import UnsupportedError
+from turret.graph.distributed_tensors import Mesh, Spread, is_in_flight, is_mesh
 
 
 @attrs.frozen
 class WrapperForm:
-    """What a wrapper is beside the tensors in it: its class, their names, what it says of itself, and its layout."""
+    """What a wrapper is beside the tensors in it: its class, their names, what it says of itself, and its layout.
+
+    ``spread``: over which processes it is spread, of one that is (a ``DTensor``).
+    """
 
     kind: type
     names: tuple[str, ...]
@@ -20,37 +24,85 @@ class WrapperForm:
     size: tuple[int, ...]
     stride: tuple[int, ...]
     requires_grad: bool
-    inner: tuple[WrapperForm | None, ...]
-    """The forms of tensors in it that are wrappers, too."""
+    inner: tuple[WrapperForm | Mesh | None, ...]
+    """The forms of tensors in it that are wrappers, too, and meshes in it; None for plain tensors."""
+    spread: Spread | None = None
 
     @classmethod
     def of(cls, value: Any) -> WrapperForm:
         """The form of a wrapper.  ``UnsupportedError`` for one that holds what is no strided tensor."""
         names, context = value.__tensor_flatten__()
-        parts = [getattr(value, name) for name in names]
-        for part in parts:
-            if not is_wrapper(type(part)) and (not isinstance(part, torch.Tensor) or part.layout is not torch.strided):
-                raise UnsupportedError(f"a {type(value).__qualname__} that holds a {type(part).__qualname__}")
-        inner = tuple(cls.of(part) if is_wrapper(type(part)) else None for part in parts)
+        inner = tuple(cls._inner(value, getattr(value, name)) for name in names)
         layout = tuple(value.shape), tuple(value.stride()), value.requires_grad
-        return cls(type(value), tuple(names), context, *layout, inner)
+        return cls(type(value), tuple(names), context, *layout, inner, Spread.of(value))
+
+    @classmethod
+    def _inner(cls, value: Any, part: Any) -> WrapperForm | Mesh | None:
+        if is_wrapper(type(part)):
+            return cls.of(part)
+        if is_mesh(part):
+            return Mesh(part)
+        if not isinstance(part, torch.Tensor) or part.layout is not torch.strided:
+            raise UnsupportedError(f"a {type(value).__qualname__} that holds a {type(part).__qualname__}")
+        return None
+
+    def fits(self, value: Any) -> bool:
+        """Whether a value is a wrapper of this form."""
+        if type(value) is not self.kind or value.requires_grad is not self.requires_grad:
+            return False
+        names, context = value.__tensor_flatten__()
+        layout = tuple(value.shape) == self.size and tuple(value.stride()) == self.stride
+        if not layout or tuple(names) != self.names or context != self.context:
+            return False
+        held = zip(self.names, self.inner, strict=True)
+        return all(_fits(form, getattr(value, name)) for name, form in held)
 
     def count(self) -> int:
         """Plain tensors in it."""
-        return sum(1 if form is None else form.count() for form in self.inner)
+        return sum(f.count() if isinstance(f, WrapperForm) else f is None for f in self.inner)
 
     def parts(self, value: Any) -> list[torch.Tensor]:
         """The plain tensors in a wrapper, in order."""
         found: list[torch.Tensor] = []
         for name, form in zip(self.names, self.inner, strict=True):
-            part = getattr(value, name)
-            found += [part] if form is None else form.parts(part)
+            if isinstance(form, WrapperForm):
+                found += form.parts(getattr(value, name))
+            elif form is None:
+                found.append(getattr(value, name))
         return found
 
     def build(self, parts: list[Any]) -> Any:
         """A wrapper of this form around plain tensors, which it takes off ``parts``."""
-        held = {n: parts.pop(0) if f is None else f.build(parts) for n, f in zip(self.names, self.inner, strict=True)}
+        held: dict[str, Any] = {}
+        for name, form in zip(self.names, self.inner, strict=True):
+            if isinstance(form, Mesh):
+                held[name] = form.mesh
+            else:
+                held[name] = parts.pop(0) if form is None else form.build(parts)
         return self.kind.__tensor_unflatten__(held, self.context, self.size, self.stride)  # type: ignore[attr-defined]
+
+    def gradient_parts(self, gradient: Any) -> list[torch.Tensor]:
+        """The plain tensors in a gradient of a wrapper of this form.  ``UnsupportedError`` for one of another class."""
+        if is_in_flight(self.kind):
+            return [gradient.wait() if is_in_flight(type(gradient)) else gradient]
+        if type(gradient) is not self.kind:
+            raise UnsupportedError(f"a gradient of a {self.kind.__qualname__} that is a {type(gradient).__qualname__}")
+        return self.parts(gradient if self.spread is None else self.spread.place_gradient(gradient))
+
+    def build_gradient(self, parts: list[Any]) -> Any:
+        """A gradient of a wrapper of this form around the plain tensors that ``gradient_parts`` gives."""
+        if self.spread is None and not is_in_flight(self.kind):
+            return self.build(parts)
+        (local,) = parts
+        return local if self.spread is None else self.spread.gradient(local, self.size, self.stride)
+
+
+def _fits(form: WrapperForm | Mesh | None, part: Any) -> bool:
+    if isinstance(form, WrapperForm):
+        return form.fits(part)
+    if isinstance(form, Mesh):
+        return form.mesh is part or (is_mesh(part) and form == Mesh(part))
+    return isinstance(part, torch.Tensor) and not is_wrapper(type(part)) and part.layout is torch.strided
 
 
 def is_wrapper(kind: type) -> bool:
@@ -90,11 +142,7 @@ class _Wrap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
-        if type(gradient) is not ctx.form.kind:
-            raise UnsupportedError(
-                f"a gradient of a {ctx.form.kind.__qualname__} that is a {type(gradient).__qualname__}"
-            )
-        return None, *ctx.form.parts(gradient)
+        return None, *ctx.form.gradient_parts(gradient)
 
 
 class _Unwrap(torch.autograd.Function):
@@ -107,4 +155,4 @@ class _Unwrap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[Any, ...]:
-        return None, ctx.form.build(list(gradients))
+        return None, ctx.form.build_gradient(list(gradients))

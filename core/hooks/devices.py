@@ -15,7 +15,6 @@ import pluggy
 import torch
 
 from turret.errors import PluginError
-from turret.hooks.blame import claim
 from turret.hooks.device_types import (
     Allocator,
     Costs,
@@ -30,6 +29,7 @@ from turret.hooks.device_types import (
 )
 from turret.hooks.host import HOST, INDEX_ERROR, OUT_OF_BOUNDS, OUT_OF_RANGE, ZERO_DIVISION
 from turret.hooks.plugin_manager import default_manager, first_result
+from turret.hooks.registration.blame import claim
 
 __all__ = [
     "HOST",

@@ -22,7 +22,7 @@ import torch
 from turret.errors import VerificationError
 from turret.graph.dtypes import INTEGERS
 from turret.graph.scalar_ops import OPS, ScalarOp
-from turret.hooks.notation import dtype_text, name_text
+from turret.hooks.text.notation import dtype_text, name_text
 from turret.ir.index import Index, Size, Var
 
 STRUCTURAL = frozenset(

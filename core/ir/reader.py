@@ -18,7 +18,7 @@ import torch
 
 from turret.errors import TextError
 from turret.hooks.host import HOST
-from turret.hooks.notation import NAME, row_major, span
+from turret.hooks.text.notation import NAME, row_major, span
 from turret.ir.expr import OPS, Expr, Reduction
 from turret.ir.index import Div, Index, Mod, Size, Value, Var
 from turret.ir.program import Ref, TensorDecl

@@ -16,7 +16,7 @@ import attrs
 import torch
 
 from turret.graph.obstacles import Obstacle, border_text
-from turret.hooks.notation import name_text, names_text, tail_text, value_text
+from turret.hooks.text.notation import name_text, names_text, tail_text, value_text
 from turret.ir.expr import Expr
 from turret.ir.index import Index, Var
 from turret.ir.program import CopyInto, Extern, LoopProgram, Number, ScatterMode, StridedView, Template, TensorDecl
@@ -247,11 +247,15 @@ class MemoryPlan:
 
 @attrs.frozen
 class ScheduleSection:
-    """Steps ``first`` to ``last`` (both included) that are recorded together; or, with obstacles, not recorded."""
+    """Steps ``first`` to ``last`` (both included) that are recorded together; or, with obstacles, not recorded.
+
+    ``batch_symbols``: symbols that count samples which the steps treat one by one (``turret.ir.batch_symbols``).
+    """
 
     first: int
     last: int
     obstacles: tuple[Obstacle, ...] = ()
+    batch_symbols: tuple[str, ...] = ()
 
     @property
     def captured(self) -> bool:

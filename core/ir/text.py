@@ -15,8 +15,8 @@ import torch
 
 from turret.errors import TextError
 from turret.graph.externs import define_own_ops, resolve_op
-from turret.hooks.notation import SYMBOL_KINDS
 from turret.hooks.size_source import SizeSource
+from turret.hooks.text.notation import SYMBOL_KINDS
 from turret.ir.program import (
     CopyInto,
     Definition,

@@ -119,12 +119,12 @@ class CompiledGraph:
 
         Raises ``DoubleBackwardError`` where running the graph once more would not give what it gave.
         """
-        from turret.graph.op_traits import is_random_call
+        from turret.graph.op_traits import is_collective, is_random_call
 
         calls = self.partition().forward.graph.nodes
         if any(map(is_random_call, calls)):
             raise DoubleBackwardError("the forward draws random numbers, and running it once more draws others")
-        if any(getattr(node.target, "namespace", "").startswith(("_c10d", "c10d")) for node in calls):
+        if any(is_collective(node.target) for node in calls):
             raise DoubleBackwardError("the forward talks to other processes, which do not run it once more")
         module, ambient = self.captured.module, self.ambient
 

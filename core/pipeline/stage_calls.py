@@ -22,12 +22,10 @@ from torch import fx
 from turret.errors import CodegenError, Stage, StageError, TurretError, warn
 from turret.frames.trace_modes import autocast_disabled
 from turret.hooks import plugin_manager
-from turret.hooks.blame import Owned, blaming
 from turret.hooks.config import CORE, Config, updated
 from turret.hooks.context import CompileContext
 from turret.hooks.devices import device_for, devices_of
 from turret.hooks.events import Event, stage_of
-from turret.hooks.plugin_order import in_order
 from turret.hooks.products import (
     BoxedCallable,
     CapturedGraph,
@@ -39,9 +37,11 @@ from turret.hooks.products import (
     StageGraph,
     Target,
 )
+from turret.hooks.registration.blame import Owned, blaming
+from turret.hooks.registration.plugin_order import in_order
 from turret.pipeline.branches import Branch, branches_of
-from turret.pipeline.contracts import check_placement, check_plan, check_table, lowering_at_fault
-from turret.pipeline.failure_policy import FailurePolicy
+from turret.pipeline.failures.contracts import check_placement, check_plan, check_table, lowering_at_fault
+from turret.pipeline.failures.failure_policy import FailurePolicy
 from turret.pipeline.gc_pause import full_gc_paused
 from turret.pipeline.graph_facts import output_strides, overwritten_inputs, target_of
 from turret.pipeline.keys.executed_code import unrecorded
@@ -236,7 +236,7 @@ class Pipeline:
             static_inputs=static_inputs,
             visible_outputs=partitioned.num_forward_outputs if role == "forward" else None,
             name=name,
-            overwritten=overwritten_inputs(partitioned.signature) if role == "inference" else {},
+            overwritten={} if role == "backward" else overwritten_inputs(partitioned.signature),
         )
 
     def plan_graph(self, graph: StageGraph) -> Plan:

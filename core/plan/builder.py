@@ -141,7 +141,7 @@ class _Drafter:
         steps = self.schedule.steps[section.first : section.last + 1]
         read = {s for step in steps if isinstance(step, Kernel) for s in kernel_symbols(step, self.declarations)}
         first, last = self.places[section.first][0], self.places[section.last][1]
-        return Section(first, last, section.obstacles, tuple(sorted(read)))
+        return Section(first, last, section.obstacles, tuple(sorted(read)), section.batch_symbols)
 
     def _slot(self, decl: TensorDecl, place: Any, number: int = 0) -> int:
         slot = Slot(

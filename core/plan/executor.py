@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,9 +21,11 @@ from turret.hooks.devices import PlanLibrary, Segment, allocator, device_for
 from turret.hooks.graph_capture import CallObserver
 from turret.hooks.products import BoxedCallable
 from turret.hooks.size_source import Binding
-from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, Slot, SlotRef, View
+from turret.plan import Allocate, Call, Compute, Copy, Free, Launch, Plan, SizeRef, SizeText, SlotRef, View
 from turret.plan.bounds import extent_position, note_extent
 from turret.plan.frames import FramePool
+from turret.plan.linear_calls import arguments as linear_arguments
+from turret.plan.linear_calls import is_transpose, linear_calls
 from turret.plan.modes import below_autograd
 from turret.storage.artifact_cache import Store
 from turret.storage.source_lines import show_lines
@@ -125,6 +128,8 @@ class _Writer:
         tensors_used = {s for step in plan.steps for s in _slots_as_tensors(step)}
         self.arena_tensors = tuple(sorted(n for n in tensors_used if plan.slots[n].place == "arena"))
         self.dispatches = any(isinstance(step, (View, Copy, Call)) for step in plan.steps)
+        # Observers are told of the view's tensor, too.
+        self.linear = linear_calls(plan, _uses(plan)) if observer is None else {}
         self.launched = frozenset(s for step in plan.steps if isinstance(step, Launch) for s in step.slots)
         framed = bool(self.launched or self.arena_tensors)
         if self.device.keeps_arena and plan.scratch_bytes:
@@ -153,10 +158,14 @@ class _Writer:
         self._prologue()
         spans = self._arena_spans()
         opened, closed = {first for first, _ in spans}, {last for _, last in spans}
+        within = frozenset(self.linear.values())
         for number, step in enumerate(plan.steps):
             if number in opened:
                 self._open_frame()
-            self._step(step)
+            if number in self.linear:
+                self._linear(step, plan.steps[self.linear[number]])
+            elif number not in within:
+                self._step(step)
             if number in closed:
                 self.lines.append("frame.close()")
         self.lines.append(f"result = [{', '.join(self._value(o) for o in plan.outputs)}]")
@@ -295,15 +304,11 @@ class _Writer:
             case Launch():
                 self._launch(step)
             case View(slot=number):
-                slot, offset = slots[number], step.offset
-                if slots[step.base].place != "own":
-                    offset = f"t{step.base}.storage_offset() + {offset}"
-                if _is_transpose(slot, slots[step.base]) and step.offset == 0:
-                    # Half the cost of as_strided, and each linear layer has one.
-                    self.lines.append(f"t{number} = t{step.base}.t()")
+                if is_transpose(step, self.plan):
+                    self.lines.append(f"t{number} = t{step.base}.t()")  # half the cost of as_strided
                 else:
-                    layout = f"{_tuple(slot.shape)}, {_tuple(slot.stride)}"
-                    self.lines.append(f"t{number} = view(t{step.base}, {layout}, {offset})")
+                    layout = f"{_tuple(slots[number].shape)}, {_tuple(slots[number].stride)}"
+                    self.lines.append(f"t{number} = view(t{step.base}, {layout}{self._view_offset(step)})")
                 self._address(number)
             case Copy():
                 self.lines.append(f"t{step.target}.copy_(t{step.source})")
@@ -313,6 +318,20 @@ class _Writer:
                 self._number(step.symbol, step.text)
             case Call():
                 self._call(step)
+
+    def _view_offset(self, view: View) -> str:
+        """The last argument of a view; without one it begins where its base does, which costs a third less."""
+        if view.offset == 0:
+            return ""
+        within = "" if self.plan.slots[view.base].place == "own" else f"t{view.base}.storage_offset() + "
+        return f", {within}{view.offset}"
+
+    def _linear(self, step: Call, view: View) -> None:
+        """A product by the transpose of a matrix, whose view is made in the call."""
+        self.names["linear"] = torch.nn.functional.linear
+        rows, bias = linear_arguments(step)
+        given = [self._value(rows), f"t{view.base}", *([] if bias is None else [self._value(bias)])]
+        self.lines.append(f"linear({', '.join(given)}, out=t{step.into})")
 
     def _call(self, step: Call) -> None:
         function = self.constant("op", fast_callable(step.op))
@@ -396,14 +415,6 @@ def _bits(value: float) -> int:
 _INTEGER, _FLOAT = struct.Struct("=q"), struct.Struct("=d")
 
 
-def _is_transpose(view: Slot, base: Slot) -> bool:
-    return (
-        len(base.shape) == 2
-        and view.dtype == base.dtype
-        and (view.shape, view.stride) == (base.shape[::-1], base.stride[::-1])
-    )
-
-
 def _slots_as_tensors(step: Any) -> list[int]:
     """Slots whose tensors (not just addresses) a step uses."""
     match step:
@@ -415,6 +426,15 @@ def _slots_as_tensors(step: Any) -> list[int]:
             into = [] if step.into is None else [step.into]
             return into + [ref.slot for ref in refs((step.args, list(step.kwargs.values())))]
     return []
+
+
+def _uses(plan: Plan) -> Counter[int]:
+    """How many steps use each slot."""
+    found: Counter[int] = Counter()
+    for step in plan.steps:
+        found.update(_slots_as_tensors(step))
+        found.update(step.slots if isinstance(step, Launch) else ())
+    return found
 
 
 def refs(value: Any) -> list[SlotRef]:

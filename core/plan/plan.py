@@ -156,13 +156,15 @@ class Free:
 class Section:
     """Steps ``first`` to ``last`` (both included) that are recorded together; or, with obstacles, not recorded.
 
-    ``symbols`` are the numbers that its kernels read.
+    ``symbols`` are the numbers that its kernels read; ``batch_symbols`` those that count samples which its steps treat
+    one by one.
     """
 
     first: int
     last: int
     obstacles: tuple[Obstacle, ...] = ()
     symbols: tuple[str, ...] = ()
+    batch_symbols: tuple[str, ...] = ()
 
     @property
     def captured(self) -> bool:
@@ -190,7 +192,8 @@ class Plan:
     ``static_inputs`` are the positions of inputs that lie where they lay in the call before, most likely (parameters,
     buffers, and what of them is saved for the backward).  ``sections``: all steps, where they are cut for graph capture
     (``turret.plan.sections``); empty where they are not.  ``kernel_slots``: how many slots, the first ones, there were
-    when its kernels were compiled (None: all).
+    when its kernels were compiled (None: all).  ``batch_symbols`` (of a section's plan): symbols that count
+    samples which its steps treat one by one, so that a call of more samples gives the same first ones.
     """
 
     name: str
@@ -213,6 +216,7 @@ class Plan:
     static_inputs: tuple[int, ...] = ()
     sections: tuple[Section, ...] = ()
     kernel_slots: int | None = None
+    batch_symbols: tuple[str, ...] = ()
 
     @property
     def overwritten(self) -> tuple[int, ...]:
@@ -272,7 +276,7 @@ class _Writer:
     """Writes the lines of a plan, as ``turret.plan.text`` reads them."""
 
     def __init__(self, plan: Plan) -> None:
-        from turret.hooks import notation  # which needs sympy: loading plans from a cache does not
+        from turret.hooks.text import notation  # which needs sympy: loading plans from a cache does not
 
         self.plan = plan
         self.notation = notation

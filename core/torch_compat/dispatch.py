@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch._dispatch.python
 import torch.overrides
@@ -38,3 +40,8 @@ registrations_text = torch._C._dispatch_dump
 """Text of the kernels of an op, with the files that registered them."""
 parse_dispatch_key = torch._C._parse_dispatch_key
 """The key of a name; raises ``RuntimeError`` for one that this torch has not."""
+
+
+def runs_in_cudnn(*arguments: Any) -> bool:
+    """Whether ATen hands a convolution of these arguments to cuDNN as it is (``torch._C``, since 1.13)."""
+    return bool(torch._C._select_conv_backend(*arguments) == torch._C._ConvBackend.Cudnn)

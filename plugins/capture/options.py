@@ -29,6 +29,12 @@ def turret_options() -> tuple[Option, ...]:
             "symbols; fullgraph implies it",
         ),
         Option(
+            name="gradient_buckets",
+            default=True,
+            doc="inside DistributedDataParallel graphs are compiled in sections, one a bucket of gradients, so that "
+            "sending these overlaps the backward (Turret's capture)",
+        ),
+        Option(
             name="recompile_limit",
             default=8,
             doc="captures of one function, after which it runs eagerly (Turret's capture)",

@@ -100,6 +100,14 @@ class Work(abc.ABC):
         """The floats of a call that kernels are handed the bits of: inputs, and what is computed from them."""
         return ()
 
+    def padded_key(self, key: Key, sizes: Sequence[int]) -> Key | None:
+        """The sizes of a call that would be padded to some of ``sizes``, the nearest; None where it cannot be."""
+        return None
+
+    def padded(self, args: Sequence[Any], key: Key, larger: Key) -> list:
+        """A call's inputs padded to sizes ``larger``, which ``padded_key`` gave; ``key`` are those of ``args``."""
+        raise NotImplementedError
+
     def prepare(self, into: bool) -> None:  # noqa: B027 (most have nothing to do)
         """Load what the first ``run_into`` (or ``run``) would load, outside of any pool."""
 

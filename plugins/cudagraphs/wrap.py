@@ -123,12 +123,19 @@ _UNASKED_SIZES, _UNASKED_AGAIN = 8, 4
 def settings_of(config: Any) -> Settings:
     """The options of graph capture."""
     sizes, again = config.cudagraph_max_recorded_sizes, config.cudagraph_unexpected_rerecord_limit
-    chosen = tuple(config.cudagraph_capture_sizes)
+    chosen, further = tuple(config.cudagraph_capture_sizes), config.cudagraph_further_sizes_after_calls
     if config.cudagraphs:
         outputs = config.cudagraph_outputs if config.cudagraph_trees else "legacy"
-        return Settings(outputs, capture_sizes=chosen, max_recorded_sizes=sizes, rerecord_limit=again)
+        return Settings(
+            outputs,
+            further_after_calls=further,
+            capture_sizes=chosen,
+            max_recorded_sizes=sizes,
+            rerecord_limit=again,
+        )
     return Settings(
         after_calls=config.cudagraph_after_calls,
+        further_after_calls=further,
         unasked=True,
         capture_sizes=chosen,
         max_recorded_sizes=min(sizes, _UNASKED_SIZES),

@@ -26,8 +26,8 @@ PASSES: dict[str, tuple[str, ...]] = {
         "channels_last",
         "dead_code",
     ),
-    "forward": ("dead_code", "memory_order"),
-    "backward": ("dead_code", "memory_order"),
+    "forward": ("dead_code", "memory_order", "overlap_collectives"),
+    "backward": ("dead_code", "memory_order", "overlap_collectives"),
 }
 """Names of the modules of this folder to run at each phase, in order."""
 

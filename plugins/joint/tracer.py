@@ -19,12 +19,13 @@ from torch import fx
 from turret.errors import UnsupportedError, VerificationError
 from turret.graph.ops.functional_ops import bound_arguments, form_tokens, functional_op
 from turret.graph.wrapper_tensors import is_wrapper
-from turret.hooks.blame import blaming, owner
+from turret.hooks.registration.blame import blaming, owner
 from turret.plugins.joint.fakes import FakeRunner, TensorRecipe, layout_key, tensors_in
 from turret.plugins.joint.ops.layouts import has_layout_rule
 from turret.plugins.joint.ops.mutation import (
     TensorArgument,
     call_in_sequence,
+    check_result_fits,
     pure_variant,
     tensors_of_call,
     view_variant,
@@ -481,6 +482,8 @@ class Tracer(TorchDispatchMode):
         with self.nested():
             result = variant.op(**_known(variant.op, _defaults(func, variant.op) | given))
         results = list(result) if isinstance(result, (list, tuple)) and not _returns_one(variant.op) else [result]
+        for name, value in zip(variant.written, results, strict=True):
+            check_result_fits(func, variant, arguments[name], value)
         eager = self._run(func, args, kwargs)
         for name, value in zip(variant.written, results, strict=True):
             self._write_all(arguments[name], value)

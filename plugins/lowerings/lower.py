@@ -16,8 +16,8 @@ from turret.graph.op_set import Family, family_of, is_compiled_dtype
 from turret.graph.op_traits import BINDS, has_registered_effect, may_refuse_data, refuses_data
 from turret.graph.ops.control_flow import CONTROL_FLOW
 from turret.graph.ops.host_scalars import expression
-from turret.hooks.blame import blaming, owner
 from turret.hooks.products import NodePlacement, Placement, StageGraph
+from turret.hooks.registration.blame import blaming, owner
 from turret.ir import (
     CopyInto,
     Definition,

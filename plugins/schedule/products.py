@@ -386,7 +386,7 @@ class _Chooser:
         self, found: MatrixProduct, form: ProductForm, epilogue: Sequence[Definition], saved: int
     ) -> ProductCandidate:
         static = all(isinstance(extent, int) for extent in found.extents)
-        sizes = [hinted(extent, self.program.hints) or 1 for extent in found.extents]
+        batch, rows, columns, depth = (hinted(extent, self.program.hints) or 1 for extent in found.extents)
         build = functools.partial(self._alone, found, form, epilogue)
         operands = all(map(_is_aligned, (found.left, found.right)))
         result = _is_aligned(found.result)
@@ -394,7 +394,10 @@ class _Chooser:
             form,
             found.template,
             found.result.dtype,
-            *sizes,
+            batch,
+            rows,
+            columns,
+            depth,
             static,
             saved,
             operands,

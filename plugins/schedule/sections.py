@@ -35,6 +35,7 @@ from turret.ir import (
     references,
     used,
 )
+from turret.ir.batch_symbols import batch_symbols
 from turret.ir.expr import loads
 from turret.plan.builder import float_symbols, kernel_symbols
 
@@ -46,17 +47,21 @@ _SHOWN = 3
 
 @attrs.frozen(eq=False)
 class Cut:
-    """How a program's steps are cut; ``kinds[i]``: whether piece ``i`` is recorded, None for one that is neither."""
+    """How a program's steps are cut; ``kinds[i]``: whether piece ``i`` is recorded, None for one that is neither.
+
+    ``batches(steps)``: symbols that count samples which some steps treat one by one, as far as anybody wants to know.
+    """
 
     obstacle: Callable[[Step], Obstacle | None]
     kinds: Sequence[bool | None]
+    batches: Callable[[Sequence[Step]], tuple[str, ...]] = lambda steps: ()
 
     def ordered(self, order: Sequence[int], followers: Sequence[Collection[int]]) -> tuple[int, ...]:
         """Pieces (given in a legal order) in an order with the fewest sections; as given, where that has no more."""
         return in_few_sections(order, followers, self.kinds)
 
     def sections(self, steps: Sequence[Step]) -> tuple[ScheduleSection, ...]:
-        """Runs of steps of one kind; empty where all are recorded."""
+        """Runs of steps of one kind; empty where all are recorded, and there is nothing to say of them."""
         found: list[tuple[int, dict[Obstacle, None]]] = []
         begin = 0
         for number, step in enumerate(steps):
@@ -67,8 +72,11 @@ class Cut:
                 found[-1][1].update({} if obstacle is None else {obstacle: None})
                 begin = number + 1
         ends = [*(first - 1 for first, _ in found[1:]), len(steps) - 1]
-        sections = tuple(ScheduleSection(f, end, tuple(o)) for (f, o), end in zip(found, ends, strict=False))
-        return sections if any(not s.captured for s in sections) else ()
+        sections = tuple(
+            ScheduleSection(first, end, tuple(o), () if o else self.batches(steps[first : end + 1]))
+            for (first, o), end in zip(found, ends, strict=False)
+        )
+        return sections if any(s.obstacles or s.batch_symbols for s in sections) else ()
 
 
 def cut_for(context: Any, program: LoopProgram, target: Target | None, pieces: Sequence[Sequence[Step]]) -> Cut | None:
@@ -80,7 +88,11 @@ def cut_for(context: Any, program: LoopProgram, target: Target | None, pieces: S
     if config.cudagraph_skip_dynamic_graphs and dynamic:
         return None
     rules = _Rules(program, target, config.cudagraph_split_ops)
-    return Cut(rules.obstacle, [_kind(steps, rules.obstacle) for steps in pieces])
+    kinds = [_kind(steps, rules.obstacle) for steps in pieces]
+    if not dynamic or not config.cudagraph_capture_sizes:
+        return Cut(rules.obstacle, kinds)
+    sizes = [name for name, source in program.symbols.items() if source.kind == "size"]
+    return Cut(rules.obstacle, kinds, lambda steps: batch_symbols(steps, rules.declarations, sizes))
 
 
 def _kind(steps: Sequence[Step], obstacle: Callable[[Step], Obstacle | None]) -> bool | None:

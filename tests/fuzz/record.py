@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser, *, timeout: float, batch: int
     parser.add_argument("--batch", type=int, default=batch, help="programs in one job")
     parser.add_argument("--shrink", type=int, default=shrink, help="attempts to shrink a failure; 0 does not")
     parser.add_argument("--timeout", type=float, default=timeout, help="seconds for one job, shrinking included")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no job after so long")
     parser.add_argument("--max-failures", type=int, default=50)
     parser.add_argument("--out", type=Path, help="file of records, one JSON object a line")
     parser.add_argument("--replay", type=int, metavar="SEED", help="check one seed and print its program")
@@ -57,10 +58,10 @@ class Record:
             options.out.write_text(json.dumps(header) + "\n")
 
     def jobs(self) -> Iterator[Job]:
-        """What is left to do, until there are too many failures."""
+        """What is left to do, until there are too many failures or time is up."""
         end = self.options.seed + self.options.programs
         for first in range(self.options.seed, end, self.options.batch):
-            if len(self.failures) >= self.options.max_failures:
+            if len(self.failures) >= self.options.max_failures or self._late:
                 return
             if first not in self.done:
                 yield [first, min(first + self.options.batch, end)]
@@ -98,7 +99,7 @@ class Record:
 
     def _progress(self, now: float) -> str:
         speed = self.checked_now / (now - self.started)
-        left = (self.options.programs - self.programs) / speed / 60
+        left = min((self.options.programs - self.programs) / speed, self.started + self.options.seconds - now) / 60
         count = f"{self.programs}/{self.options.programs} programs, {len(self.failures)} failures"
         return f"{count}, {speed:.1f} programs/s, {left:.0f} min left"
 
@@ -114,6 +115,10 @@ class Record:
         )
 
     @property
+    def _late(self) -> bool:
+        return time.perf_counter() - self.started > self.options.seconds
+
+    @property
     def complete(self) -> bool:
-        """Whether all programs were checked, and none failed."""
-        return not self.failures and self.programs >= self.options.programs
+        """Whether none failed, and all programs were checked that there was time for."""
+        return not self.failures and (self.programs >= self.options.programs or self._late)

@@ -4,8 +4,9 @@
 
 Every job of ``--batch`` seeds is a line of the output file, and a run with the same file and arguments goes
 on where the last one stopped. A worker that dies or hangs costs the programs it was on, which are recorded as
-a failure. Kernels check their accesses (``check_bounds``); one job in ``--unchecked-every`` runs once more without, as
-vectors. An error, or a wrong alias, where torch.compile's own tracing and partitioning end in one too (capture is
+a failure. Kernels check their accesses (``check_bounds``), compiled with ``--flags``: not optimised, which halves what
+a program takes; one job in ``--unchecked-every`` runs once more as users run it, optimised, unchecked, with the disk
+cache. An error, or a wrong alias, where torch.compile's own tracing and partitioning end in one too (capture is
 shared, and so is the saving of inputs that the program then writes to) is counted apart, as ``shared``. A failing
 program is shrunk and printed as runnable source. ``--replay SEED`` checks one seed in this process.
 """
@@ -23,7 +24,7 @@ from tests.fuzz.compilers import MAKE_KERNELS, NAMES, compiler_of
 from tests.fuzz.record import Job, Record, add_arguments
 from turret.testing.kit.isolation import serve
 
-_SAME = ("compiler", "option", "skip", "families", "max_steps", "batch", "random", "seed", "unchecked_every")
+_SAME = ("compiler", "option", "skip", "families", "max_steps", "batch", "random", "seed", "unchecked_every", "flags")
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -39,8 +40,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         type=int,
         default=4,
         metavar="N",
-        help="one job in N runs again without check_bounds; 0: none",
+        help="one job in N runs again without check_bounds, and without --flags; 0: none",
     )
+    parser.add_argument("--flags", default="-O0", help="further flags of the C++ compiler for kernels that are checked")
     parser.add_argument("--random", action="store_true", help="draw dropout and the like as well")
     return parser.parse_args(arguments)
 
@@ -52,9 +54,14 @@ def features_of(options: argparse.Namespace) -> Any:
     return Features(max_steps=options.max_steps, random=options.random, **names)
 
 
-def compiler_under_test(options: argparse.Namespace, **further: Any) -> Any:
+def compilers_under_test(options: argparse.Namespace) -> list[Any]:
+    """The compiler with checks, quickly compiled, and as users have it; of those without kernels of ours, one."""
     pairs = (text.partition("=") for text in options.option)
-    return compiler_of(options.compiler, {key: json.loads(value) for key, _, value in pairs} | further)
+    chosen = {key: json.loads(value) for key, _, value in pairs}
+    if options.compiler not in MAKE_KERNELS:
+        return [compiler_of(options.compiler, chosen)]
+    quick = {"cpp_flags": options.flags, "cache": False} | chosen
+    return [compiler_of(options.compiler, each) for each in (quick, chosen | {"check_bounds": False})]
 
 
 def source_of(options: argparse.Namespace, job: Job) -> str:
@@ -70,8 +77,8 @@ def work(options: argparse.Namespace) -> None:
 
     from turret.testing.kit.levels.programs import check_seeds
 
-    compiler, features = compiler_under_test(options), features_of(options)
-    jobs = 0
+    (compiler, *as_used), features = compilers_under_test(options), features_of(options)
+    every, jobs = options.unchecked_every, 0
 
     def handle(job: Job) -> dict[str, Any]:
         nonlocal jobs
@@ -81,10 +88,8 @@ def work(options: argparse.Namespace) -> None:
         torch.set_num_threads(1 + job[0] // 10 % 2)
         checked = check_seeds(range(*job), compiler, features, shrink_attempts=options.shrink)
         found_here = list(checked.failures)
-        every = options.unchecked_every if options.compiler in MAKE_KERNELS else 0
-        if every and job[0] // options.batch % every == 0 and not found_here:
-            fast = compiler_under_test(options, check_bounds=False)
-            found_here += check_seeds(range(*job), fast, features, shrink_attempts=options.shrink).failures
+        if as_used and every and job[0] // options.batch % every == 0 and not found_here:
+            found_here += check_seeds(range(*job), as_used[0], features, shrink_attempts=options.shrink).failures
         failures, shared = [], []
         for f in found_here:
             found = {"seed": f.seed, "message": f.message, "source": f.program.source()}
@@ -122,7 +127,8 @@ def replay(options: argparse.Namespace) -> int:
     program = program_of_seed(options.replay, features_of(options))
     print(program.source())
     try:
-        check(program, compiler_under_test(options))
+        for compiler in compilers_under_test(options):
+            check(program, compiler)
     except Mismatch as mismatch:
         print("\n".join(str(difference) for difference in mismatch.differences))
         return 1

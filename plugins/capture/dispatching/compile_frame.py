@@ -6,7 +6,7 @@ import itertools
 import linecache
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import attrs
 import torch
@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from turret.errors import CaptureError, is_internal
 from turret.frames import frame_hook, guard_tree, stances
 from turret.frames.guards import Guard, global_state, storage_pattern
-from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource
+from turret.frames.sources import AttrSource, BoundSource, FunctionSource, ItemSource, LocalSource, Source
 from turret.frames.trace_modes import has_modes, program_put_aside
 from turret.hooks.products import CapturedGraph
 from turret.pipeline.gc_pause import full_gc_paused
@@ -31,14 +31,16 @@ from turret.plugins.capture.interpreter.tracer import FrameTracer
 from turret.plugins.capture.python.lifetimes import has_observable_finalizer, keeps_waiting
 from turret.plugins.capture.rebuilding import breaks, failures
 from turret.plugins.capture.rebuilding.rebuild import FrameRebuilder
+from turret.plugins.capture.record.gradient_buckets import gradient_buckets
 from turret.plugins.capture.record.graph import GraphInput, metadata
 from turret.plugins.capture.record.sizes import size_guards
 from turret.plugins.capture.store import units
 from turret.plugins.capture.store.unit import Unit, filtered, load_source, make_unit
 from turret.plugins.capture.values.arrays import check_arrays, check_views
-from turret.plugins.capture.values.base import Lazy
+from turret.plugins.capture.values.base import Lazy, Value
 from turret.plugins.capture.values.objects import ExceptionInstance
 from turret.storage.source_lines import new_graph_module
+from turret.torch_compat.distributed import forget_shardings
 
 if TYPE_CHECKING:
     from turret.plugins.capture.store.settings import Settings
@@ -101,6 +103,8 @@ def _compile_frame(settings: Settings, history: History, function: types.Functio
                     units.keep(settings, taken)
                 return unit
             finally:
+                if attempt.tracer.recorder.distributed:
+                    forget_shardings()
                 for generator in attempt.tracer.generators:
                     vars(generator.frame).clear()
                 vars(attempt.tracer).clear()  # frames and values form cycles, which would keep the arguments alive
@@ -124,7 +128,7 @@ def _break_at(settings: Settings, tracer: FrameTracer, error: Unsupported, stop:
     return _Break(step, error.reason, error.hint, stack, isinstance(error, AskedFor))
 
 
-def _is_new_exception(value: Any) -> bool:
+def _is_new_exception(value: Any) -> TypeGuard[ExceptionInstance]:
     return isinstance(value, ExceptionInstance) and value.object is None
 
 
@@ -267,7 +271,7 @@ class _Attempt:
         tracer = self.tracer
         tensors = [i for i in tracer.recorder.inputs if isinstance(i.real, torch.Tensor)]
         changed = any(tracer.recorder.versions.of(i.example) for i in tensors)
-        for item in tensors if changed else ():
+        for item in tensors:
             if tracer.recorder.versions.of(item.example):
                 tracer.guards.add(Guard("CALL", item.source, (view_kind, view_kind(item.real))))
         related = [i for i in tensors if changed or not i.static]
@@ -276,11 +280,14 @@ class _Attempt:
             first, *others = (i.source for i in related)
             tracer.guards.add(Guard("STORAGE", first, pattern, tuple(others)))
         for value in tracer.effects.changed.values():
-            if value.source is None or isinstance(value.source, BoundSource):
-                continue
-            for other in tracer.objects.values():
-                if other is not value and type(other) is type(value) and other.source not in (None, value.source):
-                    tracer.guards.add(Guard("NOT_SAME", value.source, None, (other.source,)))
+            if value.source is not None and not isinstance(value.source, BoundSource):
+                self.tell_apart(value, value.source)
+
+    def tell_apart(self, value: Value, source: Source) -> None:
+        """Guard that a changed object is none of the others of its kind."""
+        for other in self.tracer.objects.values():
+            if other is not value and type(other) is type(value) and other.source not in (None, source):
+                self.tracer.guards.add(Guard("NOT_SAME", source, None, (other.source,)))
 
     def finish(self, r: FrameRebuilder, tail: list[str]) -> Unit:
         """Compile the graph and the rebuilt code."""
@@ -339,12 +346,19 @@ class _Attempt:
             inference_mode=self.modes[1],
             name=f"graph{next(_numbers)}",
             real_inputs=tuple(i.real if isinstance(i.example, torch.Tensor) else i.example for i in inputs),
+            gradient_buckets=gradient_buckets(tracer, inputs) if self._cuts_at_buckets() else None,
         )
-        compiler = self.settings.compile_graph
+        storing, key = self.settings.storing, None
         with program_put_aside():
-            function, key = compiler.with_key(captured) if hasattr(compiler, "with_key") else (compiler(captured), None)
+            if storing is None:
+                function = self.settings.compile_graph(captured)
+            else:
+                function, key = storing.with_key(captured)
         function = tracer.overrides.asking_nobody(function)
         return frame_hook.load().suspend(function), key
+
+    def _cuts_at_buckets(self) -> bool:
+        return self.modes[0] and not self.modes[1] and self.settings.context.config.gradient_buckets
 
     def unit(self, run: Any, text: str) -> Unit:
         facts = guards_of(self.tracer.provenance.facts.values())

@@ -280,20 +280,8 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         context.emit("fallback", stage="capture", name=name, message=f"{name} runs as Python this time: {reason}")
         return None
     cache.drop_dead()
-    if cache.units:
-        reasons = [u.checked_guards().explain(function, arguments) for u in cache.units]
-        code = function.__code__
-        message = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}\n  " + "\n  ".join(filter(None, reasons))
-        context.emit("recompile", stage="capture", name=code.co_name, message=message)
-        if cache.captures >= context.config.recompile_limit:
-            message = f"{name} was compiled {cache.captures} times (recompile_limit)"
-            if settings.fullgraph:
-                raise CaptureError(f"{message}, and fullgraph lets it not run eagerly; last: {reasons[0]}")
-            cache.given_up = True
-            message += f" and now runs eagerly; last: {reasons[0]}"
-            context.emit("fallback", stage="capture", name=name, message=message)
-            warn(message)
-            return None
+    if cache.units and _is_given_up(settings, cache, function, arguments):
+        return None
     torch_reset.watch()
     cache.captures += 1
     unit = units.find(settings, cache, function, arguments)
@@ -306,37 +294,13 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
 
         unit = compile_frame(settings, cache.history, function, arguments)
     except Unsupported as error:
-        if settings.fullgraph or stances.breaks_are_errors():
-            raise CaptureError(
-                f"{name} cannot be captured as one graph: {error.reason}\n{error.stack}{error.hint}"
-            ) from None
-        cache.given_up = True
-        if not isinstance(error, AskedFor):
-            settings.obstacle = settings.obstacle or f"{error.reason} (at {error.place})"
-        context.emit(
-            "fallback", stage="capture", name=name, message=f"{name} runs as Python: {error.reason}\n{error.stack}"
-        )
+        _report_unsupported(settings, cache, name, error)
         return None
-    except Postponed as reason:
-        settings.waits = True
-        cache.captures -= 1
-        cache.postponed += 1
-        too_often = cache.postponed >= context.config.recompile_limit
-        message = f"{name} runs as Python{'' if too_often else ' this time'}: {reason}"
-        if too_often and settings.fullgraph:
-            raise CaptureError(message) from None
-        cache.given_up = too_often
-        context.emit("fallback", stage="capture", name=name, message=message)
+    except Postponed as postponed:
+        _postpone(settings, cache, name, postponed)
         return _this_time(arguments)
     except Exception as error:
-        if context.config.on_error == "raise" or (settings.fullgraph and isinstance(error, CaptureError)):
-            raise
-        cache.given_up = True
-        plugin = plugin_manager.plugin_at_fault(context.hooks, error) or "turret.plugins.capture"
-        failed = StageError("capture", plugin, f"{type(error).__name__}: {error}")
-        message = f"{name} runs as Python: {failed}"
-        context.emit("fallback", stage="capture", name=name, message=message)
-        warn(message + '; set on_error="raise" in the options for the full traceback')
+        _report_failure(settings, cache, name, error)
         return None
     if unit.run is None and not is_root and not cache.units:
         cache.given_up = True  # nothing to compile in a helper that is called between graphs
@@ -344,6 +308,62 @@ def _miss(settings: Settings, cache: FrameCache, function: Any, arguments: tuple
         unit.run = _hook.suspend(_run_as_python)  # nor in what it calls
     _keep(cache, unit)
     return unit
+
+
+def _is_given_up(settings: Settings, cache: FrameCache, function: Any, arguments: tuple) -> bool:
+    """Report why no unit holds for a call; whether that makes one capture too many, so that the frame runs eagerly."""
+    context, name, code = settings.context, function.__qualname__, function.__code__
+    reasons = [u.checked_guards().explain(function, arguments) for u in cache.units]
+    message = f"{code.co_filename}:{code.co_firstlineno} in {code.co_name}\n  " + "\n  ".join(filter(None, reasons))
+    context.emit("recompile", stage="capture", name=code.co_name, message=message)
+    if cache.captures < context.config.recompile_limit:
+        return False
+    message = f"{name} was compiled {cache.captures} times (recompile_limit)"
+    if settings.fullgraph:
+        raise CaptureError(f"{message}, and fullgraph lets it not run eagerly; last: {reasons[0]}")
+    cache.given_up = True
+    message += f" and now runs eagerly; last: {reasons[0]}"
+    context.emit("fallback", stage="capture", name=name, message=message)
+    warn(message)
+    return True
+
+
+def _report_unsupported(settings: Settings, cache: FrameCache, name: str, error: Unsupported) -> None:
+    """A frame that can only run as Python does so from now on; ``CaptureError`` where it must not."""
+    if settings.fullgraph or stances.breaks_are_errors():
+        message = f"{name} cannot be captured as one graph: {error.reason}\n{error.stack}{error.hint}"
+        raise CaptureError(message) from None
+    cache.given_up = True
+    if not isinstance(error, AskedFor):
+        settings.obstacle = settings.obstacle or f"{error.reason} (at {error.place})"
+    message = f"{name} runs as Python: {error.reason}\n{error.stack}"
+    settings.context.emit("fallback", stage="capture", name=name, message=message)
+
+
+def _postpone(settings: Settings, cache: FrameCache, name: str, reason: Postponed) -> None:
+    """A frame that can be captured at a later call runs as Python this time, unless that was so too often."""
+    settings.waits = True
+    cache.captures -= 1
+    cache.postponed += 1
+    too_often = cache.postponed >= settings.context.config.recompile_limit
+    message = f"{name} runs as Python{'' if too_often else ' this time'}: {reason}"
+    if too_often and settings.fullgraph:
+        raise CaptureError(message) from None
+    cache.given_up = too_often
+    settings.context.emit("fallback", stage="capture", name=name, message=message)
+
+
+def _report_failure(settings: Settings, cache: FrameCache, name: str, error: Exception) -> None:
+    """A frame at which capture itself failed runs as Python from now on, with a warning; or the error goes on."""
+    context = settings.context
+    if context.config.on_error == "raise" or (settings.fullgraph and isinstance(error, CaptureError)):
+        raise error
+    cache.given_up = True
+    plugin = plugin_manager.plugin_at_fault(context.hooks, error) or "turret.plugins.capture"
+    failed = StageError("capture", plugin, f"{type(error).__name__}: {error}")
+    message = f"{name} runs as Python: {failed}"
+    context.emit("fallback", stage="capture", name=name, message=message)
+    warn(message + '; set on_error="raise" in the options for the full traceback')
 
 
 def _keep(cache: FrameCache, unit: Unit) -> None:
@@ -355,7 +375,8 @@ def _keep(cache: FrameCache, unit: Unit) -> None:
 
 def _this_time(arguments: tuple) -> Unit:
     """A unit for one call: the frame, and all that it calls, runs as Python."""
-    return Unit(GuardSet((), len(arguments)), lambda *call: True, _hook.suspend(_run_as_python))
+    guards = GuardSet((), len(arguments))
+    return Unit(guards, guards.compile_python(), _hook.suspend(_run_as_python))
 
 
 def _run_as_python(function: types.FunctionType, *values: Any) -> Any:

@@ -46,6 +46,7 @@ class Position:
 
     def unit(self, function: types.FunctionType, arguments: tuple) -> Unit | None:
         """The unit that the forward ran at this place; ``RecomputationError`` where it does not stand for this call."""
+        assert self.hook is not None, "a forward runs what it finds"
         number = self.region.made.get(self.hook, 0)
         self.region.made[self.hook] = number + 1
         name = function.__qualname__

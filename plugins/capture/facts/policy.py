@@ -42,7 +42,8 @@ class History:
             known = self.shapes.setdefault(text, list(shape))
             if len(known) == len(shape):
                 known[:] = [mine if mine == theirs else None for mine, theirs in zip(known, shape, strict=True)]
-        for mine, theirs in ((self.ints, ints), (self.floats, floats)):
+        both: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = ((self.ints, ints), (self.floats, floats))
+        for mine, theirs in both:
             for text, value in theirs.items():
                 if mine.setdefault(text, value) != value:
                     mine[text] = None

@@ -23,9 +23,12 @@ from turret.plugins.capture.values.tensors import Symbolic, Tensor
 _HINT = "mark its operation as a custom op of torch.library"
 
 
-@registry.function(torch.autograd.Function.apply.__func__)
+@registry.function(vars(torch.autograd.Function)["apply"].__func__)
 def apply(t: Tracer, cls: Value, *args: Value, **kwargs: Value) -> Value:
     """A user's autograd function: its forward followed like any call, or both of its parts as graphs."""
+    if under := t.recorder.transforms():
+        # Its own derivatives and its own vmap take part there, and what they may do is another contract's.
+        raise Unsupported(f"an autograd.Function under torch.func.{under[-1]}", _HINT)
     values = [a.realize() for a in args]
     wanted = [isinstance(v, Tensor) and v.fake.requires_grad for v in values]
     context = t.call(t.wrap_known(polyfills.FunctionContext), [t.made(tuple(wanted))], {}).realize()

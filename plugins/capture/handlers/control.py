@@ -14,6 +14,8 @@ from torch._higher_order_ops.associative_scan import generic_associative_scan
 from torch._higher_order_ops.map import map as map_function
 from torch._higher_order_ops.scan import scan as scan_function
 from torch._higher_order_ops.while_loop import while_loop as while_loop_function
+from torch._higher_order_ops.wrap import dynamo_bypassing_wrapper
+from torch._higher_order_ops.wrap import wrap as wrap_function
 
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.fake_outputs import stand_ins
@@ -157,31 +159,38 @@ def scan(
     starts, carried = flatten(t, init)
     columns, given = flatten(t, xs)
     values, rows = [v.realize() for v in starts], [v.realize() for v in columns]
-    if not values or not rows or not all(isinstance(v, Tensor) for v in (*values, *rows)):
-        raise Unsupported("scan of something else than tensors")
+    _check_scanned(values, rows)
     number, backwards = 0 if dim is None else t.constant_of(dim), reverse is not None and t.truth(reverse)
     if type(number) is not int or not all(-v.fake.dim() <= number < v.fake.dim() for v in rows):  # type: ignore[attr-defined]
         raise Unsupported(f"scan over dimension {number}")
     number %= rows[0].fake.dim()  # type: ignore[attr-defined]
     rows = [_moved(t, v, number, 0) for v in rows]
     if backwards:
-        rows = [t.recorder.call_method("flip", [v, Constant(0)], {}) for v in rows]
+        rows = _flipped(t, rows)
     shape, found = _scan(t, combine_fn, values, rows, [], Structure(tuple, (carried, given)))
     if shape.kind is not tuple or shape.children[:1] != (carried,):
         raise Unsupported("scan whose state changes its structure")
     ends, outputs = found[: len(values)], found[len(values) :]
     if backwards:
-        outputs = [t.recorder.call_method("flip", [v, Constant(0)], {}) for v in outputs]
+        outputs = _flipped(t, outputs)
     outputs = [_moved(t, v, 0, number) if number < v.realize().fake.dim() else v for v in outputs]  # type: ignore[attr-defined]
     return shape.build(t, iter([*ends, *outputs]))
+
+
+def _check_scanned(values: list[Value], rows: list[Value]) -> None:
+    if not values or not rows or not all(isinstance(v, Tensor) for v in (*values, *rows)):
+        raise Unsupported("scan of something else than tensors")
+
+
+def _flipped(t: Tracer, rows: list[Value]) -> list[Value]:
+    return [t.recorder.call_method("flip", [v, Constant(0)], {}) for v in rows]
 
 
 @registry.function(torch.ops.higher_order.scan)
 def scan_op(t: Tracer, combine_fn: Value, init: Value, xs: Value, additional_inputs: Value) -> Value:
     """The op itself: of lists of tensors, whose first dimension is the one scanned."""
     values, rows = ([v.realize() for v in sequence.realize().unpack(t)] for sequence in (init, xs))
-    if not values or not rows or not all(isinstance(v, Tensor) for v in (*values, *rows)):
-        raise Unsupported("scan of something else than tensors")
+    _check_scanned(values, rows)
     flat = flatten(t, t.new_tuple([*values, *rows]))[1]
     shape, found = _scan(t, combine_fn, values, rows, additional_inputs.realize().unpack(t), flat)
     if shape.kind not in (tuple, list) or any(child.children for child in shape.children):
@@ -219,12 +228,10 @@ def map_rows(t: Tracer, f: Value, xs: Value, *args: Value) -> Value:
 
 @registry.function(torch.ops.higher_order.map_impl)
 def map_op(t: Tracer, f: Value, xs: Value, pos_args: Value) -> Value:
-    """The op itself: of a list of tensors, with a flat sequence of results."""
+    """The op itself: of a list of tensors."""
     columns, given = flatten(t, t.new_tuple(xs.realize().unpack(t)))
     shape, found = _map(t, f, [v.realize() for v in columns], pos_args.realize().unpack(t), given)
-    if shape.kind not in (tuple, list) or any(child.children for child in shape.children):
-        raise Unsupported("the operator map_impl over a function whose results are no flat sequence")
-    return t.new_tuple(found)
+    return shape.build(t, iter(found))
 
 
 def _map(t: Tracer, f: Value, rows: list[Value], extra: list[Value], given: Structure) -> tuple[Structure, list[Value]]:
@@ -250,6 +257,18 @@ def associative_scan_op(t: Tracer, combine_fn: Value, xs: Value, additional_inpu
     """What eager runs for it: a call for each of about ``2 * log2(length)`` steps, over all pairs of a step at once."""
     run = t.made(generic_associative_scan)
     return t.call(run, [combine_fn, xs], {"additional_inputs": additional_inputs})
+
+
+@registry.function(wrap_function)
+def wrap(t: Tracer, func: Value, *args: Value, **kwargs: Value) -> Value:
+    """The operator that calls its function, and marks a graph for torch's own compiler."""
+    return t.call(func, list(args), kwargs)
+
+
+@registry.function(dynamo_bypassing_wrapper)
+def bypassing_wrapper(t: Tracer, wrapper_fn: Value, inner_fn: Value, *args: Value, **kwargs: Value) -> Value:
+    """The operator that calls what a function makes of another one."""
+    return t.call(t.call(wrapper_fn, [inner_fn], {}), list(args), kwargs)
 
 
 def _length(name: str, rows: Items[Value]) -> Any:

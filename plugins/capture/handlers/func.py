@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Items
 from typing import Any
 
 import attrs
@@ -60,13 +62,14 @@ class Traced:
 
 def trace(
     t: Tracer,
+    name: str,
     function: Value,
     args: list[Value],
     kwargs: dict[str, Value],
     examples: Callable[[int, Tensor], torch.Tensor | None],
     has_aux: bool = False,
 ) -> Traced:
-    """Follow ``function`` into a graph of its own.
+    """Follow ``function`` into a graph of its own, for the transform of a name.
 
     ``examples`` gives, for the number of a leaf of the arguments and a tensor, the tensor that the function is to see;
     None for a tensor that is not the transform's business.
@@ -74,7 +77,7 @@ def trace(
     leaves, structure = flatten(t, t.new_tuple([t.new_tuple(args), t.new_dict(kwargs)]))
     outer: list[Any] = []
     seen: list[Value] = []
-    with t.recorder.region() as region:
+    with t.recorder.region(name) as region:
         for number, leaf in enumerate(leaves):
             example = examples(number, leaf) if isinstance(leaf, Tensor) else None
             if example is None:
@@ -132,17 +135,18 @@ def vmap(
 
 def _vmap_call(func: Value, options: dict[str, Any], t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     dims = [*_spread(t, options["in_dims"], args), *[None] * len(flatten(t, t.new_dict(kwargs))[0])]
-    used: list[int | None] = []
+    used: list[int] = []
 
     def example(number: int, value: Tensor) -> torch.Tensor | None:
-        if dims[number] is None:
+        dim = dims[number]
+        if dim is None:
             return None
-        used.append(dims[number])
-        if not -value.fake.dim() <= dims[number] < value.fake.dim():
-            raise Unsupported(f"torch.vmap over dimension {dims[number]} of {value.describe()}")
-        return _slice(value.fake, dims[number])
+        used.append(dim)
+        if not -value.fake.dim() <= dim < value.fake.dim():
+            raise Unsupported(f"torch.vmap over dimension {dim} of {value.describe()}")
+        return _slice(value.fake, dim)
 
-    traced = trace(t, func, args, kwargs, example)
+    traced = trace(t, "vmap", func, args, kwargs, example)
     if not used:
         raise Unsupported("torch.vmap over no tensor")
     out = _flat_out_dims(options["out_dims"], traced.structure)
@@ -157,29 +161,28 @@ def _slice(fake: torch.Tensor, dim: int) -> torch.Tensor:
 
 def _spread(t: Tracer, in_dims: Any, args: list[Value]) -> list[int | None]:
     """For each leaf of the arguments its dimension."""
-    found: list[int | None] = []
-    if isinstance(in_dims, (tuple, list)):
-        if len(in_dims) != len(args):
-            raise Unsupported("torch.vmap with in_dims that do not fit the arguments")
-        for dim, arg in zip(in_dims, args, strict=True):
-            found += _spread_one(t, dim, arg)
-        return found
-    for arg in args:
-        found += _spread_one(t, in_dims, arg)
-    return found
+    if not isinstance(in_dims, (tuple, list)):
+        in_dims = [in_dims] * len(args)
+    if len(in_dims) != len(args):
+        raise Unsupported("torch.vmap with in_dims that do not fit the arguments")
+    return _spread_each(t, in_dims, args)
+
+
+def _spread_each(t: Tracer, dims: Items[Any], values: list[Value]) -> list[int | None]:
+    return [d for dim, value in zip(dims, values, strict=True) for d in _spread_one(t, dim, value)]
 
 
 def _spread_one(t: Tracer, dim: Any, value: Value) -> list[int | None]:
     value = value.realize()
     if isinstance(dim, (tuple, list)) and isinstance(value, Sequence) and len(dim) == len(value.items):
-        return [d for part, item in zip(dim, value.items, strict=True) for d in _spread_one(t, part, item)]
+        return _spread_each(t, dim, value.items)
     if isinstance(dim, dict):
         pairs = {k.constant(): v for k, v in t.pairs(value)}
         if set(dim) != set(pairs):
             raise Unsupported("torch.vmap with in_dims that do not fit a dict")
-        return [d for key, item in pairs.items() for d in _spread_one(t, dim[key], item)]
+        return _spread_each(t, [dim[key] for key in pairs], list(pairs.values()))
     leaves, _ = flatten(t, value)
-    if not (dim is None or type(dim) is int) or (dim is not None and not all(isinstance(v, Tensor) for v in leaves)):
+    if dim is not None and (type(dim) is not int or not all(isinstance(v, Tensor) for v in leaves)):
         raise Unsupported("torch.vmap with in_dims that do not fit the arguments")
     return [dim] * len(leaves)
 
@@ -201,6 +204,17 @@ def _argnums(t: Tracer, argnums: Value | None) -> int | tuple[int, ...]:
     return 0 if argnums is None else t.constant_of(argnums)
 
 
+def _in_order(argnums: int | tuple[int, ...], count: int) -> list[int]:
+    """The numbers of arguments, counted from the first of ``count``, of those that a transform differentiates by."""
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    if not all(type(n) is int and -count <= n < count for n in numbers) or not numbers:
+        raise Unsupported(f"argnums {argnums} of a function of {count} arguments")
+    found = [n % count for n in numbers]
+    if found != sorted(set(found)):
+        raise Unsupported(f"argnums {argnums}, which are not in order")
+    return found
+
+
 @attrs.define(eq=False)
 class _Arguments:
     """Which leaves of the arguments a transform differentiates by; ``build`` puts results of theirs together."""
@@ -211,20 +225,12 @@ class _Arguments:
 
     @classmethod
     def of(cls, t: Tracer, argnums: int | tuple[int, ...], args: list[Value]) -> _Arguments:
-        numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
-        if not all(type(n) is int and -len(args) <= n < len(args) for n in numbers) or not numbers:
-            raise Unsupported(f"argnums {argnums} of a function of {len(args)} arguments")
-        numbers = tuple(n % len(args) for n in numbers)
-        if list(numbers) != sorted(set(numbers)):
-            raise Unsupported(f"argnums {argnums}, which are not in order")
-        starts, count = [], 0
+        numbers = _in_order(argnums, len(args))
         shapes = [flatten(t, a) for a in args]
-        for leaves, _ in shapes:
-            starts.append(count)
-            count += len(leaves)
-        chosen = {n for number in numbers for n in range(starts[number], starts[number] + len(shapes[number][0]))}
-        for number in numbers:
-            if not all(isinstance(v, Tensor) and v.fake.is_floating_point() for v in shapes[number][0]):
+        starts = [0, *itertools.accumulate(len(leaves) for leaves, _ in shapes)]
+        chosen = {n for number in numbers for n in range(starts[number], starts[number + 1])}
+        for leaf in (leaf for number in numbers for leaf in shapes[number][0]):
+            if not isinstance(leaf, Tensor) or not leaf.fake.is_floating_point():
                 raise Unsupported("a gradient by something else than tensors of floats")
         return cls(chosen, [shapes[n][1] for n in numbers], isinstance(argnums, int))
 
@@ -243,7 +249,7 @@ def _gradient(name: str, original: Any, with_value: bool) -> Any:
 
         def apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
             chosen = _Arguments.of(t, numbers, args)
-            traced = trace(t, func, args, kwargs, chosen.example, aux)
+            traced = trace(t, name, func, args, kwargs, chosen.example, aux)
             if traced.outputs != 1:
                 raise Unsupported(f"torch.func.{name} of a function with {traced.outputs} results")
             found = iter(traced.call(t, Grad(traced.graph, len(chosen.chosen), name)))
@@ -273,7 +279,7 @@ def _jacobian(name: str, original: Any, forward: bool) -> Any:
 
         def apply(t: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
             chosen = _Arguments.of(t, numbers, args)
-            traced = trace(t, func, args, kwargs, chosen.example, aux)
+            traced = trace(t, name, func, args, kwargs, chosen.example, aux)
             transform = Jacobian(traced.graph, len(chosen.chosen), name, forward, traced.outputs, passed)
             found = iter(traced.call(t, transform))
             rows = iter([chosen.build(t, found) for _ in range(traced.outputs)])
@@ -309,7 +315,7 @@ def jvp(
     args = primals.realize().unpack(t)
     chosen = _Arguments.of(t, tuple(range(len(args))), args)
     moved, _ = flatten(t, tangents)
-    traced = trace(t, func, args, {}, chosen.example, has_aux is not None and t.truth(has_aux))
+    traced = trace(t, "jvp", func, args, {}, chosen.example, has_aux is not None and t.truth(has_aux))
     transform = Jvp(traced.graph, len(chosen.chosen), "jvp", traced.outputs)
     if len(moved) != transform.mapped:
         raise Unsupported("torch.func.jvp with tangents that do not fit the arguments")
@@ -323,7 +329,7 @@ def vjp(t: Tracer, func: Value, *primals: Value, has_aux: Value | None = None) -
     """The function's results now; what it pulls back runs the function again, which is pure."""
     args = list(primals)
     chosen = _Arguments.of(t, tuple(range(len(args))), args)
-    traced = trace(t, func, args, {}, chosen.example, has_aux is not None and t.truth(has_aux))
+    traced = trace(t, "vjp", func, args, {}, chosen.example, has_aux is not None and t.truth(has_aux))
     found = _values(t, traced, chosen, "vjp")
     result = traced.structure.build(t, found)
 
@@ -344,7 +350,7 @@ def linearize(t: Tracer, func: Value, *primals: Value) -> Value:
     args = list(primals)
     chosen = _Arguments.of(t, tuple(range(len(args))), args)
     points, shape = flatten(t, t.new_tuple(args))
-    traced = trace(t, func, args, {}, chosen.example)
+    traced = trace(t, "linearize", func, args, {}, chosen.example)
     result = traced.structure.build(t, _values(t, traced, chosen, "linearize"))
 
     def push(t: Tracer, *tangents: Value) -> Value:
@@ -434,17 +440,11 @@ def functional_call(
     target = module.realize()
     if not isinstance(target, Module) or (strict is not None and t.truth(strict)):
         raise Unsupported(f"torch.func.functional_call of {target.describe()}, or strict")
-    given = parameter_and_buffer_dicts.realize()
-    dicts = given.unpack(t) if isinstance(given, Sequence) else [given]
-    named = {k.constant(): v for d in dicts for k, v in t.pairs(d)}
+    named = _replacements(t, parameter_and_buffer_dicts.realize())
     if tie_weights is None or t.truth(tie_weights):
         named = {**_tied(target.constant(), named), **named}
-    positional = [] if args is None else [args]
-    if args is not None and isinstance(args.realize(), Sequence) and args.realize().type() is tuple:
-        positional = args.realize().unpack(t)
+    positional = _positional(t, args)
     keywords = {} if kwargs is None or t.is_none(kwargs) else {k.constant(): v for k, v in t.pairs(kwargs)}
-    if args is not None and t.is_none(args):
-        positional = []
     places = [(_place(t, target, name), Constant(name.rpartition(".")[2]), value) for name, value in named.items()]
     before = [place.get_item(t, key) for place, key, _ in places]
     try:
@@ -454,6 +454,20 @@ def functional_call(
     finally:
         for (place, key, _), value in zip(places, before, strict=True):
             place.set_item(t, key, value)
+
+
+def _replacements(t: Tracer, given: Value) -> dict[str, Value]:
+    """Values by the names of parameters and buffers, of one dict or of several."""
+    dicts = given.unpack(t) if isinstance(given, Sequence) else [given]
+    return {k.constant(): v for d in dicts for k, v in t.pairs(d)}
+
+
+def _positional(t: Tracer, args: Value | None) -> list[Value]:
+    """The arguments of the module: a tuple of them, or one that is none."""
+    if args is None or t.is_none(args):
+        return []
+    found = args.realize()
+    return found.unpack(t) if isinstance(found, Sequence) and found.type() is tuple else [args]
 
 
 def _tied(module: torch.nn.Module, named: dict[str, Value]) -> dict[str, Value]:

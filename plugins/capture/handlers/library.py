@@ -4,6 +4,7 @@ import torch
 
 from turret.plugins.capture.autograd import hooks, tensor_data
 from turret.plugins.capture.handlers import (
+    attention,
     autograd,
     builtins,
     checkpoint,
@@ -26,9 +27,10 @@ from turret.plugins.capture.interpreter import opcodes, opcodes_control
 from turret.plugins.capture.registry import registry
 
 if torch.distributed.is_available():
-    from turret.plugins.capture.handlers import collectives  # noqa: F401
+    from turret.plugins.capture.handlers import collectives, distributed  # noqa: F401
 
 __all__ = [
+    "attention",
     "autograd",
     "builtins",
     "checkpoint",

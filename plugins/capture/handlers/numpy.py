@@ -56,6 +56,7 @@ def _limits(cls: type) -> Any:
     return lambda t, kind: t.wrap_known(cls(t.constant_of(kind)))
 
 
+_class: Any
 for _class in (numpy.finfo, numpy.iinfo):
     registry.classes[_class] = _limits(_class)
     registry.wrappers[_class] = identity

@@ -47,8 +47,9 @@ def call_hidden(t: Tracer, function: Function, args: list[Value], kwargs: dict[s
         return None
     inner = function.cells(t)[_DISABLED.co_freevars.index("fn")]
     hidden = inner.content.realize() if inner.content is not None else None
-    known = isinstance(hidden, Function) and hidden.object.__name__ == "zero_grad"
-    return t.call(hidden, args, kwargs) if known else None
+    if not isinstance(hidden, Function) or hidden.object.__name__ != "zero_grad":
+        return None
+    return t.call(hidden, args, kwargs)
 
 
 _DISABLED: types.CodeType = torch._disable_dynamo(lambda: None).__code__

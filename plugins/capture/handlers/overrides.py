@@ -65,8 +65,8 @@ def _converted(t: Tracer, result: Value, kind: type, last: Any) -> Value:
         return of_class(t, result.held, kind, None)
     if isinstance(result, NamedTuple):
         return NamedTuple([_converted(t, v, kind, last) for v in result.items], result.kind)
-    if type(result) in (List, Tuple):
-        return type(result)([_converted(t, v, kind, last) for v in result.items])  # type: ignore[attr-defined]
+    if type(result) is List or type(result) is Tuple:
+        return result.like([_converted(t, v, kind, last) for v in result.items])
     return result
 
 

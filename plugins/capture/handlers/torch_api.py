@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch._library.custom_ops
 import torch.fx.graph_module
+import torch.fx.traceback
 import torch.utils.checkpoint
 from torch import nn
 
@@ -29,6 +30,7 @@ from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import ORDINARY_METACLASSES, look_up
 from turret.plugins.capture.values.functions import Known, Method
+from turret.plugins.capture.values.mappings import Dict
 from turret.plugins.capture.values.modules import Module
 from turret.plugins.capture.values.objects import Instance
 from turret.plugins.capture.values.sequences import Slice
@@ -41,6 +43,7 @@ def _always(result: Any) -> Handler:
     return lambda t, *args, **kwargs: t.wrap_known(result)
 
 
+_function: Any
 for _function in (
     torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling,
 ):  # fmt: skip
@@ -163,6 +166,8 @@ def _sliced(container: Any, original: Any) -> Handler:
         if not isinstance(modules, Module) or look_up(t, modules.kind, "__len__")[1] is not length:
             return t.follow(t.wrap_known(original), [modules, index], {})
         state = modules.get_attr(t, "_modules").realize()
+        if not isinstance(state, Dict):
+            raise Unsupported(f"_modules of {modules.describe()}")
         if not isinstance(index, Slice):
             number = t.int_of(index)
             values = state.m_values(t).unpack(t)
@@ -251,6 +256,12 @@ def version(t: Tracer, name: Value) -> Value:
 @registry.kind(torch.profiler.record_function)
 def record_function(t: Tracer, *args: Value, **kwargs: Value) -> Value:
     """Annotations for the profiler mean nothing inside a graph."""
+    return t.call(t.wrap_known(contextlib.nullcontext), [], {})
+
+
+@registry.function(torch.fx.traceback.annotate)
+def annotate(t: Tracer, annotation_dict: Value) -> Value:
+    """Notes for readers of exported graphs."""
     return t.call(t.wrap_known(contextlib.nullcontext), [], {})
 
 

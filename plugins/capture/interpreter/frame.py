@@ -199,7 +199,8 @@ class Frame:
 
 def _exhausted() -> Any:
     """A generator that has nothing left."""
-    made = (v for v in ())
+    nothing: tuple[Any, ...] = ()
+    made = (v for v in nothing)
     next(made, None)
     return made
 
@@ -364,17 +365,23 @@ class Generator(Value):
     def rebuild_unstarted(self, r: Rebuilder) -> str:
         """A new generator that was not asked for anything yet: its function called with the same arguments."""
         frame, code = self.frame, self.frame.code
-        held = [v.content if isinstance(v, Cell) else v for v in frame.locals[: len(code.co_varnames)]]
+
+        def load(slot: int) -> str:
+            held = frame.locals[slot]
+            value = held.content if isinstance(held, Cell) else held
+            assert value is not None, "all parameters are bound before a generator starts"
+            return r.load(value)
+
         count = code.co_argcount
         closure = "".join(r.load(c) + "," for c in frame.closure)
-        arguments = [r.load(v) for v in held[:count]]
+        arguments = [load(n) for n in range(count)]
         slot = count + code.co_kwonlyargcount
-        named = [f"{n}={r.load(v)}" for n, v in zip(code.co_varnames[count:slot], held[count:slot], strict=True)]
+        named = [f"{code.co_varnames[n]}={load(n)}" for n in range(count, slot)]
         if code.co_flags & inspect.CO_VARARGS:
-            arguments.append(f"*{r.load(held[slot])}")
+            arguments.append(f"*{load(slot)}")
             slot += 1
         if code.co_flags & inspect.CO_VARKEYWORDS:
-            named.append(f"**{r.load(held[slot])}")
+            named.append(f"**{load(slot)}")
         return r.assign(
             f"{r.constant(resume.make_function)}({r.constant(code)}, {r.constant(frame.scope)}, {code.co_name!r}, "
             f"({closure}))({', '.join([*arguments, *named])})"

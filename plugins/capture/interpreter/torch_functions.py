@@ -97,20 +97,10 @@ def call_torch(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Va
     name = getattr(function, "__name__", "")
     klass = getattr(function, "__objclass__", None)
     if klass in (torch.Tensor, torch._C.TensorBase):
-        receiver = args[0].realize()
-        if not isinstance(receiver, Tensor):
-            raise Unsupported(f"Tensor.{name} of {receiver.describe()}")
-        if receiver.patched(t, name) is not None:  # a graph calls methods by name, and would come to that one
-            raise Unsupported(f"torch's own Tensor.{name}, in whose place the program put another")
-        return receiver.call_method(t, name, args[1:], kwargs)
+        return _call_method(t, name, args, kwargs)
     values = [v.realize() for v in (*args, *kwargs.values())]
     if not any(isinstance(v, (Tensor, Symbolic)) for v in values) and _READERS.match(name):
-        answer = t.fold(function, args, kwargs)
-        if answer.is_constant() and not kwargs and all(v.is_constant() for v in args):
-            t.provenance.call(function, tuple(v.constant() for v in args), answer.constant())
-        else:
-            t.provenance.bound_to_process(f"what torch.{name} answered")
-        return answer
+        return _answer(t, function, name, args, kwargs)
     if name in READS_DATA or name in NOT_IN_GRAPHS:
         raise Unsupported(f"torch.{name} {READS_DATA.get(name, 'in compiled code')}")
     if isinstance(function, torch._ops.HigherOrderOperator):
@@ -118,6 +108,26 @@ def call_torch(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Va
     if not in_graph(function):
         raise Unsupported(f"torch's {name} in compiled code")
     return t.recorder.call(function, args, kwargs)
+
+
+def _call_method(t: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """``torch.Tensor.name(x, ...)``."""
+    receiver = args[0].realize()
+    if not isinstance(receiver, Tensor):
+        raise Unsupported(f"Tensor.{name} of {receiver.describe()}")
+    if receiver.patched(t, name) is not None:  # a graph calls methods by name, and would come to that one
+        raise Unsupported(f"torch's own Tensor.{name}, in whose place the program put another")
+    return receiver.call_method(t, name, args[1:], kwargs)
+
+
+def _answer(t: Tracer, function: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """What torch says now of itself or of objects that are known."""
+    answer = t.fold(function, args, kwargs)
+    if answer.is_constant() and not kwargs and all(v.is_constant() for v in args):
+        t.provenance.call(function, tuple(v.constant() for v in args), answer.constant())
+    else:
+        t.provenance.bound_to_process(f"what torch.{name} answered")
+    return answer
 
 
 @functools.cache

@@ -41,7 +41,9 @@ from turret.plugins.capture.values.sets import Set
 from turret.plugins.capture.values.tensors import Array, Symbolic, Tensor
 
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_UNARY = {"negative": operator.neg, "positive": operator.pos, "invert": operator.invert}
+_UNARY: dict[str, Callable[[Any], Any]] = {
+    "negative": operator.neg, "positive": operator.pos, "invert": operator.invert,
+}  # fmt: skip
 _UNARY_NAMES = {"negative": "__neg__", "positive": "__pos__", "invert": "__invert__"}
 
 
@@ -287,6 +289,11 @@ class FrameTracer(Caller):
         mine, theirs = getattr(left, "object", None), getattr(right, "object", None)
         if mine is not None and mine is theirs:
             return True
+        self.assume_distinct(left, right)
+        return False
+
+    def assume_distinct(self, left: Value, right: Value) -> None:
+        """Guard that two values are of different objects, where that may be otherwise at a later call."""
         for local, other in ((left, right), (right, left)):
             if isinstance(local, (LocalFunction, LocalModule)) and isinstance(other.source, BoundSource):
                 local.constant()
@@ -294,7 +301,6 @@ class FrameTracer(Caller):
         bound = isinstance(left.source, BoundSource) and isinstance(right.source, BoundSource)
         if unknown and not bound and left.source is not None and right.source is not None:
             self.guards.take("NOT_SAME", left.source, others=(right.source,))
-        return False
 
     def alike(self, left: Value, right: Value) -> tuple[Value, Value]:
         """Two values, one of them symbolic; nothing is assumed of their numbers where their types differ anyway."""

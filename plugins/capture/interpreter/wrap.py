@@ -10,13 +10,13 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
-from turret.frames import annotations
+from turret.frames.annotations import is_in_graph, substitute_of
 from turret.frames.class_members import find_in_mro
 from turret.frames.sources import (
     AttrSource,
@@ -36,6 +36,7 @@ from turret.plugins.capture.python import lookups
 from turret.plugins.capture.registry import registry
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import Class
+from turret.plugins.capture.values.distributed import AnyPlacement, description
 from turret.plugins.capture.values.floats import ChangingFloat
 from turret.plugins.capture.values.functions import (
     Builtin,
@@ -192,7 +193,7 @@ def _function(t: Tracer, object: Any, source: Source) -> Value:
 
 def _is_plain_function(object: types.FunctionType) -> bool:
     """Whether capture knows nothing of a function but its code."""
-    marked = annotations.is_in_graph(object) or annotations.substitute_of(object) is not None
+    marked = is_in_graph(object) or substitute_of(object) is not None
     return object.__dict__.keys() <= {"__wrapped__"} and not (
         marked or object in registry.functions or is_graph_function(object)
     )
@@ -385,10 +386,13 @@ def _is_generic(alias: Any) -> bool:
     return isinstance(origin, type) and issubclass(origin, typing.Generic)  # type: ignore[arg-type]
 
 
+_ITERABLES: tuple[Iterable[Any], ...] = (
+    (), [], range(0), {}, {}.values(), {}.items(), set(), "", collections.deque()
+)  # fmt: skip
 _TRANSIENT = (
     types.GeneratorType, types.CoroutineType, types.TracebackType, types.FrameType, enumerate, zip, map, filter,
     reversed,
-    *(type(iter(v)) for v in ((), [], range(0), {}, {}.values(), {}.items(), set(), "", collections.deque())),
+    *(type(iter(v)) for v in _ITERABLES),
     *(v for v in vars(itertools).values() if isinstance(v, type)),
 )  # fmt: skip
 """Kinds of objects that are new on every call: guarded by type, since identity would never hold again (and would keep
@@ -412,7 +416,9 @@ def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
         if not all(map(_plain_key, dict.keys(object))):
             return Opaque(object, source)
         t.guards.take("CALL", source, (lookups.dict_keys, tuple(dict.keys(object))))
-        items = {k: (Constant(k), Lazy(t, v, _payload_item(source, base, k))) for k, v in dict.items(object)}
+        items: dict[Any, tuple[Value, Value]] = {
+            k: (Constant(k), Lazy(t, v, _payload_item(source, base, k))) for k, v in dict.items(object)
+        }
         return Dict(items, base, source)
     if isinstance(object, list):
         t.guards.take("CALL", source, (list.__len__, list.__len__(object)))
@@ -432,6 +438,9 @@ def _payload(t: Tracer, object: Any, source: Source) -> Value | None:
 
 def _payload_item(source: Source, base: type, key: Any) -> Source:
     return BaseItemSource(source, dict if issubclass(base, dict) else base, key)
+
+
+_DICTS: tuple[dict, ...] = ({}, collections.OrderedDict())
 
 
 def _views(owner: dict) -> tuple[tuple[str, Any], ...]:
@@ -480,7 +489,7 @@ registry.wrappers |= {
     collections.OrderedDict: _dict,
     collections.defaultdict: _dict,
     types.MappingProxyType: _dict,
-    **{type(view): _view(part) for owner in ({}, collections.OrderedDict()) for part, view in _views(owner)},
+    **{type(view): _view(part) for owner in _DICTS for part, view in _views(owner)},
     set: _set,
     frozenset: _set,
     slice: _slice,
@@ -494,6 +503,7 @@ registry.base_wrappers += [
     (type, known(Class)),
     (types.ModuleType, known(PythonModule)),
     (enum.Enum, identity),
+    (AnyPlacement, description),
     (nn.Module, _module),
     (torch.Tensor, _tensor_of_class),
     (BaseException, _exception),
@@ -502,6 +512,9 @@ registry.base_wrappers += [
     (torch._ops.HigherOrderOperator, known(Builtin)),
 ]
 
+
+if torch.distributed.is_available():
+    registry.base_wrappers.append((torch.distributed.device_mesh.DeviceMesh, description))
 
 _NEEDS_NO_SOURCE = (Constant, Known)
 

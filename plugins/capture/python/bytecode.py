@@ -34,7 +34,6 @@ class Instruction(NamedTuple):
     name: str
     arg: int
     offset: int
-    index: int
     target: int
 
 
@@ -125,8 +124,7 @@ def decode(code: types.CodeType) -> Decoded:
         offset, extended, start = following, 0, None
     index_of[len(content)] = len(raw)
     instructions = tuple(
-        Instruction(name, arg, offset, number, index_of[target] if target >= 0 else -1)
-        for number, (name, arg, offset, target) in enumerate(raw)
+        Instruction(name, arg, offset, index_of[target] if target >= 0 else -1) for name, arg, offset, target in raw
     )
     handlers = tuple(
         ExceptionEntry(index_of[s], index_of[e], index_of[t], depth, lasti)
@@ -140,6 +138,7 @@ def waiting_at(generator: types.GeneratorType) -> int:
 
     From 3.13 on a frame that waits remembers the instruction that comes next.
     """
+    assert generator.gi_frame is not None
     after = decode(generator.gi_code).index_of[generator.gi_frame.f_lasti]
     return after if VERSION < (3, 13) else after - 1
 

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import torch
 
 from turret.frames.class_members import class_member
@@ -122,7 +123,8 @@ def as_class(value: torch.Tensor, kind: type) -> torch.Tensor:
 def gradient(value: torch.Tensor) -> torch.Tensor | None:
     """The gradient of a tensor, whatever its class makes of attributes."""
     with torch._C.DisableTorchFunction():
-        return torch.Tensor.grad.__get__(value)  # type: ignore[attr-defined]
+        getter: Any = torch.Tensor.grad
+        return getter.__get__(value)
 
 
 def is_leaf(value: torch.Tensor) -> bool:
@@ -156,15 +158,33 @@ def is_writeable(array: Any) -> bool:
     return bool(array.flags.writeable)
 
 
-def is_same_form(form: WrapperForm, value: Any) -> bool:
+@attrs.frozen
+class IsOfForm:
     """Whether a wrapper has a form; False where what it says of itself cannot be compared."""
-    try:
-        return bool(WrapperForm.of(value) == form)
-    except Exception:  # code of the program
-        return False
+
+    form: WrapperForm
+
+    def __call__(self, value: Any) -> bool:
+        try:
+            return bool(self.form.fits(value))
+        except Exception:  # code of the program
+            return False
 
 
-def parts_of_wrapper(value: Any) -> tuple[torch.Tensor, ...]:
-    """The plain tensors in a wrapper, through which gradients reach it."""
-    form = WrapperForm.of(value)
-    return Unwrap(form)(value) if value.requires_grad else tuple(form.parts(value))
+@attrs.frozen
+class PartsOf:
+    """The plain tensors in a wrapper of a form, through which gradients reach it."""
+
+    form: WrapperForm
+    __name__: str = "parts_of_wrapper"
+
+    def __call__(self, value: Any) -> tuple[torch.Tensor, ...]:
+        return Unwrap(self.form)(value) if value.requires_grad else tuple(self.form.parts(value))
+
+
+def bucket_sizes(wrappers: Any) -> tuple[int, int] | None:
+    """Sizes of the buckets of the ``DistributedDataParallel`` whose forward is under way; None outside of one."""
+    from turret.torch_compat import distributed
+
+    wrapper = distributed.active_replica()
+    return None if wrapper is None else distributed.bucket_sizes(wrapper)

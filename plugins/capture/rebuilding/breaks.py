@@ -83,8 +83,9 @@ class _Break:
         keeps_first = "super" in self.frame.code.co_names  # super() reads the first variable of the frame
         for slot in range(len(self.frame.code.co_varnames)):
             value = self.frame.locals[slot]
-            if slot == 0 and keeps_first and value is not None:
-                found[0] = self.r.load(value.content if isinstance(value, Cell) else value)
+            first = value.content if isinstance(value, Cell) else value
+            if slot == 0 and keeps_first and first is not None:
+                found[0] = self.r.load(first)
             elif value is not None and not isinstance(value, Cell) and (slot in self.live or ends_visibly(value)):
                 found[slot] = self.r.load(value)
         return found

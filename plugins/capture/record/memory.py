@@ -21,7 +21,7 @@ _COUNT_FROM_THE_START = frozenset(
 
 def place_in_memory(tensor: torch.Tensor) -> tuple[int, int]:
     """A tensor's offset in its memory, in elements, and how large the memory is, in bytes."""
-    return tensor.storage_offset(), tensor.untyped_storage().nbytes()
+    return int(tensor.storage_offset()), tensor.untyped_storage().nbytes()
 
 
 def guard_places(t: Tracer, target: Any, args: list[Any]) -> None:

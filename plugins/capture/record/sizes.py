@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import sympy
 from torch.utils._sympy.numbers import int_oo
@@ -13,6 +14,11 @@ from turret.frames.sources import SizeSource, Source
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record.overflow import LEAST, MOST, MOST_SYMBOL, overflowing
 from turret.plugins.capture.values.base import Tracer
+
+if TYPE_CHECKING:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    from turret.plugins.capture.record.graph import SizeBinding
 
 
 class _Printer(PythonPrinter):
@@ -36,37 +42,57 @@ class _Printer(PythonPrinter):
 
 def size_guards(tracer: Tracer) -> list[Guard]:
     """All guards on dynamic sizes of one capture."""
-    environment = tracer.recorder.shape_env
+    recorder = tracer.recorder
     places: dict[Any, Source] = {}
-    for binding in tracer.recorder.bindings:
+    for binding in recorder.bindings:
         if isinstance(binding.expression, sympy.Symbol):
             places.setdefault(binding.expression, binding.source)
-    guards: list[Guard] = []
+    conditions = (
+        *_equalities(recorder.bindings, places),
+        *_assumptions(recorder.shape_env, places),
+        *_ranges(recorder.shape_env, places),
+        *_bounds(recorder.integers, places),
+    )
+    return [Guard("SIZES", sources[0], text, sources[1:]) for text, sources in conditions if sources]
 
-    def add(write: Any) -> None:
-        printer = _Printer(places)
-        text = write(printer)
-        if printer.used:
-            first, *others = printer.used
-            guards.append(Guard("SIZES", first, text, tuple(others)))
 
-    for binding in tracer.recorder.bindings:
+_Condition = tuple[str, tuple[Source, ...]]
+"""What must hold, and the sizes that it speaks of."""
+
+
+def _equalities(bindings: list[SizeBinding], places: dict[Any, Source]) -> Iterator[_Condition]:
+    """Sizes that are expressions of others."""
+    for binding in bindings:
         expression = sympy.sympify(binding.expression)
         if places.get(expression) != binding.source:
-            add(lambda p, b=binding, e=expression: f"{p.number(b.source)} == {p.doprint(e)}")
+            p = _Printer(places)
+            yield f"{p.number(binding.source)} == {p.doprint(expression)}", tuple(p.used)
+
+
+def _assumptions(environment: ShapeEnv, places: dict[Any, Source]) -> Iterator[_Condition]:
+    """What fake kernels and the program's branches assumed."""
     for item in environment.guards:
         if not isinstance(item.expr, (sympy.logic.boolalg.BooleanTrue, bool)):
-            add(lambda p, e=item.expr: p.doprint(e))
+            p = _Printer(places)
+            yield p.doprint(item.expr), tuple(p.used)
+
+
+def _ranges(environment: ShapeEnv, places: dict[Any, Source]) -> Iterator[_Condition]:
+    """The ends of what a symbol may be."""
     for symbol, source in places.items():
         least, most = _range(symbol, source, environment)
         if least is not None or most is not None:
+            p = _Printer(places)
             low, high = "" if least is None else f"{least} <= ", "" if most is None else f" <= {most}"
-            add(lambda p, s=symbol, low=low, high=high: low + p.doprint(s) + high)
+            yield low + p.doprint(symbol) + high, tuple(p.used)
+
+
+def _bounds(integers: Iterable[Any], places: dict[Any, Source]) -> Iterator[_Condition]:
+    """What kernels compute in 64 bits must fit."""
     owners = {symbol: source.base for symbol, source in places.items() if isinstance(source, SizeSource)}
-    parts = dict.fromkeys(part for expression in tracer.recorder.integers for part in overflowing(expression, owners))
-    for part in parts:
-        add(lambda p, e=part: f"{LEAST} <= {p.doprint(e)} <= {MOST}")
-    return guards
+    for part in dict.fromkeys(part for expression in integers for part in overflowing(expression, owners)):
+        p = _Printer(places)
+        yield f"{LEAST} <= {p.doprint(part)} <= {MOST}", tuple(p.used)
 
 
 def _range(symbol: sympy.Symbol, source: Source, environment: Any) -> tuple[int | None, int | None]:

@@ -21,7 +21,7 @@ import attrs
 import torch
 from torch import fx, nn
 
-from turret.frames import annotations
+from turret.frames.annotations import is_region
 from turret.frames.guards import Guard, global_state
 from turret.frames.sources import Source
 from turret.plugins.capture.errors import Unsupported
@@ -76,7 +76,7 @@ class Blocks:
                 for child in parent._modules.values():
                     if child is not None and kinds[type(child)] > 1 and _is_large(child):
                         self.repeated.add(id(child))
-        return id(module) in self.repeated or annotations.is_region(module)
+        return id(module) in self.repeated or is_region(module)
 
     def call_module(self, module: Module, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """``module.forward(*args, **kwargs)``, followed or repeated."""
@@ -208,20 +208,12 @@ class Blocks:
         memory = {f.untyped_storage()._cdata for f in taken}
         met: set[int] = set()
         for value in trace.results:
-            if isinstance(value, Constant) or any(value is leaf for leaf in trace.call.leaves) or id(value) in met:
-                continue
-            if isinstance(value, Tensor) and value.node in trace.inputs:
-                continue
-            if isinstance(value, Symbolic) and value.node in inside:
+            if id(value) in met or _is_no_new_tensor(value, trace, inside):
                 continue
             if not isinstance(value, Tensor) or value.node not in inside or value.stores or value.new_data is not None:
                 raise NotReusable("a result that is no new tensor")
-            fake = value.fake
-            if fake.untyped_storage()._cdata in memory or (fake.requires_grad and fake.is_leaf):
-                raise NotReusable("a result in memory that is not its own")
-            if fake.storage_offset() != 0 or fake.is_conj() or fake.is_neg():
-                raise NotReusable("a result that is a part of a tensor")
-            memory.add(fake.untyped_storage()._cdata)
+            _check_whole(value.fake, memory)
+            memory.add(value.fake.untyped_storage()._cdata)
             met.add(id(value))
 
     # What is noted meanwhile.
@@ -251,6 +243,23 @@ class Blocks:
 
     def _named(self, name: str) -> list[Trace]:
         return [trace for traces in self.traces.values() for trace in traces if trace.call.name == name]
+
+
+def _is_no_new_tensor(value: Value, trace: Trace, inside: set[fx.Node]) -> bool:
+    """Whether a result is an argument, an input, a constant or a size."""
+    if isinstance(value, Constant) or any(value is leaf for leaf in trace.call.leaves):
+        return True
+    if isinstance(value, Tensor):
+        return value.node in trace.inputs
+    return isinstance(value, Symbolic) and value.node in inside
+
+
+def _check_whole(fake: torch.Tensor, memory: set[int]) -> None:
+    """Refuse a tensor in one of these memories, or one that is not all that its memory holds."""
+    if fake.untyped_storage()._cdata in memory or (fake.requires_grad and fake.is_leaf):
+        raise NotReusable("a result in memory that is not its own")
+    if fake.storage_offset() != 0 or fake.is_conj() or fake.is_neg():
+        raise NotReusable("a result that is a part of a tensor")
 
 
 @attrs.define(eq=False)
@@ -332,7 +341,7 @@ def _take_apart(value: Value, leaves: list[Value]) -> Structure:
             leaves.append(value)
             return LEAF
         value = value.made
-    if isinstance(value, NamedTuple) or type(value) in (Tuple, List):
+    if isinstance(value, NamedTuple) or type(value) is Tuple or type(value) is List:
         kind: type = value.kind if isinstance(value, NamedTuple) else list if isinstance(value, List) else tuple
         items, keys = value.items, ()
     elif isinstance(value, Dict) and value.kind is dict and all(k.is_constant() for k, _ in value.items.values()):

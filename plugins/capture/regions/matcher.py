@@ -84,6 +84,8 @@ class RegionMatcher:
 
     def guard(self, guard: Guard) -> None:
         """Check one assumption; those that speak of nothing of the trace's own hold already."""
+        if guard.source is None:
+            return
         source = self.image(guard.source)
         others = tuple(map(self.image, guard.others))
         if source is guard.source and others == guard.others and not self.is_bound(guard):
@@ -190,6 +192,7 @@ class RegionMatcher:
             self.nodes[node] = copied
             t.recorder.calls += node.op != "call_method" or node.target != "size"
         self.make_results()
+        assert trace.result_structure is not None
         return trace.result_structure.build(t, iter([self.values.get(id(v), v) for v in trace.results]))
 
     def make_results(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy
 
 from turret.hooks.context import CompileContext
 from turret.plugins.capture.facts import fingerprints
@@ -64,7 +64,7 @@ def find_alike(
     if config.cudagraphs or config.cudagraph_after_calls:
         return None
     tensors = list(itertools.islice(_tensors(module, _DEPTH), MOST_TENSORS + 1))
-    if len(tensors) > MOST_TENSORS or any(isinstance(p, UninitializedTensorMixin) for p in tensors):
+    if len(tensors) > MOST_TENSORS or any(map(is_lazy, tensors)):
         return None
     key = (root, repr(config), id(hooks), *asked_for, id(type(module)), outline(module))
     group = _groups.get(key)

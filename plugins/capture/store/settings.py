@@ -6,17 +6,18 @@ import functools
 import types
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import attrs
 from torch import nn
 
 from turret.errors import warn
 from turret.frames import frame_hook, stances
-from turret.frames.few_guards import few_guards
-from turret.frames.guard_audit import GuardAudit
+from turret.frames.filtering.few_guards import few_guards
+from turret.frames.filtering.guard_audit import GuardAudit
 from turret.frames.guard_tree import check_of
 from turret.hooks import plugin_manager
+from turret.hooks.products import CapturedGraph
 from turret.pipeline.stage_calls import create_context
 from turret.plugins.capture.facts.policy import History
 from turret.plugins.capture.store.alike import Alike, find_alike
@@ -69,6 +70,20 @@ class FrameCache:
                 self.captures -= dropped
 
 
+@runtime_checkable
+class StoringCompiler(Protocol):
+    """A compiler of graphs that finds what it made again in another process."""
+
+    def with_key(self, captured: CapturedGraph) -> tuple[Callable[..., Any], str | None]:
+        """The callable of a graph, and the key that it is stored under; None where it is not."""
+
+    def stored(self, key: str, name: str) -> Callable[..., Any] | None:
+        """The callable that is stored under a key, if all parts of it are."""
+
+    def settings(self) -> str | None:
+        """Text of all that decides what a graph compiles to; None where nothing is stored."""
+
+
 @attrs.define(eq=False, weakref_slot=True)
 class Settings:
     """What one ``turret.compile`` asked for, and where its frames are kept."""
@@ -104,10 +119,12 @@ class Settings:
     @functools.cached_property
     def stored_under(self) -> str | None:
         """Text of all that decides what a graph compiles to, part of the key of stored units; None: none are kept."""
-        compiler = self.compile_graph
-        if not self.context.config.cache or not hasattr(compiler, "with_key"):
-            return None
-        return compiler.settings()
+        return self.storing.settings() if self.context.config.cache and self.storing is not None else None
+
+    @property
+    def storing(self) -> StoringCompiler | None:
+        """``compile_graph``, where it can store what it makes."""
+        return self.compile_graph if isinstance(self.compile_graph, StoringCompiler) else None
 
     def __attrs_post_init__(self) -> None:
         frame_hook.captures.add(self)

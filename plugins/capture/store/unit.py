@@ -13,7 +13,7 @@ import attrs
 
 from turret.errors import CaptureError
 from turret.frames import frame_hook, guard_tree
-from turret.frames.guard_audit import AuditedCheck, GuardAudit
+from turret.frames.filtering.guard_audit import AuditedCheck, GuardAudit
 from turret.frames.guards import Guard, GuardCheck, GuardSet
 from turret.hooks.context import CompileContext
 from turret.storage.source_lines import show_lines
@@ -87,7 +87,8 @@ def filtered(
 ) -> FilteredGuards:
     """Guards by what the guard filters say of them; what an audit has shown to be needed is kept."""
     answers = _answers(context, guards, function, arguments)
-    kept, dropped = [], []
+    kept: list[Guard] = []
+    dropped: list[Guard] = []
     for number, guard in enumerate(guards):
         keep = all(answer[number] for answer in answers) or (audit is not None and audit.keeps(guard))
         (kept if keep else dropped).append(guard)
@@ -100,7 +101,7 @@ def _answers(context: CompileContext, guards: tuple[Guard, ...], function: Any, 
     hook = context.hooks.turret_guard_filter
     if not hook.get_hookimpls():
         return []
-    from turret.frames.guard_entries import guard_entries
+    from turret.frames.filtering.guard_entries import guard_entries
 
     answers = hook(context=context, guards=guard_entries(guards, function, arguments))
     for answer in answers:

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy
@@ -164,7 +164,7 @@ class _Samples:
         shape = [int(s.node.hint) if isinstance(s, torch.SymInt) else s for s in fake.shape]
         if self.small:
             shape = [s if s < 2 else self.sizes.setdefault(s, min(s, _SMALL[len(self.sizes) % 4])) for s in shape]
-        order = sorted(range(len(shape)), key=lambda n: -int(fake.stride(n)))
+        order = sorted(range(len(shape)), key=lambda n: -int(fake.stride()[n]))
         made = self.numbers(fake.dtype, [shape[n] for n in order]).transpose(numpy.argsort(order))
         if self.matrices and made.dtype.kind in "fc" and len(shape) > 1 and shape[-1] == shape[-2]:
             made = made + numpy.swapaxes(made, -1, -2) + 9 * numpy.eye(shape[-1], dtype=made.dtype)
@@ -238,7 +238,9 @@ class Call:
         """Numpy must not be told to raise where it warns."""
         if any(action in ("raise", "call") for action in numpy.geterr().values()):
             raise self.refused("numpy is told to raise on errors of floats")
-        self.t.guards.take("CALL", self.t.wrap_known(numpy).source, (lookups.float_errors, lookups.float_errors(numpy)))
+        module = self.t.wrap_known(numpy).source
+        assert module is not None
+        self.t.guards.take("CALL", module, (lookups.float_errors, lookups.float_errors(numpy)))
 
     def refuse_integers(self) -> None:
         """Refuse what integers may be that numpy and torch part at: zero, negative exponents, far shifts."""
@@ -259,7 +261,7 @@ class Call:
     def objects(self, args: list[Value], kwargs: dict[str, Value], array: Callable[[Tensor], Any]) -> tuple[list, dict]:
         """The arguments as objects, arrays as ``array`` makes them."""
         self.arrays.clear()
-        return [self.object(v, array) for v in args], {k: self.object(v, array) for k, v in kwargs.items()}
+        return self.each(args, array), {k: self.object(v, array) for k, v in kwargs.items()}
 
     def object(self, value: Value, array: Callable[[Tensor], Any]) -> Any:
         value = value.realize()
@@ -274,13 +276,16 @@ class Call:
         if isinstance(value, Symbolic):
             return value.number
         if isinstance(value, (List, Tuple)):
-            items = [self.object(v, array) for v in value.items]
+            items = self.each(value.items, array)
             return items if value.kind is list else tuple(items)
         if isinstance(value, Slice):
-            return slice(*(self.object(v, array) for v in value.parts))
+            return slice(*self.each(value.parts, array))
         if isinstance(value, Tensor):
             raise self.refused(f"{value.describe()} among its arguments")
         return self.t.constant_of(value)
+
+    def each(self, values: Iterable[Value], array: Callable[[Tensor], Any]) -> list:
+        return [self.object(v, array) for v in values]
 
     def tensor(self, value: Value) -> Tensor:
         """The tensor in the memory of an array, or of the number of a scalar."""
@@ -383,7 +388,10 @@ class Call:
         for number, made in enumerate(samples):
             if made is expected:
                 return self.arrays[number][0]
-        tensor = self.of_dtype(self.t.recorder.by_fake[id(found.tensor)], expected.dtype)
+        return self.array(self.of_dtype(self.t.recorder.by_fake[id(found.tensor)], expected.dtype), expected, samples)
+
+    def array(self, tensor: Any, expected: Any, samples: list[numpy.ndarray]) -> Value:
+        """A new array or scalar, in memory of its own or that of an argument, as numpy's is."""
         shared = any(numpy.may_share_memory(expected, s) for s in samples) and isinstance(expected, numpy.ndarray)
         memory = tensor.fake.untyped_storage()._cdata
         sharing = any(held.fake.untyped_storage()._cdata == memory for _, held in self.arrays)

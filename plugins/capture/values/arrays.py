@@ -131,7 +131,7 @@ class KnownArray(_Numbers):
         if any(isinstance(v.realize(), ArrayOfTensor) for v in (key, value)):
             self.as_computed(t).set_item(t, key, value)
             return
-        self.change(t, lambda: operator.setitem(self.array, folded(key), folded(value)))
+        self.change(t, lambda: self.array.__setitem__(folded(key), folded(value)))
 
     def as_computed(self, t: Tracer) -> ArrayOfTensor:
         """The array as one that the graph computes, which it is from now on."""

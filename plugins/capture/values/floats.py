@@ -25,6 +25,8 @@ class ChangingFloat(Symbolic):
     Python number that it is.
     """
 
+    source: Source
+
     def __init__(self, t: Tracer, value: float, source: Source) -> None:
         self.t, self.value, self.source = t, value, source
         self.made: tuple[fx.Node, Any] | None = None

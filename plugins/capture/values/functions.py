@@ -158,6 +158,8 @@ class LocalFunction(Function):
     one only where the program depends on which it is.
     """
 
+    source: Source
+
     def __init__(self, t: Tracer, object: Any, source: Source) -> None:
         super().__init__(object, source)
         self.t, self.is_pinned = t, False
@@ -380,7 +382,7 @@ class Partial(Callable_):
             return t.new_tuple(list(self.args))
         if name == "keywords":
             return t.new_dict(dict(self.kwargs))
-        if self.object is not None:
+        if self.object is not None and self.source is not None:
             own = vars(self.object)
             t.guards.take("KEYS", AttrSource(self.source, "__dict__"), tuple(own))
             if name in own:

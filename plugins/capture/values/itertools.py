@@ -415,7 +415,7 @@ class Group(Iterator):
 class Tee(Iterator):
     """One of the iterators of ``itertools.tee``; ``items`` are those that some of them read."""
 
-    kind = type(itertools.tee(())[0])
+    kind: type = type(itertools.tee(())[0])
 
     def __init__(self, inner: Value, items: list[Value], siblings: list[Tee]) -> None:
         self.inner, self.items, self.siblings = inner, items, siblings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import sys
 import threading
@@ -238,7 +239,7 @@ class Instance(Value):
             self.check_result(name, result, wanted)
         return result
 
-    def check_result(self, name: str, result: Value, wanted: type) -> None:
+    def check_result(self, name: str, result: Value, wanted: builtins.type) -> None:
         """Python asks special methods for results of one type; what it refuses is left to it."""
         refused = not issubclass(result.type(), wanted)
         if name == "__len__" and isinstance(result, Constant) and not refused:
@@ -406,10 +407,8 @@ class ExceptionInstance(Instance):
     def get_attr(self, t: Tracer, name: str) -> Value:
         if name == "args":
             return t.new_tuple(list(self.args))
-        if name == "__context__" and self.raised and self.context is None:
-            raise Unsupported("__context__ of an exception, which may be one that the caller handles")
-        if name in ("__cause__", "__context__") and self.object is None:
-            return (self.cause if name == "__cause__" else self.context) or Constant(None)
+        if name in ("__cause__", "__context__") and (found := self.linked(name)) is not None:
+            return found
         if name == "value" and self.kind is StopIteration:
             return self.args[0] if self.args else Constant(None)
         if name == "__suppress_context__" and self.object is None:
@@ -419,6 +418,14 @@ class ExceptionInstance(Instance):
         if name == "with_traceback":
             return Handler("with_traceback", lambda t, trace: self)
         return super().get_attr(t, name)
+
+    def linked(self, name: str) -> Value | None:
+        """``__cause__`` or ``__context__`` of an exception that was made while capturing; None for any other's."""
+        if name == "__context__" and self.raised and self.context is None:
+            raise Unsupported("__context__ of an exception, which may be one that the caller handles")
+        if self.object is not None:
+            return None
+        return (self.cause if name == "__cause__" else self.context) or Constant(None)
 
     def set_attr(self, t: Tracer, name: str, value: Value) -> None:
         if name == "__cause__":
@@ -517,7 +524,8 @@ class InstanceDict(Value):
         return Constant(self.get(t, item) is not None)
 
     def as_dict(self, t: Tracer) -> Value:
-        return t.new_dict({n: self.instance.own(t, n) for n in self.names(t)})
+        own = {n: self.instance.own(t, n) for n in self.names(t)}
+        return t.new_dict({n: v for n, v in own.items() if v is not None})
 
     def unpack(self, t: Tracer) -> list[Value]:
         return [Constant(n) for n in self.names(t)]
@@ -586,7 +594,7 @@ class Super(Callable_):
     def get_attr(self, t: Tracer, name: str) -> Value:
         owned = self.owner.object if isinstance(self.owner, Known) else None
         on_class = isinstance(owned, type) and self.start in owned.__mro__
-        kind = self.owner.object if on_class else self.owner.type()
+        kind: Any = owned if on_class else self.owner.type()
         mro = kind.__mro__
         t.provenance.bases(kind)
         for base in mro[mro.index(self.start) + 1 :]:

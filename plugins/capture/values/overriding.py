@@ -149,7 +149,7 @@ class MethodOfTorch(Callable_):
 def subclass_value(t: Tracer, object: Any, source: Source) -> Value | None:
     """A tensor of a class of the program's that existed before; None for one that capture does not follow."""
     kind = type(object)
-    if not is_plain_subclass(kind) or isinstance(object, torch.nn.parameter.UninitializedTensorMixin):
+    if not is_plain_subclass(kind) or torch.nn.parameter.is_lazy(object):
         return None
     if not answers(kind):
         return t.recorder.tensor_input(object, source)

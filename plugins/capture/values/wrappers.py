@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -10,11 +10,13 @@ from torch import fx
 from torch.utils._mode_utils import no_dispatch
 
 from turret.frames.class_members import find_in_mro
-from turret.frames.sources import CallSource, ItemSource, Source
+from turret.frames.guards import TensorProperties
+from turret.frames.sources import AttrSource, BoundSource, CallSource, ItemSource, Source, WeakSource
+from turret.graph.distributed_tensors import is_distributed, is_in_flight
 from turret.graph.wrapper_tensors import Unwrap, Wrap, WrapperForm, is_wrapper
 from turret.plugins.capture.errors import NOWHERE, Unsupported
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.values.base import Rebuilder, Tracer, Value
+from turret.plugins.capture.values.base import Constant, Rebuilder, Tracer, Value
 from turret.plugins.capture.values.sequences import Tuple
 from turret.plugins.capture.values.tensors import Tensor
 
@@ -31,6 +33,15 @@ class WrapperTensor(Tensor):
 
     def type(self) -> type:
         return self.form.kind
+
+    def get_attr(self, t: Tracer, name: str) -> Value:
+        if (
+            name == "is_leaf" and self.real is not None and self.source is not None
+        ):  # the one in the graph is made there
+            leaf = lookups.is_leaf(self.real)
+            t.guards.take("CALL", self.source, (lookups.is_leaf, leaf))
+            return Constant(leaf)
+        return super().get_attr(t, name)
 
     def parts(self, t: Tracer) -> list[Value]:
         """The plain tensors in it, as values."""
@@ -62,11 +73,18 @@ class WrapperTensor(Tensor):
             raise Unsupported(f"a change of the data of {self.describe()}", step=NOWHERE)
 
     def rebuild(self, r: Rebuilder) -> str:
+        check_spread(self.form)
         parts = "".join(r.load(part) + "," for part in self.parts(r.t))
         name = r.remember(self, r.assign(f"{r.constant(Wrap(self.form))}(*({parts}))"))
         for attribute, value in self.stores.items():
             r.line(f"{name}.{attribute} = {r.load(value)}")
         return name
+
+
+def check_spread(form: WrapperForm) -> None:
+    """Refuse placements that hold more than they say (the mask of an embedding), which only their own object has."""
+    if form.spread is not None and not form.spread.is_plain:
+        raise Unsupported(f"a tensor with the placements {form.spread.placements}, outside of the graph")
 
 
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device)
@@ -77,7 +95,7 @@ def is_followed(kind: type) -> bool:
     answer = find_in_mro(kind, "__torch_function__")[1]
     ordinary = answer in (torch._C._disabled_torch_function_impl, torch.Tensor.__dict__["__torch_function__"])
     foreign = kind.__module__.startswith(("torch.nested", "torch.distributed", "torch._subclasses"))
-    return is_wrapper(kind) and ordinary and not foreign
+    return is_wrapper(kind) and ordinary and (not foreign or is_distributed(kind) or is_in_flight(kind))
 
 
 def wrapper_value(t: Tracer, object: Any, source: Source) -> Value | None:
@@ -89,18 +107,18 @@ def wrapper_value(t: Tracer, object: Any, source: Source) -> Value | None:
         form = WrapperForm.of(object)
     except Exception as error:  # code of the program, of an object that may be half made
         raise Unsupported(f"taking a {kind.__qualname__} apart: {error}") from error
-    if not lookups.is_same_form(form, object):
+    if not lookups.IsOfForm(form)(object):
         raise Unsupported(f"a {kind.__qualname__} whose context cannot be compared")
-    t.guards.take("TYPE", source, kind)
-    t.guards.take("CALL", source, (functools.partial(lookups.is_same_form, form), True))
+    check_spread(form)
+    source, is_static = _guarded(t, object, form, source)
     t.blocks.refuse(f"a {kind.__qualname__}")
     t.provenance.bound_to_process(f"a {kind.__qualname__}, whose code the graph does not tell")
-    places = CallSource(source, lookups.parts_of_wrapper)
+    places = CallSource(source, lookups.PartsOf(form))
     nodes = []
     with no_dispatch():
-        parts = lookups.parts_of_wrapper(object)
+        parts = lookups.PartsOf(form)(object)
     for number, part in enumerate(parts):
-        value = t.recorder.tensor_input(part, ItemSource(places, number))
+        value = t.recorder.tensor_input(part, ItemSource(places, number), is_part=True, is_static=is_static)
         assert isinstance(value, Tensor)
         nodes.append(value.node)
     made = t.recorder.call_region(Wrap(form), nodes)
@@ -108,3 +126,37 @@ def wrapper_value(t: Tracer, object: Any, source: Source) -> Value | None:
     made.source, made.real = source, object
     t.overrides.inputs.append(made)
     return made
+
+
+def _guarded(t: Tracer, object: Any, form: WrapperForm, source: Source) -> tuple[Source, bool]:
+    """Guard what a wrapper and the tensors in it are; where it is found from then on, and whether it is the same one.
+
+    A parameter that is spread over processes keeps the object that says how, and its tensor: that is seen without
+    calling code of its class.
+    """
+    same = isinstance(object, torch.nn.Parameter) and not t.policy.fresh_parameter(source, object)
+    if same and not isinstance(source, BoundSource):
+        held = WeakSource(str(source), object)
+        t.guards.take("IS", source, others=(held,))
+        source = held
+    for place, part in _parts_in_place(object, form, source):
+        t.guards.take("TENSOR", place, TensorProperties.of(part))
+    if not (same and form.spread is not None):
+        t.guards.take("TENSOR", source, TensorProperties.of(object))
+        t.guards.take("CALL", source, (lookups.IsOfForm(form), True))
+        return source, False
+    t.guards.take("ID", AttrSource(source, "_spec"), object._spec)
+    t.guards.take("EQUALS", AttrSource(source, "requires_grad"), object.requires_grad)
+    for place, part in _parts_in_place(object, form, source):
+        t.guards.take("IS", place, others=(WeakSource(str(place), part),))
+    return source, True
+
+
+def _parts_in_place(object: Any, form: WrapperForm, source: Source) -> Iterator[tuple[Source, torch.Tensor]]:
+    """The plain tensors in a wrapper, and where they are."""
+    for name, inner in zip(form.names, form.inner, strict=True):
+        place = AttrSource(source, name)
+        if isinstance(inner, WrapperForm):
+            yield from _parts_in_place(getattr(object, name), inner, place)
+        elif inner is None:
+            yield place, getattr(object, name)

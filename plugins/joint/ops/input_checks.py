@@ -94,6 +94,12 @@ def _not_cut_away(given: Given) -> None:
                 torch._check(left >= 0, lambda: f"padding of {tuple(pad)} cuts more than {tuple(sizes)} has")
 
 
+def _no_negative_power_of_integers(given: Given) -> None:
+    tensor, exponent = given["self"], given["exponent"]
+    if isinstance(exponent, (int, torch.SymInt)) and not tensor.is_floating_point() and not tensor.is_complex():
+        torch._check(exponent >= 0, lambda: "integers to negative integer powers")
+
+
 def _divisible_by_alpha(given: Given) -> None:
     torch._check(given["alpha"] != 0, lambda: "alpha cannot be 0 for CELU")
 
@@ -352,6 +358,8 @@ _CHECKS: dict[Any, tuple[Check, ...]] = {
     aten.bmm.default: _NO_BOOLS,
     aten._trilinear.default: (_on_cpu(torch.bool, of="i1"),),
     aten._prelu_kernel.default: _NO_INTEGERS,
+    aten.pow.Tensor_Scalar: (_no_negative_power_of_integers,),
+    aten.pow_.Scalar: (_no_negative_power_of_integers,),
     aten.pow.Tensor_Tensor: (_not_bools_alone("self", "exponent"),),
 }
 """By op, what its arguments must be."""
@@ -377,6 +385,7 @@ for _op in _NEAREST:
     _CHECKS[_op] = (_on_cpu(*(dtype for dtype in (torch.bool, *INTEGERS, *_COMPLEX) if dtype != torch.uint8)),)
 _CHECKS[aten.celu.default] = (*_CHECKS[aten.celu.default], _divisible_by_alpha)
 _CHECKS[aten.round.decimals] = _NO_INTEGERS
+_CHECKS[aten.lerp.Scalar] = _CHECKS[aten.lerp.Tensor] = _NO_INTEGERS
 _CHECKS[aten.im2col.default] = _CHECKS[aten.col2im.default] = (_on_cpu(*INTEGERS),)
 _CHECKS[aten.clamp.default] = (_not_bools_alone("self", "min", "max"),)
 _CHECKS[aten.clamp.Tensor] = (_between_two_bools,)

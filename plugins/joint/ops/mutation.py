@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from turret.errors import UnsupportedError
 from turret.graph.ops.functional_ops import tensor_arguments
@@ -27,6 +28,27 @@ class PureVariant:
     op: Any
     written: tuple[str, ...]
     dropped: tuple[str, ...] = ()
+
+
+def check_result_fits(op: Any, variant: PureVariant, target: Any, value: Any) -> None:
+    """Refuse an elementwise write of values whose dtype or shape eager does not write to the tensor.
+
+    Shape functions of some writing ops let them pass.
+    """
+    if variant.op.namespace != "aten" or torch.Tag.pointwise not in variant.op.tags or variant.written != ("self",):
+        return
+    if not torch.can_cast(value.dtype, target.dtype):
+        raise UnsupportedError(f"eager refuses this call of {op}: values of {value.dtype} written to {target.dtype}")
+    found, wanted = tuple(value.shape), tuple(target.shape)
+    if len(found) != len(wanted) or any(map(_differ, found, wanted)):
+        raise UnsupportedError(f"eager refuses this call of {op}: values of the shape {found} written to {wanted}")
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Whether two sizes differ; those that depend on data do not as far as is known."""
+    if isinstance(one, torch.SymInt) and isinstance(other, torch.SymInt) and one.node.expr == other.node.expr:
+        return False
+    return not free_unbacked_symbols(one) and not free_unbacked_symbols(other) and bool(one != other)
 
 
 @attrs.frozen(eq=False)

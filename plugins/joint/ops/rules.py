@@ -6,6 +6,7 @@ from typing import Any
 
 from turret.plugins.joint.ops.indices import with_known_indices
 from turret.plugins.joint.ops.input_checks import with_checks
+from turret.plugins.joint.ops.scalars import with_numbers_held
 from turret.plugins.joint.ops.special import SPECIAL
 from turret.plugins.joint.tracer import Rule, Tracer
 
@@ -14,5 +15,5 @@ def rule_of(tracer: Tracer, func: Any) -> Rule:
     """A rule of the op's own, or that of its kind; in front of it what eager checks."""
     special = SPECIAL.get(func)
     if special is not None:
-        return with_checks(special, func)
-    return with_known_indices(with_checks(tracer.rule_for(func), func), func)
+        return with_numbers_held(with_checks(special, func), func)
+    return with_known_indices(with_numbers_held(with_checks(tracer.rule_for(func), func), func), func)

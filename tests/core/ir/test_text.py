@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import turret
 from tests.core.ir.product_lab import PROGRAMS, difference, products
 from turret.errors import StageError, TextError
-from turret.hooks.notation import SHOWN_ELEMENTS
+from turret.hooks.text.notation import SHOWN_ELEMENTS
 from turret.ir import Definition, Extern, LoopProgram, Number, Ref, Schedule, TensorDecl, Var, call, constant, load
 from turret.ir.text import parse
 from turret.testing.corpus.chooser import DrawnChooser

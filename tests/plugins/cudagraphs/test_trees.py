@@ -91,6 +91,41 @@ def test_what_nobody_asked_to_record_is_recorded_after_some_calls_of_its_sizes()
     assert (function.reported().recordings, function.reported().replays) == (1, 4)
 
 
+@pytest.mark.parametrize("outputs", KINDS)
+def test_a_call_is_padded_to_a_size_that_is_named_and_gives_its_own_part(outputs):
+    bench = Bench(outputs)
+    program = bench.program(1, *SCALED, outputs=["t1", "t0[1:]", "i0"])
+    function = bench.graphed(program, capture_sizes=(4, 8))
+    for length in (3, 2, 4, 1, 7, 5, 8, 3, 0):
+        x = torch.arange(length)
+        found = bench.agree(function, x)
+        assert [f.shape[0] for f in found] == [length, max(0, length - 1), length] and found[2] is x
+    told = function.reported()
+    assert (told.recordings, told.sizes, told.padded_calls) == (2, 2, 6)
+    assert told.plain_calls == {"sizes (0,) are not among cudagraph_capture_sizes": 1}
+    assert "6 calls were padded to a size that is recorded" in str(told)
+
+
+def test_what_writes_to_its_inputs_is_not_padded():
+    bench = Bench()
+    function = bench.graphed(bench.program(1, ("add_", "i0", ("i0",)), outputs=["i0"]), capture_sizes=(4,))
+    for length in (3, 3, 4, 4, 3):
+        bench.agree(function, vector(*range(length)))
+    assert (function.reported().recordings, function.reported().padded_calls) == (1, 0)
+
+
+def test_sizes_that_seldom_come_again_are_not_recorded_and_others_are():
+    bench = Bench()
+    function = bench.graphed(bench.program(1, *SCALED, outputs=["t1"]))
+    for _ in range(2):
+        for length in range(1, 41):
+            bench.agree(function, vector(*range(length)))
+    assert (function.reported().recordings, function.reported().sizes) == (2, 2)
+    for _ in range(8):
+        bench.agree(function, vector(*range(30)))
+    assert (function.reported().recordings, function.reported().sizes) == (3, 3)
+
+
 @pytest.mark.filterwarnings("error")
 def test_what_nobody_asked_to_record_runs_as_it_is_where_a_replay_would_copy():
     bench = Bench()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import attrs
 
@@ -41,8 +41,11 @@ def matrix_form(nest: Nest) -> MatrixForm | None:
         return None
     if _is_transposed(nest, rows, columns):
         rows, columns = columns, rows
-    ordered = [tuple(v for v in nest.outer if v in side) for side in (rows, columns, batch)]
-    return MatrixForm(*ordered, found[0].depth)
+
+    def ordered(side: Collection[Var]) -> tuple[Var, ...]:
+        return tuple(v for v in nest.outer if v in side)
+
+    return MatrixForm(ordered(rows), ordered(columns), ordered(batch), found[0].depth)
 
 
 def _products(nest: Nest) -> list[Contraction]:

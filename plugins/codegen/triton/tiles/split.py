@@ -17,13 +17,14 @@ from turret.ir.conditions import operand_guard
 from turret.ir.contraction import has_matrix_product
 from turret.ir.expr import Expr, call, cast, constant, index_value, load, part, reduce, rewrite, size_value, walk
 from turret.ir.index import Index, Size, Var, hinted, product, size, unflatten
+from turret.ir.nest import Nest
 from turret.ir.program import TensorDecl
 from turret.ir.schedule import Kernel, Store
 from turret.plugins.codegen.triton.tiles.kernel import DeviceProperties
 from turret.plugins.codegen.triton.tiles.matrix import depth_parts, matrix_form
 from turret.plugins.codegen.triton.tiles.normalise import normalise
 from turret.plugins.codegen.triton.tiles.split_kernel import Stages, scratch_of, scratch_tensor
-from turret.plugins.codegen.triton.tiles.tiling import PERSISTENT_OUTER, is_along_row
+from turret.plugins.codegen.triton.tiles.tiling import PERSISTENT_OUTER, is_along_row, moved_values
 
 LEAST_WORK = 1 << 16
 """Elements below which one stage is faster than two, whatever the device."""
@@ -31,8 +32,11 @@ LEAST_CHUNK = {True: 1024, False: 64}
 """Shortest part of a row worth a program: where the row is contiguous, and where the rows lie side by side."""
 COLUMNS, NARROWEST = 64, 16
 """Rows that one program takes where they lie side by side, and the fewest (two sectors of float32)."""
-RESIDENT = {True: 2, False: 8}
+RESIDENT = {True: 2, False: 6}
 """Programs that a multiprocessor should have: blocks of whole rows are larger than those of rows side by side."""
+BLOCK_COLUMNS, BLOCKS, MOST_PARTS = 32, 12, 256
+"""Rows side by side that are read once fit in blocks: how many a block takes, how many blocks a multiprocessor may
+have, and into how many parts a row may be cut, so that the second stage has its parts in one block, too."""
 SYMBOLIC_PARTS = 128
 """Parts of a row whose length nobody knows."""
 
@@ -103,9 +107,25 @@ def _parts(
     short = not contiguous and row <= PERSISTENT_OUTER and rows // NARROWEST >= properties.multiprocessors
     if rows * row < LEAST_WORK or short:
         return 1
-    resident = RESIDENT[contiguous] * properties.multiprocessors
-    wanted = min(-(-resident // programs), row // LEAST_CHUNK[contiguous])
-    return _near_divisor(wanted, hinted(inner[0].extent, hints), row)
+    head = hinted(inner[0].extent, hints)
+    blocks = 0 if contiguous else _blocks(nest, rows, row, head, properties)
+    if blocks:
+        return blocks
+    wanted = min(-(-RESIDENT[contiguous] * properties.multiprocessors // programs), row // LEAST_CHUNK[contiguous])
+    return _near_divisor(wanted if contiguous else min(wanted, MOST_PARTS), head, row)
+
+
+def _blocks(nest: Nest, columns: int, row: int, head: int | None, properties: DeviceProperties) -> int:
+    """Parts that lie in one block each, for rows side by side of which one value a point is read; 0 for too many."""
+    if moved_values(nest) != 1:
+        return 0
+    abreast = -(-columns // BLOCK_COLUMNS)
+    least = -(-row // PERSISTENT_OUTER)
+    enough = -(-properties.multiprocessors // abreast)
+    wanted = max(least, min(enough, row // LEAST_CHUNK[False]))
+    most = min(MOST_PARTS, 2 * wanted, BLOCKS * properties.multiprocessors // abreast)
+    length = row if head is None or head < wanted else head
+    return next((parts for parts in range(max(wanted, 2), most + 1) if length % parts == 0), 0)
 
 
 def _near_divisor(wanted: int, head: int | None, row: int) -> int:

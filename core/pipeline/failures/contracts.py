@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from turret.errors import PluginError, Stage, StageError, VerificationError
-from turret.hooks.blame import owner
 from turret.hooks.products import NodePlacement, Placement, StageGraph
+from turret.hooks.registration.blame import owner
 from turret.plan import Plan
 
 

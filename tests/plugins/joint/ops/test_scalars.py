@@ -1,0 +1,90 @@
+"""Numbers that a dtype does not hold, and writes of values that do not fit: what eager refuses is refused here too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import turret
+
+X = torch.tensor([[1, 0], [3, 2]])
+CALLS = {
+    "masked_fill": lambda x, n: x.masked_fill(x > 0, n),
+    "clamp": lambda x, n: x.clamp(max=n),
+    "where": lambda x, n: torch.where(x > 0, x, n),
+    "add": lambda x, n: x + n,
+    "add with alpha": lambda x, n: torch.add(x, x, alpha=n),
+    "addcmul": lambda x, n: torch.addcmul(x, x, x, value=n),
+    "threshold": lambda x, n: F.threshold(x, n, 0),
+    "hardtanh": lambda x, n: F.hardtanh(x, min(n, 0), max(n, 0)),
+    "pad": lambda x, n: F.pad(x, (1, 1), value=n),
+    "full": lambda x, n: torch.full((2, 3), n, dtype=x.dtype),
+    "fill_": lambda x, n: x.clone().fill_(n),
+    "scatter": lambda x, n: x.scatter(0, torch.zeros(1, 2, dtype=torch.int64), n),
+    "power": lambda x, n: x**n,
+    "mul_": lambda x, n: x.clone().mul_(n),
+    "clamp_": lambda x, n: x.clone().clamp_(min=n),
+    "item": lambda x, n: torch.scalar_tensor(n, dtype=x.dtype),
+}
+DTYPES = (torch.int8, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.bool)
+NUMBERS = (2, -1, 1.5, 200, 300, -300, 70000, -1e9, 2**40, 1e20, 1e39, float("inf"))
+
+
+def outcome(function, *args):
+    try:
+        found = function(*args)
+    except RuntimeError as error:
+        return type(error)
+    return found.dtype, found.tolist() if found.dtype not in (torch.float16, torch.bfloat16) else found.shape
+
+
+@pytest.mark.filterwarnings("ignore:Turret runs a graph eagerly")
+@given(st.sampled_from(sorted(CALLS)), st.sampled_from(DTYPES), st.sampled_from(NUMBERS))
+@settings(max_examples=40, deadline=None)
+def test_a_number_is_refused_where_eager_refuses_it(name, dtype, number) -> None:
+    def program(x):
+        return CALLS[name](x, number)
+
+    x = X.to(dtype)
+    compiled = turret.compile(program, options={"cache": False, "cpp_flags": "-O0"})
+    assert outcome(compiled, x) == outcome(program, x)
+
+
+@pytest.mark.filterwarnings("ignore:Turret runs a graph eagerly")
+def test_a_symbolic_number_is_guarded_where_a_dtype_may_not_hold_it() -> None:
+    def program(x, n):
+        return x.clamp(max=n) + 1
+
+    compiled = turret.compile(program, dynamic=True, options={"cache": False})
+    x = X.to(torch.int8)
+    for number in (3, 5, 127, 300, 4, -500):
+        assert outcome(compiled, x, number) == outcome(program, x, number)
+
+
+WRITES = {
+    "mul_ of integers by a float": lambda x, y: x.mul_(y),
+    "logit_ of integers": lambda x, y: x.logit_(),
+    "add_ of integers to bools": lambda x, y: (x > 0).add_(1),
+    "fmod_ by more": lambda x, y: y[0].fmod_(y),
+    "atan2_ by more": lambda x, y: y[0].atan2_(y),
+    "clamp_ by more": lambda x, y: y[0].clamp_(y),
+    "lerp_ of integers": lambda x, y: x.lerp_(x, 0.5),
+    "a negative power of integers": lambda x, y: x**-1,
+}
+
+
+@pytest.mark.filterwarnings("ignore:Turret runs a graph eagerly", "ignore:An output with one or more elements")
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_that_eager_refuses_raises_what_eager_raises(name) -> None:
+    def program(x, y):
+        return WRITES[name](x + 0, y + 0)
+
+    args = X, torch.rand(2, 2)
+    with pytest.raises((RuntimeError, NotImplementedError)) as expected:
+        program(*args)
+    with pytest.raises(type(expected.value)) as found:
+        turret.compile(program, options={"cache": False})(*args)
+    assert str(found.value) == str(expected.value)
