@@ -153,6 +153,10 @@ class Device(abc.ABC):
         Raises ``CodegenError`` where it cannot be loaded, ``CacheError`` where it is gone.
         """
 
+    def driver(self, index: int) -> str:
+        """Version of the driver of one device, which choices by measured times are kept under; empty for none."""
+        return ""
+
     def products(self, arch: str) -> ProductCosts | None:
         """What matrix products take on devices of an architecture; None where all of them stay calls of the library.
 
