@@ -30,6 +30,7 @@ from turret.pipeline.keys.code_fingerprint import fingerprint
 from turret.pipeline.keys.op_code import library_patches
 from turret.pipeline.keys.operators import OPERATORS, Opaque, library_operator
 from turret.storage.environment import processor
+from turret.torch_compat.modes import ATTENTION_ENABLED
 from turret.torch_compat.native_functions import nn_c
 
 TAGS = ("recompute", "ac_graph_id")
@@ -92,6 +93,7 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
         str(torch.get_default_dtype()),
         repr((torch.are_deterministic_algorithms_enabled(), torch.utils.deterministic.fill_uninitialized_memory)),
         repr(torch.backends.mkldnn.enabled),
+        repr([enabled() for enabled in ATTENTION_ENABLED]),
         repr((torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())),
         getattr(sys.modules.get("numpy"), "__version__", ""),
         _patches(),

@@ -335,7 +335,7 @@ class Overrides:
                 with _Listener():
                     invoke(*given, **named)
             except _Asked as asked:
-                return asked
+                return asked.with_traceback(None)  # whose frames would keep all that they hold until a collection
             except Unsupported:
                 raise
             except Exception as error:

@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from turret.frames.trace_modes import SETTERS
+from turret.graph.wrapper_tensors import nested_attention
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record import state
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.tensors import NOT_IN_GRAPHS, READS_DATA, Symbolic, Tensor
+from turret.plugins.capture.values.wrappers import is_nested
 from turret.torch_compat.native_functions import FUNCTION_HOMES, TensorBase, VariableFunctions, torch_c
 from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -75,6 +77,7 @@ def is_torch_builtin(function: Any) -> bool:
 _READERS = re.compile(
     r"^(_?is_|_?get_(?!generator)|_?has_|_?are_|_len_|promote_types|result_type|can_cast|iinfo|finfo|_jit_|_autocast_sup)"
 )
+_NESTING = {torch.autocast_increment_nesting: 1, torch.autocast_decrement_nesting: -1}
 _TENSOR_TESTS = frozenset({"is_tensor", "is_storage", "is_floating_point", "is_complex", "is_same_size"})
 
 
@@ -84,10 +87,8 @@ def call_torch(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Va
         return t.state.set(function, args, kwargs)
     if function in state._QUIET:
         return Constant(None)
-    if function is torch.autocast_increment_nesting:
-        return t.state.nest(1)
-    if function is torch.autocast_decrement_nesting:
-        return t.state.nest(-1)
+    if function in _NESTING:
+        return t.state.nest(_NESTING[function])
     name = getattr(function, "__name__", "")
     klass = getattr(function, "__objclass__", None)
     if klass in (torch.Tensor, TensorBase):
@@ -101,6 +102,8 @@ def call_torch(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Va
         raise Unsupported(f"the higher-order operator {function}")
     if not in_graph(function):
         raise Unsupported(f"torch's {name} in compiled code")
+    if function is torch.nn.functional.scaled_dot_product_attention and any(map(is_nested, values)):
+        function = nested_attention
     return t.recorder.call(function, args, kwargs)
 
 

@@ -281,6 +281,8 @@ class FrameTracer(Caller):
         left, right = left.realize(), right.realize()
         if left is right:
             return True
+        if any(isinstance(v, Symbolic) and v.is_ragged() for v in (left, right)):
+            return False  # such a size is another object each time that it is asked for
         if isinstance(left, Symbolic) or isinstance(right, Symbolic):
             left, right = (Constant(v.fixed()) if isinstance(v, Symbolic) else v for v in self.alike(left, right))
         if isinstance(left, Constant) and isinstance(right, Constant):

@@ -33,7 +33,7 @@ from turret.frames.sources import (
 from turret.plugins.capture.facts.fingerprints import HEAP_TYPE, TRUSTED_ROOTS
 from turret.plugins.capture.interpreter.torch_functions import is_graph_function
 from turret.plugins.capture.python import lookups
-from turret.plugins.capture.registry import registry
+from turret.plugins.capture.registry import Handler, registry
 from turret.plugins.capture.values.base import Constant, Lazy, MethodOfValue, Opaque, Tracer, Value
 from turret.plugins.capture.values.classes import Class
 from turret.plugins.capture.values.distributed import AnyPlacement, description
@@ -473,7 +473,7 @@ class _AnyNamedTuple(metaclass=_NamedTuples):
     pass
 
 
-registry.wrappers |= {
+_WRAPPERS: dict[type, Handler] = {
     **dict.fromkeys(_IDENTITY_TYPES, identity),
     torch.device: equal,
     types.FunctionType: _function,
@@ -499,6 +499,7 @@ registry.wrappers |= {
     nn.Parameter: _tensor,
     nn.Buffer: _tensor,
 }
+registry.wrappers |= _WRAPPERS
 registry.base_wrappers += [
     (_AnyNamedTuple, _namedtuple),
     (type, known(Class)),

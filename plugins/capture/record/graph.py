@@ -513,7 +513,7 @@ class GraphRecorder:
         return self._nest(value, in_64_bits)
 
     def _number(self, value: Symbolic, in_64_bits: bool) -> tuple[Any, Any]:
-        if in_64_bits and isinstance(value.number, torch.SymInt) and value.is_known():
+        if in_64_bits and isinstance(value.number, torch.SymInt) and value.is_known() and not value.is_ragged():
             if not fits_64_bits(value.number):
                 return value.fixed(), value.fixed()
             self.integers[value.number.node.expr] = None
