@@ -129,7 +129,7 @@ def _idle_dropout(node: fx.Node) -> bool:
         return False
     given = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
     training = given.get("training", given.get("train", True))
-    return (training is False or given.get("p") == 0) and not given.get("inplace", False)
+    return (training is False or given.get("p") == 0) and not bool(given.get("inplace", False))
 
 
 def _along_last(softmax: fx.Node) -> bool:
