@@ -9,12 +9,12 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from turret.torch_compat.autograd import top_saved_tensor_hooks as top_hooks
+from turret.torch_compat.autograd import top_saved_tensor_hooks
 
 
 def raised_by_hook(error: BaseException) -> bool:
     """Whether the pack hook that autograd uses now has raised this, and no operation of a graph."""
-    hooks = top_hooks(False)
+    hooks = top_saved_tensor_hooks(False)
     if hooks is None:
         return False
     codes = {f.__code__ for f in _layers(hooks[0])}

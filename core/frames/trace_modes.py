@@ -15,20 +15,22 @@ from torch import fx
 
 from turret.torch_compat.autograd import set_autograd_compiler, set_saved_tensor_hooks_traced
 from turret.torch_compat.dispatch import DisableAutocast, DispatchKey, TorchDispatchMode, has_storage
+from turret.torch_compat.function_overrides import (
+    TorchFunctionState,
+    function_override_state,
+    pop_off_function_modes,
+    push_onto_function_modes,
+    set_function_override_state,
+)
 from turret.torch_compat.modes import (
     DeviceContext,
-    TorchFunctionState,
     attention_enabled,
     function_mode_at,
     function_mode_count,
     peek_redispatch,
-    pop_function_mode,
-    push_function_mode,
     set_attention_enabled,
-    set_function_state,
     set_grad_enabled,
 )
-from turret.torch_compat.modes import function_state as torchs_function_state
 
 WROTE_NOTHING = "__turret_wrote_nothing__"
 """An attribute of errors that ended a call before it wrote to anything."""
@@ -135,7 +137,7 @@ _paused = _Paused()
 
 def torch_function_state() -> Any:
     """Who is asked for answers to torch's functions (``__torch_function__``) in the program of this thread."""
-    return torchs_function_state() if _paused.state is None else _paused.state
+    return function_override_state() if _paused.state is None else _paused.state
 
 
 def is_hop_skipped() -> bool:
@@ -151,29 +153,29 @@ def program_asked_nothing() -> Iterator[None]:
     """
     state, outer = torch_function_state(), _paused.state
     _paused.state = state
-    off = TorchFunctionState.ALL_DISABLED if has_modes() else TorchFunctionState.SUBCLASSES_DISABLED
-    set_function_state(off)
+    states = TorchFunctionState
+    set_function_override_state(states.ALL_DISABLED if has_modes() else states.SUBCLASSES_DISABLED)
     try:
         yield
     finally:
         _paused.state = outer
-        set_function_state(state)
+        set_function_override_state(state)
 
 
 @contextlib.contextmanager
 def program_put_aside() -> Iterator[None]:
     """Within ``program_asked_nothing``: the compiler's own classes are asked again, and no mode of the program."""
     modes = modes_in_use() if has_modes() else []
-    state = torchs_function_state()
+    state = function_override_state()
     for _ in modes:
-        pop_function_mode()
-    set_function_state(TorchFunctionState.ENABLED)
+        pop_off_function_modes()
+    set_function_override_state(TorchFunctionState.ENABLED)
     try:
         yield
     finally:
-        set_function_state(state)
+        set_function_override_state(state)
         for mode in modes:
-            push_function_mode(mode)
+            push_onto_function_modes(mode)
 
 
 def has_modes() -> bool:

@@ -12,7 +12,7 @@ under the modes that the graph begins with; where there is no such place, the bu
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -64,6 +64,8 @@ class _Trial(fx.Interpreter):
         super().__init__(captured.module, garbage_collect_values=False)
         self.captured = captured
         self.results: dict[fx.Node, Any] = {}
+        self.numbers: dict[fx.Node, int] = {}
+        """Positions of calls."""
         self.changed: set[fx.Node] = set()
         """Calls under other modes than the first one."""
         self.writes: dict[int, int] = {}
@@ -101,6 +103,7 @@ class _Trial(fx.Interpreter):
                     self._versions[key] = tensor, tensor._version
                     self._note_write(_memory(tensor))
             self._meet(result, None)
+            self.numbers[node] = self._position
             self._position += 1
         return result
 
@@ -185,40 +188,19 @@ def _parts(calls: Sequence[fx.Node], places: Sequence[int]) -> list[list[fx.Node
     return [list(calls[start:end]) for start, end in itertools.pairwise(bounds)]
 
 
-def _copied(calls: Sequence[fx.Node], read: Iterable[fx.Node], outputs: Sequence[fx.Node]) -> fx.Graph:
-    """Some calls as a graph of their own, of what they read from others to what others read from them."""
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in read:
-        copies[node] = input_ = graph.placeholder(node.name)
-        input_.meta = dict(node.meta)
-
-    def copy(node: fx.Node) -> fx.Node:
-        if node not in copies:
-            copies[node] = graph.node_copy(node, copy)
-        return copies[node]
-
-    for call in calls:
-        for source in call.all_input_nodes:
-            copy(source)
-        copy(call)
-    graph.output(tuple(copies[node] for node in outputs))
-    return graph
-
-
 def _section(captured: CapturedGraph, trial: _Trial, calls: Sequence[fx.Node]) -> Section:
     inside = set(calls)
     read = dict.fromkeys(s for call in calls for s in call.all_input_nodes if s not in inside and s.op != "get_attr")
-    outputs = tuple(call for call in calls if any(user not in inside for user in call.users))
-    graph = _copied(calls, read, outputs)
-    placeholders = {n: i for i, n in enumerate(n for n in captured.module.graph.nodes if n.op == "placeholder")}
-    given = [placeholders.get(node) for node in read]
-    module = lazy_module(captured.module, graph, "Section")
+    outputs = tuple(call for call in calls if not inside.issuperset(call.users))
+    placeholders = [node for node in captured.module.graph.nodes if node.op == "placeholder"]
+    position = {node: n for n, node in enumerate(placeholders)}
+    given = [position.get(node) for node in read]
+    examples = captured.example_inputs
     made = attrs.evolve(
         captured,
-        module=module,
+        module=lazy_module(captured.module, _copied(tuple(read), calls, outputs), "Section"),
         example_inputs=tuple(
-            trial.results[node] if number is None else captured.example_inputs[number]
+            trial.results[node] if number is None else examples[number]
             for node, number in zip(read, given, strict=True)
         ),
         static_inputs=_renumbered(captured.static_inputs, given),
@@ -227,9 +209,25 @@ def _section(captured: CapturedGraph, trial: _Trial, calls: Sequence[fx.Node]) -
         gradient_buckets=None,
         name=f"{captured.name}_{calls[0].name}",
     )
-    end = list(trial.results).index(calls[-1])
-    done = sum(node.op in _CALLS for node in list(trial.results)[: end + 1])
-    return Section(made, tuple(read), outputs, any(position < done for position in trial.input_writes))
+    return Section(
+        made, tuple(read), outputs, min(trial.input_writes, default=len(trial.numbers)) <= trial.numbers[calls[-1]]
+    )
+
+
+def _copied(inputs: Sequence[fx.Node], calls: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> fx.Graph:
+    """Calls as a graph of their own, with constants that they read."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    for call in calls:
+        for source in call.all_input_nodes:
+            if source not in copies:
+                copies[source] = graph.node_copy(source)
+        copies[call] = graph.node_copy(call, copies.__getitem__)
+    graph.output(tuple(copies[node] for node in outputs))
+    return graph
 
 
 def _renumbered(positions: frozenset[int], given: Sequence[int | None]) -> frozenset[int]:
@@ -238,64 +236,53 @@ def _renumbered(positions: frozenset[int], given: Sequence[int | None]) -> froze
 
 @attrs.frozen
 class _Step:
-    """A section in the run of all: the slots of its inputs and outputs, those that nobody needs behind it, and whether
-    one before it writes to an input."""
+    """A call of a section: where the values that it takes and makes lie, and which nobody reads any more."""
 
     function: Callable[..., Any]
     given: list[int]
     made: list[int]
     done: list[int]
-    is_behind_writes: bool
+    behind_write: bool
 
-    def run(self, values: list[Any]) -> None:
-        """Run it on the values of the slots."""
+    def __call__(self, values: list[Any]) -> None:
         try:
             found = self.function(*[values[slot] for slot in self.given])
         except Exception as error:
-            if not self.is_behind_writes:
+            if not self.behind_write:
                 raise
             setattr(error, WROTE_NOTHING, False)
-            raise error.with_traceback(None) from None  # an earlier section did write
+            raise error.with_traceback(None) from None  # the plan that it came out of wrote to no input
         for slot, value in zip(self.made, found, strict=True):
             values[slot] = value
         for slot in self.done:
             values[slot] = None
 
 
-def _slots(graph: fx.Graph, sections: Sequence[Section]) -> dict[fx.Node, int]:
-    """Numbers of the values that sections take and give: inputs of the graph first."""
-    slots: dict[fx.Node, int] = {}
-    for node in (*graph.find_nodes(op="placeholder"), *(output for s in sections for output in s.outputs)):
-        slots.setdefault(node, len(slots))
-    return slots
-
-
 def join(
     captured: CapturedGraph, sections: Sequence[Section], functions: Sequence[Callable[..., Any]]
 ) -> Callable[..., Any]:
     """The whole graph as a function of its flat inputs, of the functions of its sections."""
-    slots = _slots(captured.module.graph, sections)
-    results = output_nodes(captured.module.graph)
+    graph = captured.module.graph
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    made = [node for section in sections for node in section.outputs]
+    slots = {node: n for n, node in enumerate((*placeholders, *made))}
+    results = output_nodes(graph)
     taken = [slots[node] if isinstance(node, fx.Node) else None for node in results]
-    last: dict[int, int] = {}
-    for number, section in enumerate(sections):
-        last |= {slots[node]: number for node in (*section.inputs, *section.outputs)}
-    steps = [
-        _Step(
-            function,
-            [slots[node] for node in section.inputs],
-            [slots[node] for node in section.outputs],
-            [slot for slot, at in last.items() if at == number and slot not in taken],
-            number > 0 and sections[number - 1].writes,
-        )
-        for number, (section, function) in enumerate(zip(sections, functions, strict=True))
-    ]
-    count = len(slots)
+    steps: list[_Step] = []
+    read_later = set(taken)
+    for number in range(len(sections) - 1, -1, -1):
+        section = sections[number]
+        given, found = ([slots[node] for node in nodes] for nodes in (section.inputs, section.outputs))
+        done = [slot for slot in dict.fromkeys((*given, *found)) if slot not in read_later]
+        read_later.update(given)
+        steps.append(_Step(functions[number], given, found, done, number > 0 and sections[number - 1].writes))
+    steps.reverse()
+    empty = [None] * len(made)
 
     def run(*inputs: Any) -> tuple[Any, ...]:
-        values = [*inputs, *[None] * (count - len(inputs))]
+        values = [*inputs, *empty]
         for step in steps:
-            step.run(values)
+            step(values)
         return tuple(result if slot is None else values[slot] for slot, result in zip(taken, results, strict=True))
 
     return run

@@ -14,6 +14,8 @@ TorchDispatchMode = torch.utils._python_dispatch.TorchDispatchMode
 """Sees every op below autograd: tracers are such modes, and there is no public name for their class."""
 pop_dispatch_mode = torch.utils._python_dispatch._pop_mode_temporarily
 """A context without the innermost of these modes."""
+disable_current_modes = torch.utils._python_dispatch._disable_current_modes
+"""A context without any of them, the tracer's own included."""
 pop_function_mode = torch.overrides._pop_mode_temporarily
 """A context without the innermost mode of ``__torch_function__``; gives that mode."""
 no_dispatch = torch.utils._mode_utils.no_dispatch
@@ -40,10 +42,6 @@ registrations_text = torch._C._dispatch_dump
 """Text of the kernels of an op, with the files that registered them."""
 parse_dispatch_key = torch._C._parse_dispatch_key
 """The key of a name; raises ``RuntimeError`` for one that this torch has not."""
-DisableTorchFunction = torch._C.DisableTorchFunction
-"""A context in which tensors are plain ones to torch's functions, whatever their class."""
-disable_dispatch_modes = torch.utils._python_dispatch._disable_current_modes
-"""A context without any of the modes below autograd."""
 dispatch_keys_of = torch._C._dispatch_keys
 """The layers that calls with a tensor pass through."""
 has_storage = torch._C._has_storage

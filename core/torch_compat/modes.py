@@ -19,16 +19,6 @@ function_mode_count = torch._C._len_torch_function_stack
 """How many modes see calls of torch's functions."""
 function_mode_at = torch._C._get_function_stack_at
 """One of them, the outermost being 0."""
-push_function_mode = torch._C._push_on_torch_function_stack
-"""Make a mode the innermost of these."""
-pop_function_mode = torch._C._pop_torch_function_stack
-"""Take the innermost off; gives it."""
-TorchFunctionState = getattr(torch._C, "_TorchFunctionState")  # noqa: B009 - the stubs leave these three out
-"""Who is asked for answers to torch's functions: modes and classes, modes alone, or nobody."""
-function_state = getattr(torch._C, "_get_torch_function_state")  # noqa: B009
-"""That of this thread."""
-set_function_state = getattr(torch._C, "_set_torch_function_state")  # noqa: B009
-"""Make it another."""
 functorch_level = torch._C._functorch.maybe_current_level
 """The level of the innermost transform of ``torch.func``; None outside of them."""
 functorch_is_active = torch._C._are_functorch_transforms_active
@@ -41,8 +31,6 @@ math_attention_enabled = torch._C._get_math_sdp_enabled
 """And by this one."""
 cudnn_attention_enabled = torch._C._get_cudnn_sdp_enabled
 """And by this one."""
-
-
 DeviceContext = torch.utils._device.DeviceContext
 """The mode that a default device is."""
 peek_redispatch: Callable[[], bool] | None = getattr(torch._C, "_peek_should_skip_torch_function", None)

@@ -11,8 +11,6 @@ OpOverloadPacket = torch._ops.OpOverloadPacket
 """All overloads of an operator under one name, as a program may call them."""
 HigherOrderOperator = torch._ops.HigherOrderOperator
 """An operator that takes graphs: control flow, checkpoints."""
-nn_functions = torch._C._nn
-"""The module of native functions that ``torch.nn.functional`` hands on; their own module name does not lead there."""
 neg_view = torch._neg_view
 """A view with the sign turned, as ``z.conj().imag`` is; only the private function makes one of a real tensor."""
 copy_each = torch._foreach_copy_

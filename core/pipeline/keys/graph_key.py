@@ -30,8 +30,8 @@ from turret.pipeline.keys.code_fingerprint import fingerprint
 from turret.pipeline.keys.op_code import library_patches
 from turret.pipeline.keys.operators import OPERATORS, Opaque, library_operator
 from turret.storage.environment import processor
-from turret.torch_compat.modes import fills_uninitialized_memory
-from turret.torch_compat.ops import nn_functions
+from turret.torch_compat.modes import attention_enabled, fills_uninitialized_memory
+from turret.torch_compat.native_functions import nn_c
 
 TAGS = ("recompute", "ac_graph_id")
 """Notes on nodes of a captured graph that change what it compiles to."""
@@ -93,6 +93,7 @@ def environment(captured: CapturedGraph | None = None) -> list[str]:
         str(torch.get_default_dtype()),
         repr((torch.are_deterministic_algorithms_enabled(), fills_uninitialized_memory())),
         repr(torch.backends.mkldnn.enabled),
+        repr([is_enabled() for is_enabled in attention_enabled.values()]),
         repr((torch.backends.cuda.matmul.allow_tf32, torch.get_float32_matmul_precision())),
         getattr(sys.modules.get("numpy"), "__version__", ""),
         _patches(),
@@ -206,7 +207,7 @@ def function_name(target: Any) -> str:
             return f"{owner}.{target.__qualname__}"
         if owner is None and name is not None and getattr(torch, name, None) is target:
             return f"torch.{name}"
-    if name is not None and any(getattr(m, name, None) is target for m in (torch, nn_functions, torch.nn.functional)):
+    if name is not None and any(getattr(m, name, None) is target for m in (torch, nn_c, torch.nn.functional)):
         return f"torch:{name}"
     raise Unstable(f"a call of {name or target!r}")
 

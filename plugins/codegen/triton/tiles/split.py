@@ -97,28 +97,28 @@ def _parts(
     if rows is None or -(-rows // COLUMNS) >= properties.multiprocessors:
         return 1
     nest = normalise(kernel, declarations, hints)
-    if row is not None:
-        return _parts_of_known(nest, rows, row, hinted(inner[0].extent, hints), properties)
-    contiguous = bool(nest.inner) and is_along_row(nest)
-    programs = rows if contiguous else -(-rows // COLUMNS)
-    return SYMBOLIC_PARTS if programs < properties.multiprocessors and rows <= 4 else 1
-
-
-def _parts_of_known(nest: Nest, rows: int, row: int, head: int | None, properties: DeviceProperties) -> int:
-    """Into how many parts to split each of some rows of a known length; ``head`` is the extent of its first loop."""
     contiguous = bool(nest.inner) and is_along_row(nest)
     programs = rows if contiguous else -(-rows // COLUMNS)
     if programs >= properties.multiprocessors:
         return 1
+    if row is None:
+        return SYMBOLIC_PARTS if rows <= 4 else 1
     # Rows that lie in one block: programs that take fewer of them spare the second launch.
     short = not contiguous and row <= PERSISTENT_OUTER and rows // NARROWEST >= properties.multiprocessors
     if rows * row < LEAST_WORK or short:
         return 1
-    blocks = 0 if contiguous else _blocks(nest, rows, row, head, properties)
-    if blocks:
-        return blocks
+    return _resident_parts(nest, contiguous, rows, row, hinted(inner[0].extent, hints), properties)
+
+
+def _resident_parts(
+    nest: Nest, contiguous: bool, rows: int, row: int, head: int | None, properties: DeviceProperties
+) -> int:
+    """Parts that give every multiprocessor the programs that it should have."""
+    programs = rows if contiguous else -(-rows // COLUMNS)
     wanted = min(-(-RESIDENT[contiguous] * properties.multiprocessors // programs), row // LEAST_CHUNK[contiguous])
-    return _near_divisor(wanted if contiguous else min(wanted, MOST_PARTS), head, row)
+    if contiguous:
+        return _near_divisor(wanted, head, row)
+    return _blocks(nest, rows, row, head, properties) or _near_divisor(min(wanted, MOST_PARTS), head, row)
 
 
 def _blocks(nest: Nest, columns: int, row: int, head: int | None, properties: DeviceProperties) -> int:
