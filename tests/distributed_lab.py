@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import socket
 import traceback
@@ -31,7 +32,9 @@ def in_processes(work: Callable[[int], None], count: int = 2) -> None:
 
 def _process(work: Callable[[int], None], rank: int, count: int, port: int) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=count)
+    patience = datetime.timedelta(seconds=120)  # for a process that waits for what another one does not call
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=count, timeout=patience)
     try:
         work(rank)
         dist.barrier()  # the first process holds the store that the others still talk to

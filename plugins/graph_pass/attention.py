@@ -20,6 +20,7 @@ from torch import fx
 
 from turret.graph.dtypes import HALF
 from turret.hooks.devices import KernelFamily, device_for
+from turret.torch_compat.ops import OpOverload
 
 LEAST_SCORES = 1 << 12
 """Scores of one head below which a call costs what it saves."""
@@ -127,9 +128,9 @@ def _idle_dropout(node: fx.Node) -> bool:
     """Whether a node is a dropout that drops nothing."""
     if not _is(node, _DROPOUT):
         return False
-    given = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
+    given: dict[str, Any] = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
     training = given.get("training", given.get("train", True))
-    return (training is False or given.get("p") == 0) and not bool(given.get("inplace", False))
+    return _only_reads(node) and bool(training is False or given.get("p") == 0)
 
 
 def _along_last(softmax: fx.Node) -> bool:
@@ -202,7 +203,7 @@ def _written_between(found: _Attention, places: dict[fx.Node, int]) -> bool:
 
 
 def _only_reads(node: fx.Node) -> bool:
-    if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+    if node.op == "call_function" and isinstance(node.target, OpOverload):
         return not node.target._schema.is_mutable
     if node.kwargs.get("out") is not None or node.kwargs.get("inplace") or (_is(node, _DROPOUT) and len(node.args) > 3):
         return False

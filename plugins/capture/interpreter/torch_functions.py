@@ -10,12 +10,10 @@ from typing import Any
 import torch
 
 from turret.frames.trace_modes import SETTERS
-from turret.graph.wrapper_tensors import nested_attention
 from turret.plugins.capture.errors import Unsupported
 from turret.plugins.capture.record import state
 from turret.plugins.capture.values.base import Constant, Tracer, Value
 from turret.plugins.capture.values.tensors import NOT_IN_GRAPHS, READS_DATA, Symbolic, Tensor
-from turret.plugins.capture.values.wrappers import is_nested
 from turret.torch_compat.native_functions import FUNCTION_HOMES, TensorBase, VariableFunctions, torch_c
 from turret.torch_compat.ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -102,8 +100,6 @@ def call_torch(t: Tracer, function: Any, args: list[Value], kwargs: dict[str, Va
         raise Unsupported(f"the higher-order operator {function}")
     if not in_graph(function):
         raise Unsupported(f"torch's {name} in compiled code")
-    if function is torch.nn.functional.scaled_dot_product_attention and any(map(is_nested, values)):
-        function = nested_attention
     return t.recorder.call(function, args, kwargs)
 
 

@@ -38,40 +38,38 @@ def _is_part(source: Source) -> bool:
 def _broken(
     real: torch.Tensor, source: Source, symbols: dict[Source, Any], environment: Any
 ) -> Iterator[tuple[int, str, str]]:
-    ranges = {r.dim: (r.min, r.max) for r in _marked(real, "_dynamo_dynamic_range")}
-    promised = dict.fromkeys(_marked(real, "_dynamo_dynamic_indices"), "mark_dynamic")
-    promised |= dict.fromkeys([n for name in _UNBACKED for n in _marked(real, name)], "mark_unbacked")
+    """Dimensions of a tensor whose marks are not true, with the mark and the reason; 0 and 1 are constants to all."""
+    ranges = {r.dim: (r.min, r.max) for r in getattr(real, "_dynamo_dynamic_range", None) or ()}
+    promised = dict.fromkeys(getattr(real, "_dynamo_dynamic_indices", None) or (), "mark_dynamic")
+    promised |= dict.fromkeys((n for name in _UNBACKED for n in getattr(real, name, None) or ()), "mark_unbacked")
     for dimension, mark in promised.items():
         symbol = symbols.get(SizeSource(source, dimension, "size"))
         if symbol is None:
-            continue  # 0 and 1 are constants everywhere
-        found = environment.replace(symbol)
-        if found.is_number:
-            yield dimension, mark, f"the program specialized it to be {found}"
-        if mark == "mark_unbacked" and (branch := _branch_on(symbol, environment)) is not None:
-            yield dimension, mark, f"the program branches on it (Could not guard on data-dependent expression {branch})"
-        bounds = environment.var_to_range.get(symbol)
-        if bounds is not None and dimension in ranges:
-            yield from ((dimension, mark, reason) for reason in _narrower(bounds, *ranges[dimension]))
+            continue
+        reasons = [_fixed_to(symbol, environment), _outside(symbol, *ranges.get(dimension, (None, None)), environment)]
+        if mark == "mark_unbacked":
+            reasons.append(_branch_on(symbol, environment))
+        yield from ((dimension, mark, reason) for reason in reasons if reason)
 
 
-def _marked(real: torch.Tensor, attribute: str) -> Any:
-    """What marks have left on a tensor under a name."""
-    return getattr(real, attribute, None) or ()
+def _fixed_to(symbol: Any, environment: Any) -> str:
+    found = environment.replace(symbol)
+    return f"the program specialized it to be {found}" if found.is_number else ""
 
 
-def _narrower(bounds: Any, low: int | None, high: int | None) -> Iterator[str]:
-    """Where the sizes that are left do not reach to the ends of those that were promised."""
-    if low is not None and bounds.lower > max(low, 2):
-        yield f"not all sizes from {low} satisfy what the program needs: {bounds.lower} or more"
-    if high is not None and bounds.upper < high:
-        yield f"not all sizes to {high} satisfy what the program needs: {bounds.upper} or less"
+def _outside(symbol: Any, low: int | None, high: int | None, environment: Any) -> str:
+    bounds = environment.var_to_range.get(symbol)
+    if bounds is not None and low is not None and bounds.lower > max(low, 2):
+        return f"not all sizes from {low} satisfy what the program needs: {bounds.lower} or more"
+    if bounds is not None and high is not None and bounds.upper < high:
+        return f"not all sizes to {high} satisfy what the program needs: {bounds.upper} or less"
+    return ""
 
 
-def _branch_on(symbol: Any, environment: Any) -> Any:
+def _branch_on(symbol: Any, environment: Any) -> str:
     """A guard on a symbol that no equality with another one is."""
     for guard in environment.guards:
         plain = isinstance(guard.expr, sympy.Eq) and all(side.free_symbols for side in guard.expr.args)
         if symbol in guard.expr.free_symbols and not plain:
-            return guard.expr
-    return None
+            return f"the program branches on it (Could not guard on data-dependent expression {guard.expr})"
+    return ""

@@ -23,11 +23,6 @@ from turret.torch_compat.fakes import NestedTensor
 from turret.torch_compat.function_overrides import disabled_torch_function
 
 
-def _tensors_in(inner: Any) -> int:
-    """How many plain tensors lie in a part of a wrapper: one in a tensor (None), more in another wrapper."""
-    return inner.count() if isinstance(inner, WrapperForm) else inner is None
-
-
 class WrapperTensor(Tensor):
     """A tensor of the graph that wraps others."""
 
@@ -62,21 +57,25 @@ class WrapperTensor(Tensor):
     def held(self, t: Tracer, name: str) -> Value:
         """A tensor in it, which has a history of its own, and not that of the wrapper."""
         number = self.form.names.index(name)
-        inner, source = self.form.inner[number], self.source
+        inner = self.form.inner[number]
         if isinstance(inner, Mesh) or self.form.spread is not None or is_in_flight(self.form.kind):
             raise Unsupported(f"attribute {name!r} of a {self.form.kind.__qualname__}")
-        unchanged = self.real is not None and source is not None and self.fake._version == self.version
-        if inner is None and self.fake.requires_grad and unchanged:
-            assert source is not None
-            return t.wrap(getattr(self.real, name), AttrSource(source, name))
+        if inner is None and self.fake.requires_grad and (own := self.as_it_was(t, name)) is not None:
+            return own
         parts = self.parts(t)
         if self.fake.requires_grad:
             parts = [t.recorder.call_method("detach", [part], {}) for part in parts]
-        start = sum(map(_tensors_in, self.form.inner[:number]))
+        start = sum(map(_count, self.form.inner[:number]))
         if inner is None:
             return parts[start]
         nodes = [part.realize().node for part in parts[start : start + inner.count()]]  # type: ignore[attr-defined]
         return t.recorder.call_region(Wrap(inner), nodes)
+
+    def as_it_was(self, t: Tracer, name: str) -> Value | None:
+        """A tensor in a wrapper that existed before, as it was found there; None once that was changed."""
+        if self.real is None or self.source is None or self.fake._version != self.version:
+            return None
+        return t.wrap(getattr(self.real, name), AttrSource(self.source, name))
 
     def own_attribute(self, t: Tracer, name: str) -> Value:
         if name in self.form.names:
@@ -112,6 +111,11 @@ class WrapperTensor(Tensor):
         for attribute, value in self.stores.items():
             r.line(f"{name}.{attribute} = {r.load(value)}")
         return name
+
+
+def _count(form: WrapperForm | Mesh | None) -> int:
+    """Plain tensors in a part of a wrapper."""
+    return form.count() if isinstance(form, WrapperForm) else int(form is None)
 
 
 def check_spread(form: WrapperForm) -> None:

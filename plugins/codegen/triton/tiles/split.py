@@ -107,12 +107,18 @@ def _parts(
     short = not contiguous and row <= PERSISTENT_OUTER and rows // NARROWEST >= properties.multiprocessors
     if rows * row < LEAST_WORK or short:
         return 1
-    head = hinted(inner[0].extent, hints)
-    blocks = 0 if contiguous else _blocks(nest, rows, row, head, properties)
-    if blocks:
-        return blocks
+    return _resident_parts(nest, contiguous, rows, row, hinted(inner[0].extent, hints), properties)
+
+
+def _resident_parts(
+    nest: Nest, contiguous: bool, rows: int, row: int, head: int | None, properties: DeviceProperties
+) -> int:
+    """Parts that give every multiprocessor the programs that it should have."""
+    programs = rows if contiguous else -(-rows // COLUMNS)
     wanted = min(-(-RESIDENT[contiguous] * properties.multiprocessors // programs), row // LEAST_CHUNK[contiguous])
-    return _near_divisor(wanted if contiguous else min(wanted, MOST_PARTS), head, row)
+    if contiguous:
+        return _near_divisor(wanted, head, row)
+    return _blocks(nest, rows, row, head, properties) or _near_divisor(min(wanted, MOST_PARTS), head, row)
 
 
 def _blocks(nest: Nest, columns: int, row: int, head: int | None, properties: DeviceProperties) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 
 import pytest
@@ -66,10 +67,48 @@ def compare(program, x) -> None:
     assert watch.graphs == 1 and not watch.breaks, watch.breaks
 
 
+class Plans:
+    """The collectives of each plan, in their order."""
+
+    def __init__(self) -> None:
+        self.collectives: list[str] = []
+
+    @hookimpl
+    def turret_event(self, event) -> None:
+        if event.kind == "product" and event.stage == "codegen":
+            self.collectives += re.findall(r"_c10d_functional::(\w+)", str(event.product))
+
+
+def uneven(x, rank):
+    """Reads other results on each process, in another order than they are asked for, of sizes that differ."""
+    from torch.distributed import _functional_collectives as functional
+
+    own = torch.cat([x.reshape(-1)] * (rank + 1))
+    first = functional.all_reduce(x * 2, "sum", dist.group.WORLD)
+    second = functional.all_gather_tensor(x + 1, 0, dist.group.WORLD)
+    again = functional.all_reduce(x * 2, "sum", dist.group.WORLD)
+    third = functional.reduce_scatter_tensor(x.sin(), "sum", 0, dist.group.WORLD)
+    return (own.exp().sum() + third.sum(), second * 2) if rank else (own.cos(), again.sum() + first)
+
+
+def compare_order(x, rank: int) -> None:
+    plans = Plans()
+    compiled = turret.compile(uneven, options={"on_error": "raise", "cache": False}, plugins=[plans])
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x, rank), uneven(x, rank))
+    started = [name for name in plans.collectives if name != "wait_tensor"]
+    assert started == ["all_reduce", "all_gather_into_tensor", "all_reduce", "reduce_scatter_tensor"]
+    assert plans.collectives.count("wait_tensor") == len(started)
+    orders: list = [None, None]
+    dist.all_gather_object(orders, started)
+    assert orders[0] == orders[1]
+
+
 def process(rank: int) -> None:
     x = torch.arange(24.0).reshape(4, 6) * (rank + 1)
     compare(functional, x)
     compare(in_place, x)
+    compare_order(x, rank)
 
 
 def test_they_are_calls_in_one_graph_and_equal_eager_s_on_two_processes():
