@@ -134,9 +134,10 @@ class FusionDecision:
         return f"{'fused' if self.made else 'apart'} {self.first} + {self.second}: {size} bytes, {self.reason}"
 
 
-ProductForm = Literal["library", "rows", "tiles"]
-"""How a matrix product is computed: by a call of the device's library; as rows, where one operand is a vector, each
-element a sum along a row; in tiles, by matrix instructions."""
+ProductForm = Literal["library", "padded", "rows", "tiles"]
+"""How a matrix product is computed: by a call of the device's library; by a call on operands padded with zeros to sizes
+that the library is fast for; as rows, where one operand is a vector, each element a sum along a row; in tiles, by
+matrix instructions."""
 
 
 @attrs.frozen(eq=False)
@@ -146,7 +147,8 @@ class ProductCandidate:
     ``batch`` products of ``rows`` x ``depth`` by ``depth`` x ``columns`` (numbers for heuristics where a size is
     symbolic: ``is_static`` tells).  ``epilogue_bytes``: memory traffic of kernels that would have nothing left to do if
     what uses the result is computed along with it.  ``aligned_operands`` and ``aligned_result``: whether all rows of
-    them begin at multiples of 16 bytes.  ``schedule``: the product and that epilogue as a schedule of their own, in
+    them begin at multiples of 16 bytes.  ``padding_bytes``: memory traffic of padding, where the form asks for it.
+    ``schedule``: the product and that epilogue as a schedule of their own, in
     this form, built when asked for.
     """
 
@@ -161,6 +163,7 @@ class ProductCandidate:
     epilogue_bytes: int
     aligned_operands: bool
     aligned_result: bool
+    padding_bytes: int
     build: Callable[[], Schedule] = attrs.field(repr=False)
 
     @functools.cached_property

@@ -28,3 +28,10 @@ math_attention_enabled = torch._C._get_math_sdp_enabled
 """And by this one."""
 cudnn_attention_enabled = torch._C._get_cudnn_sdp_enabled
 """And by this one."""
+ATTENTION_ENABLED = (
+    flash_attention_enabled,
+    memory_efficient_attention_enabled,
+    math_attention_enabled,
+    cudnn_attention_enabled,
+)
+"""All of these."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -44,8 +46,8 @@ _HOPPER = ProductCosts(
 )
 """Fitted to times of bfloat16 products on an H200 (``tests/benchmarks/products.py``), of generated kernels to the slow
 ones.  Five products of a decode step of one row take 3.9 to 32.6 us as rows and 6.3 to 35.5 us as calls; one of 4096 x
-3072 x 768 takes 35.2 us in tiles and 33.9 us as a call, after which an activation takes 10 us; one of 4096 x 50265 x
-1024 takes 779 us in tiles and 4405 us as a call."""
+3072 x 768 takes 35.2 us in tiles and 33.9 us as a call, and 10 us more in both with a GELU behind it; one of 4096 x
+50265 x 1024 takes 779 us in tiles and 4405 us as a call."""
 
 
 class Cuda(Device):
@@ -57,7 +59,7 @@ class Cuda(Device):
     keeps_arena = False
     # Eager's float32 kernels differ between the layouts by more than rounding: one may be TF32.
     channels_last = HALF
-    costs = Costs(cheap=0.01, divide=0.05, transcendental=0.1, random=1.0, flops_per_byte=100.0)
+    costs = Costs(cheap=0.01, divide=0.05, transcendental=0.1, random=1.0, flops_per_byte=100.0, launch_bytes=4 << 20)
 
     def properties(self, index: int) -> Properties:
         if not torch.cuda.is_available():
@@ -65,6 +67,14 @@ class Cuda(Device):
         found = torch.cuda.get_device_properties(index)
         arch = f"sm_{found.major}{found.minor}"
         return Properties(found.name, arch, found.multi_processor_count, found.total_memory)
+
+    def driver(self, index: int) -> str:
+        from turret.plan.launch.driver_library import DRIVER
+
+        version = ctypes.c_int()
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(DRIVER).cuDriverGetVersion(ctypes.byref(version))
+        return str(version.value or "")
 
     def products(self, arch: str) -> ProductCosts | None:
         return _HOPPER if arch.startswith("sm_9") else None

@@ -1,7 +1,8 @@
 """The built-in ``turret_graph_pass`` hook: small passes over the FX graph, by phase.
 
 Each pass is ``run(module, context) -> bool`` (whether it changed something) and can be run alone.  All of them keep
-the graph's inputs and outputs, what the user can see of aliasing and strides, and eager's results to the bit.
+the graph's inputs and outputs, what the user can see of aliasing and strides, and eager's results to the bit (attention
+that is written out: up to rounding).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from turret.hooks.hookspecs import hookimpl
 from turret.hooks.products import GraphPhase
 
 PASSES: dict[str, tuple[str, ...]] = {
-    "captured": (),
+    "captured": ("attention",),
     "joint": (
         "replayable_random",
         "dead_code",

@@ -7,6 +7,7 @@ its result needs no memory, and a code generator finds it again (``turret.ir.con
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ from turret.ir import (
     Scatter,
     Schedule,
     Size,
+    Statement,
     StridedView,
     Template,
     TensorDecl,
@@ -38,6 +40,7 @@ from turret.ir import (
     cast,
     constant,
     defined,
+    index_value,
     load,
     product,
     reduce,
@@ -97,7 +100,7 @@ class MatrixProduct:
         """The product as loops; what a view of another tensor shows is read where it lies."""
         *batch, _, depth = self.left.shape
         result = self.result
-        outer = tuple(Var(f"i{k}", extent) for k, extent in enumerate(result.shape))
+        outer = _loops(result.shape)
         places = tuple(v.index for v in outer)
         along = Var("r0", depth)
         across = places[-1:] if self.has_columns else ()
@@ -136,6 +139,113 @@ def _in_memory(
     return base.name, tuple(coords[shown.index(dimension)] for dimension in own)
 
 
+@attrs.define
+class Padding:
+    """Operands of products padded with zeros; each once, however many products want it.
+
+    ``statements`` are the definitions and views to be put in front of the product under way.
+    """
+
+    views: Views
+    declarations: Declarations
+    statements: list[Statement] = attrs.field(factory=list)
+    origins: tuple[str, ...] = ()
+    _made: dict[Any, TensorDecl] = attrs.field(factory=dict)
+
+    def product(self, found: MatrixProduct) -> tuple[Statement, ...]:
+        """A product as a call on padded operands, with what that takes before and behind it."""
+        rows, columns, depth = padded_extents(found)
+        result, self.origins = found.result, found.template.origins
+        arguments = [self._padded(found.left, (rows, depth)), self._padded(found.right, (depth, columns))]
+        if found.template.op in _ACCUMULATING:
+            added = self.declarations[found.template.args[0].name]
+            wide = (rows, columns)[2 - len(added.shape) :]
+            shape = tuple(n if n == 1 else w for n, w in zip(added.shape, wide, strict=True))
+            arguments.insert(0, self._padded(added, shape))
+        behind: tuple[Statement, ...] = ()
+        if (rows, columns) != result.shape:
+            whole = TensorDecl(self._name(result), (rows, columns), (columns, 1), result.dtype, result.device)
+            loops = _loops(result.shape)
+            value = load(whole.name, loops, result.dtype)
+            behind = (Definition(result, loops, value, found.template.origins, found.template.source),)
+            result = whole
+        refs = tuple(Ref(decl.name) for decl in arguments) + found.template.args[len(arguments) :]
+        before, self.statements = tuple(self.statements), []
+        return (*before, attrs.evolve(found.template, args=refs, outputs=(result,)), *behind)
+
+    def _name(self, decl: TensorDecl) -> str:
+        taken = self.declarations.keys() | {made.name for made in self._made.values()}
+        names = (f"{decl.name}_padded{number}" for number in itertools.count())
+        return next(name for name in names if name not in taken)
+
+    def _padded(self, decl: TensorDecl, shape: tuple[int, ...]) -> TensorDecl:
+        """A tensor with zeros behind its elements, laid out as it is itself."""
+        if decl.shape == shape:
+            return decl
+        turned = len(shape) == 2 and decl.stride[0] == 1 and decl.stride[1] != 1
+        laid = shape[::-1] if turned else shape
+        loops = _loops(laid)
+        coords = [v.index for v in (loops[::-1] if turned else loops)]
+        base, place = _in_memory(decl, coords, self.views, self.declarations)
+        key = (base, tuple(map(str, place)), laid)
+        if key not in self._made:
+            self._made[key] = self._definition(decl, base, place, loops, laid, coords)
+        made = self._made[key]
+        return self._turned(made, decl) if turned else made
+
+    def _definition(
+        self,
+        decl: TensorDecl,
+        base: str,
+        place: tuple[Index, ...],
+        loops: tuple[Var, ...],
+        laid: tuple[int, ...],
+        coords: Sequence[Index],
+    ) -> TensorDecl:
+        made = TensorDecl(self._name(decl), laid, (*laid[1:], 1), decl.dtype, decl.device)
+        inside = constant(True, torch.bool)
+        for index, extent in zip(coords, decl.shape, strict=True):
+            if index.single_variable is not None and index.single_variable.extent != extent:
+                inside = call("logical_and", inside, call("lt", index_value(index), constant(extent, torch.int64)))
+        value = call("masked", inside, load(base, place, decl.dtype), constant(0, decl.dtype))
+        self.statements.append(Definition(made, loops, value, self.origins))
+        return made
+
+    def _turned(self, made: TensorDecl, decl: TensorDecl) -> TensorDecl:
+        """A view of a padded tensor with its two dimensions exchanged."""
+        key = (made.name, "turned")
+        if key not in self._made:
+            view = TensorDecl(self._name(decl), made.shape[::-1], made.stride[::-1], made.dtype, made.device)
+            self._made[key] = view
+            self.statements.append(StridedView(view, made.name, 0))
+        return self._made[key]
+
+
+def _loops(shape: Sequence[Size]) -> tuple[Var, ...]:
+    return tuple(Var(f"i{k}", extent) for k, extent in enumerate(shape))
+
+
+def padded_extents(found: MatrixProduct) -> tuple[int, int, int]:
+    """Rows, columns and depth (ints) as the library wants them: multiples of 16 bytes where memory is contiguous."""
+    _, rows, columns, depth = found.extents
+    step = ALIGNMENT // found.result.dtype.itemsize
+
+    def up(extent: int, *along: bool) -> int:
+        return -(-extent // step) * step if any(along) else extent
+
+    left, right = (decl.stride[-1] == 1 for decl in (found.left, found.right))
+    return up(rows, not left), up(columns, True), up(depth, left, not right)
+
+
+def padding_bytes(found: MatrixProduct) -> int:
+    """Memory traffic of padding the operands of a product, and of taking its result out."""
+    rows, columns, depth = padded_extents(found)
+    pairs = [(found.left.shape, (rows, depth)), (found.right.shape, (depth, columns))]
+    pairs.append((found.result.shape, (rows, columns)))
+    elements = sum(math.prod(shape) + math.prod(padded) for shape, padded in pairs if shape != padded)
+    return elements * found.result.dtype.itemsize
+
+
 def matrix_product(template: Template, declarations: Declarations) -> MatrixProduct | None:
     """A call as a product that loops can compute as eager does; None where it is another, or over nothing."""
     arguments, factors = _arguments(template)
@@ -169,19 +279,23 @@ def _arguments(template: Template) -> tuple[list[Any], tuple[float, float] | Non
 
 def estimated_cost(candidate: ProductCandidate, costs: ProductCosts) -> float | None:
     """Microseconds that a way to compute a product takes, with kernels behind it; None where it was not measured."""
-    flops = float(candidate.flops)
-    if candidate.form == "library":
-        if not (candidate.aligned_operands and candidate.aligned_result):
+    if candidate.form in ("library", "padded"):
+        flops = float(candidate.flops)
+        if candidate.form == "library" and not (candidate.aligned_operands and candidate.aligned_result):
             flops *= costs.misaligned
-        epilogue = candidate.epilogue_bytes
-        behind = costs.kernel.microseconds(epilogue, 0) if epilogue else 0.0
-        return costs.library.microseconds(candidate.bytes, flops) + behind
+        beside = [n for n in (candidate.epilogue_bytes, candidate.padding_bytes) if n]
+        kernels = sum(costs.kernel.microseconds(moved, 0) for moved in beside)
+        return costs.library.microseconds(candidate.bytes, flops) + kernels
     measured = candidate.dtype in HALF and candidate.batch == 1 and candidate.aligned_operands
     if not measured or not candidate.is_static:
         return None
     if candidate.form == "rows":
-        return costs.rows.microseconds(candidate.bytes, flops)
-    return (costs.thin if candidate.is_thin else costs.tiles).microseconds(candidate.bytes, flops)
+        return costs.rows.microseconds(candidate.bytes, candidate.flops)
+    if candidate.is_thin:
+        few_rows = candidate.rows <= candidate.columns
+        return costs.thin.microseconds(candidate.bytes, candidate.flops) if few_rows else None
+    # Of sizes that the library likes tiles are as fast at best, whatever is computed along with them.
+    return None if candidate.aligned_result else costs.tiles.microseconds(candidate.bytes, candidate.flops)
 
 
 def choose_products(
@@ -194,7 +308,7 @@ def choose_products(
     if target is None or not any(isinstance(s, Template) and s.kind == "matmul" for s in program.statements):
         return program, ()
     chooser = _Chooser(context, program, target, schedule)
-    statements = tuple(map(chooser.chosen, program.statements))
+    statements = tuple(made for statement in program.statements for made in chooser.chosen(statement))
     if not chooser.choices:
         return program, ()
     read = {name for statement in statements for name in used(statement)}
@@ -208,6 +322,7 @@ class _Chooser:
         self.context, self.program, self.target, self.schedule = context, program, target, schedule
         self.declarations = program.declarations()
         self.views = {s.tensor.name: s for s in program.statements if isinstance(s, StridedView)}
+        self.padding = Padding(self.views, self.declarations)
         self.choices: list[ProductChoice] = []
         self.known: dict[Any, dict[ProductForm, float]] = {}
 
@@ -223,20 +338,25 @@ class _Chooser:
                 found[output.name].append(output)
         return found
 
-    def chosen(self, statement: Any) -> Any:
-        """A statement, or the loops that take its place."""
+    def chosen(self, statement: Statement) -> tuple[Statement, ...]:
+        """A statement, or those that take its place."""
         if not isinstance(statement, Template) or statement.kind != "matmul":
-            return statement
+            return (statement,)
         found = matrix_product(statement, self.declarations)
         if found is None or found.result.device.type != self.target.device_type:
-            return statement
+            return (statement,)
         costs = self._costs(found)
         if len(costs) < 2:
-            return statement
-        form = min(costs, key=lambda form: costs[form])
+            return (statement,)
+        form = min(costs, key=lambda form: (costs[form], form != "library"))
         rounded = tuple((form, round(cost, 3)) for form, cost in costs.items() if math.isfinite(cost))
         self.choices.append(ProductChoice(found.result.name, form, rounded))
-        return statement if form == "library" else found.definition(self.views, self.declarations)
+        return self._in_form(found, form, self.padding)
+
+    def _in_form(self, found: MatrixProduct, form: ProductForm, padding: Padding) -> tuple[Statement, ...]:
+        if form == "library":
+            return (found.template,)
+        return padding.product(found) if form == "padded" else (found.definition(self.views, self.declarations),)
 
     def _costs(self, found: MatrixProduct) -> dict[ProductForm, float]:
         """What each form of a product takes; empty, or the library alone, where nobody has anything to say of others.
@@ -282,6 +402,7 @@ class _Chooser:
             saved,
             operands,
             result,
+            padding_bytes(found) if form == "padded" else 0,
             build,
         )
 
@@ -290,27 +411,37 @@ class _Chooser:
 
         Nothing is spared where the last of them goes on into further kernels: they would compute it themselves.
         """
-        taken: list[Definition] = []
-        name = found.result.name
-        while len(taken) < _MOST_EPILOGUE:
-            readers = self.readers[name]
-            if len(readers) != 1 or not isinstance(readers[0], Definition) or _reduces(readers[0]):
+        elements = hinted(product(found.result.shape), self.program.hints)
+        taken: dict[str, Definition] = {}
+        inside = {found.result.name}
+        for statement in self._behind(found):
+            if len(taken) == _MOST_EPILOGUE:
                 break
-            (reader,) = readers
-            elements = hinted(product(reader.tensor.shape), self.program.hints)
-            if elements is None or elements != hinted(product(found.result.shape), self.program.hints):
-                break
-            taken.append(reader)
-            name = reader.tensor.name
-        if not taken or any(isinstance(reader, Definition | Scatter) for reader in self.readers[name]):
-            return taken, 0
-        moved = sum(decl.dtype.itemsize for decl in (found.result, taken[-1].tensor))
-        return taken, moved * (hinted(product(found.result.shape), self.program.hints) or 0)
+            if not isinstance(statement, Definition) or inside.isdisjoint(used(statement)) or _reduces(statement):
+                continue
+            if hinted(product(statement.tensor.shape), self.program.hints) == elements:
+                taken[statement.tensor.name] = statement
+                inside.add(statement.tensor.name)
+        ends = [name for name in inside if any(self._is_outside(reader, taken) for reader in self.readers[name])]
+        if elements is None or len(ends) != 1 or ends[0] not in taken:
+            return [], 0
+        (end,) = ends
+        if any(isinstance(reader, Definition | Scatter) for reader in self.readers[end]):
+            return list(taken.values()), 0
+        moved = sum(decl.dtype.itemsize for decl in (found.result, taken[end].tensor))
+        return list(taken.values()), moved * elements
+
+    def _behind(self, found: MatrixProduct) -> Sequence[Statement]:
+        """The statements after a product."""
+        return self.program.statements[self.program.statements.index(found.template) + 1 :]
+
+    @staticmethod
+    def _is_outside(reader: Any, taken: Mapping[str, Definition]) -> bool:
+        return not isinstance(reader, Definition) or reader.tensor.name not in taken
 
     def _alone(self, found: MatrixProduct, form: ProductForm, epilogue: Sequence[Definition]) -> Schedule:
         """A product with its epilogue as a schedule of its own."""
-        first = found.template if form == "library" else found.definition(self.views, self.declarations)
-        statements = (first, *epilogue)
+        statements = (*self._in_form(found, form, Padding(self.views, self.declarations)), *epilogue)
         made = {decl.name for statement in statements for decl in defined(statement)}
         read = dict.fromkeys(name for statement in statements for name in used(statement) if name not in made)
         (last,) = defined(statements[-1])
@@ -340,9 +471,13 @@ def _reduces(definition: Definition) -> bool:
 
 def _forms(found: MatrixProduct) -> tuple[ProductForm, ...]:
     """What a product can be computed as beside the library's call."""
-    _, rows, columns, _ = found.extents
+    batch, rows, columns, depth = found.extents
     if rows == 1 or columns == 1:
         # Rows that lie side by side are summed no faster than the library does it.
         matrix = found.right.stride[-2] if rows == 1 and found.has_columns else found.left.stride[-1]
         return ("rows",) if matrix == 1 else ()
-    return ("tiles",) if found.result.dtype in HALF else ()
+    if found.result.dtype not in HALF:
+        return ()
+    static = all(isinstance(n, int) for n in (batch, rows, columns, depth))
+    is_padded = static and len(found.left.shape) == 2 and padded_extents(found) != (rows, columns, depth)
+    return ("tiles", "padded") if is_padded else ("tiles",)

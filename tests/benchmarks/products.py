@@ -120,6 +120,8 @@ def groups(case: Case, target: Target, properties: DeviceProperties, sweep: bool
     variants = [properties, attrs.evolve(properties, multiprocessors=0)] if sweep else [properties]
     for one in variants:
         made = [k for kernel in schedule.kernels for k in emit(kernel, declarations, one)]
+        if not made:
+            return []  # it stays a call
         first, *rest = (attrs.evolve(k, divisible=frozenset(k.parameters[: len(k.buffers)])) for k in made)
         configs = (*first.configs, *extra(case, first, len(made))) if sweep else first.configs
         found += [((first, config), *((k, k.configs[0]) for k in rest)) for config in dict.fromkeys(configs)]

@@ -35,10 +35,14 @@ def take(t: Tracer, tensor: Value, key: Value) -> Value:
             first.append(Slice([Constant(None)] * 3))
         else:
             first.append(part)
-            if not (isinstance(part, Constant) and type(part.value) is int):
+            if not _is_constant_number(part):
                 chosen.append(Constant(None))
     left = tensor.get_item(t, Tuple(first)) if len(chosen) != len(parts) or not everywhere else tensor
     return t.recorder.call(torch.ops.aten.index.Tensor, [left, List(chosen)], {})
+
+
+def _is_constant_number(value: Value) -> bool:
+    return isinstance(value, Constant) and type(value.value) is int
 
 
 def _is_number(t: Tracer, value: Value) -> bool:

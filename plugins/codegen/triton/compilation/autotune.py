@@ -1,7 +1,7 @@
 """Autotuning: a kernel's configurations timed on the device, and the fastest remembered on disk.
 
-A choice is kept under the device's name, the kernel and the sizes it was timed with, so that other processes and
-other machines with that device read it.
+A choice is kept under the device's name and driver, the kernel and the sizes it was timed with, so that other processes
+and other machines with that device read it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Tuner:
     def __init__(self, cache: Store, target: Target) -> None:
         self.cache, self.target, self.index = cache, target, target.index or 0
         self.device = device_for(target.device_type)
-        self.device_name = self.device.properties(self.index).name
+        self.device_name = f"{self.device.properties(self.index).name} {self.device.driver(self.index)}"
 
     def best(self, candidates: Sequence[Candidate], declarations: Mapping[str, TensorDecl]) -> Candidate:
         """The fastest of a kernel's configurations; the first where there is nothing to time it with.
@@ -110,6 +110,11 @@ class Tuner:
                 segment.recover(status, slots, sizes, stream, {}, variant[0].name)
 
         return median(self.device.times(self.index, run, flush.zero_, WARM_UPS + REPEATS)[WARM_UPS:])
+
+
+def sample(decl: TensorDecl, device: str) -> torch.Tensor:
+    """A tensor of a layout, with values that kernels can be timed on."""
+    return _sample(decl, device).as_strided(decl.shape, decl.stride)
 
 
 def _is_static(decl: TensorDecl) -> bool:

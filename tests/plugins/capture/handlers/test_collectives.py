@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import traceback
 
 import pytest
 import torch
 from torch import distributed as dist
-from torch import multiprocessing
 
 import turret
+from tests.distributed_lab import in_processes
 from turret.hooks.hookspecs import hookimpl
 
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch without torch.distributed")
@@ -68,31 +66,14 @@ def compare(program, x) -> None:
     assert watch.graphs == 1 and not watch.breaks, watch.breaks
 
 
-def process(rank: int, port: int) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    try:
-        x = torch.arange(24.0).reshape(4, 6) * (rank + 1)
-        compare(functional, x)
-        compare(in_place, x)
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    dist.destroy_process_group()
-    os._exit(0)  # threads of gloo's that are still there as Python ends abort the process, eagerly too (torch 2.13)
+def process(rank: int) -> None:
+    x = torch.arange(24.0).reshape(4, 6) * (rank + 1)
+    compare(functional, x)
+    compare(in_place, x)
 
 
 def test_they_are_calls_in_one_graph_and_equal_eager_s_on_two_processes():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=process, args=(rank, port)) for rank in range(2)]
-    for one in processes:
-        one.start()
-    for one in processes:
-        one.join(timeout=200)
-    assert [one.exitcode for one in processes] == [0, 0]
+    in_processes(process)
 
 
 @pytest.fixture

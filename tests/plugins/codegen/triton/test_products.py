@@ -22,14 +22,14 @@ BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 
 
 class Generated:
-    """Plugin: no product is a call where it can be a kernel.  ``schedules`` are what was scheduled."""
+    """Plugin: no product is a plain call where it can be in one of some forms.  ``schedules`` are those made."""
 
-    def __init__(self) -> None:
-        self.schedules: list[Schedule] = []
+    def __init__(self, forms: tuple[str, ...]) -> None:
+        self.forms, self.schedules = forms, []
 
     @hookimpl
-    def turret_choice_cost(self, candidate: ProductCandidate) -> float:
-        return float(candidate.form == "library")
+    def turret_choice_cost(self, candidate: ProductCandidate) -> float | None:
+        return float(candidate.form == "library") if candidate.form in (*self.forms, "library") else None
 
     @hookimpl
     def turret_event(self, event: object) -> None:
@@ -54,8 +54,10 @@ class Compiled:
         return any("tl.dot(" in kernel.source for kernel in self.codegen.kernels.values())
 
 
-def compiled(function: Callable, dynamic: bool = False, **options: object) -> Compiled:
-    generated, codegen = Generated(), InterpretedCodegen(**options)
+def compiled(
+    function: Callable, dynamic: bool = False, forms: tuple[str, ...] = ("rows", "tiles"), **options: object
+) -> Compiled:
+    generated, codegen = Generated(forms), InterpretedCodegen(**options)
     made = turret.compile(
         function, options={"on_error": "raise", "cache": False}, plugins=[codegen, generated], dynamic=dynamic
     )
@@ -227,3 +229,35 @@ def test_kernels_compile_for_a_device_with_matrix_instructions(rows: int) -> Non
     binary = compile_offline(aligned)
     assert len(binary.asm["cubin"]) > 0
     assert "wgmma" in binary.asm["ptx"] or "mma.sync" in binary.asm["ptx"]
+
+
+@settings(max_examples=5, deadline=None, phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck))
+@given(
+    rows=st.integers(2, 20),
+    columns=st.integers(2, 20),
+    depth=st.integers(2, 20),
+    turned=st.tuples(st.booleans(), st.booleans()),
+)
+def test_padded_products_are_eagers(rows: int, columns: int, depth: int, turned: tuple[bool, bool]) -> None:
+    def function(a: torch.Tensor, b: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        a, b = a.mT if turned[0] else a, b.mT if turned[1] else b
+        return torch.softmax(torch.addmm(bias, a, b, beta=2), -1)
+
+    a = randn(*((depth, rows) if turned[0] else (rows, depth)))
+    b = randn(*((columns, depth) if turned[1] else (depth, columns)), seed=1)
+    a[0, 0] = 3.0
+    agrees(compiled(function, forms=("padded",)), function, a, b, randn(columns))
+
+
+def test_an_operand_that_two_products_want_is_padded_once() -> None:
+    def function(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        g = g * 2
+        return g @ w, g.t() @ x
+
+    made = compiled(function, forms=("padded",))
+    x, w, g = randn(16, 24), randn(41, 24, seed=1), randn(16, 41, seed=2)
+    for mine, theirs in zip(made.function(x, w, g), function(x.double(), w.double(), g.double()), strict=True):
+        assert (mine.double() - theirs).norm() <= 1e-2 * theirs.norm()
+    assert [choice.form for choice in made.schedule.choices] == ["padded", "padded"]
+    made_by_kernels = [store.tensor for kernel in made.schedule.kernels for store in kernel.stores]
+    assert sum("padded" in name for name in made_by_kernels) == 2  # g and w, and neither of g and x again
