@@ -30,6 +30,7 @@ from turret.plan.linear_calls import is_transpose, linear_calls
 from turret.plan.modes import below_autograd
 from turret.storage.artifact_cache import Store
 from turret.storage.source_lines import show_lines
+from turret.torch_compat.ops import linear
 
 
 def _nothing() -> None:
@@ -330,7 +331,7 @@ class _Writer:
 
     def _linear(self, step: Call, view: View) -> None:
         """A product by the transpose of a matrix, whose view is made in the call."""
-        self.names["linear"] = torch.nn.functional.linear
+        self.names["linear"] = linear
         rows, bias = linear_arguments(step)
         given = [self._value(rows), f"t{view.base}", *([] if bias is None else [self._value(bias)])]
         self.lines.append(f"linear({', '.join(given)}, out=t{step.into})")
